@@ -44,7 +44,7 @@ Examples:
       --sender=${sender} --recipient=${recipient} --queue-id=${queue_id}
 
   Before going live:
-    maildrop_command migrate --config /root/maildrop-migrate.toml
+    maildrop_command migrate
     maildrop_command check --self-test --config /etc/maildrop_command/config.toml
 
 Exit status of a delivery: 0 delivered, 75 try again later; by a rule of yours 67 (unknown recipient), 65 or 77.";

@@ -6,7 +6,7 @@ use crate::base::endpoint::Endpoint;
 use crate::base::listener::Listener;
 use crate::base::log;
 use crate::base::terminal::complain_as;
-use crate::config::Config;
+use crate::config::{Config, DatabaseRole};
 use crate::delivery::tell_stages;
 use crate::handover::control::Role;
 use crate::ledger::web_sessions::WebRole;
@@ -304,11 +304,11 @@ fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     runner::run(&settings).map_err(|error| (ExitCode::CantCreat, error.to_string()))
 }
 
-/// The timer reads no password but those of the configuration that it goes by.
+/// The timer reads no password of the database but that of its own role.
 fn be_timer(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Timer, arguments)?;
-    let own = config.of_timer().map_err(unusable)?;
-    let settings = TimerSettings::of(&config, &own);
+    let settings = TimerSettings::of(&config);
+    let own = config.acting_as(DatabaseRole::Timer);
     let site = if settings.opens_mailboxes() { Site::configured(own) } else { Site::without_mailboxes(own) };
     let site = site.map_err(unusable)?;
     timer::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
@@ -318,7 +318,7 @@ fn be_timer(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
 fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Notify, arguments)?;
     let settings = NotifierSettings::of(&config).map_err(unusable)?;
-    let site = Site::without_mailboxes(config.of_notifier().map_err(unusable)?).map_err(unusable)?;
+    let site = Site::without_mailboxes(config.acting_as(DatabaseRole::Notifier)).map_err(unusable)?;
     push::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
 }
 
@@ -351,7 +351,7 @@ fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> 
 fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Web, arguments)?;
     let settings = WebSettings::of(&config).map_err(unusable)?;
-    let own = config.of_page().map_err(unusable)?;
+    let own = config.clone().acting_as(DatabaseRole::Web);
     let site = if config.web.mailboxes { Site::configured(own) } else { Site::without_mailboxes(own) };
     let site = site.map_err(unusable)?;
     let api = config.web.api.then(|| ApiSettings::of(&config, &site)).transpose().map_err(unusable)?;

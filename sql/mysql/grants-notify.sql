@@ -1,5 +1,5 @@
 -- The rights of `maildropd`'s role notify, which publishes events and tells them to subscribers: neither a delivery's nor an
--- operator's. Run it as an administrator, for an account of its own, named in a configuration file of its own; put your own names
+-- operator's. Run it as an administrator, for an account of its own, named in the configuration (database.roles.notifier); put your own names
 -- in place of these:
 --
 --     the database    maildrop

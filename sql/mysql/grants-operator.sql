@@ -1,5 +1,5 @@
 -- The rights of people who look after deliveries: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it as an
--- administrator, for an account of their own, named in a configuration file of their own; put your own names in place of
+-- administrator, for an account of their own, named in the configuration (database.roles.operator); put your own names in place of
 -- these:
 --
 --     the database    maildrop

@@ -1,5 +1,5 @@
 -- The rights of `maildropd`'s page: it reads what deliveries have written, and keeps who is logged in. Run it as an administrator, for
--- an account of its own, named in a configuration file of its own (web.config); put your own names in place of these:
+-- an account of its own, named in the configuration (database.roles.web); put your own names in place of these:
 --
 --     the database    maildrop
 --     the account     'maildrop_page'@'%'

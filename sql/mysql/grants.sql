@@ -42,7 +42,7 @@ GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop'@'%';
 -- With MySQL (MariaDB tells everybody): `check` counts who reads the binary log, and says whether a fail-over may forget what was delivered.
 -- GRANT SELECT (processlist_command) ON performance_schema.threads TO 'maildrop'@'%';
 
--- With Group Replication, and database.hosts or database.seen_file: how often the group has changed its members, so that one that was
+-- With Group Replication: how often the group has changed its members, so that one that was
 -- left behind is told from the new primary; whether the server is in the group; and whether it reaches the greater part of it.
 -- GRANT SELECT ON performance_schema.replication_group_member_stats TO 'maildrop'@'%';
 -- GRANT SELECT ON performance_schema.replication_group_members TO 'maildrop'@'%';

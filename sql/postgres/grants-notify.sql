@@ -1,5 +1,5 @@
 -- The rights of `maildropd`'s role notify, which publishes events and tells them to subscribers: neither a delivery's nor an
--- operator's. Run it as the owner of the tables, for a role of its own, named in a configuration file of its own:
+-- operator's. Run it as the owner of the tables, for a role of its own, named in the configuration (database.roles.notifier):
 --
 --     CREATE ROLE maildrop_notify LOGIN PASSWORD 'a third long password';
 --     psql --set=ON_ERROR_STOP=1 --set=role=maildrop_notify --file=grants-notify.sql DATABASE

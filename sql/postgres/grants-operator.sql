@@ -1,6 +1,6 @@
 -- The rights of people who look after deliveries: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it after
 -- grants.sql, as a superuser (the owner of the tables may do all but the last line), for a role of their own, named in a
--- configuration file of their own:
+-- the configuration (database.roles.operator):
 --
 --     CREATE ROLE maildrop_operator LOGIN PASSWORD 'another long password';
 --     psql --set=ON_ERROR_STOP=1 --set=role=maildrop_operator --file=grants.sql --file=grants-operator.sql DATABASE

@@ -1,5 +1,5 @@
 -- The rights of `maildropd`'s page: it reads what deliveries have written, and keeps who is logged in. Run it as the owner of the
--- tables (a superuser for the last line), for a role of its own, named in a configuration file of its own (web.config):
+-- tables (a superuser for the last line), for a role of its own, named in the configuration (database.roles.web):
 --
 --     CREATE ROLE maildrop_page LOGIN PASSWORD 'a fourth long password';
 --     psql --set=ON_ERROR_STOP=1 --set=role=maildrop_page --file=grants-web.sql DATABASE

@@ -75,9 +75,6 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     if as_author && !Scope::Sent.is_of(&call.token) {
         return Err(Problem::out_of_scope(Scope::Sent.as_str()));
     }
-    if as_author && !settings.inject_as_author {
-        return Err(Problem::not_set_up("author=true needs serve.inject_as_author = true in the configuration"));
-    }
     let sender = call.query.one("sender")?.unwrap_or_default();
     let sender = EnvelopeSender::parse(sender)
         .map_err(|error| Problem::wrong_parameter("sender", error.to_string()))?

@@ -16,7 +16,7 @@ mod subscriptions;
 mod told;
 
 use crate::base::shares::Shares;
-use crate::config::Config;
+use crate::config::{Config, MAX_RECIPIENTS};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::intake;
 use crate::ledger::Database;
@@ -69,7 +69,6 @@ pub(crate) struct ApiSettings {
     /// The folder of the file queue.
     queue: PathBuf,
     max_recipients: usize,
-    inject_as_author: bool,
     largest_message: u64,
     /// Where other machines find it.
     public: Option<String>,
@@ -92,8 +91,7 @@ impl ApiSettings {
             rules: Rules::from(settings),
             verify_callbacks: settings.verify_callbacks,
             queue: config.serve.queue(),
-            max_recipients: config.serve.max_recipients as usize,
-            inject_as_author: config.serve.inject_as_author,
+            max_recipients: MAX_RECIPIENTS as usize,
             largest_message: intake::largest(site).min(LARGEST_MESSAGE),
             public: config.web.public_api(),
             site: site.clone(),

@@ -26,7 +26,6 @@ fn api_by(threads: LedgerThreads, directory: &Path) -> Router {
         verify_callbacks: true,
         queue: directory.join("queue"),
         max_recipients: 10,
-        inject_as_author: false,
         largest_message: 1000,
         public: None,
         site,

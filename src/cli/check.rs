@@ -3,6 +3,7 @@
 use super::site_options::{SiteOptions, watch};
 use super::{complain, json, say, table};
 use crate::base::deadline::Deadline;
+use crate::config::DatabaseRole;
 use crate::ledger::{Finding, State};
 use crate::message::Address;
 use crate::operations::check::check;
@@ -54,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         complain(&format!("--recipient: {error}"));
         ExitCode::Usage
     })?;
-    let site = arguments.site.resolve_as(Site::configured)?;
+    let site = arguments.site.resolve_as(|config| Site::configured(config.acting_as(DatabaseRole::Deliveries)))?;
     watch(&site, PATIENCE)?;
     let slow = super::Slow::watch("asking the database and the mailbox store");
     let findings = check(&site, recipient, arguments.self_test, Deadline::after(PATIENCE));
@@ -67,8 +68,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
 /// Whoever may not read the password leaves it to those who may.
 fn renew_proof(options: &SiteOptions) -> Result<ExitCode, ExitCode> {
     options.log_to_stderr();
-    let site =
-        options.resolve_as(|config| Site::configured(config.clone()).or_else(|_| Site::without_mailboxes(config)))?;
+    let site = options.resolve_as(|config| {
+        let config = config.acting_as(DatabaseRole::Deliveries);
+        Site::configured(config.clone()).or_else(|_| Site::without_mailboxes(config))
+    })?;
     watch(&site, RENEWAL)?;
     let said = site.renew_proof(Deadline::after(RENEWAL)).map_err(|deferral| {
         complain(&deferral.to_string());

@@ -3,7 +3,7 @@
 use super::site_options::SiteOptions;
 use super::{Slow, complain, json, say, table};
 use crate::base::deadline::Deadline;
-use crate::config::Serve;
+use crate::config::{Config, DatabaseRole, MAX_RECIPIENTS, Serve};
 use crate::delivery::Deferral;
 use crate::intake::{self, NotKnown};
 use crate::message::{Address, EnvelopeSender};
@@ -46,8 +46,7 @@ pub(crate) struct Arguments {
     /// An envelope recipient; as often as there are recipients
     #[arg(long, value_name = "ADDRESS", required = true)]
     recipient: Vec<String>,
-    /// The envelope sender has written it, and is to have a copy in Sent, by the rules of [sent] in the configuration; where
-    /// serve.inject_as_author allows it
+    /// The envelope sender has written it, and is to have a copy in Sent, by the rules of [sent] in the configuration
     #[arg(long, requires = "sender")]
     as_author: bool,
     /// Print JSON, for programs
@@ -87,18 +86,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         ExitCode::Usage
     })?;
     arguments.site.log_to_stderr();
-    let site = arguments.site.resolve()?;
+    // What it hands in is delivered by those.
+    let as_deliveries = |config: Config| Site::without_mailboxes(config.acting_as(DatabaseRole::Deliveries));
+    let site = arguments.site.resolve_as(as_deliveries)?;
     let serve = match (site.config(), &arguments.site.embedded) {
         (Some(config), _) => config.serve.clone(),
         (None, directory) => Serve::embedded(directory.as_deref().unwrap_or_else(|| Path::new(""))),
     };
-    if recipients.len() > serve.max_recipients as usize {
-        complain(&format!("one message may have {} recipients (serve.max_recipients)", serve.max_recipients));
+    if recipients.len() > MAX_RECIPIENTS as usize {
+        complain(&format!("one message may have {MAX_RECIPIENTS} recipients"));
         return Err(ExitCode::Usage);
-    }
-    if arguments.as_author && !serve.inject_as_author {
-        complain("--as-author needs serve.inject_as_author = true in the configuration");
-        return Err(ExitCode::NoPerm);
     }
     at_the_door(&site, &recipients)?;
     let queue = intake::queue(&serve.queue()).map_err(|error| {

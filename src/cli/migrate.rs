@@ -3,7 +3,7 @@
 use super::site_options::{CONFIGURATION, watch};
 use super::{complain, say, table};
 use crate::base::deadline::Deadline;
-use crate::config::Config;
+use crate::config::{Config, DatabaseRole};
 use crate::database::DatabaseFailure;
 use crate::schema::{self, Application, MigrateError, Migration, MigrationState, MigrationStatus};
 use crate::site::Site;
@@ -18,10 +18,10 @@ const PATIENCE: Duration = Duration::from_hours(24);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  maildrop_command migrate --config /root/maildrop-migrate.toml
-  maildrop_command migrate --status --config /etc/maildrop_command/config.toml
+  maildrop_command migrate
+  maildrop_command migrate --status
 
-FILE names a role that may create tables; deliveries have another one (sql/*/grants.sql).
+It acts as database.roles.owner, a role that may create tables; deliveries have another one (sql/*/grants.sql).
 
 Safe to run from many machines at once, and to run again. A release runs on the schema of the next one, so \
 upgrade the schema first, then the machines one by one.")]
@@ -38,7 +38,10 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
-    let site = Config::load(&arguments.config).and_then(Site::without_mailboxes).map_err(|error| {
+    // Whoever delivers may read how it stands.
+    let role = if arguments.status { DatabaseRole::Deliveries } else { DatabaseRole::Owner };
+    let config = Config::load(&arguments.config).map(|config| config.acting_as(role));
+    let site = config.and_then(Site::without_mailboxes).map_err(|error| {
         complain(&error.to_string());
         ExitCode::Config
     })?;
@@ -46,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let migrations = migrate(&site, arguments).map_err(|error| {
         let mend = match &error {
             MigrateError::Database(error) if error.failure == DatabaseFailure::AccessDenied => {
-                "the configuration file has to name the role that owns the tables, or may make them, and its password file"
+                "database.roles.owner has to be the role that owns the tables, or may make them"
             }
             MigrateError::Database(error) if error.failure == DatabaseFailure::Contention => {
                 "its tables were in use all the time: once what holds them has ended (a backup, a session that stands idle in a \

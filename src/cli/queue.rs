@@ -10,7 +10,7 @@ use crate::queue::{ByHandError, Entry, Queue, State};
 use clap::{Args, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use sysexits::ExitCode;
 
 const STATES: &str = "\
@@ -107,10 +107,8 @@ Examples:
   maildrop_command queue release 01795000000000000000-3eb0a00376717080
   maildrop_command queue list --state refused --json | jq -r '.[].id' | xargs maildrop_command queue release
 
-The ledger knows what was delivered, for as long as retention.messages_older_than says, in the configuration or in that of \
-serve.timer_config, whichever is shorter. A message that has been in the queue for longer is released only with --again: if it \
-was delivered then, it will be there twice. Where a timer runs prune by another configuration, name that one here: --config \
-/etc/maildrop_command/operator.toml
+The ledger knows what was delivered, for as long as retention.messages_older_than says. A message that has been in the queue for \
+longer is released only with --again: if it was delivered then, it will be there twice.
 
 {STATES}"))]
 pub(crate) struct ReleaseArguments {
@@ -154,7 +152,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
         }
         Command::Release(ReleaseArguments { queue, again, ids }) => {
             let (config, queue) = queue.open()?;
-            let remembered = if *again { None } else { remembered(&config)? };
+            let remembered = if *again { None } else { config.retention.messages_older_than };
             each(ids, |id| {
                 let released = queue.release(id, remembered, *again, SystemTime::now())?;
                 // Where its name was taken by another.
@@ -164,18 +162,6 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
         }
         Command::Drop(arguments) => drop_messages(arguments),
     }
-}
-
-/// For how long the ledger knows what was delivered. Where that cannot be told, nothing is delivered that might be there twice.
-pub(super) fn remembered(config: &Config) -> Result<Option<Duration>, ExitCode> {
-    config.remembers_for().map_err(|error| {
-        complain(&format!(
-            "{error}\nserve.timer_config names that file, and [retention] there may say for how long the ledger remembers what was \
-             delivered: mend it, or do this as a user who may read it, such as root; with --again, what was delivered and \
-             forgotten is there twice"
-        ));
-        ExitCode::Config
-    })
 }
 
 fn list(arguments: &ListArguments) -> Result<ExitCode, ExitCode> {

@@ -7,6 +7,7 @@ use super::site_options::{CONFIGURATION, LONGEST_ANSWER, SiteOptions, failed, wa
 use super::{complain, printable, say, table};
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
+use crate::config::DatabaseRole;
 use crate::ledger::deliveries::DeliveryQuery;
 use crate::ledger::operations_log::Operation;
 use crate::message::Address;
@@ -270,7 +271,10 @@ fn setting(arguments: &Arguments) -> Result<Setup, ExitCode> {
             }
             Setup::embedded(directory)
         }
-        None => Setup::configured(arguments.site.config.as_deref().unwrap_or(CONFIGURATION.as_ref())),
+        None => Setup::configured(
+            arguments.site.config.as_deref().unwrap_or(CONFIGURATION.as_ref()),
+            DatabaseRole::Operator,
+        ),
     };
     setting.map_err(|problem| arguments.site.unusable(&problem))
 }

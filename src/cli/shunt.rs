@@ -1,7 +1,6 @@
 //! `shunt`: messages that were set aside because they end workers of the service.
 
 use super::folders::failed;
-use super::queue::remembered;
 use super::site_options::CONFIGURATION;
 use super::{Slow, complain, json, said, say, table};
 use crate::base::deadline::Deadline;
@@ -333,7 +332,7 @@ fn retry(arguments: &RetryArguments) -> Result<ExitCode, ExitCode> {
     if ids.is_empty() && exit == ExitCode::Ok {
         say("nothing is set aside");
     }
-    let remembered = if arguments.again || ids.is_empty() { None } else { remembered(&config)? };
+    let remembered = if arguments.again || ids.is_empty() { None } else { config.retention.messages_older_than };
     let now = timestamp::now();
     let too_old = |shunted: &Shunted| {
         let age = Duration::from_micros(u64::try_from(now.saturating_sub(shunted.since)).unwrap_or_default());

@@ -5,7 +5,7 @@ use crate::base::deadline::Deadline;
 use crate::base::log::{self, Level};
 use crate::base::server_waits;
 use crate::base::terminal::shell_word;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, DatabaseRole};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::site::Site;
@@ -43,7 +43,7 @@ impl SiteOptions {
         self.resolve_as(Site::without_mailboxes)
     }
 
-    /// The site as `configured` makes it of a configuration.
+    /// The site as `configured` makes it of a configuration, with the role of people in the database.
     pub(super) fn resolve_as(&self, configured: fn(Config) -> Result<Site, ConfigError>) -> Result<Site, ExitCode> {
         if let Some(directory) = &self.embedded {
             self.refuse_root()?;
@@ -55,7 +55,8 @@ impl SiteOptions {
             return Ok(Site::embedded(Embedded::new(directory.clone())));
         }
         let file = self.config.clone().unwrap_or_else(|| CONFIGURATION.into());
-        Config::load(&file).and_then(configured).map_err(|error| self.unusable(&error.to_string()))
+        let config = Config::load(&file).map(|config| config.acting_as(DatabaseRole::Operator));
+        config.and_then(configured).map_err(|error| self.unusable(&error.to_string()))
     }
 
     /// The status to exit with where the configuration, or the directory, is of no use, once that has been told.
@@ -143,7 +144,7 @@ pub(super) fn watch(site: &Site, longest: Duration) -> Result<(), ExitCode> {
 pub(super) fn failed(error: &DatabaseError) -> ExitCode {
     let mend = match error.failure {
         DatabaseFailure::AccessDenied => {
-            "the role in the configuration lacks a right: sql/*/grants-operator.sql has what people need"
+            "the role of database.roles.operator lacks a right: sql/*/grants-operator.sql has what people need"
         }
         DatabaseFailure::Schema => "run `maildrop_command migrate` as the role that owns the tables",
         _ => "`maildrop_command check` shows what is in the way",

@@ -4,11 +4,10 @@ use super::site_options::{LONGEST_ANSWER, SiteOptions, failed};
 use super::{complain, json, say, table};
 use crate::base::terminal::shell_word;
 use crate::base::timestamp::told;
-use crate::config::Web;
+use crate::config::SESSION_IDLE;
 use crate::ledger::web_sessions::{self, Lifetimes, WebRole};
 use crate::operations::operations_log::CommandLine;
 use crate::operations::web_logins;
-use crate::site::Site;
 use clap::{Args, Subcommand, ValueEnum};
 use sysexits::ExitCode;
 
@@ -120,7 +119,8 @@ fn sessions(arguments: &SessionsArguments) -> Result<ExitCode, ExitCode> {
             Err(ExitCode::NoInput)
         };
     }
-    let found = web_sessions::sessions(database.as_mut(), lifetimes(&site)).map_err(|error| failed(&error))?;
+    let found =
+        web_sessions::sessions(database.as_mut(), Lifetimes::of(SESSION_IDLE)).map_err(|error| failed(&error))?;
     if arguments.json {
         say(&json(&found));
     } else if found.is_empty() {
@@ -132,11 +132,6 @@ fn sessions(arguments: &SessionsArguments) -> Result<ExitCode, ExitCode> {
         say(&table(["ID", "NAME", "ROLE", "SINCE", "LAST SEEN"], found.iter().map(row)));
     }
     Ok(ExitCode::Ok)
-}
-
-/// How long a login lasts, as the page has it.
-fn lifetimes(site: &Site) -> Lifetimes {
-    Lifetimes::of(site.config().map_or(Web::default().session_idle, |config| config.web.session_idle))
 }
 
 impl From<Role> for WebRole {

@@ -1,13 +1,15 @@
 //! `[database]`: where the database is that every machine shares, and how long it is waited for.
 
+use super::Config;
 use super::password_file::PasswordFile;
-use super::servers::Section;
+use super::servers::{NOT_ABSOLUTE, Section};
 use super::source::{ConfigError, Source};
 use super::values;
 use crate::base::endpoint::Endpoint;
-use crate::database::{SILENCE, Tls};
+use crate::database::Tls;
 use serde::Deserialize;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// `[database]`: the database that every machine shares.
@@ -19,20 +21,67 @@ pub struct Database {
     pub addresses: Vec<Endpoint>,
     /// The database (PostgreSQL) or schema (MySQL).
     pub database: String,
-    /// Our role there.
-    pub user: String,
-    /// Where its password is, if it has one.
-    pub password: Option<PasswordFile>,
+    /// Who we are there, by what is done. That of deliveries is always there.
+    pub accounts: BTreeMap<DatabaseRole, Account>,
     /// Whether the connection is encrypted.
     pub tls: Tls,
     /// For how long a delivery waits for a server that takes writes.
     pub wait: Duration,
-    /// How long a server may say nothing.
-    pub silence: Duration,
-    /// Where deliveries write down how far the histories of the servers reach that they have seen.
-    pub seen_file: Option<PathBuf>,
     /// What `check` asks of the server's replication.
     pub durability: Durability,
+}
+
+/// What a process does in the database, and so which rights it has (sql/*/grants*.sql). None ever uses another's account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DatabaseRole {
+    /// Deliveries by pipe(8) and by the workers.
+    #[default]
+    Deliveries,
+    /// What people type: `trace`, `stats`, `audit`, `replay`, `prune` and others.
+    Operator,
+    /// The service's timer.
+    Timer,
+    /// The service's notifier.
+    Notifier,
+    /// The service's web UI and API.
+    Web,
+    /// `migrate`.
+    Owner,
+}
+
+impl DatabaseRole {
+    /// The key of its account.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Deliveries => "database.user",
+            Self::Operator => "database.roles.operator",
+            Self::Timer => "database.roles.timer",
+            Self::Notifier => "database.roles.notifier",
+            Self::Web => "database.roles.web",
+            Self::Owner => "database.roles.owner",
+        }
+    }
+
+    /// What has the rights that it needs.
+    fn rights(self) -> &'static str {
+        match self {
+            Self::Deliveries => "the rights of grants.sql",
+            Self::Operator | Self::Timer => "the rights of grants.sql and grants-operator.sql",
+            Self::Notifier => "the rights of grants-notify.sql",
+            Self::Web => "the rights of grants-web.sql",
+            Self::Owner => "the right to make tables",
+        }
+    }
+}
+
+/// Who we are in the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The database's name for it.
+    pub user: String,
+    /// Where its password is, if it has one.
+    pub password: Option<PasswordFile>,
 }
 
 /// A database product.
@@ -68,15 +117,83 @@ pub(super) struct DatabaseSection {
     database: Option<String>,
     user: Option<String>,
     password_file: Option<PathBuf>,
-    password_credential: Option<String>,
+    roles: Roles,
     tls: Option<TlsKey>,
     ca_file: Option<PathBuf>,
     #[serde(deserialize_with = "values::optional_duration")]
     wait: Option<Duration>,
-    #[serde(deserialize_with = "values::optional_duration")]
-    silence: Option<Duration>,
-    seen_file: Option<PathBuf>,
     durability: Durability,
+}
+
+/// `[database.roles]`: the accounts of all that is not a delivery.
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct Roles {
+    operator: Option<AccountSection>,
+    timer: Option<AccountSection>,
+    notifier: Option<AccountSection>,
+    web: Option<AccountSection>,
+    owner: Option<AccountSection>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AccountSection {
+    user: String,
+    password_file: Option<PathBuf>,
+}
+
+impl Roles {
+    fn accounts(self, source: &Source<'_>) -> Result<BTreeMap<DatabaseRole, Account>, ConfigError> {
+        let Self { operator, timer, notifier, web, owner } = self;
+        let sections = [
+            (DatabaseRole::Operator, operator),
+            (DatabaseRole::Timer, timer),
+            (DatabaseRole::Notifier, notifier),
+            (DatabaseRole::Web, web),
+            (DatabaseRole::Owner, owner),
+        ];
+        let mut accounts = BTreeMap::new();
+        for (role, section) in sections {
+            let Some(AccountSection { user, password_file }) = section else { continue };
+            let name = role.key().rsplit('.').next().unwrap_or_default();
+            let wrong = |key, problem| Err(source.error(&["database", "roles", name, key], problem));
+            if user.is_empty() {
+                return wrong("user", "it is empty: name our role in the database");
+            }
+            if password_file.as_ref().is_some_and(|path| !path.is_absolute()) {
+                return wrong("password_file", NOT_ABSOLUTE);
+            }
+            let password =
+                password_file.map(|path| PasswordFile { path, key: format!("{}.password_file", role.key()) });
+            accounts.insert(role, Account { user, password });
+        }
+        Ok(accounts)
+    }
+}
+
+impl Config {
+    /// The same configuration for another part of the program.
+    #[must_use]
+    pub fn acting_as(self, role: DatabaseRole) -> Self {
+        Self { role, ..self }
+    }
+
+    /// Who this part of the program is in the database.
+    ///
+    /// # Errors
+    /// Where it has no account.
+    pub fn account(&self) -> Result<&Account, ConfigError> {
+        self.database.accounts.get(&self.role).ok_or_else(|| {
+            let key = self.role.key();
+            let (_, name) = key.rsplit_once('.').unwrap_or(("", key));
+            let problem = format!(
+                "{key}: it is missing: say {name} = {{ user = \"...\", password_file = \"...\" }} in [database.roles], with {}",
+                self.role.rights()
+            );
+            ConfigError { file: self.file.clone(), line: None, problem }
+        })
+    }
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -90,13 +207,8 @@ enum TlsKey {
 const WAIT: Duration = Duration::from_mins(1);
 
 impl DatabaseSection {
-    pub(super) fn check(
-        self,
-        source: &Source<'_>,
-        credentials: Option<&Path>,
-        deadline: Duration,
-    ) -> Result<Database, ConfigError> {
-        let section = Section { source, name: "database", credentials };
+    pub(super) fn check(self, source: &Source<'_>, deadline: Duration) -> Result<Database, ConfigError> {
+        let section = Section { source, name: "database" };
         let engine =
             section.required("engine", self.engine, "say \"postgresql\" or \"mysql\" (which MariaDB is, too)")?;
         let port = match engine {
@@ -132,20 +244,17 @@ impl DatabaseSection {
         };
         // What is left is for the delivery itself.
         let wait = self.wait.unwrap_or(WAIT.min(deadline / 2));
-        let silence = self.silence.unwrap_or(SILENCE);
-        if silence < Duration::from_secs(1) {
-            return Err(section.error("silence", "a server that is busy needs a second or more to answer"));
-        }
+        let user = section.text("user", self.user, "name our role in the database")?;
+        let of_deliveries = Account { user, password: section.password(self.password_file)? };
+        let mut accounts = self.roles.accounts(source)?;
+        accounts.insert(DatabaseRole::Deliveries, of_deliveries);
         Ok(Database {
             engine,
             addresses,
             database: section.text("database", self.database, "name the database that the tables are in")?,
-            user: section.text("user", self.user, "name our role in the database")?,
-            password: section.password(self.password_file, self.password_credential)?,
+            accounts,
             tls,
             wait,
-            silence,
-            seen_file: section.path("seen_file", self.seen_file)?,
             durability: self.durability,
         })
     }

@@ -18,32 +18,32 @@ mod values;
 mod warnings;
 mod web;
 
-pub use database::{Database, Durability, Engine};
+pub use database::{Account, Database, DatabaseRole, Durability, Engine};
 pub use network::{Network, TrustedProxy};
-pub(crate) use notifications::KeyFile;
 pub use notifications::Notifications;
 pub use password_file::PasswordFile;
 pub use policy::Policy;
 pub use sections::{
     Delivery, HeaderFields, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient,
 };
-pub(crate) use serve::{BESIDE_A_MESSAGE, runtime_directory_of};
-pub use serve::{LARGEST_MESSAGE, Serve};
+pub(crate) use serve::{BESIDE_A_MESSAGE, RECYCLE_ABOVE, runtime_directory_of};
+pub use serve::{LARGEST_MESSAGE, MAX_RECIPIENTS, Serve};
 pub use servers::{Imap, OverQuota};
 pub use source::ConfigError;
 pub use web::Web;
-pub(crate) use web::is_name;
+pub(crate) use web::{SESSION_IDLE, is_name};
 
 use crate::base::log;
 use crate::base::secret::Secret;
-use crate::database::{Limits, Seen, Server};
+use crate::database::{KnownTimelines, Limits, Server};
 use crate::imap;
 use crate::routing::Router;
 use database::DatabaseSection;
 use serde::Deserialize;
-use servers::{ImapSection, NOT_ABSOLUTE};
+use servers::ImapSection;
 use source::Source;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +56,8 @@ const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(3);
 pub struct Config {
     /// The file that it was read from.
     pub file: PathBuf,
+    /// Which part of the program goes by it.
+    pub role: DatabaseRole,
     /// `[database]`
     pub database: Database,
     /// `[lock]`
@@ -86,7 +88,6 @@ pub struct Config {
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 struct File {
-    credentials_directory: Option<PathBuf>,
     database: DatabaseSection,
     lock: Lock,
     imap: ImapSection,
@@ -118,27 +119,26 @@ impl Config {
             line: None,
             problem: format!("cannot read it: {problem}"),
         };
-        let bytes = fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+        let bytes = fs::read(path).map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => unreadable(format!("{error}: it holds no password: chmod 644")),
+            _ => unreadable(error.to_string()),
+        })?;
         let text = String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8".into()))?;
-        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-        Self::parse(path, &text, credentials.as_deref()).map(|config| (config, text))
+        Self::parse(path, &text).map(|config| (config, text))
     }
 
-    /// The same for a text that was in the file `path`; `credentials` is what $CREDENTIALS_DIRECTORY says.
+    /// The same for a text that was in the file `path`.
     ///
     /// # Errors
     /// When the text is not TOML, has a key that is not known, or a value that is not allowed.
-    pub fn parse(path: &Path, text: &str, credentials: Option<&Path>) -> Result<Self, ConfigError> {
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = Source { file: path, text };
         let file: File = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
-        if file.credentials_directory.as_ref().is_some_and(|folder| !folder.is_absolute()) {
-            return Err(source.error(&["credentials_directory"], NOT_ABSOLUTE));
-        }
-        let credentials = file.credentials_directory.as_deref().or(credentials);
         let config = Self {
             file: path.to_owned(),
-            database: file.database.check(&source, credentials, file.delivery.deadline)?,
-            imap: file.imap.check(&source, credentials, file.delivery.deadline)?,
+            role: DatabaseRole::Deliveries,
+            database: file.database.check(&source, file.delivery.deadline)?,
+            imap: file.imap.check(&source, file.delivery.deadline)?,
             lock: file.lock,
             routing: file.routing,
             sent: file.sent,
@@ -146,7 +146,7 @@ impl Config {
             delivery: file.delivery,
             retention: file.retention,
             serve: file.serve,
-            notifications: Notifications { credentials: credentials.map(Path::to_owned), ..file.notifications },
+            notifications: file.notifications,
             web: file.web,
             log: file.log,
         };
@@ -157,23 +157,21 @@ impl Config {
         Ok(config)
     }
 
-    /// The database's servers, in their order, their password read.
+    /// The database's servers, in their order, the password of our account there read.
     ///
     /// # Errors
-    /// Where the file that the password is in cannot be read, or holds none.
+    /// Where this part of the program has no account, or the file that its password is in cannot be read, or holds none.
     pub(crate) fn database_servers(&self) -> Result<Vec<Server>, ConfigError> {
-        let Database { addresses, database, user, password, tls, silence, seen_file, .. } = self.database.clone();
+        let Database { addresses, database, tls, .. } = self.database.clone();
+        let Account { user, password } = self.account()?.clone();
         let password = password.map(|file| self.password(&file)).transpose()?;
         let several = addresses.len() > 1;
-        // Another one may do better.
-        let connect = if several { CONNECT_ONE_OF_SEVERAL } else { Limits::default().connect };
-        let limits = Limits { connect: connect.min(silence), let_in: silence, silence };
-        let seen = match seen_file {
-            seen_file if several => Some(Seen::of_several(seen_file)),
-            Some(seen_file) => Some(Seen::new(Some(seen_file))),
-            None => None,
-        };
-        let seen = seen.map(|seen| Arc::new(seen.among(addresses.iter().map(ToString::to_string))));
+        let mut limits = Limits::default();
+        if several {
+            // Another one may do better.
+            limits.connect = CONNECT_ONE_OF_SEVERAL;
+        }
+        let timelines = several.then(Arc::<KnownTimelines>::default);
         let server = |address| Server {
             address,
             database: database.clone(),
@@ -181,7 +179,7 @@ impl Config {
             password: password.clone(),
             tls: tls.clone(),
             limits,
-            seen: seen.clone(),
+            timelines: timelines.clone(),
         };
         Ok(addresses.into_iter().map(server).collect())
     }

@@ -2,10 +2,10 @@
 
 use crate::base::secret::Secret;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// The file that a password is in: named by `password_file`, or a systemd credential named by `password_credential`.
+/// The file that a password is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PasswordFile {
     pub(super) path: PathBuf,
@@ -28,9 +28,14 @@ impl PasswordFile {
     pub(super) fn read(&self) -> Result<Secret, String> {
         let problem = |what: &str| format!("{}: {}: {what}", self.key, self.path.display());
         let mut bytes = Vec::new();
-        File::open(&self.path)
-            .and_then(|file| file.take(PASSWORD_LIMIT + 1).read_to_end(&mut bytes))
-            .map_err(|error| problem(&error.to_string()))?;
+        File::open(&self.path).and_then(|file| file.take(PASSWORD_LIMIT + 1).read_to_end(&mut bytes)).map_err(
+            |error| match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    problem(&format!("{error}: do this as root, or as a user who may read that file"))
+                }
+                _ => problem(&error.to_string()),
+            },
+        )?;
         if bytes.len() as u64 > PASSWORD_LIMIT {
             return Err(problem("this is no password: it is longer than 4096 bytes"));
         }

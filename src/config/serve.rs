@@ -20,6 +20,12 @@ pub(crate) const BESIDE_A_MESSAGE: u64 = 128 << 20;
 /// So much a worker takes before it has any message, in bytes: 105 MB were measured.
 const WITHOUT_A_MESSAGE: u64 = 128 << 20;
 
+/// A worker that uses so much memory, in bytes, is replaced by a new one.
+pub(crate) const RECYCLE_ABOVE: u64 = 200_000_000;
+
+/// How many recipients one message may have: ten times as many as RFC 5321 section 4.5.3.1.8 asks for.
+pub const MAX_RECIPIENTS: u32 = 1000;
+
 /// `prune` is run no more often.
 const SELDOM: Duration = Duration::from_hours(1);
 
@@ -56,14 +62,8 @@ pub struct Serve {
     /// How often `prune` is run; left out: never.
     #[serde(deserialize_with = "values::optional_duration")]
     pub prune_every: Option<Duration>,
-    /// The configuration that these two go by, with a role for people in it; left out: this one.
-    pub timer_config: Option<PathBuf>,
-    /// Whether `inject --as-author` may vouch for the author of what it takes in, who then gets a copy in Sent.
-    pub inject_as_author: bool,
     /// How many LMTP connections are served at once.
     pub max_connections: u32,
-    /// How many recipients one message may have.
-    pub max_recipients: u32,
     /// How long a message waits for a worker before it is deferred. See [`Config::queue_wait`].
     #[serde(deserialize_with = "values::duration")]
     pub queue_wait: Duration,
@@ -79,9 +79,6 @@ pub struct Serve {
     pub spool_above: u64,
     /// After so many deliveries a worker is replaced by a new one.
     pub recycle_after: u64,
-    /// The same, once it uses so much memory, in bytes.
-    #[serde(deserialize_with = "values::bytes")]
-    pub recycle_above: u64,
     /// How much address space a worker may use, in bytes (RLIMIT_AS): what asks for more ends, and not the whole machine.
     #[serde(deserialize_with = "values::bytes")]
     pub worker_memory: u64,
@@ -109,16 +106,12 @@ impl Default for Serve {
             runners: 1,
             finish_owed_every: Duration::from_mins(5),
             prune_every: None,
-            timer_config: None,
-            inject_as_author: false,
             max_connections: 100,
-            max_recipients: 1000,
             queue_wait: Duration::from_secs(30),
             per_user: 2,
             batch_patience: Duration::from_secs(5),
             spool_above: 256 << 10,
             recycle_after: 10_000,
-            recycle_above: 200_000_000,
             worker_memory: 1_000_000_000,
             restarts: 10,
             restart_window: Duration::from_mins(10),
@@ -291,51 +284,6 @@ impl Config {
         Err(ConfigError { file: self.file.clone(), line: None, problem: problem.into() })
     }
 
-    /// The configuration that the timer goes by: the file that `serve.timer_config` names, or this one.
-    ///
-    /// # Errors
-    /// Where that file cannot be read, is not in order, or is for another site. Its passwords are not read yet.
-    pub(crate) fn of_timer(&self) -> Result<Self, ConfigError> {
-        let Some(file) = &self.serve.timer_config else { return Ok(self.clone()) };
-        let other = Self::load(file)?;
-        let differs = |key: &str| {
-            let problem = format!(
-                "{key}: it differs from that in {}, whose serve.timer_config this file is: it has to be the same site",
-                self.file.display()
-            );
-            Err(ConfigError { file: file.clone(), line: None, problem })
-        };
-        if (&other.database.engine, &other.database.database) != (&self.database.engine, &self.database.database) {
-            return differs("database.database");
-        }
-        // Its locks have to be those of the deliveries.
-        if other.lock.namespace != self.lock.namespace {
-            return differs("lock.namespace");
-        }
-        // So have its answers to when an attempt has ended, and to who looks after Sent.
-        if other.imap.settle != self.imap.settle {
-            return differs("imap.settle");
-        }
-        if (other.sent.look, other.sent.look_after) != (self.sent.look, self.sent.look_after) {
-            return differs("sent.look");
-        }
-        if self.serve.prune_every.is_some() && other.retention == Retention::default() {
-            let problem = "retention: it is missing: serve.prune_every asks for what it says to be forgotten".into();
-            return Err(ConfigError { file: file.clone(), line: None, problem });
-        }
-        Ok(other)
-    }
-
-    /// For how long the ledger knows what was delivered, by whichever of this configuration and the timer's forgets sooner; `None`:
-    /// for ever. (What `prune` is told by its options, or by a third file, nobody knows here.)
-    ///
-    /// # Errors
-    /// As those of [`Config::of_timer`].
-    pub(crate) fn remembers_for(&self) -> Result<Option<Duration>, ConfigError> {
-        let ages = [self.retention.messages_older_than, self.of_timer()?.retention.messages_older_than];
-        Ok(ages.into_iter().flatten().min())
-    }
-
     /// How long a message waits for a worker: at most half of a delivery's deadline.
     #[must_use]
     pub fn queue_wait(&self) -> Duration {
@@ -385,27 +333,20 @@ impl Config {
                 return wrong(key, NOT_ABSOLUTE);
             }
         }
-        // Processes that the kernel confines may write in the folders of these files.
-        let log = match self.log_settings().target {
-            Target::File(file) => Some(file),
-            Target::Syslog | Target::Journald => None,
-        };
-        for (keys, file) in [(["log", "file"], log), (["database", "seen_file"], self.database.seen_file.clone())] {
-            if let Some(file) = file.filter(|file| file.starts_with(&serve.runtime_directory)) {
-                let problem = format!(
-                    "{} is in serve.runtime_directory, where the service keeps what some of its processes may not write: choose another \
-                     folder",
-                    file.display()
-                );
-                return Err(source.error(&keys, &problem));
-            }
+        // Processes that the kernel confines may write in the folder of this file.
+        if let Target::File(file) = self.log_settings().target
+            && file.starts_with(&serve.runtime_directory)
+        {
+            let problem = format!(
+                "{} is in serve.runtime_directory, where the service keeps what some of its processes may not write: choose another \
+                 folder",
+                file.display()
+            );
+            return Err(source.error(&["log", "file"], &problem));
         }
-        for (key, number) in [
-            ("workers", serve.workers),
-            ("max_connections", serve.max_connections),
-            ("max_recipients", serve.max_recipients),
-            ("per_user", serve.per_user),
-        ] {
+        for (key, number) in
+            [("workers", serve.workers), ("max_connections", serve.max_connections), ("per_user", serve.per_user)]
+        {
             if number == 0 {
                 return wrong(key, "0 would let no message in");
             }
@@ -419,22 +360,14 @@ impl Config {
         if serve.recycle_after == 0 {
             return wrong("recycle_after", "0 would let no message in");
         }
-        if serve.worker_memory <= serve.recycle_above {
-            return wrong(
-                "worker_memory",
-                "it has to be more than recycle_above, or no worker would be replaced in time",
-            );
+        if serve.worker_memory <= RECYCLE_ABOVE {
+            return wrong("worker_memory", "it has to be more than 200 MB, at which a worker is replaced");
         }
         if serve.prune_every.is_some_and(|every| every < SELDOM) {
             return wrong("prune_every", "at least an hour, such as \"1d\": it reads all that is old, each time");
         }
-        match &serve.timer_config {
-            Some(file) if !file.is_absolute() => return wrong("timer_config", NOT_ABSOLUTE),
-            None if serve.prune_every.is_some() => {
-                let problem = "it needs timer_config, a configuration with a role that may delete: the role of deliveries may not";
-                return wrong("prune_every", problem);
-            }
-            _ => {}
+        if serve.prune_every.is_some() && self.retention == Retention::default() {
+            return wrong("prune_every", "it forgets what [retention] says: name what is to be forgotten there");
         }
         if serve.restart_window.is_zero() {
             return wrong("restart_window", "no process would ever be throttled");

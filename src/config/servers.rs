@@ -6,7 +6,7 @@ use super::values;
 use crate::base::endpoint::Endpoint;
 use crate::imap::{Encryption, Locks, Mechanism};
 use serde::Deserialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// `[imap]`: the server that the mailboxes are on.
@@ -58,7 +58,6 @@ pub(super) struct ImapSection {
     ca_file: Option<PathBuf>,
     user: Option<String>,
     password_file: Option<PathBuf>,
-    password_credential: Option<String>,
     act_for_user: Option<bool>,
     mechanism: Mechanism,
     login_user: Option<String>,
@@ -68,13 +67,8 @@ pub(super) struct ImapSection {
 }
 
 impl ImapSection {
-    pub(super) fn check(
-        self,
-        source: &Source<'_>,
-        credentials: Option<&Path>,
-        deadline: Duration,
-    ) -> Result<Imap, ConfigError> {
-        let section = Section { source, name: "imap", credentials };
+    pub(super) fn check(self, source: &Source<'_>, deadline: Duration) -> Result<Imap, ConfigError> {
+        let section = Section { source, name: "imap" };
         // The port depends on the encryption, and the encryption on where the server is.
         let address = section.address(self.host, self.port, self.socket, 0)?;
         let encryption = match (self.encryption, &address) {
@@ -115,8 +109,8 @@ impl ImapSection {
             return Err(section.error("login_user", "only {user} can stand in it, as in \"{user}*service\""));
         }
         let user = section.text("user", self.user, "name the service account that appends for everybody")?;
-        let password = section.password(self.password_file, self.password_credential)?;
-        let mend = "name the file that the service account's password is in, or say password_credential";
+        let password = section.password(self.password_file)?;
+        let mend = "name the file that the service account's password is in";
         let password = section.required("password_file", password, mend)?;
         Ok(Imap {
             address,
@@ -141,7 +135,6 @@ const SETTLED_AFTER: Duration = Locks::MayOutliveIt.late().saturating_add(Durati
 pub(super) struct Section<'a> {
     pub source: &'a Source<'a>,
     pub name: &'static str,
-    pub credentials: Option<&'a Path>,
 }
 
 impl Section<'_> {
@@ -192,36 +185,10 @@ impl Section<'_> {
         }
     }
 
-    pub(super) fn password(
-        &self,
-        file: Option<PathBuf>,
-        credential: Option<String>,
-    ) -> Result<Option<PasswordFile>, ConfigError> {
-        let key = |key: &str| format!("{}.{key}", self.name);
-        match (self.path("password_file", file)?, credential) {
-            (Some(_), Some(_)) => {
-                Err(self.error("password_credential", "there is a password_file, too: leave out one of them"))
-            }
-            (Some(path), None) => Ok(Some(PasswordFile { path, key: key("password_file") })),
-            (None, Some(name)) => {
-                if !is_credential(&name) {
-                    return Err(
-                        self.error("password_credential", "it is a name, not a path: for a path, say password_file")
-                    );
-                }
-                let mend = "under pipe(8) there is no $CREDENTIALS_DIRECTORY: say credentials_directory = \"/run/…\" at the \
-                    top of this file, or use password_file";
-                let folder = self.credentials.ok_or_else(|| self.error("password_credential", mend))?;
-                Ok(Some(PasswordFile { path: folder.join(name), key: key("password_credential") }))
-            }
-            (None, None) => Ok(None),
-        }
+    pub(super) fn password(&self, file: Option<PathBuf>) -> Result<Option<PasswordFile>, ConfigError> {
+        let key = format!("{}.password_file", self.name);
+        Ok(self.path("password_file", file)?.map(|path| PasswordFile { path, key }))
     }
-}
-
-/// Whether this may be the name of a systemd credential.
-pub(super) fn is_credential(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('.') && !name.contains('/')
 }
 
 /// What is said of a relative path.

@@ -23,7 +23,7 @@ password_file = "/etc/imap.password"
 "#;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
-    Config::parse(Path::new("/etc/m.toml"), text, None)
+    Config::parse(Path::new("/etc/m.toml"), text)
 }
 
 fn good(text: &str) -> Config {
@@ -42,9 +42,9 @@ fn what_is_left_out_has_its_default() {
     let config = good(LEAST);
     let tcp = |host: &str, port| Endpoint::Tcp { host: host.into(), port };
     assert_eq!(config.database.addresses, [tcp("db.example.com", 5432)]);
-    assert_eq!((config.database.wait, config.database.silence), (Duration::from_secs(60), Duration::from_secs(20)));
+    assert_eq!(config.database.wait, Duration::from_secs(60));
     assert_eq!(config.database.tls, Tls::Verify { ca_file: None });
-    assert_eq!(config.database.password, None);
+    assert_eq!(config.account().unwrap().password, None);
     assert_eq!(config.imap.address, tcp("imap.example.com", 993));
     assert_eq!(config.imap.encryption, Encryption::Implicit);
     assert!(config.imap.act_for_user);
@@ -94,11 +94,11 @@ fn several_servers_are_tried_in_their_order_and_encrypted_unless_all_are_here() 
     assert_eq!(told, ["db1 port 5432", "db2 port 5433", "/run/postgresql"]);
     assert_eq!(config.database.tls, Tls::Verify { ca_file: None });
     let servers = config.database_servers().unwrap();
-    assert!(servers.iter().all(|server| server.limits.connect == Duration::from_secs(3) && server.seen.is_some()));
+    assert!(servers.iter().all(|server| server.limits.connect == Duration::from_secs(3) && server.timelines.is_some()));
     assert_eq!(with(r#"["localhost", "/run/postgresql"]"#).database.tls, Tls::Off);
     // What concerns several servers costs nothing where there is one.
     let one = good(LEAST).database_servers().unwrap();
-    assert!(matches!(&one[..], [server] if server.limits == Limits::default() && server.seen.is_none()));
+    assert!(matches!(&one[..], [server] if server.limits == Limits::default() && server.timelines.is_none()));
 }
 
 /// Who sets a short deadline, and no wait, has a configuration that works.
@@ -113,7 +113,7 @@ fn the_wait_for_a_server_makes_room_for_the_deadline() {
 fn the_example_is_good_and_what_it_calls_a_default_is_one() {
     let plain = good(EXAMPLE);
     // Lines that show a default can be put to work, and change nothing.
-    let other = ["credentials_directory", "hosts", "port", "socket", "password_credential", "ca_file", "login_user"];
+    let other = ["hosts", "port", "socket", "ca_file", "login_user"];
     let not_default = [
         "authserv_id",
         "lmtp",
@@ -123,7 +123,6 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
         "certificate_file",
         "key_file",
         "message_size_limit",
-        "seen_file",
         "file",
         "attempts_older_than",
         "sources_older_than",
@@ -131,10 +130,12 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
         "events_older_than",
         "operations_older_than",
         "prune_every",
-        "timer_config",
+        "operator",
+        "timer",
+        "notifier",
+        "web",
+        "owner",
         "secret_key_file",
-        "secret_key_credential",
-        "config",
         "allow_networks",
         "listen",
         "api_listen",
@@ -197,6 +198,7 @@ fn the_example_shows_every_key() {
     // serde knows the keys: it lists them where it meets one that is none.
     let sections = [
         "database",
+        "database.roles",
         "lock",
         "imap",
         "routing",
@@ -226,19 +228,18 @@ fn the_example_shows_every_key() {
 fn everything_can_be_said() {
     let config = good(
         r#"
-        credentials_directory = "/run/credentials"
         [database]
         engine = "mysql"
         host = "db.example.com"
         port = 3307
         database = "mail"
         user = "m"
-        password_credential = "db"
+        password_file = "/run/credentials/db"
+        roles.operator = { user = "o", password_file = "/run/credentials/operator" }
+        roles.owner = { user = "owner" }
         tls = "verify"
         ca_file = "/etc/ca.pem"
         wait = "0s"
-        silence = "5s"
-        seen_file = "/var/lib/m/seen"
         durability = "replicated"
         [lock]
         namespace = "test"
@@ -247,7 +248,7 @@ fn everything_can_be_said() {
         host = "imap.example.com"
         encryption = "none"
         user = "service"
-        password_credential = "imap"
+        password_file = "/run/credentials/imap"
         mechanism = "login"
         login_user = "{user}*service"
         settle = "10m"
@@ -285,10 +286,18 @@ fn everything_can_be_said() {
     );
     assert_eq!(config.database.engine, Engine::Mysql);
     assert_eq!(config.database.addresses, [Endpoint::Tcp { host: "db.example.com".into(), port: 3307 }]);
-    assert_eq!((config.database.wait, config.database.silence), (Duration::ZERO, Duration::from_secs(5)));
-    assert_eq!(config.database.seen_file.as_deref(), Some(Path::new("/var/lib/m/seen")));
+    assert_eq!(config.database.wait, Duration::ZERO);
     assert_eq!(config.database.durability, Durability::Replicated);
-    assert_eq!(config.database.password.as_ref().unwrap().path(), Path::new("/run/credentials/db"));
+    let account = |role| config.clone().acting_as(role).account().cloned();
+    let (deliveries, operator) = (config.account().unwrap(), account(DatabaseRole::Operator).unwrap());
+    assert_eq!(deliveries.password.as_ref().unwrap().path(), Path::new("/run/credentials/db"));
+    assert_eq!(
+        (operator.user.as_str(), operator.password.unwrap().path()),
+        ("o", Path::new("/run/credentials/operator"))
+    );
+    assert_eq!(account(DatabaseRole::Owner).unwrap(), Account { user: "owner".into(), password: None });
+    let none = account(DatabaseRole::Timer).unwrap_err().to_string();
+    assert!(none.contains("database.roles.timer: it is missing: say timer = {"), "no role uses another's: {none}");
     assert_eq!(config.imap.password.path(), Path::new("/run/credentials/imap"));
     assert!(!config.imap.act_for_user);
     assert_eq!(config.imap.address, Endpoint::Tcp { host: "imap.example.com".into(), port: 143 });
@@ -453,37 +462,6 @@ fn a_sent_copy_is_tried_for_a_day_and_for_less_where_postfix_gives_up_sooner() {
 }
 
 #[test]
-fn the_timer_goes_by_a_configuration_of_the_same_site() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("timer.toml");
-    let asked = |serve: &str, other: &str| {
-        fs::write(&file, other).unwrap();
-        let serve = format!("{LEAST}[serve]\n{serve}timer_config = {file:?}\n");
-        good(&serve).of_timer().map_err(|error| error.to_string())
-    };
-    let other = LEAST.replace("user = \"maildrop\"", "user = \"operator\"");
-    assert_eq!(asked("", &other).unwrap().database.user, "operator");
-    let alone = good(LEAST);
-    assert_eq!(alone.of_timer(), Ok(alone));
-    for (differs, from, to) in [
-        ("database.database", "database = \"maildrop\"", "database = \"other\""),
-        ("lock.namespace", "[imap]", "[lock]\nnamespace = \"other\"\n[imap]"),
-        ("imap.settle", "[imap]", "[imap]\nsettle = \"10m\""),
-        ("sent.look", "[imap]", "[sent]\nlook = \"mailbox\"\n[imap]"),
-    ] {
-        let error = asked("", &LEAST.replace(from, to)).unwrap_err();
-        assert!(error.contains(&format!("timer.toml: {differs}: it differs from that in /etc/m.toml")), "{error}");
-    }
-    let prune = "prune_every = \"1d\"\n";
-    assert!(asked(prune, &other).unwrap_err().contains("timer.toml: retention: it is missing"));
-    let retention = format!("{other}[retention]\nattempts_older_than = \"30d\"\n");
-    assert!(asked(prune, &retention).is_ok());
-    fs::remove_file(&file).unwrap();
-    let gone = good(&format!("{LEAST}[serve]\ntimer_config = {file:?}\n"));
-    assert!(gone.of_timer().unwrap_err().to_string().contains("timer.toml: cannot read it"));
-}
-
-#[test]
 fn files_that_others_can_read_or_write_are_warned_of() {
     let folder = tempfile::tempdir().unwrap();
     let password = folder.path().join("password");
@@ -506,13 +484,16 @@ fn files_that_others_can_read_or_write_are_warned_of() {
     let key = password.display();
     let serve = format!("{LEAST}[serve]\ncertificate_file = \"{key}\"\nkey_file = \"{key}\"\n");
     assert_eq!(good(&serve).warnings(), [format!("{key}: mode 604: {problem}")]);
-    // The one that signs notifications, as a credential.
-    let place = folder.path().display();
-    let named =
-        format!("credentials_directory = \"{place}\"\n{LEAST}[notifications]\nsecret_key_credential = \"password\"\n");
-    assert_eq!(good(&named).warnings(), [format!("{key}: mode 604: {problem}")]);
-    fs::set_permissions(&password, Permissions::from_mode(0o440)).unwrap();
-    assert!(good(&named).warnings().is_empty());
+    // The one that signs notifications, and the password of another role.
+    for named in [
+        format!("{LEAST}[notifications]\nsecret_key_file = \"{key}\"\n"),
+        format!("{LEAST}[database.roles]\noperator = {{ user = \"o\", password_file = \"{key}\" }}\n"),
+    ] {
+        fs::set_permissions(&password, Permissions::from_mode(0o604)).unwrap();
+        assert_eq!(good(&named).warnings(), [format!("{key}: mode 604: {problem}")]);
+        fs::set_permissions(&password, Permissions::from_mode(0o440)).unwrap();
+        assert!(good(&named).warnings().is_empty());
+    }
 }
 
 #[test]

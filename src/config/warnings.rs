@@ -25,16 +25,16 @@ impl Config {
             }
         };
         look(&self.file, false);
-        for file in self.database.password.iter().chain([&self.imap.password]) {
+        let of_database = self.database.accounts.values().filter_map(|account| account.password.as_ref());
+        for file in of_database.chain([&self.imap.password]) {
             look(file.path(), true);
         }
         if let Some(key) = &self.serve.key_file {
             look(key, true);
         }
         // Whoever has this one signs for us.
-        // That it is not known where a credential is, is reported where it is read.
-        if let Some(Ok(path)) = self.notifications.secret_key().map(|key| key.path) {
-            look(&path, true);
+        if let Some(key) = &self.notifications.secret_key_file {
+            look(key, true);
         }
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
         if self.database.addresses.iter().any(|address| plain(address, self.database.tls != Tls::Off)) {

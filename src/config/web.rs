@@ -1,35 +1,34 @@
 //! `[web]`: the page, which one process of the service serves by HTTP.
 
+use super::Config;
 use super::network::TrustedProxy;
 use super::serve::endpoint;
-use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
-use super::{Config, values};
 use crate::base::endpoint::Endpoint;
 use crate::ledger::web_sessions::WebRole;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 use url::Url;
 
+/// A login ends after so long without a request.
+pub(crate) const SESSION_IDLE: Duration = Duration::from_hours(12);
+
 /// `[web]`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Web {
     /// Where the page is served: the whole path of a unix socket, or `ADDRESS:PORT` of this machine. `None`: nowhere.
     pub listen: Option<String>,
     /// What people type to get there, where a proxy stands in front: scheme, host and port.
     pub public_url: Option<String>,
-    /// The configuration with the page's own role in the database; left out: this one.
-    pub config: Option<PathBuf>,
     /// Whether the REST API is served beside it, to who has a token.
     pub api: bool,
     /// Where the API is served in its stead, by the same process: as `listen`. `None`: at the same place.
     pub api_listen: Option<String>,
     /// What other machines type to get there, where that is another name than the page's.
     pub api_public_url: Option<String>,
-    /// Whether it may open mailboxes, with the credentials of its configuration.
+    /// Whether it may open mailboxes, with the password of `[imap]`.
     pub mailboxes: bool,
     /// The proxies whose X-Forwarded-For says from where a request comes.
     pub trusted_proxies: Vec<TrustedProxy>,
@@ -39,28 +38,6 @@ pub struct Web {
     pub trusted_user_roles: BTreeMap<String, WebRole>,
     /// What all others may do that the proxy names; `None`: they are not let in.
     pub trusted_user_role: Option<WebRole>,
-    /// A login ends after so long without a request.
-    #[serde(deserialize_with = "values::duration")]
-    pub session_idle: Duration,
-}
-
-impl Default for Web {
-    fn default() -> Self {
-        Self {
-            listen: None,
-            public_url: None,
-            config: None,
-            api: false,
-            api_listen: None,
-            api_public_url: None,
-            mailboxes: false,
-            trusted_proxies: Vec::new(),
-            trusted_user_header: None,
-            trusted_user_roles: BTreeMap::new(),
-            trusted_user_role: None,
-            session_idle: Duration::from_hours(12),
-        }
-    }
 }
 
 impl Web {
@@ -165,14 +142,6 @@ pub(crate) fn is_name(name: &str) -> bool {
 }
 
 impl Config {
-    /// The configuration that the page goes by: the file that `web.config` names, or this one.
-    ///
-    /// # Errors
-    /// Where that file cannot be read, is not in order, or is for another site. Its passwords are not read yet.
-    pub(crate) fn of_page(&self) -> Result<Self, ConfigError> {
-        self.of_the_same_site(self.web.config.as_deref(), "web.config")
-    }
-
     /// Whoever can open what the page listens at can say that he is anybody. A socket has an owner and a group.
     fn check_trusted_users(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let web = &self.web;
@@ -210,12 +179,6 @@ impl Config {
     pub(super) fn check_web(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let web = &self.web;
         let wrong = |key: &str, problem: &str| Err(source.error(&["web", key], problem));
-        if web.config.as_ref().is_some_and(|path| !path.is_absolute()) {
-            return wrong("config", NOT_ABSOLUTE);
-        }
-        if web.session_idle.is_zero() {
-            return wrong("session_idle", "0 would end each login at once: the default is \"12h\"");
-        }
         for (key, public) in [("public_url", &web.public_url), ("api_public_url", &web.api_public_url)] {
             let Some(public) = public.as_deref().filter(|text| origin_of(text).is_none()) else { continue };
             let problem = format!(

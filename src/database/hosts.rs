@@ -4,15 +4,12 @@ use super::{DatabaseError, DatabaseFailure, Server, Session};
 use crate::base::deadline::Deadline;
 use std::hash::{BuildHasher as _, RandomState};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tracing::{debug, info};
 
 /// Between two tries, at first and at most: each half as long again, or half as long, by chance, lest all that wait come at once.
 const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
-
-/// More than any answer to a connect takes that comes from the server's own kernel, and less than a connect is given.
-const WAITED: Duration = Duration::from_secs(1);
 
 /// A session, and what its server can be used for.
 pub(crate) enum Found<S: ?Sized> {
@@ -22,8 +19,8 @@ pub(crate) enum Found<S: ?Sized> {
     Reading(Box<S>),
 }
 
-/// Opens a session with the first server that takes writes. Of several, those that said nothing lately are asked last, and one that says
-/// nothing is given all of its time only where no other takes writes.
+/// Opens a session with the first server that takes writes. Of several, one that says nothing is given all of its time only if no
+/// other takes writes.
 pub(crate) fn first_that_writes<S: Session + ?Sized>(
     servers: &[Server],
     deadline: Deadline,
@@ -32,7 +29,7 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
     let (mut reading, mut failures) = (Vec::new(), Vec::new());
     let mut to_ask = match servers {
         [only] => vec![only.clone()],
-        several => in_turn(several),
+        several => several.iter().map(Server::in_haste).collect(),
     };
     while !to_ask.is_empty() {
         let mut silent = Vec::new();
@@ -41,10 +38,8 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
             if deadline.passed() && !(reading.is_empty() && failures.is_empty()) {
                 break;
             }
-            let began = Instant::now();
             match open(&server) {
                 Ok(session) => {
-                    server.note_answer();
                     if !session.said_read_only() {
                         return Ok(Found::Writing(session));
                     }
@@ -53,14 +48,8 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
                 }
                 Err(error) => {
                     debug!(%error, "this database server cannot be used");
-                    // Whoever asks for a session when no time is left has heard nothing of the server.
-                    if !deadline.passed() {
-                        if kept_us_waiting(error.failure, began.elapsed()) {
-                            server.note_silent();
-                        }
-                        if error.failure == DatabaseFailure::TimedOut {
-                            silent.push(server);
-                        }
+                    if error.failure == DatabaseFailure::TimedOut && !deadline.passed() {
+                        silent.push(server);
                     }
                     failures.push(error);
                 }
@@ -73,29 +62,6 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
         to_ask = silent.into_iter().filter_map(Server::at_leisure).collect();
     }
     if reading.is_empty() { Err(all_of(failures)) } else { Ok(Found::Reading(reading.swap_remove(0))) }
-}
-
-/// Several servers, in the order in which they are asked: those that said nothing lately come last. None is given all of its time.
-pub(crate) fn in_turn(servers: &[Server]) -> Vec<Server> {
-    let mut to_ask: Vec<Server> = servers.iter().map(Server::in_haste).collect();
-    if let Some(seen) = servers.first().and_then(|server| server.seen.as_ref()) {
-        let ours = |name: &str| servers.iter().any(|server| server.address.to_string() == name);
-        let last = seen.silent.asked_last(ours);
-        if !last.is_empty() {
-            to_ask.sort_by_cached_key(|server| last.contains(&server.address.to_string()));
-        }
-    }
-    to_ask
-}
-
-/// Whether a server that cannot be used has cost time that the next delivery need not spend: it hangs, or its machine is off, so that
-/// nobody answers to the connect. One that refuses the connect, or us, does so at once.
-fn kept_us_waiting(failure: DatabaseFailure, waited: Duration) -> bool {
-    match failure {
-        DatabaseFailure::TimedOut => true,
-        DatabaseFailure::Unreachable => waited >= WAITED,
-        _ => false,
-    }
 }
 
 /// One error for all servers: of the kind that may pass, if one of them is.
@@ -145,7 +111,6 @@ fn by_chance(pause: Duration) -> Duration {
 mod tests {
     use super::*;
     use crate::base::endpoint::Endpoint;
-    use crate::base::timestamp;
     use crate::database::{ByIdle, Client, Limits, Tls};
     use std::cell::RefCell;
 
@@ -217,7 +182,7 @@ mod tests {
             password: None,
             tls: Tls::Off,
             limits: Limits::default(),
-            seen: None,
+            timelines: None,
         }
     }
 
@@ -238,68 +203,6 @@ mod tests {
         ] {
             assert_eq!(found(servers), (Ok(told.to_owned()), tried.to_owned()), "{servers}");
         }
-    }
-
-    #[test]
-    fn one_that_said_nothing_is_asked_last_until_it_lets_us_in() {
-        let seen = std::sync::Arc::new(crate::database::Seen::new(None));
-        let among = |names: &str| {
-            let known = |name| Server { seen: Some(seen.clone()), ..server(name) };
-            found_among(&names.chars().map(known).collect::<Vec<_>>(), Deadline::after(Duration::from_secs(60))).1
-        };
-        assert_eq!(among("bp"), "bp");
-        assert_eq!(among("bp"), "p");
-        assert_eq!(among("bs"), "sbb");
-        assert_eq!(among("bp"), "bp");
-    }
-
-    /// A hung one of another site is nobody's to try in its turn.
-    #[test]
-    fn of_those_that_said_nothing_long_ago_one_of_ours_is_tried_in_its_turn() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("seen");
-        let long_ago = timestamp::exact(timestamp::now() - 120_000_000);
-        let ours = server('p').address.to_string();
-        std::fs::write(folder.path().join("seen.silent"), format!("{long_ago} {ours}\n{long_ago} other\n")).unwrap();
-        let several = || {
-            let seen = std::sync::Arc::new(crate::database::Seen::of_several(Some(file.clone())));
-            in_turn(&['p', 's'].map(|name| Server { seen: Some(seen.clone()), ..server(name) }))
-        };
-        // The first process tries it; meanwhile it is the last to be asked by others.
-        let names = |servers: Vec<Server>| servers.into_iter().map(|server| server.database).collect::<String>();
-        assert_eq!([names(several()), names(several())], ["ps", "sp"]);
-        let text = std::fs::read_to_string(folder.path().join("seen.silent")).unwrap();
-        assert!(
-            text.contains(&format!("{long_ago} other\n")) && !text.contains(&format!("{long_ago} {ours}\n")),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn one_whose_machine_is_off_keeps_us_waiting_and_one_that_refuses_does_not() {
-        use DatabaseFailure::{AccessDenied, ReadOnly, TimedOut, Unreachable};
-        let at_once = Duration::from_millis(20);
-        assert!(kept_us_waiting(TimedOut, at_once) && kept_us_waiting(Unreachable, Duration::from_secs(3)));
-        for (failure, waited) in [(Unreachable, at_once), (AccessDenied, WAITED), (ReadOnly, WAITED)] {
-            assert!(!kept_us_waiting(failure, waited), "{failure:?}");
-        }
-    }
-
-    #[test]
-    fn another_process_asks_one_that_said_nothing_last_and_never_leaves_it_out() {
-        let folder = tempfile::tempdir().unwrap();
-        let among = |names: &str| {
-            let seen = std::sync::Arc::new(crate::database::Seen::of_several(Some(folder.path().join("seen"))));
-            let known = |name| Server { seen: Some(seen.clone()), ..server(name) };
-            found_among(&names.chars().map(known).collect::<Vec<_>>(), Deadline::after(Duration::from_secs(60)))
-        };
-        assert_eq!(among("hp"), (Ok("p".into()), "hp".into()));
-        assert_eq!(among("hp"), (Ok("p".into()), "p".into()));
-        assert_eq!(among("hs"), (Ok("reading s".into()), "shh".into()));
-        // It is the only one that writes.
-        assert_eq!(among("bs"), (Ok("b".into()), "bsb".into()));
-        assert_eq!(among("hb"), (Ok("b".into()), "bhb".into()));
-        assert_eq!(among("b"), (Ok("b".into()), "b".into()));
     }
 
     #[test]

@@ -7,23 +7,22 @@
 mod hosts;
 pub(crate) mod mysql;
 pub(crate) mod postgres;
-pub(crate) mod relatives;
-mod seen;
 mod session;
-mod silent;
 pub(crate) mod sqlite;
 mod tables;
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;
+mod timelines;
+pub(crate) mod unsupported_products;
 
-pub(crate) use self::hosts::{Found, Patience, first_that_writes, in_turn};
+pub(crate) use self::hosts::{Found, Patience, first_that_writes};
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
-pub use self::seen::Seen;
 pub use self::session::{ByIdle, Client, Idle, Session};
 pub use self::sqlite::SqliteDatabase;
 pub(crate) use self::tables::unreadable;
 pub use self::tables::{Dialect, Row, Tables, Value};
+pub use self::timelines::{KnownTimelines, Timeline};
 
 use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};
 use crate::base::secret::Secret;
@@ -48,20 +47,20 @@ pub struct Server {
     pub tls: Tls,
     /// How long it is waited for.
     pub limits: Limits,
-    /// With what it is compared, where there is another server that may take over.
-    pub seen: Option<Arc<Seen>>,
+    /// With what it is compared, where it is one of several.
+    pub timelines: Option<Arc<KnownTimelines>>,
 }
 
 impl Server {
     /// How long it may say nothing while it lets us in, of what is left of the time. A subcommand that people start is told by
     /// [`server_waits`] of a server that says nothing, unless there is another one to be tried.
     fn silence(&self, left: Duration) -> Option<Duration> {
-        (!server_waits::are_watched() || self.seen.is_some()).then(|| self.limits.let_in.min(left))
+        (!server_waits::are_watched() || self.timelines.is_some()).then(|| self.limits.let_in.min(left))
     }
 
     /// Whether it is asked who it is before it is used.
     fn is_suspect(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| seen.suspects(&self.address.to_string()))
+        self.timelines.as_ref().is_some_and(|known| known.suspects(&self.address.to_string()))
     }
 
     /// The same server, given less time to let us in: another one may do better.
@@ -74,20 +73,6 @@ impl Server {
     fn at_leisure(self) -> Option<Self> {
         let Limits { let_in, silence, .. } = self.limits;
         (let_in < silence).then_some(Self { limits: Limits { let_in: silence, ..self.limits }, ..self })
-    }
-
-    /// It said nothing: from now on, others are asked first.
-    fn note_silent(&self) {
-        if let Some(seen) = &self.seen {
-            seen.silent.insert(&self.address.to_string());
-        }
-    }
-
-    /// It let us in.
-    fn note_answer(&self) {
-        if let Some(seen) = self.seen.as_ref().filter(|seen| !seen.silent.is_empty()) {
-            seen.silent.remove(&self.address.to_string());
-        }
     }
 }
 
@@ -104,7 +89,7 @@ pub struct Limits {
     pub let_in: Duration,
 }
 
-/// How long a server may say nothing, unless configured otherwise.
+/// How long a server may say nothing.
 pub(crate) const SILENCE: Duration = Duration::from_secs(20);
 
 /// How long one of several may say nothing while it lets us in, before the next is tried. One that hangs (SIGSTOP, a disk) is connected
@@ -149,7 +134,7 @@ pub enum DatabaseFailure {
     Schema,
     /// The server takes no writes: a standby, or read-only.
     ReadOnly,
-    /// The server has missed a fail-over: this host has seen one whose history reaches further.
+    /// The server has missed a fail-over: this process has met one with a later timeline.
     Behind,
     /// The server refuses a value, by a constraint, a trigger, a type or an index, and will refuse it again.
     Refused,
@@ -209,7 +194,7 @@ impl DatabaseError {
 mod tests {
     use super::*;
 
-    fn server(seen: Option<Arc<Seen>>) -> Server {
+    fn server(timelines: Option<Arc<KnownTimelines>>) -> Server {
         Server {
             address: Endpoint::Tcp { host: "db1".into(), port: 5432 },
             database: String::new(),
@@ -217,7 +202,7 @@ mod tests {
             password: None,
             tls: Tls::Off,
             limits: Limits::default(),
-            seen,
+            timelines,
         }
     }
 
@@ -227,19 +212,19 @@ mod tests {
         assert_eq!(alone.silence(Duration::from_secs(7)), Some(Duration::from_secs(7)));
         assert_eq!(alone.silence(Duration::from_hours(1)), Some(SILENCE));
         // One of several is left sooner.
-        let (one, second) = (server(Some(Arc::new(Seen::new(None)))), Duration::from_secs(1));
+        let (one, second) = (server(Some(Arc::default())), Duration::from_secs(1));
         let silences = [Duration::from_mins(1), second].map(|left| one.silence(left));
         assert_eq!(silences, [one.limits.let_in, second].map(Some));
     }
 
     #[test]
     fn a_server_is_suspect_once_it_was_found_to_be_no_primary_and_no_other_is() {
-        let seen = Arc::new(Seen::default());
-        let one = server(Some(seen.clone()));
+        let known = Arc::new(KnownTimelines::default());
+        let one = server(Some(known.clone()));
         assert!(!one.is_suspect() && !server(None).is_suspect());
-        seen.suspect("another");
+        known.suspect("another");
         assert!(!one.is_suspect());
-        seen.suspect(&one.address.to_string());
+        known.suspect(&one.address.to_string());
         assert!(one.is_suspect());
     }
 

@@ -28,8 +28,8 @@ mod error;
 pub(crate) mod sql;
 mod tables;
 
-use super::seen::History;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session, relatives, session};
+use super::timelines::Timeline;
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session, session, unsupported_products};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
 use error::Standing;
@@ -45,9 +45,10 @@ use tracing::{debug, warn};
 /// How much longer than the deadline the socket waits: the answer to a wait for the lock may come right at the deadline.
 const MORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The name of the group, where replication is by a group; no row, or an empty name, elsewhere.
-const GROUP: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'group_replication_group_name'; ";
-/// What the origins of histories begin with that are views of a group.
+/// The name of the group, where replication is by a group; no row, or an empty name, elsewhere. With LIKE the server reads this
+/// variable alone, with WHERE all of them, which takes it milliseconds.
+const GROUP: &str = "SHOW GLOBAL VARIABLES LIKE 'group_replication_group_name'; ";
+/// What the names of clusters begin with that are groups.
 const VIEWS: &str = "group/";
 /// The view that the server has of its group: NULL or empty where it is not in one. A role may not have the right to read it.
 const VIEW: &str = "SELECT (SELECT VIEW_ID FROM performance_schema.replication_group_member_stats \
@@ -103,12 +104,10 @@ pub struct MysqlDatabase {
     /// The group that the server is of, where it is asked how far its history reaches; and whether it is with the next statement.
     group: Option<String>,
     who_answers_is_asked: bool,
-    /// Whether it names none, where that is asked.
-    is_groupless: bool,
     /// Whether it takes no writes, as far as we go, since others than its group would not have them.
     is_outside: bool,
     /// What was said then.
-    history: Option<History>,
+    timeline: Option<Timeline>,
     commits_wait_in_vain: bool,
     /// The longest packet that the server takes in this session, in bytes.
     pub(crate) max_allowed_packet: usize,
@@ -187,8 +186,8 @@ impl Session for MysqlDatabase {
         (self.deadline, self.round_trips, self.hurried, self.longest) = (deadline, 0, false, None);
         self.to_set = Some(format!("SET SESSION {}", time_limits(deadline)));
         self.who_answers_is_asked = self.group.is_some();
-        (self.history, self.commits_wait_in_vain, self.is_outside) = (None, false, false);
-        self.judge_the_groupless(doing)
+        (self.timeline, self.commits_wait_in_vain, self.is_outside) = (None, false, false);
+        Ok(())
     }
 
     fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
@@ -253,9 +252,8 @@ impl MysqlDatabase {
             server: server.clone(),
             group: None,
             who_answers_is_asked: false,
-            is_groupless: false,
             is_outside: false,
-            history: None,
+            timeline: None,
             commits_wait_in_vain: false,
             max_allowed_packet: 0,
             privacy: connect::privacy(server),
@@ -278,7 +276,6 @@ impl MysqlDatabase {
     fn set_session_up(&mut self) -> Result<(), DatabaseError> {
         let doing = "setting the database session up";
         let time_limits = time_limits(self.deadline);
-        let (group, statements) = if self.server.seen.is_some() { (GROUP, 5) } else { ("", 4) };
         let batch = format!(
             "SET NAMES utf8mb4; \
              SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
@@ -286,14 +283,14 @@ impl MysqlDatabase {
              sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', \
              {time_limits}, \
              sql_select_limit = 18446744073709551615, completion_type = 0; \
-             {group}SELECT VERSION(), @@max_allowed_packet, @@version_comment, {read_only}",
+             {GROUP}SELECT VERSION(), @@max_allowed_packet, @@version_comment, {read_only}",
             read_only = sql::READ_ONLY
         );
-        let answers = self.run(doing, &batch, statements)?;
+        let answers = self.run(doing, &batch, 5)?;
         let row = only_row(&answers, doing)?;
         self.version = column(row, 0, doing)?;
-        if let Some(product) = relatives::of_mysql(&self.version) {
-            return Err(relatives::refused(doing, product, "MySQL or MariaDB"));
+        if let Some(product) = unsupported_products::of_mysql(&self.version) {
+            return Err(unsupported_products::refused(doing, product, "MySQL or MariaDB"));
         }
         self.max_allowed_packet = column(row, 1, doing)?;
         self.product =
@@ -302,16 +299,12 @@ impl MysqlDatabase {
         let comment: String = column(row, 2, doing)?;
         self.knows_galera = self.product == Product::Mariadb || comment.to_ascii_lowercase().contains("wsrep");
         self.said_read_only = column(row, 3, doing)?;
-        if statements == 5 {
-            if let Some([group]) = answers.get(3).map(Vec::as_slice) {
-                let name: String = column(group, 1, doing)?;
-                self.group = Some(name).filter(|name| !name.is_empty());
-            }
-            // MariaDB has no Group Replication.
-            self.is_groupless = self.group.is_none() && self.product == Product::Mysql;
-            self.who_answers_is_asked = self.group.is_some();
+        if let Some([group]) = answers.get(3).map(Vec::as_slice) {
+            let name: String = column(group, 1, doing)?;
+            self.group = Some(name).filter(|name| !name.is_empty());
         }
-        self.judge_the_groupless(doing)
+        self.who_answers_is_asked = self.group.is_some();
+        Ok(())
     }
 
     /// Which of the two it is.
@@ -381,7 +374,7 @@ impl MysqlDatabase {
         let (Some(group), Some(row)) = (&self.group, answer.first()) else { return Ok(()) };
         let view: Option<String> = column(row, 0, doing)?;
         let state: Option<String> = column(row, 1, doing)?;
-        self.history = view.as_deref().and_then(|view| history(group, view));
+        self.timeline = view.as_deref().and_then(|view| timeline(group, view));
         self.commits_wait_in_vain = column::<Option<bool>>(row, 2, doing)?.unwrap_or(false);
         let is_inside = match &state {
             Some(state) => state == ONLINE,
@@ -391,43 +384,30 @@ impl MysqlDatabase {
     }
 
     /// A member that has booted, and was not told to join its group, or did not find it, is an ordinary server: it takes writes, unless its
-    /// options say otherwise, and nobody else has what is committed there.
+    /// options say otherwise, and nobody else has what is committed there. A session that was opened to read stays one for that.
     fn refuse_one_outside(&mut self, doing: &str, state: Option<&str>) -> Result<(), DatabaseError> {
-        let state = state.map(|state| format!(" ({state})")).unwrap_or_default();
-        let why = format!(
-            "it is not online in its group{state}: START GROUP_REPLICATION, or, if it is to be used alone, take \
-             group_replication_group_name out of its options"
-        );
-        self.pass_over(doing, DatabaseFailure::ReadOnly, &why)
-    }
-
-    /// The same of one whose options do not even name the group: it is told by what this host has seen alone.
-    fn judge_the_groupless(&mut self, doing: &str) -> Result<(), DatabaseError> {
-        let seen = self.server.seen.as_ref().filter(|_| self.is_groupless);
-        let Some(forget) = seen.and_then(|seen| seen.knows_any(VIEWS)) else { return Ok(()) };
-        let why = format!("it names no group, and this host has seen one; if it is the right one, {forget}");
-        self.pass_over(doing, DatabaseFailure::Behind, &why)
-    }
-
-    /// The server is not to be written to, whatever it says, unless the session was opened to read: then it stays one for that.
-    fn pass_over(&mut self, doing: &str, failure: DatabaseFailure, why: &str) -> Result<(), DatabaseError> {
         if self.said_read_only {
             self.is_outside = true;
             return Ok(());
         }
         self.doubtful = true;
         let address = self.server.address.to_string();
-        if let Some(seen) = &self.server.seen {
-            seen.suspect(&address);
+        if let Some(known) = &self.server.timelines {
+            known.suspect(&address);
         }
-        Err(DatabaseError::new(failure, doing, format!("{address}: {why}")))
+        let state = state.map(|state| format!(" ({state})")).unwrap_or_default();
+        let detail = format!(
+            "{address}: it is not online in its group{state}: START GROUP_REPLICATION, or, if it is to be used alone, take \
+             group_replication_group_name out of its options"
+        );
+        Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
     }
 
-    /// Whether this host has seen a later view of the group: then the server was left behind when another took over.
+    /// Whether this process has met a later view of the group: then the server was left behind when another took over.
     fn compare(&mut self, doing: &str) -> Result<(), DatabaseError> {
-        let (Some(seen), Some(history)) = (&self.server.seen, &self.history) else { return Ok(()) };
+        let (Some(known), Some(timeline)) = (&self.server.timelines, &self.timeline) else { return Ok(()) };
         let address = self.server.address.to_string();
-        seen.compare(history, &address).map_err(|said| {
+        known.compare(timeline, &address).map_err(|said| {
             self.doubtful = true;
             DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}"))
         })
@@ -519,7 +499,6 @@ impl MysqlDatabase {
         let started = thread::Builder::new().name("asking".into()).spawn(read);
         let heard = match &started {
             Ok(_) => hear.recv_timeout(let_in).map_err(|_| {
-                self.server.note_silent();
                 let detail = format!("the server has said nothing for {:.1} s", let_in.as_secs_f64());
                 DatabaseError::new(DatabaseFailure::TimedOut, doing, detail)
             }),
@@ -561,9 +540,9 @@ impl MysqlDatabase {
 
 /// A view's name is what was chosen when the group was made, and a number that each change of members makes one higher (MySQL
 /// manual, "Group Membership").
-fn history(group: &str, view: &str) -> Option<History> {
+fn timeline(group: &str, view: &str) -> Option<Timeline> {
     let (made, number) = view.split_once(':')?;
-    Some(History { origin: format!("{VIEWS}{group}/{made}"), reach: number.parse().ok()? })
+    Some(Timeline { cluster: format!("{VIEWS}{group}/{made}"), number: number.parse().ok()? })
 }
 
 fn read_every_result_set(connection: &mut Conn, batch: &str) -> Result<Vec<Answer>, mysql::Error> {
@@ -620,14 +599,14 @@ mod tests {
 
     #[test]
     fn views_of_one_group_compare_until_it_is_made_anew() {
-        let told = |view| history("7b2f", view);
+        let told = |view| timeline("7b2f", view);
         let first = told("17638565520143210:3").unwrap();
-        assert_eq!((first.origin.as_str(), first.reach), ("group/7b2f/17638565520143210", 3));
+        assert_eq!((first.cluster.as_str(), first.number), ("group/7b2f/17638565520143210", 3));
         assert_eq!(
-            told("17638565520143210:12").map(|later| later.origin == first.origin && later.reach > 3),
+            told("17638565520143210:12").map(|later| later.cluster == first.cluster && later.number > 3),
             Some(true)
         );
-        assert_ne!(told("17638565990143210:1").unwrap().origin, first.origin);
+        assert_ne!(told("17638565990143210:1").unwrap().cluster, first.cluster);
         assert_eq!([told(""), told("x"), told("1:x")], [None, None, None]);
     }
 }

@@ -12,7 +12,7 @@ mod tables;
 
 pub(crate) use application_name::Process;
 
-use super::seen::History;
+use super::timelines::Timeline;
 use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Limits, Server, Session, session};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
@@ -64,7 +64,7 @@ pub struct PostgresDatabase {
     /// Whether the next answer has to come soon.
     hurried: bool,
     /// What was said then.
-    history: Option<History>,
+    timeline: Option<Timeline>,
     commits_wait_in_vain: bool,
     /// The session's name on the server, and this delivery's if that is another.
     called: Process,
@@ -131,8 +131,8 @@ impl Session for PostgresDatabase {
     fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
         // Reads what has come meanwhile, without waiting: the server may have ended the session.
         self.connection.hear().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
-        (self.who_answers_is_asked, self.hurried) = (self.server.seen.is_some(), false);
-        (self.history, self.commits_wait_in_vain) = (None, false);
+        (self.who_answers_is_asked, self.hurried) = (self.server.timelines.is_some(), false);
+        (self.timeline, self.commits_wait_in_vain) = (None, false);
         let process = Process::of(client);
         self.name = (process != self.called).then(|| process.to_string());
         (self.deadline, self.round_trips, self.longest) = (deadline, 0, None);
@@ -286,9 +286,6 @@ impl PostgresDatabase {
         self.hurried = false;
         self.connection.ask(silence, ask).map_err(|failed| {
             self.doubtful = true;
-            if matches!(failed, connection::Failed::Silent(_)) {
-                self.server.note_silent();
-            }
             error::unanswered(doing, &failed)
         })
     }
@@ -340,21 +337,21 @@ impl PostgresDatabase {
         // One that has said so on connecting was opened to be read.
         if row.truth(doing, 0)? && !self.connection.reports_read_only() {
             self.doubtful = true;
-            if let Some(seen) = &self.server.seen {
-                seen.suspect(&address);
+            if let Some(known) = &self.server.timelines {
+                known.suspect(&address);
             }
             return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, format!("{address} takes no writes")));
         }
-        self.history = history(row.text(doing, 1)?, row.text(doing, 2)?);
+        self.timeline = timeline(row.text(doing, 1)?, row.text(doing, 2)?);
         self.commits_wait_in_vain = row.truth(doing, 3)?;
         self.compare(doing)
     }
 
-    /// Whether this host has seen a server whose history reaches further.
+    /// Whether this process has met a server with a later timeline.
     fn compare(&mut self, doing: &str) -> Result<(), DatabaseError> {
-        let (Some(seen), Some(history)) = (&self.server.seen, &self.history) else { return Ok(()) };
+        let (Some(known), Some(timeline)) = (&self.server.timelines, &self.timeline) else { return Ok(()) };
         let address = self.server.address.to_string();
-        seen.compare(history, &address).map_err(|said| {
+        known.compare(timeline, &address).map_err(|said| {
             self.doubtful = true;
             DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}"))
         })
@@ -485,9 +482,9 @@ pub(crate) fn only<'a, T: FromSql<'a>>(doing: &str, rows: &'a [Row]) -> Result<T
 }
 
 /// The first eight digits of a log file's name are its timeline (PostgreSQL manual, "WAL Internals").
-fn history(system: Option<&str>, log_file: Option<&str>) -> Option<History> {
-    let reach = u64::from_str_radix(log_file?.get(..8)?, 16).ok()?;
-    Some(History { origin: format!("postgresql/{}", system?), reach })
+fn timeline(system: Option<&str>, log_file: Option<&str>) -> Option<Timeline> {
+    let number = u64::from_str_radix(log_file?.get(..8)?, 16).ok()?;
+    Some(Timeline { cluster: format!("postgresql/{}", system?), number })
 }
 
 /// A time span as PostgreSQL's settings take it: whole milliseconds, as an int, and never 0, which means "no limit".
@@ -525,7 +522,7 @@ mod tests {
             password: None,
             tls: Tls::Off,
             limits,
-            seen: None,
+            timelines: None,
         };
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
         PostgresDatabase::connect(&server, &client, Deadline::after(Duration::from_mins(1))).unwrap()
@@ -558,10 +555,10 @@ mod tests {
 
     #[test]
     fn a_history_is_told_by_the_system_and_the_name_of_a_log_file() {
-        let told = history(Some("7412345678901234567"), Some("0000001A0000000100000002")).unwrap();
-        assert_eq!((told.origin.as_str(), told.reach), ("postgresql/7412345678901234567", 26));
+        let told = timeline(Some("7412345678901234567"), Some("0000001A0000000100000002")).unwrap();
+        assert_eq!((told.cluster.as_str(), told.number), ("postgresql/7412345678901234567", 26));
         for (system, file) in [(None, Some("000000010000000000000001")), (Some("7"), None), (Some("7"), Some("x"))] {
-            assert_eq!(history(system, file), None);
+            assert_eq!(timeline(system, file), None);
         }
     }
 

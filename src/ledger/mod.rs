@@ -31,7 +31,7 @@ mod without_headers;
 
 pub(crate) use addresses::one_name;
 pub use addresses::{AddressBook, Destination};
-pub use check::{Finding, Inspect, State, Wanted};
+pub use check::{Finding, Inspect, State, Wanted, inspect};
 pub use deliveries::NeverEnded;
 pub use epoch::Epoch;
 pub use event::EventRecord;

@@ -9,6 +9,7 @@ use crate::base::core_dumps;
 use crate::base::deadline::{self, Deadline};
 use crate::base::log;
 use crate::base::timestamp::duration;
+use crate::config::DatabaseRole;
 use crate::delivery::{Deferral, Refusal, Stages, StatusDetail, Verdict};
 use crate::handover::client::socket_path;
 use crate::message::{Address, EnvelopeSender, Message};
@@ -93,7 +94,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
 
     // Where to.
     let setting = match (&arguments.config, &arguments.embedded) {
-        (Some(file), _) => Setup::configured(file),
+        (Some(file), _) => Setup::configured(file, DatabaseRole::Deliveries),
         // Under pipe(8) the working directory is Postfix's queue.
         (None, Some(directory)) if !directory.is_absolute() => {
             return misconfigured("--embedded wants the whole path of the directory, from / on");

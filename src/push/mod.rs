@@ -67,6 +67,9 @@ pub enum NotifierError {
     Key(String),
 }
 
+/// How often it is looked for what is to be sent.
+const POLL_EACH: Duration = Duration::from_millis(250);
+
 impl NotifierSettings {
     /// As a configuration says; the key is read now.
     ///
@@ -83,7 +86,7 @@ impl NotifierSettings {
             disable_after: settings.disable_after,
             concurrency: settings.concurrency,
             memory: usize::try_from(config.serve.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX),
-            poll: settings.poll,
+            poll: POLL_EACH,
             verify_callbacks: settings.verify_callbacks,
             ca_file: settings.ca_file.clone(),
             api: config.web.public_api(),

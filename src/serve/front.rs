@@ -12,7 +12,7 @@ use super::suspects::keeper::{self, KeeperSettings};
 use crate::base::files::own_directory;
 use crate::base::listener::bind_unix;
 use crate::base::stop::Stop;
-use crate::config::Config;
+use crate::config::{Config, MAX_RECIPIENTS};
 use crate::handover::{LARGEST_MESSAGE, LONGEST_HEADER};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ impl FrontSettings {
                 patience: config.batch_patience(),
                 recipient_delimiter: config.routing.recipient_delimiter.clone(),
                 mailbox_sessions: serve.mailbox_sessions,
-                max_recipients: whole(serve.max_recipients),
+                max_recipients: whole(MAX_RECIPIENTS),
                 longest_delivery: deadline,
                 run: Uuid::now_v7().as_u64_pair().1,
             },
@@ -231,7 +231,7 @@ mod tests {
              [routing]\nrecipient_delimiter = \"+\"\n[serve]\nworkers = 3\nmax_connections = 7\n\
              state_directory = \"/state\"\nqueue_wait = \"10m\"\nbatch_patience = \"10m\"\n"
         );
-        let config = Config::parse(Path::new("/x"), &text, None).unwrap();
+        let config = Config::parse(Path::new("/x"), &text).unwrap();
         let front = FrontSettings::of(&config);
         let seconds = Duration::from_secs;
         assert_eq!(
@@ -243,12 +243,12 @@ mod tests {
         assert_eq!((front.most_clients, front.broker.workers), (7, 3));
         assert_eq!(front.broker.per_user, 2);
         let two = format!("{SITE}[serve]\nworkers = 2\n");
-        let two = FrontSettings::of(&Config::parse(Path::new("/x"), &two, None).unwrap());
+        let two = FrontSettings::of(&Config::parse(Path::new("/x"), &two).unwrap());
         assert_eq!(two.broker.per_user, 1, "a mailbox that hangs does not take both");
         // What was taken in before the limit was lowered is handed over still.
         assert_eq!(front.longest_frame, (LARGEST_MESSAGE as usize) + LONGEST_HEADER + 64);
         let text = format!("{SITE}[delivery]\nmessage_size_limit = \"1GB\"\n");
-        let larger = FrontSettings::of(&Config::parse(Path::new("/x"), &text, None).unwrap());
+        let larger = FrontSettings::of(&Config::parse(Path::new("/x"), &text).unwrap());
         assert_eq!(larger.longest_frame, 1_000_000_000 + LONGEST_HEADER + 64);
         assert_eq!(front.broker.recipient_delimiter, "+");
     }

@@ -28,5 +28,5 @@ fn configured(folder: &std::path::Path) -> crate::config::Config {
         folder.join("run"),
         folder.join("state")
     );
-    crate::config::Config::parse(&folder.join("config.toml"), &text, None).unwrap()
+    crate::config::Config::parse(&folder.join("config.toml"), &text).unwrap()
 }

@@ -76,10 +76,7 @@ impl RunnerSettings {
     #[must_use]
     pub fn of(config: &Config, slice: Slice) -> Self {
         let Delivery { deadline, postfix_queue_lifetime, .. } = config.delivery;
-        let retention = config.remembers_for().unwrap_or_else(|error| {
-            warn!(%error, "for how long the ledger remembers cannot be told: no longer than Postfix tries, then");
-            Some(postfix_queue_lifetime)
-        });
+        let retention = config.retention.messages_older_than;
         let (queue, broker) = (config.serve.queue(), config.serve.clients_socket());
         Self { queue, broker, deadline, remembered: postfix_queue_lifetime, retention, slice }
     }

@@ -67,11 +67,11 @@ pub enum TimerError {
 }
 
 impl TimerSettings {
-    /// As a configuration says, and that which the timer goes by.
+    /// As a configuration says.
     #[must_use]
-    pub fn of(config: &Config, of_timer: &Config) -> Self {
+    pub fn of(config: &Config) -> Self {
         let Serve { finish_owed_every, prune_every, .. } = config.serve;
-        let prune = prune_every.map(|every| (every, of_timer.retention));
+        let prune = prune_every.map(|every| (every, config.retention));
         Self { finish_owed_every, prune, state: config.serve.timer_state() }
     }
 

@@ -4,7 +4,7 @@ use crate::site::embedded::Embedded;
 
 fn settings() -> TimerSettings {
     let config = crate::serve::configured(Path::new("/x"));
-    TimerSettings::of(&config, &config)
+    TimerSettings::of(&config)
 }
 
 fn planned(every: Duration, written: &[Task]) -> Planned {

@@ -4,8 +4,7 @@ use super::{Configured, Kind, Site};
 use crate::base::deadline::Deadline;
 use crate::config::Engine;
 use crate::database::{
-    Client, DatabaseError, DatabaseFailure, Found, MysqlDatabase, Patience, PostgresDatabase, Server,
-    first_that_writes, in_turn,
+    Client, DatabaseError, DatabaseFailure, Found, MysqlDatabase, Patience, PostgresDatabase, Server, first_that_writes,
 };
 use crate::ledger::Database;
 use crate::schema;
@@ -103,8 +102,8 @@ impl Site {
         }
         debug!("commits wait for a standby, and none follows: are the other servers further?");
         let client = self.client(None);
-        for server in in_turn(&site.database) {
-            let asked = site.open(&server, &client, deadline).and_then(|mut other| {
+        for server in &site.database {
+            let asked = site.open(&server.in_haste(), &client, deadline).and_then(|mut other| {
                 self.logins.database();
                 // How far it reaches goes along with any question, which is no longer waited for than to be let in.
                 other.hurry();

@@ -6,6 +6,7 @@ use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::imap;
+use crate::ledger::check::rows;
 use crate::ledger::{Database, Destination};
 use crate::mailbox::{MailboxError, MailboxFailure};
 use crate::message::Address;
@@ -53,7 +54,7 @@ impl Site {
         let Some(site) = self.as_configured() else { return Ok(Recipient::Nobody) };
         let address = match named {
             Some(address) => address,
-            None => match database.any_address(other_than)?.and_then(|address| Address::parse(&address).ok()) {
+            None => match rows::any_address(database, other_than)?.and_then(|address| Address::parse(&address).ok()) {
                 Some(address) => address,
                 None => return Ok(Recipient::Nobody),
             },

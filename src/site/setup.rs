@@ -3,7 +3,7 @@
 use super::Site;
 use super::embedded::Embedded;
 use crate::base::{deadline, log};
-use crate::config::Config;
+use crate::config::{Config, DatabaseRole};
 use crate::delivery::Policy;
 use std::path::Path;
 use std::time::Duration;
@@ -42,9 +42,9 @@ impl Place {
 }
 
 impl Setup {
-    /// By a configuration file; or what is wrong with it.
-    pub fn configured(file: &Path) -> Result<Self, String> {
-        let config = Config::load(file).map_err(|error| error.to_string())?;
+    /// By a configuration file, for this part of the program; or what is wrong with it.
+    pub fn configured(file: &Path, role: DatabaseRole) -> Result<Self, String> {
+        let config = Config::load(file).map_err(|error| error.to_string())?.acting_as(role);
         Ok(Self {
             log: config.log_settings(),
             bounced_at: config.delivery.postfix_time_limit,

@@ -38,7 +38,7 @@ use crate::base::listener::Listener;
 use crate::base::readiness;
 use crate::base::shares::Shares;
 use crate::base::stop::Stop;
-use crate::config::{Config, Serve, TrustedProxy, Web};
+use crate::config::{Config, SESSION_IDLE, Serve, TrustedProxy, Web};
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
 use crate::ledger_threads::{LedgerThreads, NotAuthenticated, Unanswered};
 use crate::mailbox_work::{MailboxWork, MessageReaders};
@@ -133,7 +133,7 @@ impl WebSettings {
             listen,
             origin,
             beside: web.api_endpoint().zip(web.api_origin()),
-            lifetimes: Lifetimes::of(web.session_idle),
+            lifetimes: Lifetimes::of(SESSION_IDLE),
             trusted: TrustedUsers::of(web),
             trusted_proxies: web.trusted_proxies.clone(),
             control: None,

@@ -4,7 +4,7 @@
 //! or in a copy of it can sign. A subscription's generation is counted up to give it a new secret; for a while the one before it
 //! signs beside it, so that a receiver changes over when it wants to.
 
-use crate::config::{KeyFile, Notifications};
+use crate::config::Notifications;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::{hkdf, hmac};
@@ -37,9 +37,9 @@ impl MasterKey {
     /// # Errors
     /// What is wrong with the file, with the key of the configuration that names it.
     pub(crate) fn configured(settings: &Notifications) -> Result<Option<Self>, String> {
-        let Some(KeyFile { named_by, path }) = settings.secret_key() else { return Ok(None) };
-        let path = path.map_err(|problem| format!("{named_by}: {problem}"))?;
-        Self::read(&path).map(Some).map_err(|problem| format!("{named_by}: {}: {problem}", path.display()))
+        let Some(path) = &settings.secret_key_file else { return Ok(None) };
+        let named = |problem| format!("notifications.secret_key_file: {}: {problem}", path.display());
+        Self::read(path).map(Some).map_err(named)
     }
 
     /// Reads it: a file of 32 random bytes.
@@ -107,7 +107,6 @@ pub fn sign(secrets: &[WebhookSecret], id: &str, timestamp: i64, body: &str) -> 
 mod tests {
     use super::*;
     use crate::base::timestamp;
-    use crate::config::Config;
     use hyper::HeaderMap;
     use standardwebhooks::Webhook;
 
@@ -153,40 +152,6 @@ mod tests {
         }
         let stranger = Webhook::new(&key.secret(SUBSCRIPTION, 3).expose()).unwrap();
         stranger.verify(BODY.as_bytes(), &headers(&signature, now)).unwrap_err();
-    }
-
-    /// A delivery reads the configuration that names the key, and has no $CREDENTIALS_DIRECTORY.
-    #[test]
-    fn a_key_may_be_a_credential_and_who_reads_none_need_not_know_where_it_is() {
-        let text = r#"
-            [database]
-            engine = "postgresql"
-            host = "db.example.com"
-            database = "maildrop"
-            user = "maildrop"
-            [imap]
-            host = "imap.example.com"
-            user = "service"
-            password_file = "/etc/imap.password"
-            [notifications]
-            secret_key_credential = "a"
-        "#;
-        let read = |credentials| Config::parse(Path::new("c"), text, credentials).unwrap().notifications;
-        let nowhere = read(None);
-        assert!(nowhere.has_notifier());
-        let problem = MasterKey::configured(&nowhere).unwrap_err();
-        assert!(
-            problem.starts_with("notifications.secret_key_credential: ") && problem.contains("CREDENTIALS_DIRECTORY")
-        );
-
-        let folder = tempfile::tempdir().unwrap();
-        let there = read(Some(folder.path()));
-        let problem = MasterKey::configured(&there).unwrap_err();
-        assert!(problem.starts_with("notifications.secret_key_credential: ") && problem.contains("/a: "), "{problem}");
-        std::fs::write(folder.path().join("a"), [1; 32]).unwrap();
-        let key = MasterKey::configured(&there).unwrap().unwrap();
-        let secret = |key: &MasterKey| key.secret(SUBSCRIPTION, 1).expose();
-        assert_eq!(secret(&key), secret(&MasterKey::new(&[1; 32])));
     }
 
     #[test]

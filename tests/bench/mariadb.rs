@@ -38,7 +38,7 @@ fn configuration(site: &Site, database: &str, name: &str, (user, password): (&st
     let password = site.write(&format!("{name}-password"), password);
     let server = format!(
         "[database]\nengine = \"mysql\"\nhost = \"{host}\"\nport = {port}\ndatabase = \"{database}\"\nuser = \"{user}\"\n\
-         password_file = \"{}\"\ntls = \"off\"\n",
+         password_file = \"{0}\"\nroles.owner = {{ user = \"{user}\", password_file = \"{0}\" }}\ntls = \"off\"\n",
         password.display()
     );
     site.write(&format!("{name}.toml"), &(server + &site.beside_the_database(imap_host, *imap_port, "none", "")))

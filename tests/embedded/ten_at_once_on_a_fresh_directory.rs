@@ -3,7 +3,7 @@
 
 use crate::support::{child, identity, open, subject};
 use maildrop_command::ledger::{CopyKey, Journal, JournalCopy, Ledger};
-use maildrop_command::ledger::{Inspect, State, Wanted};
+use maildrop_command::ledger::{Inspect, State, Wanted, inspect};
 use maildrop_command::lock::LockName;
 use maildrop_command::message::Role;
 use maildrop_command::schema::Schema;
@@ -65,7 +65,7 @@ fn all_of_them_get_a_working_database() {
         let mut database = open(&directory);
         assert_eq!(database.look(&[key()]).unwrap()[0].open_attempts.len(), 10);
         assert_eq!(database.applied().unwrap().len(), database.known().len());
-        for finding in database.inspect(Wanted::default()).unwrap() {
+        for finding in inspect(&mut database, Wanted::default()).unwrap() {
             assert_eq!(finding.state, State::Good, "{finding:?}");
         }
         assert!(database.describe().unwrap().starts_with("SQLite 3."));

@@ -54,7 +54,7 @@ impl Front {
              \"localhost\"\nuser = \"x\"\npassword_file = \"/x\"\n[serve]\nruntime_directory = \"{run}\"\nlmtp = \
              [\"{run}/lmtp\"]\n{more}"
         );
-        let config = Config::parse(Path::new("/x"), &text, None).unwrap();
+        let config = Config::parse(Path::new("/x"), &text).unwrap();
         let messages = directory.path().join("messages");
         std::fs::create_dir(&messages).unwrap();
         std::fs::write(messages.join("left by a front that died"), "x").unwrap();

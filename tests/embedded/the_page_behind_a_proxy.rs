@@ -19,7 +19,7 @@ fn page(place: &Place, more: &str) -> Page {
         "{LEAST}[web]\nlisten = \"/run/web.sock\"\npublic_url = \"http://127.0.0.1:8025/\"\n\
          trusted_user_header = \"X-Forwarded-User\"\ntrusted_user_roles = {{ anna = \"operator\", clara = \"admin\" }}\n{more}"
     );
-    let config = Config::parse(Path::new("/m.toml"), &text, None).unwrap();
+    let config = Config::parse(Path::new("/m.toml"), &text).unwrap();
     let site = Site::embedded(Embedded::new(place.path().to_owned()));
     Page::by(&site, &WebSettings::of(&config).unwrap())
 }

@@ -266,17 +266,8 @@ fn told_to_end_it_ends_after_the_portion_in_hand() {
 #[test]
 fn what_was_tried_and_is_older_than_the_ledger_remembers_is_held() {
     const DAY: u64 = 24 * 60 * 60;
-    let timer = tempfile::NamedTempFile::new().unwrap();
-    let site = "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
-                [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n";
-    std::fs::write(timer.path(), format!("{site}[retention]\nmessages_older_than = \"20d\"\n")).unwrap();
-    let by_the_timer = format!("timer_config = {:?}\n[retention]\nmessages_older_than = \"30d\"\n", timer.path());
-    for (more, days) in [
-        ("[retention]\nmessages_older_than = \"10d\"\n", 10),
-        (&by_the_timer, 20),
-        ("timer_config = \"/nonexistent.toml\"\n", 5),
-    ] {
-        let scene = Scene::with(more);
+    for days in [10, 20] {
+        let scene = Scene::with(&format!("[retention]\nmessages_older_than = \"{days}d\"\n"));
         let tried = |lock: &str, ago: u64| {
             let id = scene.enqueue(lock, &["doug@x"], ago);
             let new = scene.queue.path().join("new");

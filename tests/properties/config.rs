@@ -32,7 +32,7 @@ pub fn holds(text: &str) {
 
 /// Reads it; what is wrong with it is one line of text that names a line of the file, or a key.
 fn read(text: &str) -> Result<Config, String> {
-    Config::parse(Path::new(FILE), text, Some(Path::new("/run/credentials"))).map_err(|error| {
+    Config::parse(Path::new(FILE), text).map_err(|error| {
         let said = error.to_string();
         assert!(!said.contains(char::is_control), "{said:?}");
         let is_key = |word: &str| word.split('.').all(|part| !part.is_empty());
@@ -48,10 +48,11 @@ fn makes_sense(config: &Config) {
     let patience = config.delivery.postfix_queue_lifetime;
     assert!(settle <= patience / 4 && config.policy().sent_retry_for <= patience);
     assert!(!config.lock.namespace.is_empty());
-    assert!(!config.database.user.trim().is_empty() && !config.database.database.trim().is_empty());
+    assert!(!config.account().unwrap().user.trim().is_empty() && !config.database.database.trim().is_empty());
     assert!(!config.imap.user.trim().is_empty());
     assert!(config.imap.password.path().is_absolute());
-    assert!(config.database.password.as_ref().is_none_or(|password| password.path().is_absolute()));
+    let passwords = config.database.accounts.values().filter_map(|account| account.password.as_ref());
+    assert!(passwords.into_iter().all(|password| password.path().is_absolute()));
     assert!(!(config.imap.act_for_user && config.imap.login_user.is_some()));
     let policy = config.policy();
     assert!(policy.lock_wait < deadline && config.lock.wait.is_none_or(|wait| wait == policy.lock_wait));

@@ -67,7 +67,7 @@ impl TestDatabase {
             password: Some(Secret::new(PASSWORD.into())),
             tls: Tls::Off,
             limits: Limits::default(),
-            seen: None,
+            timelines: None,
         }
     }
 

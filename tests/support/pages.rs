@@ -286,7 +286,7 @@ const NOT_RUN: [(&str, &str); 66] = [
     ),
     ("python3 receiver.py", BY_THE_GUIDE),
     (
-        "maildrop_command subscription create --config /etc/maildrop_command/operator.toml --callback http://127.0.0.1:8077/ --json \
+        "maildrop_command subscription create --callback http://127.0.0.1:8077/ --json \
          >subscription.json",
         BY_THE_GUIDE,
     ),
@@ -337,7 +337,7 @@ const NOT_RUN: [(&str, &str); 66] = [
     ),
     ("install -m 755 target/release/maildrop_command /usr/bin/maildrop_command", PACKAGE),
     ("install -d -m 750 -g maildrop /etc/maildrop_command", PACKAGE),
-    ("install -m 640 -g maildrop config.example.toml /etc/maildrop_command/config.toml", PACKAGE),
+    ("install -m 644 config.example.toml /etc/maildrop_command/config.toml", PACKAGE),
     ("install -m 640 -g maildrop /dev/null /etc/maildrop_command/database.password", PACKAGE),
     ("install -m 640 -g maildrop /dev/null /etc/maildrop_command/imap.password", PACKAGE),
     (

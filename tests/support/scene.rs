@@ -252,13 +252,21 @@ impl Scene {
             None => ("off".into(), "none".into()),
         };
         let (database_password, imap_password) = (self.seen("database.password"), self.seen("imap.password"));
+        // One account for all that is done, unless a test says otherwise.
+        let account =
+            |name| format!("roles.{name} = {{ user = \"{role}\", password_file = \"{database_password}\" }}\n");
+        let roles: String = ["operator", "timer", "notifier", "web", "owner"]
+            .into_iter()
+            .filter(|name| !database_more.contains(&format!("roles.{name} ")))
+            .map(account)
+            .collect();
         let text = format!(
             r#"[database]
 engine = "{engine}"
 {host}database = "{}"
 user = "{role}"
 password_file = "{database_password}"
-tls = "{tls}"
+{roles}tls = "{tls}"
 {database_more}
 [imap]
 host = "{}"

@@ -154,7 +154,7 @@ impl ServiceRun {
             settings.imap_more = format!("settle = \"{SETTLE}\"\n");
             settings.more += &format!("[delivery]\ndeadline = \"{DEADLINE}\"\n[lock]\nwait = \"5s\"\n");
         });
-        let serve = format!("workers = 2\nrunners = 1\ninject_as_author = true\nrestarts = 1000\n{serve}");
+        let serve = format!("workers = 2\nrunners = 1\nrestarts = 1000\n{serve}");
         let service = Service::start_with(&mut scene, &serve, &[]);
         let (random, report, load) = (Random::seeded(), Report::default(), Arc::default());
         Self { scene, random, report, service: Some(service), load, began: Instant::now() }

@@ -5,7 +5,7 @@ use super::{PostgresDatabase, Process, Transaction, error};
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
 use crate::base::server_waits::{self, Whom};
-use crate::database::{Client, DatabaseError, DatabaseFailure, Server, Tls, relatives};
+use crate::database::{Client, DatabaseError, DatabaseFailure, Server, Tls, unsupported_products};
 use postgres::NoTls;
 use postgres::config::SslMode;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -87,14 +87,14 @@ impl PostgresDatabase {
             debug!(said = %notice, "a notice of the database server");
         }
         if let Some(product) = connection.relative() {
-            return Err(relatives::refused(&doing, product, "PostgreSQL"));
+            return Err(unsupported_products::refused(&doing, product, "PostgreSQL"));
         }
         let mut database = Self {
             connection,
             server: server.clone(),
-            who_answers_is_asked: server.seen.is_some(),
+            who_answers_is_asked: server.timelines.is_some(),
             hurried: false,
-            history: None,
+            timeline: None,
             commits_wait_in_vain: false,
             called,
             name: None,

@@ -1,7 +1,7 @@
 //! A connection to PostgreSQL, driven by the thread that asks. (The blocking client of the same library waits for an answer without
 //! limit, and does not show what the server reports of itself when it greets us.)
 
-use crate::database::relatives;
+use crate::database::unsupported_products;
 use postgres::error::DbError;
 use std::future::{self, Future};
 use std::io;
@@ -133,7 +133,7 @@ impl Connection {
 
     /// What it is, if it has said that it is not PostgreSQL itself.
     pub(super) fn relative(&self) -> Option<&'static str> {
-        relatives::that_greets(|name| self.line.traffic.parameter(name))
+        unsupported_products::that_greets(|name| self.line.traffic.parameter(name))
     }
 
     /// Whether the server has said that it takes no writes. One before version 14 does not say.

@@ -1,36 +1,10 @@
 //! What `check` asks of PostgreSQL.
 
-use super::{FORGETS, Finding, Inspect, State, Wanted, bad, bad_if, good, warning};
+use super::{FORGETS, Finding, Inspect, Wanted, bad, bad_if, good, warning};
 use crate::database::postgres::{column, only};
-use crate::database::{DatabaseError, PostgresDatabase, relatives};
-use crate::lock::{Acquired, LockName, NamedLock};
-use crate::schema::{self, MigrationState, MigrationStatus};
+use crate::database::{DatabaseError, PostgresDatabase};
 use postgres::types::Type;
 use std::time::Duration;
-use uuid::Uuid;
-
-/// Every right that a delivery needs, as `sql/postgres/grants.sql` gives it.
-const RIGHTS: [(&str, &[&str]); 11] = [
-    ("addresses", &["SELECT"]),
-    ("attempts", &["SELECT", "INSERT", "UPDATE"]),
-    ("messages", &["SELECT", "INSERT"]),
-    ("copies", &["SELECT", "INSERT", "UPDATE"]),
-    ("ways_in", &["SELECT", "INSERT", "UPDATE"]),
-    ("epochs", &["SELECT", "INSERT"]),
-    ("maildrop_migrations", &["SELECT"]),
-    ("message_sources", &["SELECT", "INSERT"]),
-    ("refusals", &["SELECT", "INSERT", "UPDATE"]),
-    ("outbox", &["INSERT"]),
-    ("subscriptions", &["SELECT"]),
-];
-
-/// `grants.sql` gives UPDATE on some columns. NULL where there is no such table.
-const RIGHT: &str = "SELECT n, has_any_column_privilege(to_regclass(t), r) \
-    FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (t, r, n) ORDER BY n";
-
-/// The function that each delivery runs. Where default privileges say so, not everybody may. NULL where there is no such function.
-const FUNCTION: &str = "maildrop_epoch()";
-const MAY_EXECUTE: &str = "SELECT has_function_privilege(to_regprocedure($1), 'EXECUTE')";
 
 const SETTINGS: [&str; 9] = [
     "default_transaction_read_only",
@@ -45,13 +19,13 @@ const SETTINGS: [&str; 9] = [
 ];
 
 /// A time is in milliseconds. A setting that an older server does not know has no row.
-const SETTING: &str = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)";
+const SETTING: &str = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1) ORDER BY array_position($1, name)";
 
 /// Any role can count the standbys: without rights, it sees their rows with little in them.
 const REPLICATION: &str = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
     (SELECT count(*) FROM pg_stat_replication)";
 
-/// Extensions with which more than one server takes writes.
+/// Products with which more than one server takes writes, or has locks of its own. pglogical is mostly used one way.
 const EXTENSIONS: &str =
     "SELECT extname::text FROM pg_extension WHERE extname IN ('bdr', 'spock', 'pglogical', 'citus') ORDER BY extname";
 
@@ -63,14 +37,6 @@ impl Inspect for PostgresDatabase {
         Ok(format!("PostgreSQL {}", version.split(' ').next().unwrap_or_default()))
     }
 
-    fn any_address(&mut self, not_of: &[&str]) -> Result<Option<String>, DatabaseError> {
-        let doing = "looking for an address";
-        let sql = "SELECT address::text FROM addresses \
-                   WHERE address NOT LIKE '@%' AND imap_user::text <> ALL ($1) LIMIT 1";
-        let rows = self.query(doing, sql, &[(&not_of, Type::TEXT_ARRAY)])?;
-        rows.first().map(|row| column(doing, row, 0)).transpose()
-    }
-
     fn server(&mut self) -> Result<String, DatabaseError> {
         let doing = "asking which server it is";
         // Not the system_identifier, which a standby shares with its primary.
@@ -78,144 +44,32 @@ impl Inspect for PostgresDatabase {
         only(doing, &self.query(doing, sql, &[])?)
     }
 
-    fn inspect(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
-        if let Some(relative) = self.relative()? {
-            // It may not know what else would be asked.
-            return Ok(vec![relative]);
-        }
-        let standby = self.standby()?;
-        // A standby refuses the lock's transaction, which may write.
-        let is_primary = standby.state == State::Good;
-        let mut findings = vec![standby];
-        findings.extend(self.settings(wanted.deadline)?);
-        if is_primary {
-            findings.push(self.replication(wanted.replicated)?);
-            findings.push(self.excludes()?);
-        }
-        findings.extend(self.extensions()?);
-        findings.extend(schema(&schema::status(self)?));
-        findings.extend(self.rights()?);
-        Ok(findings)
-    }
-}
-
-impl PostgresDatabase {
-    fn standby(&mut self) -> Result<Finding, DatabaseError> {
-        let doing = "asking whether the server is a standby";
-        Ok(if only(doing, &self.query(doing, "SELECT pg_is_in_recovery()", &[])?)? {
-            bad("role of the server", "standby", "name the primary: a lock on a standby excludes nobody")
-        } else {
-            good("role of the server", "primary")
-        })
-    }
-
-    /// A finding, where it is no PostgreSQL.
-    fn relative(&mut self) -> Result<Option<Finding>, DatabaseError> {
-        let doing = "asking for the product";
-        let version: String = only(doing, &self.query(doing, "SELECT version()", &[])?)?;
-        Ok(relatives::of_postgresql(&version).map(|name| {
-            bad("product", name, "use PostgreSQL itself: whether this one's advisory locks exclude has not been tried")
-        }))
-    }
-
-    /// Whether what was committed is also on the server that takes over.
-    fn replication(&mut self, replicated: bool) -> Result<Finding, DatabaseError> {
-        let doing = "asking for standbys";
-        let rows = self.query(doing, REPLICATION, &[])?;
-        let row = rows.first().ok_or_else(|| DatabaseError::other(doing, "no answer"))?;
-        let standbys: i64 = column(doing, row, 2)?;
-        Ok(replication(replicated, column(doing, row, 0)?, column(doing, row, 1)?, standbys))
-    }
-
-    fn extensions(&mut self) -> Result<Vec<Finding>, DatabaseError> {
-        let doing = "asking for extensions";
-        let rows = self.query(doing, EXTENSIONS, &[])?;
-        let names = rows.iter().map(|row| column::<String>(doing, row, 0)).collect::<Result<Vec<_>, _>>()?;
-        names.iter().map(|name| self.extension(name)).collect()
-    }
-
-    fn extension(&mut self, name: &str) -> Result<Finding, DatabaseError> {
-        let one_primary = "a lock excludes on one server only: send every delivery to the same one, and see that its \
-                           answered commits are on whichever takes over";
-        Ok(match name {
-            "citus" => {
-                let doing = "asking which node of Citus it is";
-                let group: i32 = only(doing, &self.query(doing, "SELECT groupid FROM pg_dist_local_group", &[])?)?;
-                if group == 0 {
-                    let mend = "never send a delivery to a worker: a lock excludes on one node only";
-                    warning("Citus", "the coordinator", mend)
-                } else {
-                    bad("Citus", "a worker", "name the coordinator: a lock excludes on one node only")
-                }
-            }
-            // It is mostly used one way; used both ways, it makes several primaries.
-            "pglogical" => warning(name, "there", one_primary),
-            _ => bad(name, "several primaries", one_primary),
-        })
-    }
-
-    fn settings(&mut self, deadline: Duration) -> Result<Vec<Finding>, DatabaseError> {
+    fn inspect_server(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
         let doing = "reading the server's settings";
         let mut findings = Vec::new();
+        let is_standby: bool = only(doing, &self.query(doing, "SELECT pg_is_in_recovery()", &[])?)?;
+        findings.push(match is_standby {
+            true => bad("role of the server", "standby", "name the primary: a lock on a standby excludes nobody"),
+            false => good("role of the server", "primary"),
+        });
         for row in &self.query(doing, SETTING, &[(&&SETTINGS[..], Type::TEXT_ARRAY)])? {
             let (name, value): (String, String) = (column(doing, row, 0)?, column(doing, row, 1)?);
-            findings.push(setting(&name, &value, deadline));
+            findings.push(setting(&name, &value, wanted.deadline));
         }
-        // The order of the list, whatever the server's.
-        findings.sort_by_key(|finding| SETTINGS.iter().position(|name| *name == finding.what));
-        Ok(findings)
-    }
-
-    /// Takes a lock, asks whether it is held, and lets go: with a pooler that gives each statement another server process, it is
-    /// not.
-    fn excludes(&mut self) -> Result<Finding, DatabaseError> {
-        let what = "named lock";
-        let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
-        let held = match self.acquire(&name, Duration::ZERO)? {
-            Acquired::Held => self.still_held(&name),
-            Acquired::Busy(_) => Ok(false),
-        };
-        self.release(&name)?;
-        Ok(if held? {
-            good(what, "taken, still held, let go")
-        } else {
-            bad(what, "it did not stay with the connection", "a pooler must be in transaction or session mode")
-        })
-    }
-
-    fn rights(&mut self) -> Result<Vec<Finding>, DatabaseError> {
-        let doing = "asking for the role's rights";
-        let needed = RIGHTS.iter().flat_map(|(table, rights)| rights.iter().map(|right| (*table, *right)));
-        let (tables, rights): (Vec<&str>, Vec<&str>) = needed.unzip();
-        let rows = self.query(doing, RIGHT, &[(&tables, Type::TEXT_ARRAY), (&rights, Type::TEXT_ARRAY)])?;
-        let mut findings = Vec::new();
-        for ((table, right), row) in tables.into_iter().zip(rights).zip(&rows) {
-            let what = format!("{right} on {table}");
-            let mend = "see sql/postgres/grants.sql";
-            findings.push(match column::<Option<bool>>(doing, row, 1)? {
-                Some(true) => good(what, "granted"),
-                // No such table: the finding on its migration says so.
-                None => continue,
-                Some(false) if table == "message_sources" => {
-                    warning(what, "not granted; needed only with record.raw", mend)
-                }
-                Some(false) if table == "refusals" => {
-                    let found = "not granted; needed with routing.unknown = \"reject\", which defers without it";
-                    warning(what, found, mend)
-                }
-                Some(false) if matches!(table, "outbox" | "subscriptions") => warning(
-                    what,
-                    "not granted; needed once anybody is subscribed, who is told of nothing without it",
-                    mend,
-                ),
-                Some(false) => bad(what, "not granted", mend),
+        if !is_standby {
+            let rows = self.query(doing, REPLICATION, &[])?;
+            let row = rows.first().ok_or_else(|| DatabaseError::other(doing, "no answer"))?;
+            let standbys: i64 = column(doing, row, 2)?;
+            findings.push(replication(wanted.replicated, column(doing, row, 0)?, column(doing, row, 1)?, standbys));
+        }
+        for row in &self.query(doing, EXTENSIONS, &[])? {
+            let name: String = column(doing, row, 0)?;
+            let mend = "a lock excludes on one server only: send every delivery to the same primary (of Citus, the coordinator), and \
+                        see that its answered commits are on whichever takes over";
+            findings.push(match name.as_str() {
+                "bdr" | "spock" => bad(name, "several primaries", mend),
+                _ => warning(name, "there", mend),
             });
-        }
-        let what = format!("EXECUTE on {FUNCTION}");
-        match only::<Option<bool>>(doing, &self.query(doing, MAY_EXECUTE, &[(&FUNCTION, Type::TEXT)])?)? {
-            Some(true) => findings.push(good(what, "granted")),
-            Some(false) => findings.push(bad(what, "not granted", "see sql/postgres/grants.sql")),
-            None => {}
         }
         Ok(findings)
     }
@@ -248,29 +102,6 @@ fn replication(replicated: bool, names: &str, commit: &str, standbys: i64) -> Fi
         ),
         _ => good(what, format!("a commit waits for {names}")),
     }
-}
-
-/// `migrate` applies all that are missing, so of those only the first is told.
-fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
-    let mut missing = false;
-    let told = all.iter().filter_map(|migration| {
-        let what = format!("migration {:04}_{}", migration.number, migration.name);
-        let run = "run `maildrop_command migrate`";
-        let pending = migration.state == MigrationState::Pending;
-        if pending && missing {
-            return None;
-        }
-        missing |= pending && !migration.optional;
-        Some(match migration.state {
-            MigrationState::Applied => good(what, "applied"),
-            MigrationState::Newer => good(what, "applied by a newer release"),
-            MigrationState::Pending if migration.optional => warning(what, "left out", run),
-            MigrationState::Pending => bad(what, "not applied", run),
-            MigrationState::Edited => bad(what, "applied with another text", "recreate the database: docs/upgrade.md"),
-            MigrationState::Unknown => bad(what, "not known to this release", "find out which program has applied it"),
-        })
-    });
-    told.collect()
 }
 
 /// What a setting's value means to a delivery.
@@ -306,6 +137,7 @@ fn setting(name: &str, value: &str, deadline: Duration) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::State;
 
     #[test]
     fn a_commit_that_no_standby_has_is_found() {
@@ -322,47 +154,6 @@ mod tests {
                 assert_eq!(finding.state, state, "{finding:?}");
                 assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
             }
-        }
-    }
-
-    #[test]
-    fn of_all_migrations_that_are_missing_the_first_is_told() {
-        use MigrationState::{Applied, Edited, Newer, Pending, Unknown};
-        let (needed, optional) = (false, true);
-        for (all, told) in [
-            (
-                &[(Applied, needed), (Applied, optional), (Newer, needed)][..],
-                &[(State::Good, "applied"), (State::Good, "applied"), (State::Good, "applied by a newer release")][..],
-            ),
-            (
-                &[(Applied, needed), (Pending, needed), (Pending, needed), (Pending, optional)],
-                &[(State::Good, "applied"), (State::Bad, "not applied")],
-            ),
-            // One that the server refused does not stand in for one that was never tried.
-            (
-                &[(Pending, optional), (Pending, optional), (Pending, needed), (Pending, needed)],
-                &[(State::Warning, "left out"), (State::Warning, "left out"), (State::Bad, "not applied")],
-            ),
-            (
-                &[(Pending, needed), (Edited, needed), (Unknown, needed), (Applied, needed)],
-                &[
-                    (State::Bad, "not applied"),
-                    (State::Bad, "applied with another text"),
-                    (State::Bad, "not known to this release"),
-                    (State::Good, "applied"),
-                ],
-            ),
-        ] {
-            let all = (1..).zip(all).map(|(number, &(state, optional))| MigrationStatus {
-                number,
-                name: "x".into(),
-                optional,
-                state,
-            });
-            let findings = schema(&all.collect::<Vec<_>>());
-            let found: Vec<_> = findings.iter().map(|finding| (finding.state, finding.found.as_str())).collect();
-            assert_eq!(found, told);
-            assert_eq!(findings[0].what, "migration 0001_x");
         }
     }
 

@@ -1,6 +1,6 @@
 //! What `check` asks of the tables' rows, on any engine.
 
-use crate::database::{DatabaseError, Value};
+use crate::database::{DatabaseError, Dialect, Value};
 use crate::ledger::{Database, columns};
 use crate::lock::LockName;
 use crate::message::fold;
@@ -27,6 +27,20 @@ pub(crate) fn unfolded_addresses(database: &mut dyn Database) -> Result<Vec<Unfo
     let addresses = rows.iter().filter_map(|row| row.text(0));
     let unfolded = addresses.map(|address| Unfolded { address: address.to_owned(), folded: fold(address) });
     Ok(unfolded.filter(|unfolded| unfolded.address != unfolded.folded).collect())
+}
+
+/// Some address of the table to try a login with: no `@domain`, and of none of these users. Embedded, none is special.
+pub(crate) fn any_address(database: &mut dyn Database, not_of: &[&str]) -> Result<Option<String>, DatabaseError> {
+    if database.dialect() == Dialect::Sqlite {
+        return Ok(None);
+    }
+    // No user has no name.
+    let users: Vec<Value<'_>> = not_of.iter().chain([&""]).map(|user| Value::Text(user)).collect();
+    let places = vec!["?"; users.len()].join(", ");
+    let sql =
+        format!("SELECT address FROM addresses WHERE address NOT LIKE '@%' AND imap_user NOT IN ({places}) LIMIT 1");
+    let rows = database.select("looking for an address", &sql, &users)?;
+    Ok(rows.first().and_then(|row| columns::optional(row, 0)))
 }
 
 /// An address with one mailbox for what arrives and what is sent, if there is one.

@@ -1,13 +1,10 @@
 //! What `check` asks of an embedded database.
 
 use super::{Finding, Inspect, State, Wanted};
-use crate::database::sqlite::LOCKS;
-use crate::database::sqlite::file_locks::{Asked, FileLocks};
-use crate::database::{Client, DatabaseError, DatabaseFailure, SqliteDatabase};
+use crate::database::{DatabaseError, DatabaseFailure, SqliteDatabase};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
 /// File systems that more than one machine may have mounted.
 const SHARED_FILE_SYSTEMS: [&str; 11] =
@@ -18,16 +15,11 @@ impl Inspect for SqliteDatabase {
         Ok(format!("SQLite {}", rusqlite::version()))
     }
 
-    /// Any address has a mailbox here, so none is special.
-    fn any_address(&mut self, _not_of: &[&str]) -> Result<Option<String>, DatabaseError> {
-        Ok(None)
-    }
-
     fn server(&mut self) -> Result<String, DatabaseError> {
         Ok(self.directory().display().to_string())
     }
 
-    fn inspect(&mut self, _wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
+    fn inspect_server(&mut self, _wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
         let journal_mode = self.pragma("journal_mode")?;
         let wal = if journal_mode == "wal" { State::Good } else { State::Bad };
         let synchronous = self.pragma("synchronous")?;
@@ -38,7 +30,6 @@ impl Inspect for SqliteDatabase {
             finding("synchronous", durable, synchronous, None),
             self.inspect_mode()?,
             self.inspect_file_system(),
-            self.inspect_lock()?,
         ])
     }
 }
@@ -71,21 +62,6 @@ impl SqliteDatabase {
         };
         let found = kind.unwrap_or_else(|| "not to be found out".into());
         finding("file system", state, found, Some("a directory on a disk of this machine"))
-    }
-
-    /// Whether the lock excludes: taken once, a second try must find it busy.
-    fn inspect_lock(&self) -> Result<Finding, DatabaseError> {
-        let client = Client { host: "check".into(), pid: std::process::id(), queue_id: None };
-        let name = format!("check-{}", std::process::id());
-        let locks = || FileLocks::new(self.directory().join(LOCKS), client.clone(), self.deadline);
-        let (mut one, mut two) = (locks(), locks());
-        let first = one.acquire(&name, Duration::ZERO)?;
-        let second = two.acquire(&name, Duration::ZERO)?;
-        let (state, found) = match (&first, &second) {
-            (Asked::Held, Asked::Busy(_)) => (State::Good, "excludes"),
-            _ => (State::Bad, "does not exclude"),
-        };
-        Ok(finding("file lock", state, found, Some("a file system with flock(2)")))
     }
 }
 

@@ -15,7 +15,6 @@ pub(crate) mod of_message;
 pub(crate) mod overview;
 mod postgres;
 mod receiver;
-pub(crate) mod rights;
 pub(crate) mod tries;
 
 use super::columns;

@@ -1,8 +1,9 @@
 //! What a role may not read, and what rows say.
 
 use super::overview::Progress;
-use super::{Choice, at_most_after, if_readable, rights};
+use super::{Choice, at_most_after, if_readable};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, Value};
+use crate::ledger::check::rights;
 use crate::ledger::tests::{Site, site};
 use uuid::Uuid;
 

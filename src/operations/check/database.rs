@@ -4,10 +4,10 @@ use crate::base::timestamp;
 use crate::config::{Config, Durability, UnknownRecipient};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::looked_for;
-use crate::ledger::check::{bad, bad_if, good, rows, warning};
+use crate::ledger::check::{bad, bad_if, good, inspect, is_complete, rows, warning};
 use crate::ledger::notifications::overview::{self, Figures};
 use crate::ledger::{Database, Finding, Wanted, statistics, time_span};
-use crate::schema::{self, MigrationState};
+use crate::schema;
 use crate::site::Site;
 use std::time::Duration;
 
@@ -33,15 +33,12 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
         replicated: config.database.durability == Durability::Replicated,
         deadline: config.delivery.deadline,
     });
-    let inspected = database.inspect(wanted);
+    let inspected = inspect(database, wanted);
     let refuses = site.config().zip(inspected.as_ref().ok()).and_then(|(config, found)| refuses_alone(config, found));
     add("database", inspected);
     add("database", Ok(refuses.into_iter().collect()));
     // What is missing, or cannot be told, is among the findings by now.
-    let is_missing = |all: Vec<schema::MigrationStatus>| {
-        all.iter().any(|migration| !migration.optional && migration.state == MigrationState::Pending)
-    };
-    if schema::status(database).map_or(true, is_missing) {
+    if !schema::status(database).is_ok_and(|all| is_complete(&all)) {
         return false;
     }
     // An embedded site has no table of addresses.
@@ -264,7 +261,7 @@ mod tests {
                 "[database]\nengine = \"postgresql\"\nhost = \"x\"\ndatabase = \"x\"\nuser = \"x\"\n{more}\n\
                  [imap]\nhost = \"x\"\nuser = \"x\"\npassword_file = \"/x\"\n"
             );
-            refuses_alone(&Config::parse(Path::new("/x"), &text, None).unwrap(), inspected).map(|found| found.state)
+            refuses_alone(&Config::parse(Path::new("/x"), &text).unwrap(), inspected).map(|found| found.state)
         };
         let (reject, replicated) = ("[routing]\nunknown = \"reject\"", "durability = \"replicated\"");
         let alone =

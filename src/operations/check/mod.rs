@@ -9,12 +9,13 @@ mod notifier;
 mod postfix;
 
 use crate::base::deadline::Deadline;
-use crate::config::{Config, KeyFile};
+use crate::config::Config;
 use crate::ledger::Finding;
 use crate::ledger::check::{bad, good, warning};
 use crate::message::Address;
 use crate::site::Site;
 use crate::webhook::MasterKey;
+use std::path::Path;
 use std::{fs, io};
 
 /// Looks at everything: what fails is a [`Finding`], and does not end the rest. Takes no lock of a delivery, and creates no
@@ -52,20 +53,16 @@ pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, de
 }
 
 /// Whether the key that signs notifications is there, and is one.
-fn key_file(KeyFile { named_by, path }: KeyFile) -> Finding {
-    let as_service = "run this as the service's user, who has to read it";
-    let path = match path {
-        Ok(path) => path,
-        Err(problem) => return warning(named_by, problem, as_service),
-    };
-    let problem = match MasterKey::read(&path) {
-        Ok(_) => return good(named_by, path.display().to_string()),
+fn key_file(path: &Path) -> Finding {
+    let (what, as_service) = ("notifications.secret_key_file", "run this as the service's user, who has to read it");
+    let problem = match MasterKey::read(path) {
+        Ok(_) => return good(what, path.display().to_string()),
         Err(problem) => format!("{}: {problem}", path.display()),
     };
-    let is_missing = fs::metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let is_missing = fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mend = "put it there, the same file as on the other hosts (docs/push.md, \"Setting it up\"): until then nobody is told \
                 anything from here";
-    warning(named_by, problem, if is_missing { mend } else { as_service })
+    warning(what, problem, if is_missing { mend } else { as_service })
 }
 
 /// What the configuration says, and Postfix's own. That its times fit one another is checked when it is read.
@@ -80,7 +77,7 @@ fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
         },
         false => good("lock wait", humantime::format_duration(wait).to_string()),
     });
-    findings.extend(config.notifications.secret_key().map(key_file));
+    findings.extend(config.notifications.secret_key_file.as_deref().map(key_file));
     let warnings = config.warnings().into_iter();
     findings.extend(warnings.map(|found| Finding { mend: None, ..warning("configuration", found, "") }));
     if let Err(error) = config.lmtp_makes_sent_copies() {

@@ -3,28 +3,28 @@
 
 use super::database;
 use crate::base::deadline::Deadline;
-use crate::config::{Config, Engine};
+use crate::config::{Config, DatabaseRole, Engine};
 use crate::ledger::Finding;
+use crate::ledger::check::rights::missing_to_the_notifier;
 use crate::ledger::check::{good, warning};
-use crate::ledger::notifications::rights::missing_rights;
 use crate::site::Site;
 
 /// Connects as the notifier does, where there is to be one.
 pub(super) fn look(config: &Config, deadline: Deadline) -> Option<Finding> {
-    let settings = &config.notifications;
-    if !settings.has_notifier() {
+    if !config.notifications.has_notifier() {
         return None;
     }
     let what = "notifier";
-    let site = match config.of_notifier().and_then(Site::without_mailboxes) {
+    let site = match Site::without_mailboxes(config.clone().acting_as(DatabaseRole::Notifier)) {
         Ok(site) => site,
         Err(error) => {
             // Whoever runs this may not be who the notifier runs as.
-            let mend = "mend it, or run this as the service's user, who has to read it";
+            let mend = "fix it, or run this as the service's user, who has to read it";
             return Some(warning(what, error.to_string(), mend));
         }
     };
-    let missing = site.open_database(None, deadline).and_then(|mut database| missing_rights(database.as_mut()));
+    let missing =
+        site.open_database(None, deadline).and_then(|mut database| missing_to_the_notifier(database.as_mut()));
     let grants = match config.database.engine {
         Engine::Postgresql => "sql/postgres/grants-notify.sql",
         Engine::Mysql => "sql/mysql/grants-notify.sql",
@@ -32,10 +32,7 @@ pub(super) fn look(config: &Config, deadline: Deadline) -> Option<Finding> {
     Some(match missing {
         Ok(missing) if missing.is_empty() => good(what, "its role has enough rights"),
         Ok(missing) => {
-            let mend = match &settings.config {
-                Some(file) => format!("apply {grants} once more, for the role of {}", file.display()),
-                None => format!("name a role of its own in notifications.config, which has what {grants} gives"),
-            };
+            let mend = format!("apply {grants} once more, for the role of {}", DatabaseRole::Notifier.key());
             warning(what, format!("its role lacks {}: subscribers are not told all", missing.join(", ")), mend)
         }
         // No delivery waits for it.

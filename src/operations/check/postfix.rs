@@ -170,7 +170,7 @@ mod tests {
                          [imap]\nhost = \"x\"\nuser = \"x\"\npassword_file = \"/x\"\n";
 
     fn config(more: &str) -> Config {
-        Config::parse(Path::new("/x"), &format!("{LEAST}{more}"), None).unwrap()
+        Config::parse(Path::new("/x"), &format!("{LEAST}{more}")).unwrap()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The database: which one, its roles and their rights, and the configuration files that name it.
+//! The database: which one, its roles and their rights, and the configuration file that names them.
 
 use super::{Answers, MailboxStore, Passwords, Server, Unusable};
 use std::str::FromStr;
@@ -57,14 +57,6 @@ impl FromStr for DatabaseUrl {
     }
 }
 
-/// Whose configuration it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Deliveries,
-    People,
-    Owner,
-}
-
 impl DatabaseUrl {
     pub(super) fn operator(&self) -> String {
         format!("{}_operator", self.role)
@@ -84,37 +76,26 @@ impl DatabaseUrl {
     }
 }
 
-/// A configuration file.
-pub(super) fn configuration(answers: &Answers, role: Role) -> String {
+/// The configuration file.
+pub(super) fn configuration(answers: &Answers) -> String {
     let url = &answers.database;
-    let (about, user, password, rest) = match role {
-        Role::Deliveries => ("Deliveries.", url.role.clone(), "database", String::new()),
-        Role::People => {
-            let rest = "\n# What `prune` forgets, if it is told no ages.\n[retention]\nattempts_older_than = \"30d\"\n\
-                        sources_older_than = \"7d\"\nmessages_older_than = \"400d\"\nevents_older_than = \"30d\"\n\
-                        operations_older_than = \"365d\"\n";
-            (
-                "People who look after deliveries; the same but for the role.",
-                url.operator(),
-                "operator",
-                rest.to_owned(),
-            )
-        }
-        Role::Owner => {
-            ("For `maildrop_command migrate`; the same but for the role.", url.owner(), "owner", String::new())
-        }
-    };
     let engine = match url.engine {
         Engine::Postgres => "postgresql",
         Engine::Mysql => "mysql",
     };
     format!(
-        "# {about} Every other key has a default that will do: config.example.toml has them all.\n\
+        "# Every other key has a default that will do: config.example.toml has them all. There is no password in this file.\n\
          [database]\n\
          engine = \"{engine}\"\n\
          {server}database = \"{database}\"\n\
-         user = \"{user}\"\n\
-         password_file = \"/etc/maildrop_command/{password}.password\"\n\
+         user = \"{deliveries}\"\n\
+         password_file = \"/etc/maildrop_command/database.password\"\n\
+         \n\
+         [database.roles]\n\
+         operator = {{ user = \"{operator}\", password_file = \"/etc/maildrop_command/operator.password\" }}\n\
+         # It only finishes Sent copies: the rights of deliveries are enough.\n\
+         timer = {{ user = \"{deliveries}\", password_file = \"/etc/maildrop_command/database.password\" }}\n\
+         owner = {{ user = \"{owner}\", password_file = \"/etc/maildrop_command/owner.password\" }}\n\
          \n\
          [imap]\n\
          {imap}user = \"maildrop\"\n\
@@ -124,7 +105,18 @@ pub(super) fn configuration(answers: &Answers, role: Role) -> String {
          # Who is the author: a SASL login whose envelope sender is the From address, or dmarc=pass in an Authentication-Results by\n\
          # this name, which your own filter writes.\n\
          trust = \"authenticated\"\n\
-         authserv_id = \"{authserv_id}\"\n{rest}",
+         authserv_id = \"{authserv_id}\"\n\
+         \n\
+         # What `prune` forgets, if it is told no ages.\n\
+         [retention]\n\
+         attempts_older_than = \"30d\"\n\
+         sources_older_than = \"7d\"\n\
+         messages_older_than = \"400d\"\n\
+         events_older_than = \"30d\"\n\
+         operations_older_than = \"365d\"\n",
+        deliveries = url.role,
+        operator = url.operator(),
+        owner = url.owner(),
         server = url.server.keys(),
         database = url.database,
         imap = answers.imap_for_deliveries().keys(),

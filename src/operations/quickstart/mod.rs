@@ -93,13 +93,7 @@ pub(crate) fn files(answers: &Answers, passwords: &Passwords) -> Vec<File> {
     let password = |secret: &Secret| format!("{}\n", secret.expose());
     let mut files = vec![
         file("GOING-LIVE.md", "the commands, one after the other, with the way back: read this", page::page(answers)),
-        file("config.toml", "deliveries", database::configuration(answers, database::Role::Deliveries)),
-        file(
-            "operator.toml",
-            "people: trace, stats, replay, prune",
-            database::configuration(answers, database::Role::People),
-        ),
-        file("migrate.toml", "`migrate` alone", database::configuration(answers, database::Role::Owner)),
+        file("config.toml", "the configuration, without passwords", database::configuration(answers)),
         file("database.password", "the role of deliveries", password(&passwords.database)),
         file("operator.password", "the role of people", password(&passwords.operator)),
         file("owner.password", "the owner of the tables", password(&passwords.owner)),

@@ -44,12 +44,13 @@ Mail is appended over IMAP. What the mailbox store did at delivery stops with st
 On every mail host, the Debian package (`dpkg -i maildrop-command_*.deb`), which makes the users. Then its files:\n\
 \n\
 ```sh\n\
-install -m 640 -g maildrop config.toml database.password imap.password /etc/maildrop_command/\n\
-install -m 640 -g maildrop-operator operator.toml operator.password /etc/maildrop_command/\n\
-install -m 600 migrate.toml owner.password /etc/maildrop_command/\n\
+install -m 644 config.toml /etc/maildrop_command/\n\
+install -m 640 -g maildrop database.password imap.password /etc/maildrop_command/\n\
+install -m 640 -g maildrop-operator operator.password /etc/maildrop_command/\n\
+install -m 600 owner.password /etc/maildrop_command/\n\
 ```\n\
 \n\
-People who look after deliveries are root, or in the group maildrop-operator, and say `--config /etc/maildrop_command/operator.toml`.\n\
+People who look after deliveries are root, or in the group maildrop-operator: the password that a subcommand needs says who may run it.\n\
 \n\
 Way back: `dpkg --purge maildrop-command`, which removes /etc/maildrop_command.\n\
 \n\
@@ -64,7 +65,7 @@ On the server of {engine}, as its administrator:\n\
 On one mail host:\n\
 \n\
 ```sh\n\
-maildrop_command migrate --config /etc/maildrop_command/migrate.toml\n\
+maildrop_command migrate\n\
 ```\n\
 \n\
 On the server again; `addresses.sql` says who lives here, and is yours to write first:\n\

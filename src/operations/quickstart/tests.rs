@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, DatabaseRole};
 use std::path::Path;
 
 fn answers(database: &str, imap: &str, store: MailboxStore) -> Answers {
@@ -89,17 +89,19 @@ fn no_value_of_the_examples_is_left_and_none_is_left_out() {
 }
 
 #[test]
-fn each_configuration_can_be_read_and_names_its_own_role() {
+fn the_configuration_can_be_read_and_names_a_role_for_each_use() {
     for (whose, files) in all() {
-        for (file, ending) in [("config.toml", ""), ("operator.toml", "_operator"), ("migrate.toml", "_owner")] {
-            let config = Config::parse(Path::new(file), text(&files, file), None)
-                .unwrap_or_else(|error| panic!("{whose}: {error}"));
-            let user = &config.database.user;
-            assert!(
-                user.ends_with(ending) && (user.starts_with("maildrop") || user.starts_with("drop")),
-                "{whose}: {user}"
-            );
-            assert_eq!(config.sent.authserv_id.as_deref(), Some("mx.example.org"), "{whose}");
+        let file = text(&files, "config.toml");
+        let config = Config::parse(Path::new("config.toml"), file).unwrap_or_else(|error| panic!("{whose}: {error}"));
+        assert_eq!(config.sent.authserv_id.as_deref(), Some("mx.example.org"), "{whose}");
+        for (role, ending) in [
+            (DatabaseRole::Deliveries, ""),
+            (DatabaseRole::Timer, ""),
+            (DatabaseRole::Operator, "_operator"),
+            (DatabaseRole::Owner, "_owner"),
+        ] {
+            let user = config.clone().acting_as(role).account().unwrap().user.clone();
+            assert!(["maildrop", "drop"].iter().any(|first| user == format!("{first}{ending}")), "{whose}: {user}");
         }
     }
 }
@@ -188,7 +190,7 @@ fn deliveries_have_a_dovecot_instance_of_their_own_where_all_mailboxes_belong_to
     let text_of_it = text(&instance, "dovecot/dovecot-delivery.conf");
     assert!(text_of_it.contains("\ndovecot_config_version = 2.4.1\n") && text_of_it.contains("    port = 10143\n"));
     assert!(text(&instance, "dovecot/dovecot-delivery.service").contains("\nPartOf=dovecot.service\n"));
-    let config = Config::parse(Path::new("config.toml"), text(&instance, "config.toml"), None).unwrap();
+    let config = Config::parse(Path::new("config.toml"), text(&instance, "config.toml")).unwrap();
     assert_eq!(config.imap.address.to_string(), "localhost port 10143");
     let page = text(&instance, "GOING-LIVE.md");
     assert!(page.contains("\nsystemctl enable --now dovecot-delivery.service\n") && page.contains("belong to vmail"));

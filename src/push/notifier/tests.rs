@@ -90,7 +90,7 @@ pub(super) fn settings(key: &std::path::Path) -> NotifierSettings {
         "[database]\nengine = \"postgresql\"\nhost = \"db\"\ndatabase = \"m\"\nuser = \"m\"\npassword_file = \"/x\"\n\
          [imap]\nhost = \"mail\"\nuser = \"s\"\npassword_file = \"/x\"\n[notifications]\nsecret_key_file = {key:?}\n"
     );
-    NotifierSettings::of(&Config::parse(key, &text, None).unwrap()).unwrap()
+    NotifierSettings::of(&Config::parse(key, &text).unwrap()).unwrap()
 }
 
 /// `lock exec notify/publisher` takes the same, and whoever writes to this site takes another.

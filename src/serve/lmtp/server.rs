@@ -266,7 +266,7 @@ mod tests {
              \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n[serve]\nmax_connections = 7\nruntime_directory = {:?}\n",
             folder.path()
         );
-        let config = Config::parse(std::path::Path::new("/x"), &text, None).unwrap();
+        let config = Config::parse(std::path::Path::new("/x"), &text).unwrap();
         let server = Server::new(&config, "mx".into(), Vec::new()).unwrap();
         assert_eq!(server.max_connections(), 7);
         server.settings.tally.sent_away();

@@ -7,7 +7,7 @@ use super::replies::Replies;
 use super::spool::{Incoming, Spool};
 use super::tally::Tally;
 use super::xforward::{self, Forwarded};
-use crate::config::Config;
+use crate::config::{Config, MAX_RECIPIENTS};
 use crate::delivery::Verdict;
 use crate::handover::{LONGEST_HEADER, Recipient, Request, Source};
 use crate::message::{Address, AddressError};
@@ -53,7 +53,7 @@ impl Settings {
     pub fn new(config: &Config, host: String) -> Self {
         Self {
             host,
-            max_recipients: config.serve.max_recipients as usize,
+            max_recipients: MAX_RECIPIENTS as usize,
             deadline: config.delivery.deadline,
             spool: Arc::new(Spool::new(config)),
             tally: Tally::default(),

@@ -210,7 +210,7 @@ mod tests {
             ("[serve]\nspool_above = \"1GB\"\n[delivery]\nmessage_size_limit = \"50MB\"\n", 50_000_000),
             ("[delivery]\nmessage_size_limit = 1000\n", 1000),
         ] {
-            let config = Config::parse(Path::new("/x"), &format!("{site}{settings}"), None).unwrap();
+            let config = Config::parse(Path::new("/x"), &format!("{site}{settings}")).unwrap();
             let spool = Spool::new(&config);
             assert_eq!(spool.above, above, "{settings}");
             let header = Header::Received { id: Uuid::nil() };

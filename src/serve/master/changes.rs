@@ -264,15 +264,6 @@ impl Supervisor {
         if !config.serve.lmtp.is_empty() || !self.listeners.names().is_empty() {
             config.lmtp_makes_sent_copies().map_err(|error| error.to_string())?;
         }
-        if config.serve.has_timer() {
-            config.of_timer().map_err(|error| error.to_string())?;
-        }
-        if config.notifications.has_notifier() {
-            config.of_notifier().map_err(|error| error.to_string())?;
-        }
-        if config.web.has_page() {
-            config.of_page().map_err(|error| error.to_string())?;
-        }
         config.serve.try_tls().map_err(|error| error.to_string())?;
         let new = self.listeners.missing(&config.serve.lmtp).map_err(|error| error.to_string())?;
         let http = config.serve.http.as_slice();

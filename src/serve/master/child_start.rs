@@ -3,7 +3,7 @@
 use crate::base::confinement::{Confined, Confinement, Ports};
 use crate::base::endpoint::Endpoint;
 use crate::base::{files, log};
-use crate::config::Config;
+use crate::config::{Config, DatabaseRole};
 use crate::database::Tls;
 use crate::handover::control::Role;
 use rustix::process::{
@@ -90,8 +90,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
 pub fn checked_configuration(file: &Path, checked: &Path) -> Result<Config, CannotBegin> {
     let text = std::fs::read_to_string(checked)
         .map_err(|source| CannotBegin::System { doing: "reading the configuration", source })?;
-    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
-    Ok(Config::parse(file, &text, credentials.as_deref().map(Path::new))?)
+    Ok(Config::parse(file, &text)?)
 }
 
 /// What the system's resolver and its libraries read, and where systems keep the certificates that they trust. No folder of it has
@@ -136,11 +135,7 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
     };
     let append = log_folder.into_iter().collect();
     Ok(Some(match role {
-        Role::Runner => {
-            // For how long the ledger remembers may stand in the timer's configuration alone.
-            let read = serve.timer_config.iter().cloned().collect();
-            Confinement { read, append, all: vec![serve.queue()], ..Confinement::default() }
-        }
+        Role::Runner => Confinement { append, all: vec![serve.queue()], ..Confinement::default() },
         Role::Front => {
             let tls = [&serve.certificate_file, &serve.key_file, &serve.client_ca_file];
             Confinement {
@@ -156,9 +151,9 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
             }
         }
         Role::Notify => {
-            let mut reached = of_a_client(&config.of_notifier()?, false, append);
+            let mut reached = of_a_client(config, DatabaseRole::Notifier, false, append);
             reached.read.extend(config.notifications.ca_file.clone());
-            reached.read.extend(notification_key(config));
+            reached.read.extend(config.notifications.secret_key_file.clone());
             // A receiver in one of these networks may have any port: see `Callback::may_be_called_at`.
             match &mut reached.connects_to {
                 Ports::These(ports) if config.notifications.allow_networks.is_empty() => {
@@ -170,8 +165,8 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
         }
         Role::Web => {
             let web = &config.web;
-            let mut reached = of_a_client(&config.of_page()?, web.mailboxes, append);
-            reached.read.extend(notification_key(config));
+            let mut reached = of_a_client(config, DatabaseRole::Web, web.mailboxes, append);
+            reached.read.extend(config.notifications.secret_key_file.clone());
             for endpoint in [web.endpoint(), web.api_endpoint()].into_iter().flatten() {
                 if let Endpoint::Socket(path) = endpoint {
                     reached.sockets.extend(path.parent().map(Path::to_owned));
@@ -187,20 +182,17 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
 }
 
 /// What a client of the database reaches, and of the mailbox store where it may open `mailboxes`.
-fn of_a_client(own: &Config, mailboxes: bool, append: Vec<PathBuf>) -> Confinement {
+fn of_a_client(own: &Config, role: DatabaseRole, mailboxes: bool, append: Vec<PathBuf>) -> Confinement {
     let mut read: Vec<PathBuf> = OF_THE_SYSTEM.iter().map(PathBuf::from).collect();
     // Where they say otherwise.
     read.extend(["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from));
     read.push(own.file.clone());
-    read.extend(own.database.password.as_ref().map(|file| file.path().to_owned()));
+    let password = own.database.accounts.get(&role).and_then(|account| account.password.as_ref());
+    read.extend(password.map(|file| file.path().to_owned()));
     if let Tls::Verify { ca_file: Some(file) } = &own.database.tls {
         read.push(file.clone());
     }
     let mut reached = Confinement { read, append, ..Confinement::default() };
-    if let Some(file) = &own.database.seen_file {
-        reached.read.push(file.clone());
-        reached.append.extend(file.parent().map(Path::to_owned));
-    }
     let mut servers: Vec<&Endpoint> = own.database.addresses.iter().collect();
     if mailboxes {
         servers.push(&own.imap.address);
@@ -213,11 +205,6 @@ fn of_a_client(own: &Config, mailboxes: bool, append: Vec<PathBuf>) -> Confineme
     });
     reached.connects_to = Ports::These(ports.chain([DNS]).collect());
     reached
-}
-
-/// The file whose key signs notifications.
-fn notification_key(config: &Config) -> Option<PathBuf> {
-    config.notifications.secret_key()?.path.ok()
 }
 
 /// How often it is looked whether a file was replaced.

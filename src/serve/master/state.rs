@@ -56,6 +56,7 @@ impl Supervisor {
             Mode::Running if !self.was_ready => State::Starting,
             Mode::Running => State::Well,
         };
+        reasons.extend(self.without_account());
         if self.is_restarting() {
             let old =
                 self.slots.iter().filter_map(Slot::running).filter(|one| one.generation < self.generation).count();

@@ -10,7 +10,7 @@ use super::restarts::Restarts;
 use super::systemd::Systemd;
 use super::{MasterError, Program, Start};
 use crate::base::{files, timestamp};
-use crate::config::Config;
+use crate::config::{Config, DatabaseRole};
 use crate::handover::control::{Counted, Role, State, Status, Task};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
@@ -418,6 +418,15 @@ impl Supervisor {
         self.slots.retain(|slot| slot.running().is_some() || !is_surplus(slot, config));
     }
 
+    /// The processes that the configuration asks for and that have no account in the database: none uses another's.
+    pub(super) fn without_account(&self) -> impl Iterator<Item = String> {
+        let (config, names) = (&self.config, ["the timer", "the notifier", "the web UI"]);
+        names.into_iter().zip([Role::Timer, Role::Notify, Role::Web]).filter_map(|(name, role)| {
+            let missing = account(role).filter(|account| !config.database.accounts.contains_key(account))?;
+            (wanted(role, config) > 0).then(|| format!("{name} is not started: {} is missing", missing.key()))
+        })
+    }
+
     pub(super) fn restarts(&self) -> Restarts {
         Restarts::new(self.config.serve.restarts, self.config.serve.restart_window)
     }
@@ -447,8 +456,24 @@ impl Supervisor {
     }
 }
 
+/// The account in the database without which a role is not started.
+fn account(role: Role) -> Option<DatabaseRole> {
+    match role {
+        Role::Timer => Some(DatabaseRole::Timer),
+        Role::Notify => Some(DatabaseRole::Notifier),
+        Role::Web => Some(DatabaseRole::Web),
+        Role::Front | Role::Worker | Role::Runner => None,
+    }
+}
+
 /// How many processes of a role there are to be.
 fn count(role: Role, config: &Config) -> u32 {
+    let can_be = account(role).is_none_or(|account| config.database.accounts.contains_key(&account));
+    if can_be { wanted(role, config) } else { 0 }
+}
+
+/// How many the configuration asks for.
+fn wanted(role: Role, config: &Config) -> u32 {
     match role {
         Role::Front => 1,
         Role::Worker => config.serve.workers,

@@ -41,6 +41,7 @@ impl Drop for Scene {
 fn configuration(folder: &Path, serve: &str) -> String {
     format!(
         "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+         roles.timer = {{ user = \"t\" }}\nroles.notifier = {{ user = \"n\" }}\nroles.web = {{ user = \"w\" }}\n\
          [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n\
          [log]\nto = \"file\"\nfile = {:?}\n\
          [serve]\nruntime_directory = {:?}\nstate_directory = {:?}\n{serve}",
@@ -61,7 +62,7 @@ impl Scene {
         let file = here.join("config.toml");
         let text = configuration(&here, serve);
         std::fs::write(&file, &text).unwrap();
-        let config = Config::parse(&file, &text, None).unwrap();
+        let config = Config::parse(&file, &text).unwrap();
         let program: Program = Box::new(move |start| {
             let mut command = Command::new("sh");
             command.arg("-c").arg(if start.role == Role::Front { front } else { others }).current_dir(&here);
@@ -221,7 +222,7 @@ fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_en
         scene.folder.path(),
         "[web]\nlisten = \"127.0.0.1:8025\"\n[notifications]\nsecret_key_file = \"/k\"\n",
     );
-    let more = Config::parse(&scene.it.file, &key, None).unwrap();
+    let more = Config::parse(&scene.it.file, &key).unwrap();
     let old = std::mem::replace(&mut scene.it.config, more);
     scene.it.fit_slots(scene.now);
     assert!(["the notifier", "the page"].iter().all(|name| scene.names().iter().any(|one| one == name)));

@@ -9,7 +9,7 @@ mod recycling;
 
 use super::watchdog::Watchdog;
 use crate::base::stop::Stop;
-use crate::config::Config;
+use crate::config::{Config, RECYCLE_ABOVE};
 use crate::delivery::{StatusDetail, Verdict};
 use crate::handover::{Found, Header, Logins, Reply, Request, Source, Told};
 use crate::site::{self, Sessions, Site};
@@ -69,7 +69,7 @@ impl WorkerSettings {
             longest_frame: super::front::FrontSettings::of(config).longest_frame,
             messages: serve.messages(),
             recycle_after: serve.recycle_after,
-            recycle_above: serve.recycle_above,
+            recycle_above: RECYCLE_ABOVE,
         }
     }
 }

@@ -106,7 +106,7 @@ fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Respons
     let told = match failure {
         DatabaseFailure::AccessDenied => html! {
             p { "The page may not see or do this: its role in the database lacks the rights for it." }
-            p { "An administrator of the database gives them by " code { "sql/" (folder) "/grants-api.sql" } ", for the role that " code { "web.config" } " names. Then it is shown here." }
+            p { "An administrator of the database gives them by " code { "sql/" (folder) "/grants-api.sql" } ", for the role " code { "database.roles.web" } ". Then it is shown here." }
             p .hint { "What the database says: " (problem) }
         },
         DatabaseFailure::Schema => html! {

@@ -178,9 +178,11 @@ fn configuration(database: &Database, folder: &Path, role: &str) -> String {
     let (host, port) = database.engine.address();
     let (imap_host, imap_port) = store();
     let name = &database.name;
+    let account = |own| format!("roles.{own} = {{ user = \"{role}\", password_file = \"{here}/{role}-password\" }}\n");
+    let roles: String = ["operator", "timer", "notifier", "web", "owner"].map(account).concat();
     format!(
         "[database]\nengine = \"{engine}\"\nhost = \"{host}\"\nport = {port}\ndatabase = \"{name}\"\nuser = \"{role}\"\n\
-         password_file = \"{here}/{role}-password\"\ntls = \"off\"\n\
+         password_file = \"{here}/{role}-password\"\ntls = \"off\"\n{roles}\
          [imap]\nhost = \"{imap_host}\"\nport = {imap_port}\nencryption = \"none\"\nuser = \"service\"\n\
          password_file = \"{here}/imap-password\"\n\
          [delivery]\nmessage_size_limit = \"100MB\"\n\

@@ -67,10 +67,8 @@ impl Daemon {
     pub fn start(ground: &Ground, more: &str) -> Self {
         let key = ground.path("key");
         fs::write(&key, [7; 32]).unwrap();
-        let own = ground.configuration_with("notify.toml", "");
-        let notifications = format!(
-            "[notifications]\nsecret_key_file = {key:?}\nconfig = {own:?}\nallow_networks = [\"127.0.0.0/8\"]\n{more}"
-        );
+        let notifications =
+            format!("[notifications]\nsecret_key_file = {key:?}\nallow_networks = [\"127.0.0.0/8\"]\n{more}");
         let config = ground.configuration_with("notifier.toml", &notifications);
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.arg("--config").arg(config).args(["--role", "notify"]).env_clear().stdin(Stdio::null());

@@ -28,7 +28,7 @@ fn an_embedded_site_is_looked_at_too() {
         let found = findings.iter().find(|finding| finding["what"].as_str().unwrap().starts_with(what));
         found.unwrap_or_else(|| panic!("{what}: {text}"))["state"].clone()
     };
-    for what in ["database", "journal_mode", "synchronous", "file lock", "mutual exclusion", "lock.namespace"] {
+    for what in ["database", "journal_mode", "synchronous", "named lock", "mutual exclusion", "lock.namespace"] {
         assert_eq!(state(what), "ok", "{what}: {text}");
     }
     assert_eq!(state("mode of"), "warning", "{text}");

@@ -60,6 +60,7 @@ fn every_subcommand_that_asks_a_server_ends_where_it_does_not_answer() {
         let text = format!(
             "[database]\nengine = \"{engine}\"\nhost = \"127.0.0.1\"\nport = {port}\ndatabase = \"maildrop\"\n\
              user = \"maildrop\"\npassword_file = \"{password}\"\ntls = \"off\"\n\
+             roles.operator = {{ user = \"operator\" }}\nroles.owner = {{ user = \"owner\" }}\n\
              [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = \"{password}\"\n\
              encryption = \"none\"\n[log]\nto = \"file\"\nfile = \"{}\"\n[notifications]\nsecret_key_file = \"{}\"\n\
              [web]\nlisten = \"127.0.0.1:8025\"\n[serve]\nstate_directory = \"{}\"\n",

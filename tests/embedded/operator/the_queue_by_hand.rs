@@ -148,42 +148,6 @@ fn a_message_is_held_released_and_dropped_and_what_cannot_be_done_says_what_can(
     }
 }
 
-/// The service forgets by the configuration of its timer, where the role of deliveries may forget nothing.
-#[test]
-fn for_how_long_the_ledger_remembers_is_read_in_the_timers_configuration_too() {
-    let site = Site::new();
-    let timer = site.folder.path().join("timer.toml");
-    let shipped = std::fs::read_to_string(site.configuration()).unwrap();
-    let ages = |text: &str, age: Option<&str>| {
-        let retention = age.map(|age| format!("[retention]\nmessages_older_than = {age:?}\n")).unwrap_or_default();
-        text.replace("[retention]\nmessages_older_than = \"400d\"\n", &retention)
-    };
-    let remembers = |own: Option<&str>, timers: &str| {
-        let serve = format!("prune_every = \"1d\"\ntimer_config = {timer:?}\n");
-        std::fs::write(site.configuration(), ages(&shipped, own) + &serve).unwrap();
-        std::fs::write(&timer, ages(&shipped, Some(timers))).unwrap();
-    };
-    let days = |days: u64| Duration::from_hours(24 * days);
-    let [old, young] = [401, 399].map(|age| site.enqueue(&format!("{age}"), days(age)));
-    let forgotten = ["longer than the ledger remembers", "--again"];
-    for (own, timers) in [(None, "400d"), (Some("500d"), "400d"), (Some("400d"), "500d")] {
-        remembers(own, timers);
-        site.said(&["hold", &old, &young]);
-        site.refused(&["release", &old], 65, &forgotten);
-        assert_eq!(site.said(&["release", &young]), format!("{young} is released\n"));
-        site.said(&["release", "--again", &old]);
-    }
-    remembers(Some("500d"), "500d");
-    site.said(&["hold", &old, &young]);
-    site.said(&["release", &old]);
-
-    // Where it cannot be read nobody knows what was forgotten.
-    std::fs::remove_file(&timer).unwrap();
-    site.refused(&["release", &young], 78, &["timer.toml: cannot read it", "serve.timer_config", "--again"]);
-    assert_eq!(site.queue.counts().unwrap(), Counts { new: 1, held: 1, ..Counts::default() });
-    assert_eq!(site.said(&["release", "--again", &young]), format!("{young} is released\n"));
-}
-
 #[test]
 fn where_there_is_no_queue_or_it_is_somebody_elses_it_says_so_and_makes_none() {
     let site = Site::new();

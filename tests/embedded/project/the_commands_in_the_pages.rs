@@ -109,7 +109,7 @@ fn each_example_of_a_configuration_is_one() {
     let mut examples = 0;
     for block in blocks().into_iter().filter(|block| block.language == "toml") {
         let text = format!("{}\n{imap}", block.lines.join("\n"));
-        Config::parse(block.place.as_ref(), &text, None).unwrap_or_else(|error| panic!("{}: {error}", block.place));
+        Config::parse(block.place.as_ref(), &text).unwrap_or_else(|error| panic!("{}: {error}", block.place));
         examples += 1;
     }
     assert!(examples > 0);

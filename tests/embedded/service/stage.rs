@@ -31,6 +31,9 @@ engine = \"postgresql\"
 host = \"db.invalid\"
 database = \"maildrop\"
 user = \"maildrop\"
+roles.timer = { user = \"operator\" }
+roles.notifier = { user = \"notifier\" }
+roles.web = { user = \"web\" }
 [imap]
 host = \"imap.invalid\"
 user = \"service\"

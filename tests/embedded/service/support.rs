@@ -127,7 +127,7 @@ fn a_process() {
     };
     let site = Site::embedded(Embedded::new(directory));
     if role == Role::Timer {
-        timer::run(&site, TimerSettings::of(&config, &config)).unwrap();
+        timer::run(&site, TimerSettings::of(&config)).unwrap();
     } else {
         tell_stages(|stage| {
             if worker::has_a_suspect() {

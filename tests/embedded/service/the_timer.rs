@@ -251,19 +251,6 @@ fn a_timer_that_does_not_come_up_keeps_nothing_else_from_being_replaced() {
 }
 
 #[test]
-fn a_mistake_in_the_timers_configuration_changes_nothing() {
-    let stage = Stage::started("");
-    let before = pids(&stage.status());
-    let timer = stage.path("timer.toml");
-    fs::write(&timer, "[nonsense]\n").unwrap();
-    stage.configure(&format!("workers = 2\ntimer_config = {timer:?}"));
-    let output = stage.service(&["reload"]);
-    assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("timer.toml, line 1: nonsense"), "{output:?}");
-    assert_eq!(pids(&stage.status()), before);
-}
-
-#[test]
 fn what_the_timer_did_is_told_with_how_the_service_is() {
     let stage = Stage::new("");
     fs::create_dir(stage.path("state")).unwrap();
@@ -278,15 +265,21 @@ fn what_the_timer_did_is_told_with_how_the_service_is() {
     assert!(told.contains("finish owed: FAILED: no database, at 2026-11-22 10:00:00Z, in 2s"), "{told}");
 }
 
+/// It never uses the account of deliveries.
 #[test]
-fn a_mistake_in_the_pages_configuration_changes_nothing() {
-    let stage = Stage::started("");
-    let before = pids(&stage.status());
-    let page = stage.path("page.toml");
-    fs::write(&page, "[nonsense]\n").unwrap();
-    stage.configure(&format!("workers = 2\n[web]\nlisten = \"127.0.0.1:8025\"\nconfig = {page:?}"));
-    let output = stage.service(&["reload"]);
-    assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("page.toml, line 1: nonsense"), "{output:?}");
-    assert_eq!(pids(&stage.status()), before);
+fn a_process_without_an_account_in_the_database_is_not_started_and_status_says_so() {
+    let mut stage = Stage::new("");
+    let file = stage.path("config.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let without: String =
+        text.lines().filter(|line| !line.starts_with("roles.")).map(|line| format!("{line}\n")).collect();
+    fs::write(&file, without + "[web]\nlisten = \"127.0.0.1:8025\"\n").unwrap();
+    stage.start();
+    let status = stage.wait_until_well();
+    let roles: Vec<&Value> = status["processes"].as_array().unwrap().iter().map(|process| &process["role"]).collect();
+    assert!(!roles.iter().any(|role| ["timer", "web"].iter().any(|none| *role == none)), "{status}");
+    let told = String::from_utf8(stage.service(&["status"]).stdout).unwrap();
+    for (name, key) in [("the timer", "timer"), ("the web UI", "web")] {
+        assert!(told.contains(&format!("{name} is not started: database.roles.{key} is missing")), "{told}");
+    }
 }

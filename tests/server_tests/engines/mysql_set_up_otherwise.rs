@@ -7,7 +7,7 @@ use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use maildrop_command::database::{DatabaseFailure, Idle};
-use maildrop_command::ledger::{Finding, State, Wanted};
+use maildrop_command::ledger::{Finding, State, Wanted, inspect};
 use maildrop_command::lock::{Acquired, LockName};
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ fn who_follows_and_is_not_waited_for(scene: &mut Scene, server: &OwnServer) {
 fn a_commit_that_waits_for_a_while(scene: &mut Scene, of: &str, besides: &[&str]) {
     let what = "semi-synchronous replication";
     scene.database.execute(&format!("SET GLOBAL rpl_semi_sync_{of}_enabled = ON"));
-    let findings = scene.open_database().inspect(Wanted::default()).unwrap();
+    let findings = inspect(scene.open_database().as_mut(), Wanted::default()).unwrap();
     let found = findings.iter().filter(|finding| finding.what == what);
     let found: Vec<_> = found.map(|finding| (finding.state, finding.found.as_str())).collect();
     let mut wanted = vec![(State::Warning, "a commit waits 10 s, and then for nobody")];
@@ -164,7 +164,7 @@ fn a_commit_that_waits_for_a_while(scene: &mut Scene, of: &str, besides: &[&str]
 }
 
 fn find(scene: &Scene, what: &str) -> Finding {
-    let findings = scene.open_database().inspect(Wanted::default()).unwrap();
+    let findings = inspect(scene.open_database().as_mut(), Wanted::default()).unwrap();
     findings.into_iter().find(|finding| finding.what == what).unwrap_or_else(|| panic!("no {what}"))
 }
 

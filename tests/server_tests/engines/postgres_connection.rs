@@ -109,7 +109,7 @@ fn nobody_listening_is_unreachable() {
         password: None,
         tls: Tls::Off,
         limits: Limits::default(),
-        seen: None,
+        timelines: None,
     };
     let error = failure(&server);
     assert_eq!(error.failure, DatabaseFailure::Unreachable);
@@ -127,7 +127,7 @@ fn a_deadline_that_has_passed_connects_to_nobody() {
         password: None,
         tls: Tls::Off,
         limits: Limits::default(),
-        seen: None,
+        timelines: None,
     };
     let began = Instant::now();
     let deadline = Deadline::after(Duration::ZERO);

@@ -7,11 +7,10 @@ use crate::support::postgres::{Mail, TestDatabase, client, deadline, on_each_pos
 use crate::support::program::wait_until;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{
-    Client, DatabaseFailure, Idle, Limits, PostgresDatabase, Seen, Server, Session, Tables,
+    DatabaseFailure, Idle, KnownTimelines, Limits, PostgresDatabase, Server, Session, Tables, Timeline,
 };
 use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, Record};
 use maildrop_command::lock::{Acquired, Holder, NamedLock};
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -301,30 +300,33 @@ fn plans_that_were_made_on_empty_tables_read_none_of_them_whole_once_they_are_fu
 
 fn a_server_that_has_missed_a_fail_over_answers_no_statement_and_serves_no_other_delivery(server: &str) {
     let test = TestDatabase::migrated(server);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("database.seen");
-    let with = |seen: &Arc<Seen>| Server { seen: Some(seen.clone()), ..test.server(tcp(&test.host, 5432), &test.name) };
-    let connect = |seen: &Arc<Seen>, client: &Client| PostgresDatabase::connect(&with(seen), client, deadline());
-    let seen = Arc::new(Seen::new(Some(file.clone())));
+    let system = test.value("SELECT system_identifier FROM pg_control_system()").unwrap();
+    let another_takes_over = |known: &KnownTimelines| {
+        let later = Timeline { cluster: format!("postgresql/{system}"), number: 4_000_000 };
+        known.compare(&later, "db2").unwrap();
+    };
+    let connect = |known: &Arc<KnownTimelines>, name: &str| {
+        let server = Server { timelines: Some(known.clone()), ..test.server(tcp(&test.host, 5432), &test.name) };
+        PostgresDatabase::connect(&server, &client(name), deadline())
+    };
     let ask = |database: &mut PostgresDatabase| database.addresses(&["scuba@mail.example"]);
 
-    // It is asked with a delivery's first statement, and written down.
-    let mut stands = connect(&seen, &client("FIRST")).unwrap();
+    // It is asked with a delivery's first statement.
+    let known = Arc::default();
+    let mut stands = connect(&known, "FIRST").unwrap();
     ask(&mut stands).unwrap();
-    let written = fs::read_to_string(&file).unwrap();
-    let origin = written.split_whitespace().next().unwrap().to_owned();
-    let system = test.value("SELECT system_identifier FROM pg_control_system()").unwrap();
-    assert_eq!(origin, format!("postgresql/{system}"), "{written}");
     assert!(stands.compare_again().is_ok());
-
-    // Another server takes over, as another process of this host has seen meanwhile.
-    fs::write(&file, format!("{written}{origin} 4000000 now db2\n")).unwrap();
+    another_takes_over(&known);
     assert_eq!(stands.compare_again().unwrap_err().failure, DatabaseFailure::Behind);
     assert!(Idle::after(Box::new(stands)).is_none());
     // It is suspected by now, so that it does not come as far as to a statement.
-    assert_eq!(connect(&seen, &client("SECOND")).err().map(|error| error.failure), Some(DatabaseFailure::Behind));
+    assert_eq!(connect(&known, "SECOND").err().map(|error| error.failure), Some(DatabaseFailure::Behind));
     // Whoever has not met it yet meets it with its first statement, whether that reads or writes.
-    let unmet = || connect(&Arc::new(Seen::new(Some(file.clone()))), &client("THIRD")).unwrap();
+    let unmet = || {
+        let known = Arc::default();
+        another_takes_over(&known);
+        connect(&known, "THIRD").unwrap()
+    };
     let mut reads = unmet();
     assert_eq!(ask(&mut reads).unwrap_err().failure, DatabaseFailure::Behind);
     assert!(Idle::after(Box::new(reads)).is_none());
@@ -332,12 +334,12 @@ fn a_server_that_has_missed_a_fail_over_answers_no_statement_and_serves_no_other
     let error = writes.acquire(&mail.lock, Duration::ZERO).unwrap_err();
     assert_eq!(error.failure, DatabaseFailure::Behind, "{error}");
     // A session that stood before is asked again for each delivery.
-    fs::write(&file, &written).unwrap();
-    let mut again = Box::new(unmet());
+    let known = Arc::default();
+    let mut again = Box::new(connect(&known, "FOURTH").unwrap());
     ask(&mut again).unwrap();
     let idle = Idle::after(again).expect("a session without a fault");
-    fs::write(&file, format!("{written}{origin} 4000000 now db2\n")).unwrap();
-    let mut again = idle.begin(&client("FOURTH"), deadline()).unwrap();
+    another_takes_over(&known);
+    let mut again = idle.begin(&client("FIFTH"), deadline()).unwrap();
     assert!(again.compare_again().is_ok(), "what an earlier delivery was told says nothing of now");
     assert_eq!(ask(&mut again).unwrap_err().failure, DatabaseFailure::Behind);
 }

@@ -63,9 +63,8 @@ fn by_unix_sockets(engine: Engine) {
 }
 
 #[test]
-fn under_other_names_and_with_credentials() {
+fn under_other_names() {
     let scene = Scene::with(PG, &["doug", "lisa"]);
-    let here = scene.folder.path().display().to_string();
     let service = "user = \"service\"\n";
     for (number, imap) in [
         "act_for_user = false\nlogin_user = \"{user}*service\"\n",
@@ -76,10 +75,5 @@ fn under_other_names_and_with_credentials() {
     {
         delivered(&scene, &format!("login{number}"), &[(service, format!("{service}{imap}"))]);
     }
-    let credentials = [
-        ("[database]\n", format!("credentials_directory = \"{here}\"\n[database]\n")),
-        (&*format!("password_file = \"{here}/"), "password_credential = \"".to_owned()),
-    ];
-    delivered(&scene, "credentials", &credentials);
-    assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (3, 3));
+    assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (2, 2));
 }

@@ -9,7 +9,7 @@ use super::patroni::{Cluster, End};
 use super::which_server_is_used::check;
 use crate::support::database::{Connection, Engine};
 use crate::support::mail_hosts::{MailHosts, Options};
-use crate::support::postfix::{self, Postfix, wait_for_retries};
+use crate::support::postfix::{Postfix, wait_for_retries};
 use crate::support::program::wait_for;
 use crate::support::run::{Report, note};
 use crate::support::scene::LISA;
@@ -109,28 +109,17 @@ fn leaders_of_patroni_end_in_four_ways_while_two_postfixes_bring_mail() {
     assert_eq!(database.count("SELECT count(*) FROM copies"), copies);
     assert_eq!(database.count(DELIVERED), copies);
     assert_eq!(database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
-    for host in ["mx1", "mx2"] {
-        postfix::on(host, &["rm", "-f", &seen_file(&site)]);
-    }
-    std::fs::remove_file(seen_file(&site)).unwrap();
 }
 
 const DELIVERED: &str = "SELECT count(*) FROM copies WHERE state = 'delivered'";
-
-/// What a host has seen of the servers: a file that each mail host has, and so has the service's.
-fn seen_file(site: &MailHosts) -> String {
-    format!("/tmp/maildrop-test-{}.seen", site.scene.run)
-}
 
 /// A site whose database is the cluster's, and the service that both mail hosts hand half of the mail to.
 fn site(cluster: &Cluster, leader: usize) -> (MailHosts, Service) {
     let options = Options::new(ENGINE, RECIPIENTS);
     let mut site = MailHosts::set_up_with_database_at(&options, cluster.address(leader));
-    let seen = seen_file(&site);
     site.scene.configure(|settings| {
         let hosts = cluster.addresses();
-        settings.database_more =
-            format!("hosts = {hosts:?}\nwait = \"25s\"\nseen_file = \"{seen}\"\ndurability = \"replicated\"\n");
+        settings.database_more = format!("hosts = {hosts:?}\nwait = \"25s\"\ndurability = \"replicated\"\n");
         settings.imap_more = LIMITS.0.into();
         settings.more = LIMITS.1.into();
     });

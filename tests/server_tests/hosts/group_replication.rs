@@ -14,7 +14,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
 use maildrop_command::database::{
-    DatabaseError, DatabaseFailure, Idle, Limits, MysqlDatabase, Seen, Server, Session as _, Tls,
+    DatabaseError, DatabaseFailure, KnownTimelines, Limits, MysqlDatabase, Server, Session as _, Tls,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +84,7 @@ fn a_primary_of_a_group_that_is_cut_off_among_deliveries_loses_nothing_and_doubl
         let new = group.next_primary();
         in_the_minority(&group, &scene, &only, command);
         who_asks_the_others(&group, &scene, new);
-        who_has_seen_the_new_one(&group, &scene, new);
+        who_has_met_the_new_one(&group, &scene, new);
         group.connect(0);
         // The others had it leave: what it was asked to commit alone is undone.
         wait_until("it takes no writes any more", || {
@@ -200,21 +200,12 @@ fn a_member_that_boots_and_is_not_in_its_group_is_passed_over() {
     who_may_not_ask_for_members(first, &scene);
     who_opened_it_to_read(first, &scene);
 
-    // Where its options do not name the group, nothing but what this host has seen tells that it is of one.
+    // Where it is the only one, too. It is an ordinary server once its options name no group.
+    go_to(&mut scene, &[first], "wait = \"0s\"\n");
+    scene.deliver("doug", scene.message("alone")).deferred("4.3.0 the database takes no writes");
     Group::session(first).execute("UNINSTALL PLUGIN group_replication");
-    who_hears_of_the_group_later(first, new, &scene);
-    let seen = scene.path("seen");
-    let more = format!("wait = \"0s\"\nseen_file = {seen:?}\n");
-    go_to(&mut scene, &[new, first], &more);
-    on_the_new_one_alone(&mut scene, "seen");
-    go_to(&mut scene, &all, &more);
-    on_the_new_one_alone(&mut scene, "nameless");
-    let said = format!("it names no group, and this host has seen one; if it is the right one, remove {seen}");
-    assert!(scene.log().contains(&said), "{}", scene.log());
-    // The file has the new primary's address. A site that is this server alone has seen no group.
-    go_to(&mut scene, &[first], &more);
-    scene.deliver("doug", scene.message("moved")).delivered();
-    assert_eq!(scene.inbox("doug").len(), 5);
+    scene.deliver("doug", scene.message("alone")).delivered();
+    assert_eq!(scene.inbox("doug").len(), 3);
 }
 
 /// A row of members, which says OFFLINE; and one of their figures, which names nobody.
@@ -239,8 +230,7 @@ fn who_may_not_ask_for_members(member: &OwnServer, scene: &Scene) {
     let grant = "GRANT SELECT ON performance_schema.replication_group_member_stats";
     session.execute(&format!("{grant} TO '{role}'@'%'"));
     let config = scene.other_configuration("figures.toml", |settings| {
-        let seen = scene.path("figures.seen");
-        settings.database_more = hosts(&[member], &format!("wait = \"0s\"\nseen_file = {seen:?}\n"));
+        settings.database_more = hosts(&[member], "wait = \"0s\"\n");
         settings.role.clone_from(&role);
     });
     let said = feed(scene.command_by(&config, "doug", &[]), scene.message("by-the-figures").as_bytes());
@@ -248,8 +238,8 @@ fn who_may_not_ask_for_members(member: &OwnServer, scene: &Scene) {
     session.execute(&format!("DROP USER '{role}'@'%'"));
 }
 
-/// What a process that has seen this asks a member.
-fn ask(member: &OwnServer, scene: &Scene, seen: &Arc<Seen>) -> Result<MysqlDatabase, DatabaseError> {
+/// A session with a member, of a process that knows these timelines.
+fn ask(member: &OwnServer, scene: &Scene, known: &Arc<KnownTimelines>) -> Result<MysqlDatabase, DatabaseError> {
     let server = Server {
         address: Endpoint::Tcp { host: member.address().0, port: member.address().1 },
         database: scene.database.name.clone(),
@@ -257,20 +247,16 @@ fn ask(member: &OwnServer, scene: &Scene, seen: &Arc<Seen>) -> Result<MysqlDatab
         password: Some(Secret::new(ADMINISTRATOR.1.into())),
         tls: Tls::Off,
         limits: Limits::default(),
-        seen: Some(seen.clone()),
+        timelines: Some(known.clone()),
     };
-    MysqlDatabase::connect(&server, &client(), in_time())
-}
-
-fn in_time() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
+    MysqlDatabase::connect(&server, &client(), Deadline::after(Duration::from_secs(60)))
 }
 
 /// It takes no writes while it looks for its group, and takes them again when it has not found it.
 fn who_opened_it_to_read(member: &OwnServer, scene: &Scene) {
     let mut administrator = Group::session(member);
     administrator.execute("SET GLOBAL super_read_only = 1");
-    let mut session = ask(member, scene, &Arc::new(Seen::new(None))).unwrap();
+    let mut session = ask(member, scene, &Arc::default()).unwrap();
     assert!(session.said_read_only());
     administrator.execute("SET GLOBAL super_read_only = 0");
     administrator.execute("SET GLOBAL read_only = 0");
@@ -279,32 +265,13 @@ fn who_opened_it_to_read(member: &OwnServer, scene: &Scene) {
     }
 }
 
-/// A session that was kept since before the group was seen is of no more use than a new one.
-fn who_hears_of_the_group_later(groupless: &OwnServer, new: &OwnServer, scene: &Scene) {
-    let seen = Arc::new(Seen::new(None));
-    let kept = |session: MysqlDatabase| Idle::after(Box::new(session)).unwrap();
-    let mut session = ask(groupless, scene, &seen).unwrap();
-    assert!(!session.is_read_only().unwrap());
-    let mut session = kept(session).begin(&client(), in_time()).unwrap_or_else(|error| panic!("{error}"));
-    assert!(!session.is_read_only().unwrap());
-    assert!(!ask(new, scene, &seen).unwrap().is_read_only().unwrap());
-    let kept = kept(*session).begin(&client(), in_time()).map(|_| ());
-    let opened = ask(groupless, scene, &seen).map(|_| ());
-    for error in [kept.unwrap_err(), opened.unwrap_err()] {
-        assert_eq!(error.failure, DatabaseFailure::Behind, "{error}");
-    }
-}
-
-/// A mail host that has seen the new primary never goes back to the one that was left behind, although that answers,
-/// and comes first.
-fn who_has_seen_the_new_one(group: &Group, scene: &Scene, new: &OwnServer) {
-    let (first, seen) = (&group.members[0], scene.path("seen"));
-    for (id, order) in [("seen", [new, first]), ("back", [first, new])] {
-        let config = in_no_hurry(scene, &hosts(&order, &format!("seen_file = {seen:?}\n")));
-        let message = scene.message(id);
-        feed(scene.command_by(&config, "doug", &[]), message.as_bytes()).delivered();
-        let recorded = format!("SELECT message_id FROM messages WHERE message_id = '{}'", scene.message_id(id));
-        assert_eq!(ledger(new, scene).texts(&recorded).len(), 1, "{id}");
-    }
-    assert!(scene.log().contains("it has missed a fail-over"), "{}", scene.log());
+/// A process that has met the new primary's view goes back to no member that was left behind, although that answers.
+fn who_has_met_the_new_one(group: &Group, scene: &Scene, new: &OwnServer) {
+    let known = Arc::default();
+    assert!(!ask(new, scene, &known).unwrap().is_read_only().unwrap());
+    let mut left_behind = ask(&group.members[0], scene, &known).unwrap();
+    let error = left_behind.is_read_only().unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Behind, "{error}");
+    let error = ask(&group.members[0], scene, &known).map(|_| ()).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Behind, "it is asked before it is used: {error}");
 }

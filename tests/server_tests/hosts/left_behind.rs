@@ -8,15 +8,11 @@ use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
 use crate::support::wire::{Fate, Speaker, Wire, says};
-use rustix::fs::{MemfdFlags, SealFlags};
-use std::fs::File;
-use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Nobody waits for a server that takes writes, and whoever waits for one that says nothing has no time left for another one.
-const IMPATIENT: &str = "wait = \"0s\"\nsilence = \"60s\"\n";
+/// Nobody waits for a server that takes writes.
+const IMPATIENT: &str = "wait = \"0s\"\n";
 const DEADLINE: &str = "[delivery]\ndeadline = \"60s\"\n";
 
 fn by_worker(lmtp: &mut Lmtp, scene: &Scene, id: &str) {
@@ -65,35 +61,6 @@ fn by_one_that_hangs() {
 #[test]
 fn by_one_that_commits_nothing() {
     goes_on_by_the_new_primary(Pair::part, |_| {});
-}
-
-/// What has taken over cannot be written down (a file of another user's, a disk that is full): it is known to the delivery all the same.
-#[test]
-fn a_seen_file_that_cannot_be_written_keeps_no_delivery_from_the_new_primary() {
-    let pair = Pair::start("POSTGRES17");
-    let (former, new) = (&pair.primary, &pair.standby);
-    let mut scene = pair.site(&[], "");
-    pair.be_synchronous();
-    let cluster = scene.database.texts("SELECT system_identifier::text FROM pg_control_system()").remove(0);
-    // Root, too, may write to no file of memory that is sealed.
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let mut file = File::from(rustix::fs::memfd_create("seen", flags).unwrap());
-    file.write_all(format!("postgresql/{cluster} 1 then {}\n", former.address().0).as_bytes()).unwrap();
-    rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
-    let seen = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-    scene.configure(|settings| settings.more = DEADLINE.into());
-    go_to(&mut scene, &[former, new], &format!("{IMPATIENT}seen_file = {seen:?}\n"));
-    scene.deliver("doug", scene.message("before")).delivered();
-    pair.part();
-    pair.promote();
-    for id in ["after", "again"] {
-        scene.deliver("doug", scene.message(id)).delivered();
-        let mut ledger = Connection::open_at(Engine::Postgres17, &new.address(), Some(&scene.database.name));
-        let recorded = format!("SELECT message_id FROM messages WHERE message_id = '{}'", scene.message_id(id));
-        assert_eq!(ledger.texts(&recorded).len(), 1, "{id}");
-    }
-    assert!(scene.log().contains("database.seen_file cannot be written"), "{}", scene.log());
-    pair.be_alone();
 }
 
 /// The standby is only away: there is no other server, and the commit is waited for.

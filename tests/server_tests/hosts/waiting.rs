@@ -41,7 +41,7 @@ fn a_delivery_waits_until_its_server_is_back(engine: Engine) {
 on_each_engine!(
     a_delivery_waits_until_its_server_is_back,
     a_server_that_says_nothing_is_given_up,
-    one_delivery_in_a_while_waits_for_a_server_that_says_nothing,
+    each_delivery_passes_over_a_server_that_says_nothing_and_one_that_stands_last_costs_nothing,
 );
 
 /// Every process of it is stopped; its kernel acknowledges what is sent to it. The other one, which many use, has as long to answer.
@@ -49,58 +49,33 @@ fn a_server_that_says_nothing_is_given_up(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     let silent = OwnServer::database(engine);
     let (host, port) = engine.address();
-    let hosts =
-        format!("hosts = [\"{}\", \"{host}:{port}\"]\nsilence = \"4s\"\nwait = \"0s\"\n", silent.socket_address());
+    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nwait = \"0s\"\n", silent.socket_address());
     scene.configure(|settings| settings.database_more = hosts);
     silent.pause();
     scene.deliver("doug", scene.message("x")).delivered();
     assert_eq!(scene.inbox("doug").len(), 1);
-    assert!(scene.log().contains("the server has said nothing for 4.0 s"), "{}", scene.log());
+    assert!(scene.log().contains("the server has said nothing for 5.0 s"), "{}", scene.log());
     silent.go_on();
 }
 
-/// Each delivery is a process of its own, and the first server hangs: the first delivery gives it up, and the next ones ask another one
-/// first, for as long as that has been written down lately. Nothing but the order hangs on that file.
-fn one_delivery_in_a_while_waits_for_a_server_that_says_nothing(engine: Engine) {
+/// Each delivery is a process of its own: the first server hangs for each of them, and for none if it stands last.
+fn each_delivery_passes_over_a_server_that_says_nothing_and_one_that_stands_last_costs_nothing(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
-    let (hung, seen) = (SilentServer::start(), scene.path("seen"));
+    let hung = SilentServer::start();
     let (host, port) = engine.address();
-    let silent = format!("{seen}.silent");
-    // The one that is well, and that many use, has as long to answer.
-    let more = format!("silence = \"4s\"\nwait = \"0s\"\nseen_file = {seen:?}\n");
-    scene.configure(|settings| {
-        settings.database_more = format!("hosts = [\"{}\", \"{host}:{port}\"]\n{more}", hung.address);
-    });
-    let mut deliver = |id: &str| {
-        scene.deliver("doug", scene.message(id)).delivered();
-        hung.connections()
+    let order = |scene: &mut Scene, first: &str, second: &str| {
+        scene
+            .configure(|settings| settings.database_more = format!("hosts = [{first:?}, {second:?}]\nwait = \"0s\"\n"));
     };
-    assert_eq!(deliver("first"), 1);
-    assert_eq!(["second", "third"].map(&mut deliver), [1, 1]);
-    let written = std::fs::read_to_string(&silent).unwrap();
-    let (_, name) = written.trim_end().split_once(' ').expect("when, and which server");
-    assert_eq!(name, format!("127.0.0.1 port {}", hung.address.port()));
-    // Long ago; then of nobody knows when.
-    std::fs::write(&silent, format!("2026-11-20T10:00:00Z {name}\n")).unwrap();
-    assert_eq!(["long-ago", "again"].map(&mut deliver), [2, 2]);
-    std::fs::write(&silent, b"\xff 2026-11-20T10:0").unwrap();
-    assert_eq!(["damaged", "mended"].map(&mut deliver), [3, 3]);
-
-    // The one that takes writes said nothing a moment ago: it is asked last, and used.
-    let now = std::fs::read_to_string(&silent).unwrap().replace(name, &format!("{host} port {port}"));
-    std::fs::write(&silent, now).unwrap();
-    assert_eq!(deliver("the-only-one"), 4);
-    let written = std::fs::read_to_string(&silent).unwrap();
-    assert!(!written.contains(&format!(" {host} port {port}\n")), "it has answered: {written}");
-    assert_eq!(scene.inbox("doug").len(), 8);
-
-    // Nobody says nothing: there is no such file, and none comes.
-    std::fs::remove_file(&silent).unwrap();
-    scene.configure(|settings| {
-        settings.database_more = format!("hosts = [\"{host}:{port}\", \"{}\"]\n{more}", hung.address);
-    });
+    let (hangs, well) = (hung.address.to_string(), format!("{host}:{port}"));
+    order(&mut scene, &hangs, &well);
+    for (id, connections) in [("first", 1), ("second", 2)] {
+        scene.deliver("doug", scene.message(id)).delivered();
+        assert_eq!(hung.connections(), connections, "{id}");
+    }
+    order(&mut scene, &well, &hangs);
     scene.deliver("doug", scene.message("well")).delivered();
-    assert!(!std::fs::exists(&silent).unwrap());
+    assert_eq!((hung.connections(), scene.inbox("doug").len()), (2, 3));
 }
 
 /// What a pooler says on connecting, it has from its own first connection.

@@ -40,7 +40,7 @@ fn greets_as_a_standby(server: &OwnServer) -> bool {
         password: Some(Secret::new(ADMINISTRATOR.1.into())),
         tls: Tls::Off,
         limits: Limits::default(),
-        seen: None,
+        timelines: None,
     };
     let mut database = PostgresDatabase::connect(&server, &client("X"), deadline()).unwrap();
     let said = database.said_read_only();

@@ -34,42 +34,40 @@ fn what_it_writes_makes_a_site_and_takes_it_back(engine: Engine) {
     assert_eq!(written.status.code(), Some(0), "{}", text(&written));
 
     let ca_file = env("MAILDROP_TEST_CA");
-    for file in ["config.toml", "operator.toml", "migrate.toml"] {
-        let config = fs::read_to_string(folder.join(file)).unwrap();
-        // The tests' servers are known by a certificate of the tests', and their mailboxes have an account already.
-        let config = config
-            .replace("user = \"maildrop\"\n", "user = \"service\"\nencryption = \"starttls\"\n")
-            .replace(".password\"\n", &format!(".password\"\nca_file = \"{ca_file}\"\n"))
-            .replace("/etc/maildrop_command", folder.to_str().unwrap());
-        let log = format!("\n[log]\nto = \"file\"\nfile = \"{}\"\n", scene.path("quickstart.log"));
-        fs::write(folder.join(file), config + &log).unwrap();
-    }
+    let config = fs::read_to_string(folder.join("config.toml")).unwrap();
+    // The tests' servers are known by a certificate of the tests', and their mailboxes have an account already.
+    let config = config
+        .replace("user = \"maildrop\"\n", "user = \"service\"\nencryption = \"starttls\"\n")
+        .replace(".password\"\n", &format!(".password\"\nca_file = \"{ca_file}\"\n"))
+        .replace("/etc/maildrop_command", folder.to_str().unwrap());
+    let log = format!("\n[log]\nto = \"file\"\nfile = \"{}\"\n", scene.path("quickstart.log"));
+    fs::write(folder.join("config.toml"), config + &log).unwrap();
     fs::write(folder.join("imap.password"), format!("{}\n", scene.settings.imap_password)).unwrap();
 
     let run = |file: &str, database: Option<&str>| {
         let mut administrator = Connection::open(engine, database);
         statements(folder, file).iter().for_each(|statement| administrator.execute(statement));
     };
-    let subcommand = |words: &[&str], config: &str| {
-        let output = program(words).arg("--config").arg(folder.join(config)).output().unwrap();
+    let subcommand = |words: &[&str]| {
+        let output = program(words).arg("--config").arg(folder.join("config.toml")).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output));
         text(&output)
     };
     run("database.sql", None);
-    subcommand(&["migrate"], "migrate.toml");
+    subcommand(&["migrate"]);
     run("rights.sql", Some(&name));
     let (user, address) = (scene.user("doug"), "doug@example.org");
     let addresses = format!("INSERT INTO addresses (address, imap_user) VALUES ('{address}', '{user}');");
     fs::write(folder.join("addresses.sql"), addresses).unwrap();
     run("addresses.sql", Some(&name));
 
-    let checked = subcommand(&["check", "--self-test"], "config.toml");
+    let checked = subcommand(&["check", "--self-test"]);
     assert!(!checked.contains(" BAD "), "{checked}");
     let mut delivery = program(&["--sender", "", "--recipient", address]);
     delivery.arg("--config").arg(folder.join("config.toml"));
     feed(delivery, scene.message("quickstart").as_bytes()).delivered();
     for words in [&["stats"][..], &["prune", "--dry-run"], &["lock", "list"], &["trace", address], &["audit"]] {
-        subcommand(words, "operator.toml");
+        subcommand(words);
     }
 
     run("take-back.sql", None);

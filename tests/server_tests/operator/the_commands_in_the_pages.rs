@@ -24,17 +24,14 @@ impl Desk {
     fn new(engine: Engine) -> Self {
         let mut desk = Self { scene: Scene::bare(engine) };
         let run = desk.scene.run.clone();
-        let (administrator, password) = ADMINISTRATOR;
-        desk.configuration("migrate.toml", administrator, password);
-        desk.run("maildrop_command migrate --config /root/maildrop-migrate.toml");
+        let (deliveries, people) = (format!("d{run}"), format!("o{run}"));
+        desk.configuration(&deliveries, &people);
+        desk.run("maildrop_command migrate");
         for name in ["scuba", "doug", "lisa"] {
             desk.scene.member(name);
         }
-        let (deliveries, people) = (format!("d{run}"), format!("o{run}"));
         desk.scene.database.create_role_of_grants_file(&deliveries, "deliver-secret");
         desk.scene.database.create_operator_who_delivers(&people, "operator-secret");
-        desk.configuration("config.toml", &deliveries, "deliver-secret");
-        desk.configuration("operator.toml", &people, "operator-secret");
         let embedded = desk.scene.path("one-machine");
         let recipient = ["--embedded", &embedded, "--sender", "lisa@gmail.com", "--recipient", "scuba@mail.axial.net"];
         let delivered = feed(program(&recipient), b"Subject: the first of an embedded site\n\nhello\n");
@@ -43,22 +40,29 @@ impl Desk {
     }
 
     /// config.example.toml with the site's own values.
-    fn configuration(&self, file: &str, role: &str, password: &str) {
+    fn configuration(&self, deliveries: &str, people: &str) {
         let scene = &self.scene;
+        let (administrator, administrators) = ADMINISTRATOR;
+        for (name, password) in
+            [("database", "deliver-secret"), ("operator", "operator-secret"), ("owner", administrators)]
+        {
+            scene.file(&format!("{name}.password"), password, 0o600);
+        }
         let engine = if scene.database.engine.is_postgres() { "postgresql" } else { "mysql" };
         let ((database_host, database_port), (imap_host, imap_port)) = (&scene.settings.database, &scene.settings.imap);
-        let password_file = scene.path(&format!("{file}.password"));
-        std::fs::write(&password_file, password).unwrap();
-        std::fs::set_permissions(&password_file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let values = [
             ("# listen = \"127.0.0.1:8025\"", "listen = \"127.0.0.1:8025\"".into()),
             ("engine = \"postgresql\"", format!("engine = \"{engine}\"")),
             ("host = \"db.example.com\"\n# port = 5432", format!("host = \"{database_host}\"\nport = {database_port}")),
             (
                 "database = \"maildrop\"\nuser = \"maildrop\"",
-                format!("database = \"{}\"\nuser = \"{role}\"", scene.database.name),
+                format!("database = \"{}\"\nuser = \"{deliveries}\"", scene.database.name),
             ),
-            ("/etc/maildrop_command/database.password", password_file),
+            ("/etc/maildrop_command/database.password", scene.path("database.password")),
+            ("# operator = { user = \"maildrop_operator\"", format!("operator = {{ user = \"{people}\"")),
+            ("/etc/maildrop_command/operator.password", scene.path("operator.password")),
+            ("# owner = { user = \"maildrop_owner\"", format!("owner = {{ user = \"{administrator}\"")),
+            ("/etc/maildrop_command/owner.password", scene.path("owner.password")),
             // The test servers have no certificate for their addresses.
             ("# tls = \"verify\"", "tls = \"off\"".into()),
             ("# namespace = \"maildrop\"", format!("namespace = \"{}\"", scene.run)),
@@ -82,7 +86,7 @@ impl Desk {
             assert_eq!(text.matches(shipped).count(), 1, "config.example.toml has {shipped:?} once");
             text = text.replace(shipped, &own);
         }
-        std::fs::write(scene.path(file), text).unwrap();
+        std::fs::write(scene.path("config.toml"), text).unwrap();
     }
 
     /// A line of a page with the site's own names in it.
@@ -90,7 +94,6 @@ impl Desk {
         let scene = &self.scene;
         [
             ("/etc/maildrop_command/config.toml", scene.path("config.toml")),
-            ("/root/maildrop-migrate.toml", scene.path("migrate.toml")),
             ("target/release/maildrop_command", "maildrop_command".into()),
             ("/usr/local/bin/report", "./report".into()),
             ("/var/lib/prometheus/node-exporter", scene.folder.path().display().to_string()),
@@ -116,15 +119,13 @@ impl Desk {
         output
     }
 
-    /// What stands for the installed program: without --config it takes the site's instead of the one in /etc, and for what
-    /// the role for deliveries may not do, that of the role for people (docs/operate.md).
+    /// What stands for the installed program: without --config it takes the site's instead of the one in /etc.
     fn wrapper(&self) -> String {
         let folder = self.scene.folder.path().display();
         format!(
             "case \" $* \" in *' --config '* | *' --embedded '*) exec {program} \"$@\" ;; esac\n\
-             case $1 in prune | lock | replay | audit | notify | subscription | token | web) config={folder}/operator.toml ;; *) config={folder}/config.toml ;; esac\n\
              case $1 in lock | notify | subscription | token | web) subcommand=\"$1 $2\" && shift 2 ;; *) subcommand=$1 && shift ;; esac\n\
-             exec {program} $subcommand --config \"$config\" \"$@\"\n",
+             exec {program} $subcommand --config {folder}/config.toml \"$@\"\n",
             program = env!("CARGO_BIN_EXE_maildrop_command")
         )
     }
@@ -166,7 +167,7 @@ fn the_commands_do_what_they_are_shown_for(engine: Engine) {
     let holder = scene.hold_in(&scene.run, &scene.message_id("deferred"));
     scene.deliver_with("doug", &[], scene.message("deferred")).deferred("4.3.0 ");
     let failed = "replay-failures-20261121T083000Z-4711.jsonl";
-    let mut by_hand = program(&["replay", "--config", &scene.path("operator.toml")]);
+    let mut by_hand = program(&["replay", "--config", &scene.path("config.toml")]);
     by_hand.args(["--failures-to", &scene.path(failed), "--recipient", "lisa@mail.axial.net", "-"]);
     replay(by_hand, scene.message("deferred").as_bytes()).ended(75, [0, 0, 1, 0]);
     drop(holder);

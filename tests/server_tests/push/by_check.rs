@@ -48,16 +48,16 @@ fn what_the_notifiers_role_lacks_is_told(engine: Engine) {
         "its role lacks DELETE on outbox, DELETE on notifications, UPDATE on subscriptions, SELECT on messages:";
     assert!(lacking["found"].as_str().unwrap().starts_with(lacks), "{lacking}");
     let file = if engine.is_postgres() { "sql/postgres/grants-notify.sql" } else { "sql/mysql/grants-notify.sql" };
-    let mend = format!("apply {file} once more, for the role of {}", scene.path("notify.toml"));
+    let mend = format!("apply {file} once more, for the role of database.roles.notifier");
     assert_eq!(lacking["mend"], mend.as_str());
 
     // It cannot log in; and nobody can read how it would.
     scene.file("notify.password", "another\n", 0o600);
     let refused = found(&config);
     assert!(refused["state"] == "warning" && refused["mend"].as_str().unwrap().contains("its password"), "{refused}");
-    std::fs::remove_file(scene.path("notify.toml")).unwrap();
+    std::fs::remove_file(scene.path("notify.password")).unwrap();
     let gone = found(&config);
-    assert!(gone["state"] == "warning" && gone["found"].as_str().unwrap().contains("notify.toml"), "{gone}");
+    assert!(gone["state"] == "warning" && gone["found"].as_str().unwrap().contains("notify.password"), "{gone}");
 }
 
 /// Since it has failed, has been disabled, rests, or nobody is there who tells it.

@@ -21,7 +21,7 @@ on_each_engine![
 pub fn sections(scene: &Scene, unknown: &str) -> String {
     format!(
         "[routing]\nunknown = \"{unknown}\"\n[delivery]\nmessage_size_limit = 100000\n[serve]\nruntime_directory = {:?}\n\
-         state_directory = {:?}\ninject_as_author = true\nworkers = 2\nrunners = 2\n",
+         state_directory = {:?}\nworkers = 2\nrunners = 2\n",
         scene.path("run"),
         scene.path("state")
     )

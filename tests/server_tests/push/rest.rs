@@ -206,14 +206,15 @@ pub fn exchange(socket: &str, head: &str, body: &[u8]) -> Answer {
     Answer { status, headers, body: body.to_owned() }
 }
 
-/// The configuration of the role `web`, with the API. `page.toml` is its own role's, as [`people`] makes it.
+/// The configuration of the role `web`, with the API. Its account is as [`people`] makes it.
 pub fn configuration(scene: &Scene, more: &str, listen: &str) -> String {
-    let (key, own) = (scene.path("key"), scene.path("page.toml"));
+    let (key, own, role) = (scene.path("key"), scene.path("page.password"), role(scene));
     std::fs::write(&key, super::telling::KEY).unwrap();
     scene.other_configuration("web.toml", |settings| {
+        settings.database_more += &format!("roles.web = {{ user = {role:?}, password_file = {own:?} }}\n");
         settings.more += &format!(
             "{more}\n[notifications]\nsecret_key_file = {key:?}\nallow_networks = [\"127.0.0.0/8\"]\n[web]\n\
-             listen = {listen:?}\nconfig = {own:?}\npublic_url = \"https://{HOST}/\"\napi = true\n"
+             listen = {listen:?}\npublic_url = \"https://{HOST}/\"\napi = true\n"
         );
     })
 }

@@ -66,22 +66,20 @@ impl Notifier {
 
     /// A configuration of a notifier, with these waits between tries, and more lines of `[notifications]`; its path.
     pub fn configuration(scene: &mut Scene, retry: &str, more: &str) -> String {
-        let own = scene.path("notify.toml");
+        let (own, role) = (scene.path("notify.password"), format!("{}_n", scene.run));
         if !Path::new(&own).exists() {
-            let role = format!("{}_n", scene.run);
             scene.database.create_notifier(&role, "secret");
             scene.file("notify.password", "secret\n", 0o600);
-            scene.other_configuration("notify.toml", |settings| settings.role = role);
-            here(scene, &own, |text| text.replace("database.password", "notify.password"));
             std::fs::write(scene.path("key"), KEY).unwrap();
         }
         let (key, config) = (scene.path("key"), scene.path("notifier.toml"));
         // Another one may be about to read it. An answer that a test holds back is waited for on a slow machine, too.
         if !Path::new(&config).exists() {
             scene.other_configuration("notifier.toml", |settings| {
+                settings.database_more += &format!("roles.notifier = {{ user = {role:?}, password_file = {own:?} }}\n");
                 settings.more += &format!(
-                    "[notifications]\nsecret_key_file = {key:?}\nconfig = {own:?}\n\
-                     allow_networks = [\"127.0.0.0/8\"]\npoll = \"20ms\"\ntimeout = \"200s\"\nretry = {retry}\n{more}"
+                    "[notifications]\nsecret_key_file = {key:?}\n\
+                     allow_networks = [\"127.0.0.0/8\"]\ntimeout = \"200s\"\nretry = {retry}\n{more}"
                 );
             });
             here(scene, &config, |text| text);

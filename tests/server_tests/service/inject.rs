@@ -44,7 +44,7 @@ fn scene(engine: Engine, members: &[&str], unknown: &str) -> Scene {
     scene.configure(|settings| {
         settings.more = format!(
             "[routing]\nunknown = \"{unknown}\"\n[serve]\nruntime_directory = \"{run}\"\nstate_directory = \
-             \"{state}\"\ninject_as_author = true\nworkers = 2\nrunners = 2\n"
+             \"{state}\"\nworkers = 2\nrunners = 2\n"
         );
     });
     scene

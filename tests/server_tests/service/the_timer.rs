@@ -340,17 +340,16 @@ fn pruning_has_a_role_and_a_configuration_of_its_own(engine: Engine) {
     let operator = format!("{}_o", scene.run);
     scene.database.create_operator(&operator, "secret");
     scene.file("operator.password", "secret\n", 0o600);
-    let own = scene.other_configuration("operator.toml", |settings| {
-        settings.role = operator.clone();
+    let password = scene.seen("operator.password");
+    scene.configure(|settings| {
+        settings.database_more += &format!("roles.timer = {{ user = {operator:?}, password_file = {password:?} }}\n");
         settings.more = "[retention]\nattempts_older_than = \"30d\"\n".into();
     });
-    let text = std::fs::read_to_string(&own).unwrap().replace("database.password", "operator.password");
-    std::fs::write(&own, text).unwrap();
     for password in ["database.password", "imap.password"] {
         std::fs::remove_file(scene.path(password)).unwrap();
     }
-    let serve = format!("finish_owed_every = \"0s\"\nprune_every = \"1h\"\ntimer_config = {own:?}\n");
-    let timer = Timer::start(&scene, "one", &serve);
+    let serve = "finish_owed_every = \"0s\"\nprune_every = \"1h\"\n";
+    let timer = Timer::start(&scene, "one", serve);
     wait_until("it has pruned", || !timer.last().is_null());
     assert_eq!((timer.said().as_str(), &timer.last()["well"]), ("2 attempts removed", &true.into()));
     timer.end();
@@ -359,7 +358,7 @@ fn pruning_has_a_role_and_a_configuration_of_its_own(engine: Engine) {
     // A right too few: it says so, and tries again.
     let whom = if engine.is_postgres() { operator } else { format!("'{operator}'@'%'") };
     scene.database.execute(&format!("REVOKE DELETE ON attempts FROM {whom}"));
-    let timer = Timer::start(&scene, "two", &serve);
+    let timer = Timer::start(&scene, "two", serve);
     wait_until("it has failed", || timer.last()["well"] == false);
     assert!(timer.said().contains("asking for the right to forget"), "{}", timer.said());
     timer.end();

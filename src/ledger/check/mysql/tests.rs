@@ -1,6 +1,7 @@
 //! What is made of that which a server says of itself.
 
 use super::*;
+use crate::ledger::State;
 
 #[test]
 fn a_version_is_its_first_three_numbers() {
@@ -10,7 +11,7 @@ fn a_version_is_its_first_three_numbers() {
 }
 
 fn variables(pairs: &[(&str, &str)]) -> Variables {
-    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    Variables(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
 }
 
 #[test]
@@ -30,25 +31,6 @@ fn a_version_that_is_too_old_is_bad() {
 }
 
 #[test]
-fn a_lock_is_good_that_was_taken_and_stayed_and_was_let_go() {
-    let taken = || Ok(Acquired::Held);
-    let refused = || Err(DatabaseError::new(DatabaseFailure::ReadOnly, "taking the lock", "no"));
-    for (took, held, freed, state) in [
-        (taken(), true, true, State::Good),
-        (taken(), false, true, State::Bad),
-        (taken(), true, false, State::Bad),
-        (Ok(Acquired::Busy(None)), true, true, State::Bad),
-        (Ok(Acquired::Busy(None)), false, true, State::Bad),
-        (refused(), false, true, State::Bad),
-    ] {
-        let finding = lock(&took, held, freed);
-        assert_eq!(finding.state, state, "{took:?}, {held}, {freed}");
-        let told = format!("then held: {held}, then freed: {freed}");
-        assert_eq!(finding.found.contains(&told), state == State::Bad, "{finding:?}");
-    }
-}
-
-#[test]
 fn a_packet_that_is_too_small_for_a_record_is_bad() {
     for (bytes, state, mebibytes) in [
         (1 << 20, State::Bad, "1 MiB"),
@@ -63,67 +45,31 @@ fn a_packet_that_is_too_small_for_a_record_is_bad() {
 }
 
 #[test]
-fn who_makes_functions_where_they_are_logged_has_to_be_an_administrator() {
-    let needs_super = |pairs: &[(&str, &str)]| how_to_make_functions(&variables(pairs)).contains("with SUPER");
-    let trust = "log_bin_trust_function_creators";
-    assert!(needs_super(&[("log_bin", "ON"), (trust, "OFF")]));
-    assert!(needs_super(&[("log_bin", "ON")]));
-    assert!(!needs_super(&[("log_bin", "ON"), (trust, "ON")]));
-    assert!(!needs_super(&[("log_bin", "OFF"), (trust, "OFF")]));
-}
-
-#[test]
-fn who_follows_is_asked_where_there_is_somebody_to_tell_it() {
-    use WhoFollows::{Hidden, ToBeAsked, Told};
-    for (product, pairs, told) in [
-        (Product::Mariadb, &[("slaves_connected", "2"), ("log_bin", "ON"), ("performance_schema", "ON")][..], Told(2)),
-        (Product::Mariadb, &[("log_bin", "ON"), ("performance_schema", "ON")], Told(0)),
-        (Product::Mysql, &[("log_bin", "OFF"), ("performance_schema", "ON")], Told(0)),
-        (Product::Mysql, &[("log_bin", "ON"), ("performance_schema", "ON")], ToBeAsked),
-        (Product::Mysql, &[("log_bin", "ON"), ("performance_schema", "OFF")], Hidden),
-    ] {
-        assert_eq!(who_follows(product, &variables(pairs)), told, "{product:?} {pairs:?}");
-    }
-}
-
-#[test]
-fn who_follows_matters_where_no_commit_waits_and_there_is_no_group() {
-    let semi = ("rpl_semi_sync_source_enabled", "ON");
-    let group = ("group_replication_group_name", "7b2f");
-    for (pairs, found) in [
-        (&[][..], &["to 2, and no commit waits for it"][..]),
-        (&[group], &[]),
-        (&[semi], &["a commit waits 0 s, and then for nobody", "it waits at "]),
-        (&[semi, group], &["a commit waits 0 s, and then for nobody", "it waits at "]),
-    ] {
-        let findings = replication(Wanted::default(), &variables(pairs), || Ok(Some(2))).unwrap();
-        let told: Vec<&str> = findings.iter().map(|finding| finding.found.as_str()).collect();
-        assert_eq!(told, found, "{pairs:?}");
-    }
-}
-
-#[test]
 fn a_server_that_forgets_or_does_not_write_is_bad() {
-    let states = |findings: Vec<Finding>| findings.into_iter().map(|finding| finding.state).collect::<Vec<_>>();
-    assert_eq!(writable(&variables(&[("read_only", "ON")])).state, State::Bad);
-    assert_eq!(writable(&variables(&[("read_only", "OFF"), ("super_read_only", "OFF")])).state, State::Good);
-    assert_eq!(states(durable(&variables(&[("innodb_flush_log_at_trx_commit", "2")]))), [State::Bad]);
+    // The first is on writes.
+    let states = |pairs: &[(&str, &str)]| {
+        settings(&variables(pairs)).into_iter().map(|finding| finding.state).collect::<Vec<_>>()
+    };
+    let good = State::Good;
+    assert_eq!(states(&[("read_only", "ON")]), [State::Bad]);
+    assert_eq!(states(&[("read_only", "OFF"), ("super_read_only", "OFF")]), [good]);
+    assert_eq!(states(&[("innodb_flush_log_at_trx_commit", "2")]), [good, State::Bad]);
     let logged = [("log_bin", "ON"), ("sync_binlog", "0"), ("binlog_format", "STATEMENT")];
-    assert_eq!(states(durable(&variables(&logged))), [State::Warning, State::Bad]);
-    assert_eq!(states(clustered(&variables(&[("wsrep_on", "ON")]))), [State::Bad]);
+    assert_eq!(states(&logged), [good, State::Warning, State::Bad]);
+    assert_eq!(states(&[("wsrep_on", "ON")]), [good, State::Bad]);
     let group = [("group_replication_group_name", "7b2f"), ("group_replication_single_primary_mode", "OFF")];
-    assert_eq!(states(clustered(&variables(&group))), [State::Bad]);
+    assert_eq!(states(&group), [good, State::Bad]);
     let group = [
         ("group_replication_group_name", "7b2f"),
         ("group_replication_single_primary_mode", "ON"),
         ("group_replication_consistency", "EVENTUAL"),
     ];
-    assert_eq!(states(clustered(&variables(&group))), [State::Bad, State::Warning]);
+    assert_eq!(states(&group), [good, State::Bad, State::Warning]);
+    assert_eq!(states(&[("wsrep_on", "OFF"), ("group_replication_group_name", "")]), [good]);
     assert_eq!(
         [(3, 3), (3, 2), (3, 1), (2, 1), (0, 0)].map(|(all, online)| members(all, online).state == State::Good),
         [true, true, false, false, false]
     );
-    assert!(clustered(&variables(&[("wsrep_on", "OFF"), ("group_replication_group_name", "")])).is_empty());
 }
 
 #[test]
@@ -136,7 +82,7 @@ fn a_commit_that_may_go_on_without_a_replica_is_found() {
             let pairs = pairs.into_iter();
             let variables = pairs.map(|(name, value)| (format!("rpl_semi_sync_{of}_{name}"), value.to_owned()));
             let wanted = Wanted { replicated, ..Wanted::default() };
-            let findings = semi_synchronous(wanted, &variables.collect());
+            let findings = semi_synchronous(wanted, &Variables(variables.collect()));
             findings.into_iter().map(|finding| finding.state).collect::<Vec<_>>()
         };
         assert_eq!([found(false, &[]), found(true, &[])], [[State::Good], [State::Good]]);
@@ -153,7 +99,7 @@ fn a_commit_that_may_go_on_without_a_replica_is_found() {
     }
     let enabled = |value: &str| {
         let names = ["rpl_semi_sync_source_enabled", "rpl_semi_sync_master_enabled"];
-        names.map(|name| waits_for_a_replica(&HashMap::from([(name.to_owned(), value.to_owned())])))
+        names.map(|name| waits_for_a_replica(&variables(&[(name, value)])))
     };
     assert_eq!([enabled("ON"), enabled("OFF")], [[true; 2], [false; 2]]);
 }

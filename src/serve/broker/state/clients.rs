@@ -57,7 +57,7 @@ impl Broker {
         // Who takes mail from others can be told to bring less at once (RFC 5321 section 4.5.3.1.10). What is here already would be
         // here for ever.
         if request.source == Source::Mta && recipients > self.settings.max_recipients {
-            warn!(recipients, "a client's message has more recipients than serve.max_recipients");
+            warn!(recipients, "a client's message has too many recipients");
             self.refuse_client(connection);
             return;
         }

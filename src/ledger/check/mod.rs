@@ -1,0 +1,223 @@
+//! What `check` asks of a database: does it keep the promises that lock and ledger rely on? A file per engine has what only that engine
+//! can say.
+
+mod mysql;
+mod postgres;
+pub(crate) mod rights;
+pub(crate) mod rows;
+mod sqlite;
+
+use crate::base::deadline;
+use crate::database::{DatabaseError, Dialect};
+use crate::ledger::Database;
+use crate::lock::{Acquired, LockName};
+use crate::schema::{self, MigrationState, MigrationStatus};
+use serde::Serialize;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// What `check` asks of a database.
+pub trait Inspect {
+    /// Product and version, for people: `PostgreSQL 17.6`.
+    ///
+    /// # Errors
+    /// Where the server cannot be asked.
+    fn describe(&mut self) -> Result<String, DatabaseError>;
+
+    /// Names the server that answers: the same text on each connection to it, another text on another server.
+    ///
+    /// # Errors
+    /// Where the server cannot be asked.
+    fn server(&mut self) -> Result<String, DatabaseError>;
+
+    /// A finding on each setting of the server that could be wrong: a standby, read-only, a commit that is not durable, a cluster
+    /// on which the lock does not exclude, a time limit that is shorter than a delivery's.
+    ///
+    /// # Errors
+    /// Where the server cannot be asked. What our role may not see is a finding.
+    fn inspect_server(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError>;
+}
+
+/// The findings on the server, its lock, the tables and our rights on them.
+///
+/// # Errors
+/// Where the server cannot be asked.
+pub fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
+    let mut findings = database.inspect_server(wanted)?;
+    findings.push(named_lock(database));
+    let migrations = schema::status(database)?;
+    findings.extend(schema(&migrations));
+    if is_complete(&migrations) && database.dialect() != Dialect::Sqlite {
+        findings.extend(rights::of_deliveries(database)?);
+    }
+    Ok(findings)
+}
+
+/// Takes a lock, asks whether it is held, and lets go: with a pooler or a proxy that gives each statement another session, it is not.
+fn named_lock(database: &mut dyn Database) -> Finding {
+    let what = "named lock";
+    let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
+    let taken = database.acquire(&name, Duration::ZERO).and_then(|acquired| {
+        let held = matches!(acquired, Acquired::Held) && database.still_held(&name)?;
+        database.release(&name)?;
+        Ok(held && !database.still_held(&name)?)
+    });
+    let mend = "connect to the primary itself, or through a pooler in transaction or session mode: a proxy must keep a connection that has \
+                taken a lock on one session";
+    match taken {
+        Ok(true) => good(what, "taken, still held, let go"),
+        Ok(false) => bad(what, "it did not stay with the connection", mend),
+        Err(error) => bad(what, error.to_string(), mend),
+    }
+}
+
+/// Whether the tables are there.
+pub(crate) fn is_complete(migrations: &[MigrationStatus]) -> bool {
+    !migrations.iter().any(|migration| !migration.optional && migration.state == MigrationState::Pending)
+}
+
+/// `migrate` applies all that are missing, so of those only the first is told.
+fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
+    let mut missing = false;
+    let told = all.iter().filter_map(|migration| {
+        let what = format!("migration {:04}_{}", migration.number, migration.name);
+        let run = "run `maildrop_command migrate`";
+        let pending = migration.state == MigrationState::Pending;
+        if pending && missing {
+            return None;
+        }
+        missing |= pending && !migration.optional;
+        Some(match migration.state {
+            MigrationState::Applied => good(what, "applied"),
+            MigrationState::Newer => good(what, "applied by a newer release"),
+            MigrationState::Pending if migration.optional => warning(what, "left out", run),
+            MigrationState::Pending => bad(what, "not applied", run),
+            MigrationState::Edited => bad(what, "applied with another text", "recreate the database: docs/upgrade.md"),
+            MigrationState::Unknown => bad(what, "not known to this release", "find out which program has applied it"),
+        })
+    });
+    told.collect()
+}
+
+/// What a site wants of its database.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// That what was committed is on another server, too (`database.durability`).
+    pub replicated: bool,
+    /// That nothing is given up for so long (`delivery.deadline`). Looking itself has another deadline.
+    pub deadline: Duration,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { replicated: false, deadline: deadline::OF_A_DELIVERY }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at: `synchronous_commit`.
+    pub what: String,
+    /// How it is.
+    pub state: State,
+    /// What was found: `on`.
+    pub found: String,
+    /// What mends it, where something is to be mended.
+    pub mend: Option<String>,
+}
+
+/// How a thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    #[serde(rename = "ok")]
+    Good,
+    /// It works, and could be better.
+    Warning,
+    /// It breaks a promise: `check` fails.
+    Bad,
+}
+
+impl Finding {
+    /// Whether it says that a server answers commits which the one that takes over may not have.
+    pub(crate) fn tells_of_lone_commits(&self) -> bool {
+        self.mend.as_deref().is_some_and(|mend| mend.ends_with(FORGETS))
+    }
+}
+
+/// What a fail-over costs where no commit waits for a standby.
+pub(crate) const FORGETS: &str =
+    "a fail-over forgets what has not arrived yet, which is then delivered twice, and is not in the ledger";
+
+/// A thing as it should be.
+pub(crate) fn good(what: impl Into<String>, found: impl Into<String>) -> Finding {
+    Finding { what: what.into(), state: State::Good, found: found.into(), mend: None }
+}
+
+/// A thing that works, and could be better.
+pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, mend: impl Into<String>) -> Finding {
+    Finding { what: what.into(), state: State::Warning, found: found.into(), mend: Some(mend.into()) }
+}
+
+/// A thing that breaks a promise where commits are to be replicated.
+pub(crate) fn bad_if(
+    replicated: bool,
+    what: impl Into<String>,
+    found: impl Into<String>,
+    mend: impl Into<String>,
+) -> Finding {
+    if replicated { bad(what, found, mend) } else { warning(what, found, mend) }
+}
+
+/// A thing that breaks a promise.
+pub(crate) fn bad(what: impl Into<String>, found: impl Into<String>, mend: impl Into<String>) -> Finding {
+    Finding { what: what.into(), state: State::Bad, found: found.into(), mend: Some(mend.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_all_migrations_that_are_missing_the_first_is_told() {
+        use MigrationState::{Applied, Edited, Newer, Pending, Unknown};
+        let (needed, optional) = (false, true);
+        for (all, told) in [
+            (
+                &[(Applied, needed), (Applied, optional), (Newer, needed)][..],
+                &[(State::Good, "applied"), (State::Good, "applied"), (State::Good, "applied by a newer release")][..],
+            ),
+            (
+                &[(Applied, needed), (Pending, needed), (Pending, needed), (Pending, optional)],
+                &[(State::Good, "applied"), (State::Bad, "not applied")],
+            ),
+            // One that the server refused does not stand in for one that was never tried.
+            (
+                &[(Pending, optional), (Pending, optional), (Pending, needed), (Pending, needed)],
+                &[(State::Warning, "left out"), (State::Warning, "left out"), (State::Bad, "not applied")],
+            ),
+            (
+                &[(Pending, needed), (Edited, needed), (Unknown, needed), (Applied, needed)],
+                &[
+                    (State::Bad, "not applied"),
+                    (State::Bad, "applied with another text"),
+                    (State::Bad, "not known to this release"),
+                    (State::Good, "applied"),
+                ],
+            ),
+        ] {
+            let all = (1..).zip(all).map(|(number, &(state, optional))| MigrationStatus {
+                number,
+                name: "x".into(),
+                optional,
+                state,
+            });
+            let findings = schema(&all.collect::<Vec<_>>());
+            let found: Vec<_> = findings.iter().map(|finding| (finding.state, finding.found.as_str())).collect();
+            assert_eq!(found, told);
+            assert_eq!(findings[0].what, "migration 0001_x");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What the roles of deliveries and of the notifier have to be allowed: what `sql/*/grants.sql` and `sql/*/grants-notify.sql` give. So a
+//! role that was given what an older release needed is told what it lacks.
+
+use super::{Finding, bad, good, warning};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Tables};
+use crate::ledger::columns;
+
+/// Each engine's file gives the same, but for what MySQL's form of a record needs besides ([`OF_MYSQL`]); PostgreSQL's names the columns.
+const OF_DELIVERIES: &str = include_str!("../../../sql/postgres/grants.sql");
+const OF_THE_NOTIFIER: &str = include_str!("../../../sql/postgres/grants-notify.sql");
+
+/// A right on some columns of a table; without any: on all of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Right<'a> {
+    table: &'a str,
+    right: &'a str,
+    columns: Vec<&'a str>,
+}
+
+const OF_MYSQL: (&str, &str, &str) = ("messages", "UPDATE", "id");
+
+/// What a file grants: `GRANT SELECT, UPDATE (state, updated_at) ON subscriptions TO :"role";`.
+fn granted(file: &str) -> Vec<Right<'_>> {
+    let lines: Vec<&str> = file.split(';').collect();
+    let mut all = Vec::new();
+    for statement in lines {
+        let Some((_, grant)) = statement.split_once("\nGRANT ") else { continue };
+        let Some((rights, on)) = grant.split_once(" ON ").or_else(|| grant.split_once("\n    ON ")) else { continue };
+        let Some((tables, _)) = on.split_once(" TO ") else { continue };
+        // The columns are of the last right.
+        let (rights, columns) = rights.split_once('(').unwrap_or((rights, ""));
+        let rights: Vec<&str> = rights.split(',').map(str::trim).collect();
+        for table in tables.split(", ").map(|table| table.trim_start_matches("maildrop.")) {
+            for (at, right) in rights.iter().enumerate() {
+                let of_it = if at + 1 == rights.len() { columns.trim_end_matches([')', '\n', ' ']) } else { "" };
+                let columns = of_it.split(", ").filter(|column| !column.is_empty()).collect();
+                all.push(Right { table, right, columns });
+            }
+        }
+    }
+    all
+}
+
+/// What the role of deliveries lacks. Asks for the schema's own tables, so that it has to be up to date.
+///
+/// # Errors
+/// Where the server cannot be asked.
+pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<Finding>, DatabaseError> {
+    let is_postgres = database.dialect() == Dialect::Postgresql;
+    let mut needed = granted(OF_DELIVERIES);
+    let (table, right, column) = OF_MYSQL;
+    needed.extend((!is_postgres).then(|| Right { table, right, columns: vec![column] }));
+    let mend = if is_postgres {
+        "grant what sql/postgres/grants.sql grants"
+    } else {
+        "grant what sql/mysql/grants.sql grants"
+    };
+    let mut findings = Vec::new();
+    for Right { table, right, columns } in needed {
+        if has(database, table, right, &columns)? {
+            continue;
+        }
+        let what = format!("{right} on {table}");
+        let only_some = match table {
+            "message_sources" => "needed only with record.raw",
+            "refusals" => "needed with routing.unknown = \"reject\", which defers without it",
+            "outbox" | "subscriptions" => "needed once anybody is subscribed, who is notified of nothing without it",
+            _ => {
+                findings.push(bad(what, "not granted", mend));
+                continue;
+            }
+        };
+        findings.push(warning(what, format!("not granted; {only_some}"), mend));
+    }
+    if findings.is_empty() {
+        findings.push(good("rights", "all that grants.sql gives"));
+    }
+    Ok(findings)
+}
+
+/// What the notifier's role lacks: `INSERT on outbox`.
+///
+/// # Errors
+/// Where the server cannot be asked.
+pub(crate) fn missing_to_the_notifier<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<String>, DatabaseError> {
+    let mut missing = Vec::new();
+    for Right { table, right, columns } in granted(OF_THE_NOTIFIER) {
+        if !has(database, table, right, &columns)? {
+            missing.push(format!("{right} on {table}"));
+        }
+    }
+    Ok(missing)
+}
+
+pub(in crate::ledger) fn has<D: Tables + ?Sized>(
+    database: &mut D,
+    table: &str,
+    right: &str,
+    of: &[&str],
+) -> Result<bool, DatabaseError> {
+    let doing = "asking for our rights";
+    if database.dialect() == Dialect::Postgresql {
+        if let Some(function) = table.strip_prefix("FUNCTION ") {
+            let sql = format!("SELECT CASE WHEN has_function_privilege('{function}', '{right}') THEN 1 ELSE 0 END");
+            return Ok(columns::only_number::<u8>(&database.select(doing, &sql, &[])?)? == 1);
+        }
+        let each = of.iter().map(|column| format!("has_column_privilege('{table}', '{column}', '{right}')"));
+        let each: Vec<String> = match of {
+            [] => vec![format!("has_table_privilege('{table}', '{right}')")],
+            _ => each.collect(),
+        };
+        let sql = format!("SELECT CASE WHEN {} THEN 1 ELSE 0 END", each.join(" AND "));
+        let rows = database.select(doing, &sql, &[])?;
+        return Ok(columns::only_number::<u8>(&rows)? == 1);
+    }
+    if table.starts_with("FUNCTION ") {
+        return Ok(true);
+    }
+    // By a statement that changes nothing: rights are checked before it is looked for rows. Where SELECT is missing, so is the rest.
+    let columns = if of.is_empty() { "*".to_owned() } else { of.join(", ") };
+    let tried = match right {
+        "SELECT" => database.select(doing, &format!("SELECT {columns} FROM {table} WHERE FALSE"), &[]).map(drop),
+        // Every column, since it has none by default.
+        "INSERT" if table == "outbox" => {
+            let sql = "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, host, diff, \
+                       created_at) SELECT '', '', '', '', '', 'recipient', '', '', '', '', '{}', UTC_TIMESTAMP(6) FROM DUAL WHERE FALSE";
+            database.change(doing, sql, &[]).map(drop)
+        }
+        "INSERT" => {
+            database.change(doing, &format!("INSERT INTO {table} SELECT * FROM {table} WHERE FALSE"), &[]).map(drop)
+        }
+        "UPDATE" => {
+            // Those of which all columns change have this one.
+            let of = if of.is_empty() { &["due_at"] } else { of };
+            let same: Vec<String> = of.iter().map(|column| format!("{column} = {column}")).collect();
+            database.change(doing, &format!("UPDATE {table} SET {} WHERE FALSE", same.join(", ")), &[]).map(drop)
+        }
+        _ => database.change(doing, &format!("DELETE FROM {table} WHERE FALSE"), &[]).map(drop),
+    };
+    match tried {
+        Ok(()) => Ok(true),
+        Err(error) if error.failure == DatabaseFailure::AccessDenied => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_file_is_read_to_its_last_column() {
+        let file =
+            "-- x\n\nGRANT SELECT, UPDATE (a, b) ON t, u TO :\"role\";\nGRANT INSERT\n    ON maildrop.v TO 'x'@'%';\n";
+        let right = |table, right, columns: &[&'static str]| Right { table, right, columns: columns.to_vec() };
+        let all = [
+            right("t", "SELECT", &[]),
+            right("t", "UPDATE", &["a", "b"]),
+            right("u", "SELECT", &[]),
+            right("u", "UPDATE", &["a", "b"]),
+        ];
+        assert_eq!(granted(file), [&all[..], &[right("v", "INSERT", &[])]].concat());
+        for (file, rights) in [(OF_DELIVERIES, 23), (OF_THE_NOTIFIER, 18)] {
+            let granted = granted(file);
+            assert_eq!(granted.len(), rights, "{granted:#?}");
+            assert!(granted.contains(&right("maildrop_migrations", "SELECT", &[])));
+        }
+    }
+
+    #[test]
+    fn mysql_s_files_grant_the_same() {
+        let same = |postgres: &'static str, mysql: &'static str| {
+            let of = |file: &'static str| {
+                granted(file).into_iter().map(|right| (right.table, right.right)).collect::<BTreeSet<_>>()
+            };
+            let (postgres, mysql) = (of(postgres), of(mysql));
+            let more: Vec<_> = mysql.difference(&postgres).copied().collect();
+            let less: Vec<_> = postgres.difference(&mysql).copied().collect();
+            (more, less)
+        };
+        let (more, less) = same(OF_DELIVERIES, include_str!("../../../sql/mysql/grants.sql"));
+        assert_eq!((more, less), (vec![(OF_MYSQL.0, OF_MYSQL.1)], vec![("FUNCTION maildrop_epoch()", "EXECUTE")]));
+        let (more, less) = same(OF_THE_NOTIFIER, include_str!("../../../sql/mysql/grants-notify.sql"));
+        assert!(more.is_empty() && less.is_empty(), "{more:?} {less:?}");
+    }
+}
