@@ -81,27 +81,6 @@ pub(crate) struct Place {
 }
 
 impl Wanted {
-    /// Whether an attempt is one of those that are wanted by state, role, host, user and time.
-    pub(crate) fn is_met_by(&self, one: &Tried) -> bool {
-        let came = self.came.is_none_or(|came| {
-            let result = one.result();
-            match came {
-                Came::Delivered => result == AttemptResult::Delivered,
-                Came::Deferred => matches!(result, AttemptResult::Busy | AttemptResult::Deferred(_)),
-                Came::Refused => result == AttemptResult::Refused,
-                Came::Unended => matches!(result, AttemptResult::Open | AttemptResult::Died),
-            }
-        });
-        let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|wanted| wanted == has);
-        let time = self.since <= one.place.began_at && self.until.is_none_or(|until| one.place.began_at < until);
-        came && time
-            && self.role.is_none_or(|role| role == one.role)
-            && is(&self.host, &one.host)
-            && is(&self.user, &one.user)
-    }
-}
-
-impl Wanted {
     /// What is wanted by state, role, host and user, as SQL with its values.
     fn narrow<'a>(&'a self, conditions: &mut Vec<&'a str>, values: &mut Vec<Value<'a>>) {
         for (condition, text) in [("a.host = ?", &self.host), ("a.imap_user = ?", &self.user)] {
@@ -257,13 +236,18 @@ fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError
 
 /// At most `limit` attempts that are wanted, the newest first.
 pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
-    let mut found = find_attempts(database, wanted, limit)?;
+    let mut found = find_without_messages(database, wanted, limit)?;
     let is_newest = wanted.by.is_none() && wanted.until.is_none() && wanted.before.is_none();
     add_messages(database, &mut found.tried, is_newest)?;
     Ok(found)
 }
 
-fn find_attempts(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
+/// The same, where nothing needs to be known of their messages.
+pub(crate) fn find_without_messages(
+    database: &mut dyn Database,
+    wanted: &Wanted,
+    limit: usize,
+) -> Result<FoundTried, DatabaseError> {
     let began = Instant::now();
     database.end_long_questions(LONGEST);
     let now = time_span::now(database)?;
@@ -354,14 +338,7 @@ fn slice(
             conditions.push(&of_messages);
         }
     }
-    newest(database, &conditions.join(" AND "), &values, limit, Known::No)
-}
-
-/// Whether attempts are read together with what is known of their messages.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    OfEach,
-    No,
+    newest(database, &conditions.join(" AND "), &values, limit)
 }
 
 /// The newest `limit` attempts that meet these conditions.
@@ -370,18 +347,13 @@ fn newest(
     conditions: &str,
     values: &[Value<'_>],
     limit: usize,
-    messages: Known,
 ) -> Result<Vec<Tried>, DatabaseError> {
     let dialect = database.dialect();
-    let (known, join) = match messages {
-        Known::OfEach => ("m.header_from, m.subject", "LEFT JOIN messages m ON m.identity = a.identity"),
-        Known::No => ("NULL, NULL", ""),
-    };
     let sql = format!(
         "SELECT {}, {}, {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, \
-         CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END, a.outcome, a.stages, {known} \
+         CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END, a.outcome, a.stages \
          FROM (SELECT * FROM attempts a WHERE {conditions} \
-         ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC LIMIT {limit}) a {join} \
+         ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC LIMIT {limit}) a \
          ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC",
         dialect.microseconds("a.started_at"),
         dialect.uuid("a.attempt"),
@@ -390,11 +362,6 @@ fn newest(
         dialect.hex("a.lock_digest"),
     );
     database.select("reading what was tried", &sql, values)?.iter().map(tried).collect()
-}
-
-/// The newest `limit` attempts, of those that began since a moment: in one round trip, for clients that poll.
-pub(crate) fn since(database: &mut dyn Database, since: i64, limit: usize) -> Result<Vec<Tried>, DatabaseError> {
-    newest(database, "a.started_at >= ?", &[Value::Moment(since)], limit, Known::OfEach)
 }
 
 fn tried(row: &Row) -> Result<Tried, DatabaseError> {
@@ -419,8 +386,8 @@ fn tried(row: &Row) -> Result<Tried, DatabaseError> {
         host: columns::owned(row, 11)?,
         outcome: (columns::number::<u8>(row, 12)? == 1).then(|| columns::outcome(row, 13)),
         took: row.text(14).and_then(took),
-        from: columns::optional(row, 15),
-        subject: columns::optional(row, 16),
+        from: None,
+        subject: None,
     })
 }
 

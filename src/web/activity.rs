@@ -2,20 +2,22 @@
 //! others.
 
 use super::layout::{self, Screen, class, milliseconds, number};
-use super::live::OVERLAP;
-use super::{Page, failed};
+use super::summary_cache::{Summary, SummaryCache};
+use super::{Page, failed, guard};
 use crate::base::hex;
 use crate::base::timestamp::{self, exact, told};
+use crate::database::DatabaseError;
 use crate::ledger::activity::{self, Came, FoundTried, OwedCopy, Place, Tried, Wanted};
 use crate::ledger::web_sessions::WebSession;
-use crate::ledger::{AttemptResult, Database, Outcome};
+use crate::ledger::{AttemptResult, Database, Outcome, time_span};
+use crate::ledger_threads::Unanswered;
 use crate::message::Role;
-use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, search};
-use axum::Extension;
+use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, figures, search};
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
+use axum::{Extension, Json};
 use maud::{Markup, html};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use url::form_urlencoded::Serializer;
 use uuid::Uuid;
@@ -27,6 +29,18 @@ const PATIENCE: Duration = Duration::from_secs(25);
 /// How far back is looked, unless somebody says: with and without a name to look for.
 const DAY: &str = "1d";
 const FIVE_DAYS: &str = "5d";
+/// How long the figures above the list may take to count, and how long a request waits for them: the list is what it is for.
+const FIGURES_PATIENCE: Duration = Duration::from_mins(1);
+const FIGURES_WAIT: Duration = Duration::from_secs(1);
+/// For how long they are shown again, at least.
+const FIGURES_HOLD: Duration = Duration::from_secs(10);
+/// After so many seconds the browser asks what is new in a list.
+const POLL: u32 = 5;
+/// An attempt is seen once its journal is committed, which is later than the moment that it bears; and it comes to something later
+/// still. What began within this, in microseconds, is read each time. What takes longer is not counted in a list of a certain state.
+const OVERLAP: i64 = 15_000_000;
+/// How many new rows are counted at most.
+const MOST_NEW: usize = 500;
 
 /// What the address says, as it was typed.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -71,7 +85,6 @@ pub(super) async fn show(
     let wants_owed = asked.state == "owed";
     let (site, what) = (page.site.clone(), asked.q.clone());
     let asks = problem.is_none();
-    let is_narrowed = !what.trim().is_empty() || !asked.is_a_name_only();
     let find = move |database: &mut dyn Database| {
         Ok(match (asks, wants_owed) {
             (false, _) => Found::Nothing,
@@ -79,14 +92,9 @@ pub(super) async fn show(
             (true, false) => Found::Tried(search(&site, database, &what, wanted, ROWS)?),
         })
     };
-    // By what narrows it, next to all of the ledger may have to be read.
-    let found = async {
-        match is_narrowed {
-            true => page.ledger.ask_long(PATIENCE, find).await,
-            false => page.ledger.ask(find).await,
-        }
-    };
-    let (figures, found) = tokio::join!(page.figures.of(&page.ledger), found);
+    let ledger = page.ledger.clone();
+    let figures = page.figures.get(async move { ledger.ask_long(FIGURES_PATIENCE, figures).await });
+    let (figures, found) = tokio::join!(figures, asked.ask(&page, find));
     let found = match found {
         Ok(found) => found,
         Err(problem) => return failed(&problem, Some(&viewer)),
@@ -101,7 +109,7 @@ pub(super) async fn show(
         return Redirect::to(&message_path(first)).into_response();
     }
     let main = html! {
-        (figures_above(figures, &viewer))
+        (figures_above(&figures, &viewer))
         (form(&asked, problem.as_deref()))
         @match &found {
             Found::Nothing => {}
@@ -112,6 +120,46 @@ pub(super) async fn show(
     layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response()
 }
 
+/// The new rows of a list.
+#[derive(Serialize)]
+struct New {
+    /// By the names that they have there.
+    rows: Vec<String>,
+    /// From when on the next request asks: then what is old is not read again and again.
+    after: i64,
+}
+
+/// From when on a row is new, in microseconds, by the database's clock.
+#[derive(Deserialize)]
+pub(super) struct After {
+    after: i64,
+}
+
+/// The rows of a list that began, or came to something, after a moment.
+pub(super) async fn new_rows(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(asked): Query<Asked>,
+    Query(After { after }): Query<After>,
+) -> Response {
+    let Some(wanted) = asked.lives() else { return guard::nothing_here().await };
+    let wanted = Wanted { since: after.max(wanted.since), ..wanted };
+    let find = move |database: &mut dyn Database| {
+        let now = time_span::now(database)?;
+        let found = activity::find_without_messages(database, &wanted, MOST_NEW)?;
+        let rows = found.tried.iter().map(row_id).collect();
+        Ok(New { rows, after: after.max(now.saturating_sub(OVERLAP)) })
+    };
+    match asked.ask(&page, find).await {
+        Ok(new) => Json(new).into_response(),
+        Err(problem) => failed(&problem, Some(&viewer)),
+    }
+}
+
+pub(super) fn figures_cache() -> SummaryCache<Figures> {
+    SummaryCache::new(FIGURES_HOLD, FIGURES_WAIT)
+}
+
 enum Found {
     Nothing,
     Owed((Vec<OwedCopy>, bool)),
@@ -119,6 +167,16 @@ enum Found {
 }
 
 impl Asked {
+    /// What the ledger answers: by what narrows it, next to all of the ledger may have to be read.
+    async fn ask<T: Send + 'static>(
+        &self,
+        page: &Page,
+        find: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        let is_narrowed = !self.q.trim().is_empty() || !self.is_a_name_only();
+        if is_narrowed { page.ledger.ask_long(PATIENCE, find).await } else { page.ledger.ask(find).await }
+    }
+
     fn wanted(&self) -> Result<Wanted, String> {
         let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         let usual = if self.q.trim().is_empty() { DAY } else { FIVE_DAYS };
@@ -149,7 +207,7 @@ impl Asked {
     }
 
     /// What is wanted of what is new, where what is new goes to the head of the list.
-    pub(super) fn lives(&self) -> Option<Wanted> {
+    fn lives(&self) -> Option<Wanted> {
         let others = [&self.q, &self.until, &self.before];
         let lives = others.iter().all(|text| text.trim().is_empty()) && self.state != "owed";
         self.wanted().ok().filter(|_| lives)
@@ -161,7 +219,7 @@ impl Asked {
         let last = tried.get(ROWS - 1).map_or(wanted.since, |last| last.place.began_at);
         let newest = tried.first().map_or(last, |first| first.place.began_at.saturating_sub(OVERLAP));
         let mut query = self.query();
-        Some(format!("/live?{}", query.append_pair("after", &newest.max(last).to_string()).finish()))
+        Some(format!("/activity/new?{}", query.append_pair("after", &newest.max(last).to_string()).finish()))
     }
 
     /// Whether nothing is said but what to look for.
@@ -218,7 +276,8 @@ pub(super) fn deferred_path() -> String {
     format!("/?state=deferred&since={}", timestamp::span(STILL_TRIED).replace(' ', "+"))
 }
 
-fn figures_above(figures: Option<Figures>, viewer: &WebSession) -> Markup {
+fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
+    let figures = if let Summary::Counted(figures) = summary { Some(*figures) } else { None };
     let hour = LATELY.as_secs() / 3600;
     let count =
         |of: fn(&Figures) -> u64| figures.as_ref().map_or_else(|| "…".to_owned(), |figures| number(of(figures)));
@@ -245,9 +304,10 @@ fn figures_above(figures: Option<Figures>, viewer: &WebSession) -> Markup {
         ul .figures aria-label="Now" {
             @for (count, what, path) in all { li { a href=(path) { b { (count) } (what) } } }
         }
-        @match figures {
-            Some(figures) => p .hint { "Counted " (layout::moment(figures.at)) ", for all who look." },
-            None => p .hint role="status" { "The figures are being counted: they are there when you look again." },
+        @match summary {
+            Summary::Counted(figures) => p .hint { "Counted " (layout::moment(figures.at)) ", for all who look." },
+            Summary::UnderWay => p .hint role="status" { "The figures are being counted: they are there when you look again." },
+            Summary::Failed(why) => p .bad role="alert" { "The figures could not be counted: " (why) "." },
         }
     }
 }
@@ -318,7 +378,7 @@ fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<TakenAs>) -> 
     let FoundTried { tried, more, looked_back_to } = found;
     html! {
         @if let Some(live) = asked.live(tried) {
-            p #live .hint { span data-said role="status" { "What is new is counted here. " } span data-newer=(live) role="status" {} }
+            p #live .hint { span data-said role="status" { "What is new is counted here. " } span data-newer=(live) data-poll=(POLL) role="status" {} }
         }
         @if let Some(taken_as) = taken_as { p { "Taken as " (told_as(taken_as)) ": " b { (asked.q.trim()) } } }
         @if tried.is_empty() {
@@ -377,7 +437,7 @@ fn told_as(taken_as: TakenAs) -> &'static str {
 }
 
 /// By which the script knows a row again.
-pub(super) fn row_id(tried: &Tried) -> String {
+fn row_id(tried: &Tried) -> String {
     let Place { attempt, key, .. } = tried.place;
     format!("a{}-{}", attempt.simple(), hex::encode(key.get(..6).unwrap_or_default()))
 }

@@ -5,8 +5,7 @@
 //! machine, which Chromium and Firefox take `http://127.0.0.1` and `http://localhost` for.
 //!
 //! What changes anything is asked by POST, and only by a page of our own: Sec-Fetch-Site says so, which no script can forge, or
-//! else Origin. GET changes nothing; but it takes a place among those who look at what is live, and a look at what is in a message is
-//! written down. So another site may lead somebody here by a link, and load nothing of ours itself.
+//! else Origin. GET changes nothing; but a look at what is in a message is written down. So another site may lead somebody here by a link, and load nothing of ours itself.
 
 use super::layout;
 use super::{Page, not_authenticated};
@@ -64,7 +63,6 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
         };
         return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &told)).into_response();
     }
-    page.hours.look(&page.ledger);
     let client = format!("login of {}", viewer.name);
     request.extensions_mut().insert(viewer);
     asked_by(client, next.run(request)).await

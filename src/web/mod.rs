@@ -11,11 +11,9 @@ mod activity;
 mod again;
 mod assets;
 mod content;
-mod figures;
 mod guard;
 mod html_of_message;
 mod layout;
-mod live;
 mod locks;
 mod log;
 mod login;
@@ -27,6 +25,7 @@ mod service;
 mod shield;
 mod statistics;
 mod subscriptions;
+mod summary_cache;
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;
 mod time_line;
@@ -42,6 +41,7 @@ use crate::config::{Config, SESSION_IDLE, Serve, TrustedProxy, Web};
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
 use crate::ledger_threads::{LedgerThreads, NotAuthenticated, Unanswered};
 use crate::mailbox_work::{MailboxWork, MessageReaders};
+use crate::operations::activity::Figures;
 use crate::site::Site;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -51,7 +51,6 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use layout::Screen;
-use live::Tail;
 use maud::html;
 use runs::Runs;
 use server::Place;
@@ -61,8 +60,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use subscriptions::{Telling, actions};
+use summary_cache::SummaryCache;
 use thiserror::Error;
-use tokio::sync::watch;
 use tracing::{info, warn};
 use trusted::TrustedUsers;
 
@@ -171,8 +170,7 @@ pub fn run(
     };
     let listening = open("listen", &settings.listen)?;
     let listening_beside = settings.beside.as_ref().map(|(listen, _)| open("api_listen", listen)).transpose()?;
-    let (tell, told) = watch::channel(false);
-    let page = Page::new(site, &settings, told.clone()).map_err(system("starting a thread"))?;
+    let page = Page::new(site, &settings).map_err(system("starting a thread"))?;
     let mailboxes = page.mailboxes.clone();
     let (router, router_beside) = page.routers(&settings, beside);
     info!(listen = %settings.listen, origin = settings.origin, "the page has begun");
@@ -183,7 +181,7 @@ pub fn run(
     let places = [(Some(listening), Some(router)), (listening_beside, router_beside)];
     let places =
         places.into_iter().filter_map(|(listening, router)| Some(Place { listening: listening?, router: router? }));
-    let served = server::run(places.collect(), stop, (tell, told)).map_err(system("serving"));
+    let served = server::run(places.collect(), stop).map_err(system("serving"));
     if let Some(mailboxes) = mailboxes {
         mailboxes.end();
     }
@@ -192,18 +190,16 @@ pub fn run(
     Ok(())
 }
 
-/// All that is answered to where the page is, behind the shield. What is told for as long as a browser listens ends once `ending` is
-/// true.
+/// All that is answered to where the page is, behind the shield.
 ///
 /// # Errors
 /// Where the system gives us no threads.
 pub fn router(
     site: &Site,
     settings: &WebSettings,
-    ending: watch::Receiver<bool>,
     beside: impl FnOnce(LedgerThreads, Arc<Shares>) -> Router,
 ) -> io::Result<Router> {
-    Ok(Page::new(site, settings, ending)?.routers(settings, beside).0)
+    Ok(Page::new(site, settings)?.routers(settings, beside).0)
 }
 
 /// What the screens share.
@@ -225,16 +221,13 @@ struct Page {
     runs: Runs,
     looks: content::Looks,
     /// The figures of the first screen.
-    figures: figures::Shared,
-    statistics: statistics::Shared,
-    hours: statistics::Hours,
-    tail: Tail,
+    figures: SummaryCache<Figures>,
+    statistics: statistics::Counted,
 }
 
 impl Page {
-    fn new(site: &Site, settings: &WebSettings, ending: watch::Receiver<bool>) -> io::Result<Self> {
+    fn new(site: &Site, settings: &WebSettings) -> io::Result<Self> {
         let ledger = LedgerThreads::start(site, PATIENCE)?;
-        let tail = Tail::start(site, PATIENCE, ending)?;
         let site = Arc::new(site.clone());
         Ok(Self {
             mailboxes: MailboxWork::of(&site),
@@ -249,10 +242,8 @@ impl Page {
             trusted: settings.trusted.clone().map(Arc::new),
             runs: Runs::default(),
             looks: content::Looks::default(),
-            figures: figures::Shared::default(),
-            statistics: statistics::Shared::default(),
-            hours: statistics::Hours::default(),
-            tail,
+            figures: activity::figures_cache(),
+            statistics: statistics::Counted::default(),
         })
     }
 
@@ -281,7 +272,7 @@ fn routes(page: &Page) -> Router<Page> {
     let of = |screen: Screen, methods| needs(screen.least(), methods);
     Router::new()
         .route("/", of(Screen::Activity, get(activity::show)))
-        .route("/live", of(Screen::Activity, get(live::tell)))
+        .route("/activity/new", of(Screen::Activity, get(activity::new_rows)))
         .route("/messages/{identity}", needs(WebRole::Viewer, get(message::show)))
         .route("/messages/{identity}/content", needs(WebRole::Reader, get(content::show)))
         .route("/messages/{identity}/html", needs(WebRole::Reader, get(content::html)))

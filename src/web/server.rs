@@ -40,12 +40,9 @@ pub(super) struct Place {
     pub(super) router: Router,
 }
 
-/// Serves until it is told to end, and then until the requests under way are answered. By `tell` those that would go on hear of it.
-pub(super) fn run(
-    places: Vec<Place>,
-    stop: Stop,
-    (tell, told): (watch::Sender<bool>, watch::Receiver<bool>),
-) -> io::Result<()> {
+/// Serves until it is told to end, and then until the requests under way are answered.
+pub(super) fn run(places: Vec<Place>, stop: Stop) -> io::Result<()> {
+    let (tell, told) = watch::channel(false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         while !stop.is_told() {

@@ -116,7 +116,7 @@ fn a_page_of_another_site_loads_nothing_and_a_link_from_there_is_followed() {
     let from = |site, mode, dest| [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
     for site in ["cross-site", "same-site"] {
         for (mode, dest) in [("no-cors", "image"), ("cors", "empty"), ("navigate", "iframe"), ("navigate", "object")] {
-            for path in [content.as_str(), &content.replace("/content", "/source"), "/live?after=0", "/"] {
+            for path in [content.as_str(), &content.replace("/content", "/source"), "/activity/new?after=0", "/"] {
                 let answer = asked(path, &from(site, mode, dest));
                 assert_eq!(answer.status, StatusCode::FORBIDDEN, "{site} {mode} {dest} {path}");
                 assert!(

@@ -200,19 +200,6 @@ fn messages_that_readers_do_not_take_have_so_much_memory_and_one_login_half_of_i
 }
 
 #[test]
-fn one_login_has_few_of_the_places_of_those_who_look_at_what_is_live() {
-    let place = Place::with(LETTER);
-    let [anna, bert] = ["anna", "bert"].map(|name| place.visitor_named(name, "viewer"));
-    // Since 1970 is much to look through.
-    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
-    let live = format!("/live?after={now}");
-    let held: Vec<_> = (0..32).map(|_| anna.listen(&live)).collect();
-    assert_eq!(anna.get(&live).status, StatusCode::SERVICE_UNAVAILABLE);
-    drop(bert.listen(&live));
-    drop(held);
-}
-
-#[test]
 fn a_viewer_sees_nothing_of_it_and_is_not_led_there() {
     let place = Place::with(LETTER);
     let viewer = place.visitor("viewer");

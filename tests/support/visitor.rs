@@ -3,15 +3,12 @@
 
 use super::program::{PATIENCE, wait_for};
 use axum::Router;
-use axum::body::{Body, BodyDataStream, to_bytes};
+use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use maildrop_command::site::Site;
 use maildrop_command::web::{self, WebSettings};
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
-use tokio::time::timeout;
-use tokio_stream::StreamExt;
 use tower::ServiceExt;
 
 pub const HOST: &str = "127.0.0.1:8025";
@@ -19,7 +16,6 @@ pub const HOST: &str = "127.0.0.1:8025";
 /// The page of a site.
 pub struct Page {
     router: Router,
-    ending: watch::Sender<bool>,
     runtime: Runtime,
 }
 
@@ -58,10 +54,9 @@ impl Page {
 
     /// The page of a service.
     pub fn by(site: &Site, settings: &WebSettings) -> Self {
-        let (ending, told) = watch::channel(false);
-        let router = web::router(site, settings, told, |_, _| Router::new()).unwrap();
+        let router = web::router(site, settings, |_, _| Router::new()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        Self { router, ending, runtime }
+        Self { router, runtime }
     }
 
     /// Asks; the headers that a browser would send are the caller's to name, but for Host.
@@ -88,11 +83,6 @@ impl Page {
     /// Does what is to be done by itself, for so long.
     pub fn rest(&self, span: Duration) {
         self.runtime.block_on(async { tokio::time::sleep(span).await });
-    }
-
-    /// What is told for as long as somebody listens is to end.
-    pub fn end(&self) {
-        self.ending.send(true).unwrap();
     }
 
     /// Somebody who has followed this link to log in, and has clicked.
@@ -130,13 +120,13 @@ impl Visitor<'_> {
         told
     }
 
-    /// Statistics, once all hours of the span are counted.
+    /// Statistics, once the span is counted.
     #[track_caller]
     pub fn statistics(&self, span: &str) -> Answer {
         let mut answer = self.get(&format!("/statistics{span}"));
-        wait_for("all hours are counted", PATIENCE, || {
+        wait_for("it is counted", PATIENCE, || {
             answer = self.get(&format!("/statistics{span}"));
-            !answer.shown().contains("hours are counted so far")
+            !answer.shown().contains("This is being counted")
         });
         answer
     }
@@ -178,57 +168,6 @@ impl Visitor<'_> {
         let answer = self.page.runtime.block_on(answer).unwrap();
         assert!(answer.status().is_success() || answer.headers().contains_key("retry-after"), "{answer:?}");
         (answer.status(), answer.into_body())
-    }
-}
-
-/// Server-sent events.
-pub struct Events<'a> {
-    page: &'a Page,
-    body: BodyDataStream,
-    read: String,
-    /// The id of the last one that had any.
-    pub last_id: Option<String>,
-}
-
-impl Visitor<'_> {
-    pub fn listen(&self, path: &str) -> Events<'_> {
-        self.listen_after(path, None)
-    }
-
-    /// Listens once more, after the event with this id.
-    pub fn listen_after(&self, path: &str, last: Option<&str>) -> Events<'_> {
-        let mut request = Request::get(path).header("host", HOST).header("cookie", &self.cookie);
-        if let Some(last) = last {
-            request = request.header("last-event-id", last);
-        }
-        let answer = self.page.router.clone().oneshot(request.body(Body::empty()).unwrap());
-        let answer = self.page.runtime.block_on(answer).unwrap();
-        assert_eq!(
-            (answer.status(), &answer.headers()["content-type"]),
-            (StatusCode::OK, &"text/event-stream".parse().unwrap())
-        );
-        Events { page: self.page, body: answer.into_body().into_data_stream(), read: String::new(), last_id: None }
-    }
-}
-
-impl Events<'_> {
-    /// The data of the next one; `None` where there will be none.
-    pub fn next(&mut self) -> Option<String> {
-        loop {
-            if let Some((event, rest)) = self.read.split_once("\n\n") {
-                let field = |name| event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-                let data = field("data: ");
-                self.last_id = field("id: ").or(self.last_id.take());
-                self.read = rest.to_owned();
-                if data.is_some() {
-                    return data;
-                }
-            } else {
-                let more = async { timeout(PATIENCE, self.body.next()).await };
-                let more = self.page.runtime.block_on(more).expect("an event, or the end")?;
-                self.read.push_str(std::str::from_utf8(&more.unwrap()).unwrap());
-            }
-        }
     }
 }
 

@@ -21,13 +21,6 @@ impl Histogram {
         self.greatest = self.greatest.max(value);
     }
 
-    /// Adds the values of another one.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        other.rounded.iter().for_each(|(value, count)| *self.rounded.entry(*value).or_default() += count);
-        self.count += other.count;
-        self.greatest = self.greatest.max(other.greatest);
-    }
-
     /// The value that `percent` of all values do not exceed; zero where there are none.
     pub(crate) fn percentile(&self, percent: u64) -> u64 {
         let rank = (self.count * percent).div_ceil(100);

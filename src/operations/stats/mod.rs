@@ -140,23 +140,17 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
         Since::Ago(ago) => until.saturating_sub(time_span::microseconds(ago)),
         Since::Moment(moment) => moment,
     };
-    let tally = tally(database, from, until.saturating_add(1))?;
-    Ok(tally.statistics(from, until, statistics::owed_copies(database, None)?))
-}
-
-/// Counts what began from `from` up to, not including, `until`.
-pub(crate) fn tally(database: &mut dyn Database, from: i64, until: i64) -> Result<Tally, DatabaseError> {
-    let mut counting = Counting::default();
-    statistics::each_page_of_attempts(database, from, until, |page| counting.add_page(page))?;
+    let (mut counting, end) = (Counting::default(), until.saturating_add(1));
+    statistics::each_page_of_attempts(database, from, end, |page| counting.add_page(page))?;
     let mut tally = counting.end();
-    (tally.recorded, tally.bytes) = statistics::recorded_messages(database, from, until)?;
-    Ok(tally)
+    (tally.recorded, tally.bytes) = statistics::recorded_messages(database, from, end)?;
+    Ok(tally.statistics(from, until, statistics::owed_copies(database, None)?))
 }
 
 /// What was counted of a span of time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) attempts: Attempts,
+struct Tally {
+    attempts: Attempts,
     busy: u64,
     /// By cause.
     deferred: BTreeMap<&'static str, u64>,
@@ -167,31 +161,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds what was counted of another span.
-    pub(crate) fn add(&mut self, other: &Self) {
-        let Attempts { all, delivered, deferred, refused, died, not_ended } = &mut self.attempts;
-        let of = &other.attempts;
-        for (sum, more) in [
-            (all, of.all),
-            (delivered, of.delivered),
-            (deferred, of.deferred),
-            (refused, of.refused),
-            (died, of.died),
-            (not_ended, of.not_ended),
-            (&mut self.busy, other.busy),
-            (&mut self.recorded, other.recorded),
-            (&mut self.bytes, other.bytes),
-        ] {
-            *sum += more;
-        }
-        for (sums, more) in [(&mut self.deferred, &other.deferred), (&mut self.copies, &other.copies)] {
-            more.iter().for_each(|(name, number)| *sums.entry(name).or_default() += number);
-        }
-        other.stages.iter().for_each(|(stage, took)| self.stages.entry(stage).or_default().merge(took));
-    }
-
     /// It in order, as of a span from `from` to `until`, both included.
-    pub(crate) fn statistics(self, from: i64, until: i64, copies_owed_now: u64) -> Statistics {
+    fn statistics(self, from: i64, until: i64, copies_owed_now: u64) -> Statistics {
         let Self { mut attempts, busy, deferred, copies, stages, recorded, bytes } = self;
         attempts.deferred = busy + deferred.values().sum::<u64>();
         let share = |part| if attempts.all == 0 { 0.0 } else { part as f64 / attempts.all as f64 };
@@ -308,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_that_were_counted_one_by_one_are_together_what_they_are_in_one() {
+    fn an_attempt_counts_once_by_the_copy_that_decides_how_it_ended() {
         let tried = [
             (1, Role::Recipient, Some(Outcome::Appended), r#"{"connect":4.5,"append":2.25}"#),
             (1, Role::Sender, Some(Outcome::Owed), r#"{"connect":4.5,"append":2.25}"#),
@@ -319,15 +290,8 @@ mod tests {
             (6, Role::Recipient, None, "{}"),
             (7, Role::Recipient, Some(Outcome::AlreadyThere), r#"{"connect":7}"#),
         ];
-        let messages = |tally: Tally, recorded| Tally { recorded, bytes: recorded * 1000, ..tally };
-        let all = messages(counted(&tried), 5).statistics(1, 2, 3);
-        assert_eq!((all.attempts.all, all.attempts.deferred, all.lock.busy), (7, 2, 1));
-        for at in [0, 2, 3, 5, 8] {
-            let (one, other) = tried.split_at(at);
-            let mut sum = Tally::default();
-            sum.add(&messages(counted(other), 3));
-            sum.add(&messages(counted(one), 2));
-            assert_eq!(sum.statistics(1, 2, 3), all, "parted at {at}");
-        }
+        let Statistics { attempts, lock, .. } = counted(&tried).statistics(1, 2, 3);
+        let ended = Attempts { all: 7, delivered: 2, deferred: 2, refused: 1, died: 1, not_ended: 1 };
+        assert_eq!((attempts, lock.busy), (ended, 1));
     }
 }

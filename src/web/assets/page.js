@@ -14,34 +14,36 @@ follow();
 addEventListener("hashchange", follow);
 
 // What is live changes by itself while somebody looks at it and has not paused it: a part of the page is read anew every few seconds
-// (data-refresh); of a list the server tells which rows are new (data-newer), and they are counted, and not put in, so that nothing
-// moves under the reader. What the page says of that (data-said) is true at each moment.
+// (data-refresh); of a list the new rows are asked for (data-newer, each data-poll seconds), and they are counted, and not put in, so
+// that nothing moves under the reader. What the page says of that (data-said) is true at each moment.
 const live = document.querySelector("[data-refresh]");
 const news = document.querySelector("[data-newer]");
 const said = document.querySelector("[data-said]");
 const usual = said?.textContent;
 const say = (words) => { if (said && said.textContent !== words) said.textContent = words; };
-const lost = () => say("The connection is lost, so nothing new is shown here. It is tried again; if that lasts, load the page anew. ");
 let paused = false;
 
+const read = async (path) => {
+  const answer = await fetch(path, { credentials: "same-origin", redirect: "error" });
+  if (!answer.ok) throw answer;
+  return answer;
+};
 const refresh = async () => {
   if (live.contains(document.activeElement)) return;
-  try {
-    const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error" });
-    if (!answer.ok) throw answer;
-    const read = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-refresh]");
-    if (!paused) say(usual);
-    // It has ended, and will not change any more.
-    if (!read) location.reload();
-    else if (read.textContent !== live.textContent) live.replaceChildren(...read.childNodes);
-  } catch {
-    if (!paused) lost();
-  }
+  const answer = await read(location.href);
+  const part = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-refresh]");
+  // It has ended, and will not change any more; or it is to be read as often as the new page says.
+  if (part?.dataset.refresh !== live.dataset.refresh) location.reload();
+  else if (part.textContent !== live.textContent) live.replaceChildren(...part.childNodes);
 };
 const shown = new Set([...document.querySelectorAll("tbody tr")].map((row) => row.id));
 const fresh = new Set();
-const count = (ids) => {
-  for (const id of ids) if (!shown.has(id)) fresh.add(id);
+const count = async () => {
+  const { rows, after } = await (await read(news.dataset.newer)).json();
+  const next = new URL(news.dataset.newer, location.href);
+  next.searchParams.set("after", after);
+  news.dataset.newer = next.pathname + next.search;
+  for (const row of rows) if (!shown.has(row)) fresh.add(row);
   if (!fresh.size) return;
   const link = document.createElement("a");
   link.href = location.href;
@@ -52,36 +54,27 @@ const count = (ids) => {
 if (live || news) {
   const pause = document.createElement("button");
   pause.type = "button";
+  const every = Number(live ? live.dataset.refresh : news.dataset.poll) * 1000;
   let timer;
-  let source;
-  let failed = 0;
-  const listen = () => {
-    source = new EventSource(news.dataset.newer);
-    source.onmessage = (event) => {
-      failed = 0;
-      say(usual);
-      count(JSON.parse(event.data));
-    };
-    // Where it was only cut off, as each few minutes, the browser connects anew by itself. An answer that tells nothing ends it for good:
-    // a proxy's, while the server begins anew, or that for logging in. What is missed meanwhile is told to whoever connects.
-    source.onerror = () => {
-      failed += 1;
-      const ended = source.readyState === EventSource.CLOSED;
-      if (ended || failed > 1) lost();
-      if (ended) timer = setTimeout(listen, Math.min(2 ** failed, 60) * 1000);
-    };
+  let asking = false;
+  const turn = async () => {
+    if (asking) return;
+    asking = true;
+    try {
+      await (live ? refresh() : count());
+      if (!paused) say(usual);
+    } catch {
+      if (!paused) say("The connection is lost, so nothing new is shown here. It is tried again; if that lasts, load the page anew. ");
+    } finally {
+      asking = false;
+    }
   };
   // Begins, or ends: what nobody looks at costs nothing.
   const look = () => {
-    const looked = !paused && !document.hidden;
     pause.textContent = paused ? "Go on" : "Pause";
     clearInterval(timer);
-    clearTimeout(timer);
-    source?.close();
-    failed = 0;
     say(paused ? "It is paused. " : usual);
-    if (looked && live) timer = setInterval(refresh, Number(live.dataset.refresh) * 1000);
-    if (looked && news) listen();
+    if (!paused && !document.hidden) timer = setInterval(turn, every);
   };
   pause.addEventListener("click", () => { paused = !paused; look(); });
   document.addEventListener("visibilitychange", look);

@@ -1,13 +1,12 @@
 //! The page, on each engine, by a role that has the rights of `grants-web.sql` and no others: what it shows is what `trace` and `stats`
 //! tell.
 
-use crate::support::counting_proxy::CountingProxy;
 use crate::support::database::{Connection, Engine};
-use crate::support::past::{Made, long_queue_id, now, uuid};
+use crate::support::past::{Made, long_queue_id, now};
 use crate::support::program::{program, wait_until};
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
-use crate::support::visitor::{Events, Page, rows, text};
+use crate::support::visitor::{Page, rows, text};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::config::Config;
 use maildrop_command::lock::LockName;
@@ -17,17 +16,17 @@ use maildrop_command::web::WebSettings;
 use mysql::prelude::Queryable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 on_each_engine!(
     each_screen_is_shown_with_the_pages_own_rights,
     who_had_the_lock_that_another_gave_up_on_is_named_afterwards,
-    statistics_add_up_the_hours_that_are_over_and_the_one_that_runs,
+    statistics_count_an_hour_a_day_and_a_week,
     an_attempt_of_a_host_whose_clock_is_wrong_stands_where_it_belongs,
     a_queue_id_is_found_whatever_its_hosts_clock_says,
     a_search_that_the_server_ends_says_how_far_it_looked,
     who_pages_through_what_a_busy_sender_has_sent_sees_each_attempt_once,
-    twenty_who_look_at_what_is_live_cost_one_round_trip_each_time,
+    what_is_new_in_a_list_is_read_without_what_is_old,
     who_is_logged_in_is_kept_in_the_database_as_digests_only,
     a_session_that_the_server_has_ended_is_opened_anew
 );
@@ -186,7 +185,7 @@ fn made(number: u64, minutes_ago: u64) -> Made<'static> {
     Made { number, role: "recipient", began, outcome: Some("appended"), stages: r#"{"append": 2.5}"# }
 }
 
-fn statistics_add_up_the_hours_that_are_over_and_the_one_that_runs(engine: Engine) {
+fn statistics_count_an_hour_a_day_and_a_week(engine: Engine) {
     let mut scene = Scene::empty(engine);
     let (site, link) = page_of(&mut scene);
     let hours = [2, 5, 23, 27, 24 * 6, 24 * 8];
@@ -341,54 +340,25 @@ fn who_pages_through_what_a_busy_sender_has_sent_sees_each_attempt_once(engine: 
     }
 }
 
-fn twenty_who_look_at_what_is_live_cost_one_round_trip_each_time(engine: Engine) {
+/// Each answer says from when the next request is to ask: a few seconds before it, for what commits late.
+fn what_is_new_in_a_list_is_read_without_what_is_old(engine: Engine) {
     let mut scene = Scene::empty(engine);
-    let (host, port) = scene.settings.database.clone();
-    let proxy = CountingProxy::before(&host, port);
-    let (direct, link) = page_of(&mut scene);
-    drop(direct);
-    scene.configure(|settings| settings.database = ("127.0.0.1".into(), proxy.port));
-    let site = Site::without_mailboxes(configuration(&scene, format!("{}_w", scene.run))).unwrap();
+    let (site, link) = page_of(&mut scene);
+    scene.add_attempts(&[made(1, 10), Made { outcome: Some("deferred: x"), ..made(2, 1) }, made(3, 1)]);
     let page = Page::of(&site);
     let anna = page.log_in(&link);
-    scene.add_attempts(&[made(1, 1)]);
-    let list = anna.get("/").shown().to_owned();
-    let path = list.split("data-newer=\"").nth(1).unwrap().split('"').next().unwrap().replace("&amp;", "&");
-    let mut viewers: Vec<_> = (0..20).map(|_| anna.listen(&path)).collect();
-    let deliver = |scene: &mut Scene, viewers: &mut Vec<Events<'_>>, number: u64| {
-        let made = Made { began: now(), ..made(number, 0) };
-        let attempt = uuid(made.began, number).simple().to_string();
-        scene.add_attempts(&[made]);
-        for viewer in viewers {
-            while !viewer.next().expect("what is new").contains(&attempt) {}
-        }
-        attempt
+    let new_rows = |path: &str| {
+        let answer: serde_json::Value = serde_json::from_str(anna.get(path).shown()).unwrap();
+        (answer["rows"].as_array().unwrap().len(), answer["after"].as_u64().unwrap())
     };
-    let mut newest = deliver(&mut scene, &mut viewers, 2);
-    // From here on nobody asks for a page: it is the tail alone that asks for what was tried.
-    proxy.said();
-    for number in 3..6 {
-        newest = deliver(&mut scene, &mut viewers, number);
+    for (number, list, old, new) in [(4, "/activity/new?", 2, 1), (5, "/activity/new?state=deferred&", 1, 0)] {
+        let began = now();
+        let (rows, after) = new_rows(&format!("{list}after={}", began - 5 * 60_000_000));
+        assert_eq!(rows, old, "{list}");
+        assert!((began - 16_000_000..=now()).contains(&after), "{list}: {after}, {began}");
+        scene.add_attempts(&[Made { began: now(), ..made(number, 0) }]);
+        assert_eq!(new_rows(&format!("{list}after={after}")).0, new, "{list}");
     }
-    let (tail, proof) = ("ORDER BY a.started_at DESC LIMIT 500", ["pg_advisory_unlock_all", "RELEASE_ALL_LOCKS"]);
-    let tail = tail.replace("started_at DESC", "started_at DESC, a.attempt DESC, a.copy_key DESC");
-    let said = proxy.said();
-    let asked: Vec<_> = said.iter().filter(|said| said.times(&tail) > 0).collect();
-    let [said] = asked.as_slice() else { panic!("{} sessions ask what is new", asked.len()) };
-    let proven: usize = proof.iter().map(|proof| said.times(proof)).sum();
-    let times = said.times(&tail);
-    // Each of them was told by another answer. Once a minute the session is proven to be sound.
-    assert!(times >= 3 && proven <= 1, "{times}, {proven}");
-    assert_eq!(said.round_trips, times + proven, "{}", String::from_utf8_lossy(&said.words));
-    // Who was cut off, and comes back, is told from what was read: nobody else asks what was tried. For five seconds that is kept.
-    let cut_off = Instant::now();
-    drop(viewers);
-    for _ in 0..20 {
-        assert!(anna.listen(&path).next().expect("what was missed").contains(&newest));
-    }
-    // (The figures beside them are counted by other sessions, and other words.)
-    let asked = proxy.said().iter().filter(|said| said.times("ORDER BY a.started_at DESC, a.attempt DESC") > 0).count();
-    assert!(asked <= 1 || cut_off.elapsed() > Duration::from_secs(5), "{asked} sessions ask what was tried");
 }
 
 /// Of two days, with half a day since the last of them.

@@ -1,77 +1,46 @@
 //! Statistics: how deliveries went in an hour, a day, a week. Each plot has a table under it that says the same.
 
-mod hours;
-
-pub(super) use hours::Hours;
-
 use super::layout::{self, Screen, milliseconds, number};
-use super::{Page, failed, guard};
+use super::summary_cache::{Summary, SummaryCache};
+use super::{Page, guard};
 use crate::base::timestamp::told;
 use crate::ledger::web_sessions::WebSession;
-use crate::ledger::{statistics, time_span};
-use crate::ledger_threads::Unanswered;
-use crate::operations::stats::{Stage, Statistics, tally};
+use crate::operations::stats::{Since, Stage, Statistics, count};
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
-use hours::{HOUR, Sum};
 use maud::{Markup, html};
 use serde::Deserialize;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use tracing::warn;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
 
-/// The spans that can be asked for: how the address says it, in words, and how many hours that are over belong to it besides the one
-/// that runs; none for the last sixty minutes.
-const SPANS: [(&str, &str, i64); 3] = [("1h", "1 hour", 0), ("1d", "1 day", 24), ("7d", "7 days", 7 * 24)];
-/// How long it may take to count an hour.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a request waits for hours that are being counted: a small ledger is counted by then.
-const WAIT: Duration = Duration::from_millis(250);
-/// For how long what was counted is shown again: at least this, and [`SHARE`] times as long as it took.
+/// The spans that can be asked for: how the address says it, and in words.
+const SPANS: [(&str, &str, Duration); 3] = [
+    ("1h", "1 hour", Duration::from_hours(1)),
+    ("1d", "1 day", Duration::from_hours(24)),
+    ("7d", "7 days", Duration::from_hours(7 * 24)),
+];
+/// How long it may take to count a span: what takes longer is for the command line.
+const PATIENCE: Duration = Duration::from_mins(5);
+/// How long a request waits for it: a small ledger is counted by then.
+const WAIT: Duration = Duration::from_secs(2);
+/// For how long what was counted is shown again, at least.
 const HOLD: Duration = Duration::from_mins(1);
-const SHARE: u32 = 20;
-/// The same, while hours are missing.
-const HOLD_OF_SOME: Duration = Duration::from_secs(2);
-/// After so many seconds the browser reads it anew, while hours are missing and otherwise.
+/// After so many seconds the browser reads it anew, while it is being counted and otherwise.
 const REFRESH: [u32; 2] = [3, 60];
 
 /// What was counted, for all who look.
-#[derive(Clone, Default)]
-pub(super) struct Shared {
-    spans: Arc<Mutex<[Option<Shown>; SPANS.len()]>>,
-    /// Who counts does so alone: the others find what was counted.
-    turn: Arc<tokio::sync::Mutex<()>>,
-}
-
-/// What is shown of a span.
 #[derive(Clone)]
-struct Shown {
-    statistics: Arc<Statistics>,
-    /// How many of the hours that are over are in it.
-    hours: i64,
-    /// Whether the hour that runs is in it.
-    runs: bool,
-    until: Instant,
+pub(super) struct Counted {
+    spans: [SummaryCache<Arc<Statistics>>; SPANS.len()],
+    /// One span is counted at a time, so that no more than one of the ledger's threads does that.
+    turn: Arc<Mutex<()>>,
 }
 
-impl Shown {
-    fn is_all(&self, hours: i64) -> bool {
-        self.hours == hours && self.runs
-    }
-}
-
-impl Shared {
-    fn of(&self, at: usize) -> Option<Shown> {
-        let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
-        spans.get(at)?.clone().filter(|shown| Instant::now() < shown.until)
-    }
-
-    fn keep(&self, at: usize, shown: Shown) {
-        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = spans.get_mut(at) {
-            *place = Some(shown);
-        }
+impl Default for Counted {
+    fn default() -> Self {
+        Self { spans: SPANS.map(|_| SummaryCache::new(HOLD, WAIT)), turn: Arc::default() }
     }
 }
 
@@ -86,80 +55,39 @@ pub(super) async fn show(
     Extension(viewer): Extension<WebSession>,
     Query(asked): Query<Asked>,
 ) -> Response {
-    let at = if asked.span.is_empty() { Some(0) } else { SPANS.iter().position(|(name, ..)| *name == asked.span) };
-    let Some((at, (name, _, hours))) = at.and_then(|at| Some((at, SPANS.get(at).copied()?))) else {
+    let asked = if asked.span.is_empty() { SPANS[0].0 } else { &asked.span };
+    let mut spans = SPANS.iter().zip(&page.statistics.spans);
+    let Some(((name, _, span), cache)) = spans.find(|((name, ..), _)| *name == asked) else {
         return guard::nothing_here().await;
     };
-    let shown = match page.shown(at, hours).await {
-        Ok(shown) => shown,
-        Err(problem) => return failed(&problem, Some(&viewer)),
-    };
-    let refresh = if shown.is_all(hours) { REFRESH[1] } else { REFRESH[0] };
-    let main = html! {
+    let (ledger, turn, since) = (page.ledger.clone(), Arc::clone(&page.statistics.turn), Since::Ago(*span));
+    let summary = cache.get(async move {
+        let _turn = turn.lock().await;
+        ledger.ask_long(PATIENCE, move |database| Ok(Arc::new(count(database, since)?))).await
+    });
+    let summary = summary.await;
+    let refresh = REFRESH[usize::from(!matches!(summary, Summary::UnderWay))];
+    let shown = html! {
         nav .tabs aria-label="Span" {
             ul {
-                @for (index, (name, words, _)) in SPANS.iter().enumerate() {
-                    li { a href={ "/statistics?span=" (name) } aria-current=[(index == at).then_some("true")] { (words) } }
+                @for (other, words, _) in &SPANS {
+                    li { a href={ "/statistics?span=" (other) } aria-current=[(other == name).then_some("true")] { (words) } }
                 }
             }
         }
         p #live { span data-said role="status" { "It is counted anew each minute. " } a href={ "/statistics?span=" (name) } { "Look again" } }
         div data-refresh=(refresh) {
-            @if shown.hours < hours {
-                p role="status" { (shown.hours) " of " (hours) " hours are counted so far, from the newest on: these are shown. The others are being counted; look again soon." }
+            @match &summary {
+                Summary::Counted(statistics) => (main(statistics)),
+                Summary::UnderWay => p role="status" { "This is being counted. Look again soon." },
+                Summary::Failed(why) => {
+                    p .bad role="alert" { "It could not be counted: " (why) "." }
+                    p { "The command line has more time: " code { "maildrop_command stats --since " (name) } }
+                },
             }
-            @if !shown.runs {
-                p role="status" { "The hour that runs could not be counted in time, and is not shown." }
-            }
-            (main(&shown.statistics))
         }
     };
-    layout::page("Statistics", Some(Screen::Statistics), Some(&viewer), &main).into_response()
-}
-
-impl Page {
-    async fn shown(&self, at: usize, hours: i64) -> Result<Shown, Unanswered> {
-        let kept = &self.statistics;
-        if let Some(shown) = kept.of(at) {
-            return Ok(shown);
-        }
-        let _turn = kept.turn.lock().await;
-        if let Some(shown) = kept.of(at) {
-            return Ok(shown);
-        }
-        let began = Instant::now();
-        let shown = self.count(hours).await?;
-        let hold = if shown.is_all(hours) { HOLD.max(began.elapsed().saturating_mul(SHARE)) } else { HOLD_OF_SOME };
-        kept.keep(at, Shown { until: Instant::now() + hold, ..shown.clone() });
-        Ok(shown)
-    }
-
-    /// Counts the hour that runs, and adds the hours before it that are counted already; or counts the last sixty minutes.
-    async fn count(&self, hours: i64) -> Result<Shown, Unanswered> {
-        let asked =
-            self.ledger.ask(|database| Ok((time_span::now(database)?, statistics::owed_copies(database, None)?)));
-        let (now, owed) = asked.await?;
-        let newest = self.hours.newest(now);
-        let (begin, until) = if hours == 0 { (now - HOUR, now + 1) } else { ((newest + 1) * HOUR, now + 1) };
-        let runs = self.ledger.ask_long(PATIENCE, move |database| tally(database, begin, until));
-        let (runs, ()) = tokio::join!(runs, self.hours.wait(newest, hours, WAIT));
-        let mut sum = self.hours.sum(newest, hours);
-        let counted = match runs {
-            Ok(tally) => {
-                sum.tally.add(&tally);
-                true
-            }
-            Err(problem) if sum.hours > 0 => {
-                warn!(%problem, "the hour that runs cannot be counted for the page's statistics");
-                false
-            }
-            Err(problem) => return Err(problem),
-        };
-        let Sum { tally, hours } = sum;
-        let until = if counted { now } else { begin };
-        let statistics = Arc::new(tally.statistics(begin - hours * HOUR, until, owed));
-        Ok(Shown { statistics, hours, runs: counted, until: Instant::now() })
-    }
+    layout::page("Statistics", Some(Screen::Statistics), Some(&viewer), &shown).into_response()
 }
 
 /// A line of a plot, and of the table under it.

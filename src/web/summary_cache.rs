@@ -1,0 +1,143 @@
+//! Figures that take long to count: counted once for all who look, and only while somebody does.
+
+use crate::ledger_threads::Unanswered;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::warn;
+
+/// A summary is kept for at least this many times as long as it took to count, so that counting is a small part of the database's work.
+const SHARE: u32 = 20;
+/// For so long after that it is still shown while it is counted anew.
+const STILL_SHOWN: Duration = Duration::from_mins(1);
+
+pub(super) struct SummaryCache<T>(Arc<Inner<T>>);
+
+struct Inner<T> {
+    /// How long a summary is kept at least.
+    hold: Duration,
+    /// How long a request waits for a count.
+    wait: Duration,
+    state: Mutex<State<T>>,
+    /// Signals that a count has ended.
+    ended: watch::Sender<()>,
+}
+
+struct State<T> {
+    last: Option<Last<T>>,
+    under_way: bool,
+}
+
+struct Last<T> {
+    summary: Summary<T>,
+    at: Instant,
+    hold: Duration,
+}
+
+#[derive(Clone)]
+pub(super) enum Summary<T> {
+    Counted(T),
+    UnderWay,
+    /// It is not tried again until this has been kept as long as a summary would be.
+    Failed(String),
+}
+
+impl<T> Clone for SummaryCache<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Clone + Send + 'static> SummaryCache<T> {
+    pub(super) fn new(hold: Duration, wait: Duration) -> Self {
+        let state = Mutex::new(State { last: None, under_way: false });
+        Self(Arc::new(Inner { hold, wait, state, ended: watch::Sender::default() }))
+    }
+
+    /// The last summary, if it is not too old; else what `count` comes to, which goes on if nobody waits for it any more.
+    pub(super) async fn get(&self, count: impl Future<Output = Result<T, Unanswered>> + Send + 'static) -> Summary<T> {
+        let mut ended = self.0.ended.subscribe();
+        {
+            let mut state = self.state();
+            if let Some(fresh) = state.no_older_than(Duration::ZERO) {
+                return fresh;
+            }
+            if !std::mem::replace(&mut state.under_way, true) {
+                tokio::spawn(self.clone().count(count));
+            }
+            if let Some(counted @ Summary::Counted(_)) = state.no_older_than(STILL_SHOWN) {
+                return counted;
+            }
+        }
+        // Whether it ended in time shows in what is there then.
+        let _ = timeout(self.0.wait, ended.changed()).await;
+        self.state().no_older_than(Duration::ZERO).unwrap_or(Summary::UnderWay)
+    }
+
+    async fn count(self, count: impl Future<Output = Result<T, Unanswered>>) {
+        let began = Instant::now();
+        let summary = match count.await {
+            Ok(counted) => Summary::Counted(counted),
+            Err(problem) => {
+                warn!(%problem, "figures of the web UI cannot be counted");
+                Summary::Failed(problem.to_string())
+            }
+        };
+        let hold = self.0.hold.max(began.elapsed().saturating_mul(SHARE));
+        *self.state() = State { last: Some(Last { summary, at: Instant::now(), hold }), under_way: false };
+        self.0.ended.send_replace(());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> State<T> {
+    /// The last summary, up to so long after it was to be counted anew.
+    fn no_older_than(&self, beyond: Duration) -> Option<Summary<T>> {
+        let last = self.last.as_ref().filter(|last| last.at.elapsed() < last.hold.saturating_add(beyond));
+        last.map(|last| last.summary.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const NEVER: Duration = Duration::from_hours(1);
+
+    #[tokio::test]
+    async fn who_looks_at_once_shares_one_count_and_who_looks_later_finds_it() {
+        let (cache, counts) = (SummaryCache::new(NEVER, NEVER), Arc::new(AtomicUsize::new(0)));
+        let look = || {
+            let counts = Arc::clone(&counts);
+            cache.get(async move { Ok(counts.fetch_add(1, Ordering::SeqCst)) })
+        };
+        let (one, other) = tokio::join!(look(), look());
+        for summary in [one, other, look().await] {
+            assert!(matches!(summary, Summary::Counted(0)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_does_not_wait_for_a_long_count_which_goes_on() {
+        let cache = SummaryCache::new(NEVER, Duration::from_millis(1));
+        let (end, ended) = tokio::sync::oneshot::channel();
+        assert!(matches!(cache.get(async { Ok(ended.await.is_ok()) }).await, Summary::UnderWay));
+        end.send(()).unwrap();
+        while !matches!(cache.get(async { Ok(false) }).await, Summary::Counted(true)) {}
+    }
+
+    #[tokio::test]
+    async fn a_count_that_fails_is_not_tried_again_at_once() {
+        let cache = SummaryCache::new(NEVER, NEVER);
+        for _ in 0..2 {
+            let summary = cache.get(async { Err::<(), _>(Unanswered::TooLate) }).await;
+            assert!(matches!(summary, Summary::Failed(why) if why == Unanswered::TooLate.to_string()));
+        }
+        assert!(matches!(cache.get(async { Ok(()) }).await, Summary::Failed(_)));
+    }
+}
