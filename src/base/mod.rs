@@ -5,6 +5,7 @@ pub(crate) mod confinement;
 pub(crate) mod core_dumps;
 pub mod deadline;
 pub mod endpoint;
+pub(crate) mod exposition;
 pub(crate) mod files;
 pub mod hex;
 pub(crate) mod http_connections;

@@ -1,15 +1,15 @@
-//! The figures for Prometheus: the text format (<https://prometheus.io/docs/instrumenting/exposition_formats/>), with names as
-//! promtool's linter wants them: base units, no `_total` and no `quantile` on a gauge.
+//! The figures for Prometheus, with names as promtool's linter wants them: base units, no `_total` and no `quantile` on a gauge.
 
+use crate::base::exposition::{Exposition, Kind, Labels};
 use crate::base::timestamp::span;
-use crate::operations::stats::{BUSY, Statistics};
-use std::fmt::Write as _;
+use crate::operations::stats::{BUSY, Percentiles, Statistics};
 use std::time::Duration;
 
 /// What was counted since `ago`, which is the label `window`.
 pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     let Statistics { attempts, deferrals, copies, messages, lock, stages, .. } = counted;
-    let mut text = Exposition { text: String::new(), window: span(ago).replace(' ', "") };
+    let window = span(ago).replace(' ', "");
+    let mut text = Sheet { text: Exposition::default(), window: Some(&window) };
 
     let endings = [
         ("delivered", attempts.delivered),
@@ -33,13 +33,10 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     let bytes = messages.bytes as f64;
     text.single("maildrop_messages_bytes", "Size of the messages first recorded within the window.", bytes);
     let name = "maildrop_stage_duration_seconds";
-    text.family(name, "How long a stage took at most in this percentage of the attempts within the window.");
+    let help = "How long a stage took at most in this percentage of the attempts within the window.";
+    text.text.family(name, Kind::Gauge, help);
     for stage in stages {
-        for (percent, span) in
-            [("50", stage.took.p50), ("90", stage.took.p90), ("99", stage.took.p99), ("100", stage.took.max)]
-        {
-            text.sample(name, &[("stage", stage.stage), ("percentile", percent)], span.as_secs_f64());
-        }
+        text.percentiles(name, &[("stage", stage.stage)], &stage.took);
     }
     if let Some(telling) = &counted.telling {
         let help = "Tries at telling what happened within the window, by class of answer; none: no answer.";
@@ -48,18 +45,13 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
         let first = &telling.first_try;
         if first.notifications > 0 {
             let name = "maildrop_notification_first_try_seconds";
-            text.family(
-                name,
-                "How long after its commit what happened was tried to be told first, in this percentage at most.",
-            );
-            for (percent, span) in
-                [("50", first.took.p50), ("90", first.took.p90), ("99", first.took.p99), ("100", first.took.max)]
-            {
-                text.sample(name, &[("percentile", percent)], span.as_secs_f64());
-            }
+            let help =
+                "How long after its commit what happened was tried to be told first, in this percentage at most.";
+            text.text.family(name, Kind::Gauge, help);
+            text.percentiles(name, &[], &first.took);
         }
     }
-    text.window.clear();
+    text.window = None;
     let owed = counted.copies_owed_now as f64;
     text.single("maildrop_owed_copies", "Copies that are owed now, whenever that began.", owed);
     if let Some(now) = &counted.notifications {
@@ -83,59 +75,39 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
             text.single(name, help, value);
         }
     }
-    text.text
+    text.text.into_text()
 }
 
-struct Exposition {
-    text: String,
-    /// The label `window` of each sample; none if empty.
-    window: String,
+/// All of them are gauges.
+struct Sheet<'a> {
+    text: Exposition,
+    /// The label `window` of each sample, where there is one.
+    window: Option<&'a str>,
 }
 
-impl Exposition {
-    /// The lines before the samples of one name. All of them are gauges.
-    fn family(&mut self, name: &str, help: &str) {
-        // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} gauge");
-    }
-
+impl Sheet<'_> {
     fn single(&mut self, name: &str, help: &str, value: f64) {
-        self.family(name, help);
+        self.text.family(name, Kind::Gauge, help);
         self.sample(name, &[], value);
     }
 
     /// A family with one label.
     fn counts<'a>(&mut self, name: &str, help: &str, label: &str, counts: impl IntoIterator<Item = (&'a str, u64)>) {
-        self.family(name, help);
+        self.text.family(name, Kind::Gauge, help);
         for (value, number) in counts {
             self.sample(name, &[(label, value)], number as f64);
         }
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let window = (!self.window.is_empty()).then_some(("window", self.window.as_str()));
-        let labels = labels.iter().copied().chain(window);
-        let labels: Vec<String> = labels.map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.text, "{name}{labels} {value}");
+    fn percentiles(&mut self, name: &str, labels: &Labels<'_>, took: &Percentiles) {
+        for (percent, span) in [("50", took.p50), ("90", took.p90), ("99", took.p99), ("100", took.max)] {
+            self.sample(name, &[labels, &[("percentile", percent)]].concat(), span.as_secs_f64());
+        }
     }
-}
 
-/// A label's value: backslash, quote and line feed are escaped.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_labels_value_cannot_end_its_line() {
-        let mut text = Exposition { text: String::new(), window: "1h".into() };
-        text.sample("a", &[("b", "x\"\\\n")], 0.5);
-        text.window.clear();
-        text.sample("a", &[], 3.0);
-        assert_eq!(text.text, "a{b=\"x\\\"\\\\\\n\",window=\"1h\"} 0.5\na 3\n");
+    fn sample(&mut self, name: &str, labels: &Labels<'_>, value: f64) {
+        let window = self.window.map(|window| ("window", window));
+        let labels: Vec<_> = labels.iter().copied().chain(window).collect();
+        self.text.sample(name, &labels, value);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Sources;
 use super::files::Files;
-use super::metrics::{self, Figures};
+use super::metrics::Figures;
 use crate::handover::control::{State, Status};
 use crate::serve::broker::sockets::Report;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -15,8 +15,6 @@ use tokio::time::timeout;
 const BROKER: Duration = Duration::from_secs(5);
 
 const TEXT: &str = "text/plain; charset=utf-8";
-/// <https://prometheus.io/docs/specs/om/open_metrics_spec/#overall-structure>
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// <https://prometheus.io/docs/instrumenting/exposition_formats/>
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -31,15 +29,15 @@ impl Answers {
         Self { sources, files }
     }
 
-    /// The answer to a request for `path` by somebody who takes these kinds of text.
-    pub(super) async fn to(&self, method: &Method, path: &str, accepted: &str) -> Response<String> {
+    /// The answer to a request for `path`.
+    pub(super) async fn to(&self, method: &Method, path: &str) -> Response<String> {
         if ![Method::GET, Method::HEAD].contains(method) {
             let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here".into());
             answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return answer;
         }
         match path {
-            "/metrics" => self.metrics(accepted).await,
+            "/metrics" => self.metrics().await,
             "/healthz" => match self.report().await {
                 Some(_) => text(StatusCode::OK, "alive".into()),
                 None => text(StatusCode::SERVICE_UNAVAILABLE, NO_BROKER.into()),
@@ -57,7 +55,7 @@ impl Answers {
         }
     }
 
-    async fn metrics(&self, accepted: &str) -> Response<String> {
+    async fn metrics(&self) -> Response<String> {
         let Some(report) = self.report().await else {
             return text(StatusCode::SERVICE_UNAVAILABLE, NO_BROKER.into());
         };
@@ -65,12 +63,7 @@ impl Answers {
         let files = self.files.looked_at(service.as_ref()).await;
         let lmtp = self.sources.tally.counted();
         let figures = Figures { report, lmtp, max_connections: self.sources.max_connections, service, files };
-        let Ok(open) = figures.text() else {
-            return text(StatusCode::INTERNAL_SERVER_ERROR, "the figures cannot be written".into());
-        };
-        let wants_open = accepted.contains("application/openmetrics-text");
-        let (kind, body) = if wants_open { (OPENMETRICS, open) } else { (PROMETHEUS, metrics::as_before(&open)) };
-        of_kind(StatusCode::OK, kind, body)
+        of_kind(StatusCode::OK, PROMETHEUS, figures.text())
     }
 
     /// How the broker stands. `None`: its loop does not turn.

@@ -1,24 +1,16 @@
 //! The figures for Prometheus, by the names that they have everywhere: base units, `_total` on what only grows
-//! (<https://prometheus.io/docs/practices/naming/>). OpenTelemetry has dots, and neither unit nor `_total` in a name: its own rules for
-//! Prometheus make names like these of that (`maildropd.reply.duration`, in s: `maildropd_reply_duration_seconds`). All begin with
-//! `maildropd_`; what `maildrop_command stats` prints, of all hosts and out of the ledger, begins with `maildrop_`.
+//! (<https://prometheus.io/docs/practices/naming/>). All begin with `maildropd_`; what `maildrop_command stats` prints, of all hosts and out of the ledger, begins with `maildrop_`.
 //!
 //! Labels have few values: no address, no queue id, nothing that a client chooses.
 
 use super::files::Seen;
+use crate::base::exposition::{Exposition, Kind};
 use crate::base::timestamp::{now, read_exact};
 use crate::handover::control::{Ends, Process, Role, State, Status};
 use crate::serve::broker::sockets::Report;
 use crate::serve::counted::{ENDS_MS, Spans, Traffic, Via};
 use crate::serve::lmtp::Counted;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
-use std::fmt::{self, Write as _};
+use std::fmt::Display;
 use std::iter::once;
 
 /// All that there is to show, at one moment.
@@ -32,145 +24,83 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// As OpenMetrics has it.
-    pub(super) fn text(self) -> Result<String, fmt::Error> {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(self));
-        let mut text = String::new();
-        encode(&mut text, &registry)?;
-        Ok(text)
-    }
-}
-
-/// The text format that Prometheus had before OpenMetrics, for programs that know no other: there the name of a counter has its
-/// `_total` everywhere, an info is a gauge, and there are neither units nor an end.
-pub(super) fn as_before(open: &str) -> String {
-    let mut text = String::with_capacity(open.len());
-    let mut help = None;
-    for line in open.lines() {
-        match line.strip_prefix("# ").and_then(|line| line.split_once(' ')) {
-            Some(("HELP", told)) => help = told.split_once(' '),
-            Some(("TYPE", told)) => {
-                let (name, kind) = told.split_once(' ').unwrap_or((told, "untyped"));
-                let (suffix, kind) = match kind {
-                    "counter" => ("_total", kind),
-                    "info" => ("_info", "gauge"),
-                    _ => ("", kind),
-                };
-                // Writing to a String cannot fail.
-                if let Some((_, help)) = help {
-                    let _ = writeln!(text, "# HELP {name}{suffix} {help}");
-                }
-                let _ = writeln!(text, "# TYPE {name}{suffix} {kind}");
-            }
-            Some(_) => {}
-            None if line.starts_with('#') => {}
-            None => {
-                let _ = writeln!(text, "{line}");
-            }
+    pub(super) fn text(&self) -> String {
+        let mut sheet = Sheet::default();
+        let build = once((vec![("version", env!("CARGO_PKG_VERSION"))], 1.0));
+        sheet.gauges("build_info", "The program that runs.", build);
+        self.traffic(&mut sheet);
+        self.broker(&mut sheet);
+        self.lmtp(&mut sheet);
+        self.files(&mut sheet);
+        if let Some(service) = &self.service {
+            master(service, &mut sheet);
         }
-    }
-    text
-}
-
-type Labels<'a> = &'a [(&'static str, &'a str)];
-
-/// The labels of one sample.
-#[derive(Debug)]
-struct Of<'a>(Labels<'a>);
-
-impl EncodeLabelSet for Of<'_> {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        self.0.encode(encoder)
+        sheet.0.into_text()
     }
 }
+
+/// The labels of a sample.
+type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 /// Writes one family after the other.
-struct Sheet<'a>(DescriptorEncoder<'a>);
+#[derive(Default)]
+struct Sheet(Exposition);
 
-impl Sheet<'_> {
-    fn family<'a, T>(
+impl Sheet {
+    fn family<'a>(
         &mut self,
-        (name, unit, kind): (&str, Option<Unit>, MetricType),
+        name: &str,
+        kind: Kind,
         help: &str,
-        samples: impl IntoIterator<Item = (Vec<(&'static str, &'a str)>, T)>,
-        write: impl Fn(MetricEncoder<'_>, T) -> fmt::Result,
-    ) -> fmt::Result {
+        samples: impl IntoIterator<Item = (Labels<'a>, impl Display)>,
+    ) {
         let name = format!("maildropd_{name}");
-        let mut family = self.0.encode_descriptor(&name, help, unit.as_ref(), kind)?;
+        self.0.family(&name, kind, help);
         for (labels, value) in samples {
-            let labels = Of(&labels);
-            write(family.encode_family(&labels)?, value)?;
+            self.0.sample(&name, &labels, value);
         }
-        Ok(())
     }
 
     /// What only grows. `_total` comes by itself.
-    fn counters<'a>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (Vec<(&'static str, &'a str)>, u64)>,
-    ) -> fmt::Result {
-        self.family((name, None, MetricType::Counter), help, samples, |to, n| ConstCounter::new(n).encode(to))
+    fn counters<'a>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, u64)>) {
+        self.family(&format!("{name}_total"), Kind::Counter, help, samples);
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        self.counters(name, help, once((vec![], value)))
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.counters(name, help, once((vec![], value)));
     }
 
     /// What is so now.
-    fn gauges<'a>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (Vec<(&'static str, &'a str)>, f64)>,
-    ) -> fmt::Result {
-        self.family((name, None, MetricType::Gauge), help, samples, |to, n| ConstGauge::new(n).encode(to))
+    fn gauges<'a>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, f64)>) {
+        self.family(name, Kind::Gauge, help, samples);
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        self.gauges(name, help, once((vec![], value)))
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.gauges(name, help, once((vec![], value)));
     }
 
     /// How long things took. `_seconds` comes by itself.
-    fn spans<'a, 'b>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (Vec<(&'static str, &'a str)>, &'b Spans)>,
-    ) -> fmt::Result {
-        self.family((name, Some(Unit::Seconds), MetricType::Histogram), help, samples, |mut to, spans| {
-            let ends = ENDS_MS.iter().map(|end| *end as f64 / 1000.0).chain(once(f64::INFINITY));
-            let counts = spans.buckets.iter().copied().chain(once(spans.longer));
-            let buckets: Vec<(f64, u64)> = ends.zip(counts).collect();
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            to.encode_histogram::<Of<'_>>(spans.sum.as_secs_f64(), count, &buckets, None)
-        })
-    }
-}
-
-impl Collector for Figures {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut sheet = Sheet(encoder);
-        let build = vec![("version", env!("CARGO_PKG_VERSION"))];
-        sheet.family(
-            ("build", None, MetricType::Info),
-            "The program that runs.",
-            once((vec![], build)),
-            |mut to, build| to.encode_info(&Of(&build)),
-        )?;
-        self.traffic(&mut sheet)?;
-        self.broker(&mut sheet)?;
-        self.lmtp(&mut sheet)?;
-        self.files(&mut sheet)?;
-        self.service.as_ref().map_or(Ok(()), |service| master(service, &mut sheet))
+    fn spans<'a, 'b>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, &'b Spans)>) {
+        let name = format!("maildropd_{name}_seconds");
+        self.0.family(&name, Kind::Histogram, help);
+        let ends = ENDS_MS.map(|end| format!("{:?}", end as f64 / 1000.0));
+        let ends: Vec<&str> = ends.iter().map(String::as_str).chain(["+Inf"]).collect();
+        for (labels, spans) in samples {
+            let mut count = 0;
+            for (end, in_bucket) in ends.iter().zip(spans.buckets.iter().chain([&spans.longer])) {
+                count += in_bucket;
+                let labels = [&[("le", *end)], labels.as_slice()].concat();
+                self.0.sample(&format!("{name}_bucket"), &labels, count);
+            }
+            self.0.sample(&format!("{name}_sum"), &labels, spans.sum.as_secs_f64());
+            self.0.sample(&format!("{name}_count"), &labels, count);
+        }
     }
 }
 
 impl Figures {
     /// By each way in: zeros, too, so that a rate is known from the first message on.
-    fn traffic(&self, sheet: &mut Sheet<'_>) -> fmt::Result {
+    fn traffic(&self, sheet: &mut Sheet) {
         let none = Traffic::default();
         let of = |way| match way {
             Via::Lmtp => &self.lmtp.traffic,
@@ -178,27 +108,27 @@ impl Figures {
         };
         let all = || Via::ALL.map(|way| (way.as_str(), of(way))).into_iter();
         let each = |count: fn(&Traffic) -> u64| all().map(move |(way, it)| (vec![("via", way)], count(it)));
-        sheet.counters("received_messages", "Messages that came in whole, by their way in.", each(|it| it.messages))?;
+        sheet.counters("received_messages", "Messages that came in whole, by their way in.", each(|it| it.messages));
         let help = "Recipients of messages that came in whole: each is owed one reply.";
-        sheet.counters("received_recipients", help, each(|it| it.recipients))?;
-        sheet.counters("received_bytes", "Size of the messages that came in whole.", each(|it| it.bytes))?;
+        sheet.counters("received_recipients", help, each(|it| it.recipients));
+        sheet.counters("received_bytes", "Size of the messages that came in whole.", each(|it| it.bytes));
         let replies = all().flat_map(|(way, it)| {
             it.replies.iter().map(move |(code, number)| {
                 (vec![("via", way), ("outcome", outcome(code)), ("code", code.as_str())], *number)
             })
         });
         let help = "Replies, one for each recipient of each message, by way in and enhanced status code (RFC 3463).";
-        sheet.counters("replies", help, replies)?;
+        sheet.counters("replies", help, replies);
         let help = "Time from the end of a message to the replies for its recipients.";
-        sheet.spans("reply_duration", help, all().map(|(way, it)| (vec![("via", way)], &it.durations)))
+        sheet.spans("reply_duration", help, all().map(|(way, it)| (vec![("via", way)], &it.durations)));
     }
 
-    fn broker(&self, sheet: &mut Sheet<'_>) -> fmt::Result {
+    fn broker(&self, sheet: &mut Sheet) {
         let Report { standing, counters, .. } = &self.report;
         let at_worker = standing.in_work;
         let stages = [("unconfirmed", standing.held), ("waiting", standing.queued), ("at_worker", at_worker)];
         let help = "Messages that are not answered yet: their client has yet to say Go, they wait for a worker, or are at one.";
-        sheet.gauges("messages_in_hand", help, stages.map(|(stage, n)| (vec![("stage", stage)], n as f64)))?;
+        sheet.gauges("messages_in_hand", help, stages.map(|(stage, n)| (vec![("stage", stage)], n as f64)));
 
         let workers = || self.service.iter().flat_map(|it| &it.processes).filter(|it| it.role == Role::Worker);
         let throttled = workers().filter(|it| it.throttled && !it.ready).count();
@@ -211,15 +141,15 @@ impl Figures {
             ("throttled", throttled),
         ];
         let help = "Workers by what they do: starting and throttled as the master has it, the others as the broker hears them.";
-        sheet.gauges("workers", help, states.map(|(state, n)| (vec![("state", state)], n as f64)))?;
-        sheet.spans("worker_wait", "How long messages waited for a worker.", once((vec![], &counters.waits)))?;
+        sheet.gauges("workers", help, states.map(|(state, n)| (vec![("state", state)], n as f64)));
+        sheet.spans("worker_wait", "How long messages waited for a worker.", once((vec![], &counters.waits)));
         let logins = [("database", counters.logins.database), ("imap", counters.logins.imap)];
         let help = "Sessions that workers have opened, with the database and with the IMAP server.";
-        sheet.counters("opened_sessions", help, logins.map(|(server, n)| (vec![("server", server)], n)))?;
+        sheet.counters("opened_sessions", help, logins.map(|(server, n)| (vec![("server", server)], n)));
         let answers = [("wrong", counters.wrong_answers), ("late", counters.late_answers)];
         let help = "Answers of workers that were none: to another request (wrong), or to nothing that they had (late).";
-        sheet.counters("ignored_worker_answers", help, answers.map(|(why, n)| (vec![("why", why)], n)))?;
-        self.suspects(sheet)?;
+        sheet.counters("ignored_worker_answers", help, answers.map(|(why, n)| (vec![("why", why)], n)));
+        self.suspects(sheet);
         for (name, help, value) in [
             ("handed_out_messages", "Messages handed to a worker.", counters.handed_out),
             (
@@ -234,12 +164,11 @@ impl Figures {
             ("withdrawn_requests", "Requests whose client left before a worker had them.", counters.dropped),
             ("refused_requests", "Clients cut off for a request that makes no sense.", counters.refused_requests),
         ] {
-            sheet.counter(name, help, value)?;
+            sheet.counter(name, help, value);
         }
-        Ok(())
     }
 
-    fn suspects(&self, sheet: &mut Sheet<'_>) -> fmt::Result {
+    fn suspects(&self, sheet: &mut Sheet) {
         let Report { standing, counters, .. } = &self.report;
         let next_tries = [
             ("own_worker", standing.tried_alone),
@@ -248,54 +177,54 @@ impl Figures {
         let help = "Messages that have ended a worker and were not delivered since, by what their next try gets: a worker of its own, \
                     or none (set_aside: a 451 at once, but for one try an hour).";
         let next_tries = next_tries.map(|(next_try, n)| (vec![("next_try", next_try)], n as f64));
-        sheet.gauges("suspect_messages", help, next_tries)?;
+        sheet.gauges("suspect_messages", help, next_tries);
         let help = "When the oldest message that is set aside first ended a worker. Not there where there is none.";
         let oldest = standing.oldest_shunted.map(|oldest| (vec![], seconds(oldest)));
-        sheet.gauges("shunted_oldest_message_timestamp_seconds", help, oldest)?;
+        sheet.gauges("shunted_oldest_message_timestamp_seconds", help, oldest);
         let help = "Messages that were set aside, for they had ended two workers.";
-        sheet.counter("newly_shunted_messages", help, counters.set_aside)?;
+        sheet.counter("newly_shunted_messages", help, counters.set_aside);
         let help = "Tries of messages that are set aside that were answered 451 at once, without a worker.";
-        sheet.counter("refused_shunted_messages", help, counters.refused_as_set_aside)
+        sheet.counter("refused_shunted_messages", help, counters.refused_as_set_aside);
     }
 
-    fn lmtp(&self, sheet: &mut Sheet<'_>) -> fmt::Result {
+    fn lmtp(&self, sheet: &mut Sheet) {
         let Counted { open, accepted, sent_away, refused, .. } = &self.lmtp;
         let of = |socket: &'static str| vec![("socket", socket)];
         let now = SOCKETS.map(|socket| (of(socket), open.get(socket).copied().unwrap_or_default() as f64));
-        sheet.gauges("lmtp_connections", "LMTP connections that are open.", now)?;
+        sheet.gauges("lmtp_connections", "LMTP connections that are open.", now);
         let limit = SOCKETS.map(|socket| (of(socket), self.max_connections as f64));
-        sheet.gauges("lmtp_connections_limit", "How many may be open at once (serve.max_connections).", limit)?;
+        sheet.gauges("lmtp_connections_limit", "How many may be open at once (serve.max_connections).", limit);
         let so_far = SOCKETS.map(|socket| (of(socket), accepted.get(socket).copied().unwrap_or_default()));
-        sheet.counters("lmtp_accepted_connections", "LMTP connections that were accepted.", so_far)?;
+        sheet.counters("lmtp_accepted_connections", "LMTP connections that were accepted.", so_far);
         let help = "LMTP connections that were not served: who may not connect, or too many that have yet to show a certificate.";
-        sheet.counter("lmtp_refused_connections", help, *sent_away)?;
+        sheet.counter("lmtp_refused_connections", help, *sent_away);
         let refused =
             refused.iter().map(|((command, code), n)| (vec![("command", *command), ("code", code.as_str())], *n));
         let help = "LMTP commands that were refused, by enhanced status code. What is refused after DATA is a reply.";
-        sheet.counters("lmtp_refused_commands", help, refused)
+        sheet.counters("lmtp_refused_commands", help, refused);
     }
 
-    fn files(&self, sheet: &mut Sheet<'_>) -> fmt::Result {
+    fn files(&self, sheet: &mut Sheet) {
         let Seen { queue, shunted, memory } = &self.files;
         let folders: Vec<(String, _)> = queue.iter().flatten().map(|(state, it)| (state.to_string(), it)).collect();
         let messages = folders.iter().map(|(state, it)| (vec![("state", state.as_str())], it.messages as f64));
-        sheet.gauges("queue_messages", "Messages in the file queue, by folder.", messages)?;
+        sheet.gauges("queue_messages", "Messages in the file queue, by folder.", messages);
         let oldest =
             folders.iter().filter_map(|(state, it)| Some((vec![("state", state.as_str())], seconds(it.oldest?))));
         let help =
             "When the oldest message of each folder of the file queue was accepted. Not there where there is none.";
-        sheet.gauges("queue_oldest_message_timestamp_seconds", help, oldest)?;
+        sheet.gauges("queue_oldest_message_timestamp_seconds", help, oldest);
         let help = "Whether the file queue could be read.";
-        sheet.gauge("queue_readable", help, f64::from(u8::from(queue.is_some())))?;
+        sheet.gauge("queue_readable", help, f64::from(u8::from(queue.is_some())));
         if let Some(shunted) = shunted {
-            sheet.gauge("shunted_messages", "Messages set aside, for they ended workers.", *shunted as f64)?;
+            sheet.gauge("shunted_messages", "Messages set aside, for they ended workers.", *shunted as f64);
         }
         let numbers: Vec<(Role, String, u64)> =
             memory.iter().map(|(role, n, it)| (*role, n.to_string(), *it)).collect();
         let memory = numbers
             .iter()
             .map(|(role, number, memory)| (vec![("role", role.as_str()), ("number", number.as_str())], *memory as f64));
-        sheet.gauges("process_resident_memory_bytes", "Memory of each process of the service.", memory)
+        sheet.gauges("process_resident_memory_bytes", "Memory of each process of the service.", memory);
     }
 }
 
@@ -303,40 +232,40 @@ impl Figures {
 const SOCKETS: [&str; 2] = ["unix", "tcp"];
 
 /// What the master knows.
-fn master(service: &Status, sheet: &mut Sheet<'_>) -> fmt::Result {
+fn master(service: &Status, sheet: &mut Sheet) {
     let states = [State::Starting, State::Well, State::Degraded, State::Stopping];
     let states = states.map(|state| (vec![("state", state.as_str())], f64::from(u8::from(state == service.state))));
-    sheet.gauges("service_state", "How the service is as a whole: 1 for the state that it is in.", states)?;
+    sheet.gauges("service_state", "How the service is as a whole: 1 for the state that it is in.", states);
     let started = now() as f64 / 1e6 - service.up_s;
-    sheet.gauge("service_start_time_seconds", "When the master began, since 1970.", started.round())?;
+    sheet.gauge("service_start_time_seconds", "When the master began, since 1970.", started.round());
     let roles = [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify, Role::Web];
     let of = |role: Role, which: fn(&&Process) -> bool| {
         service.processes.iter().filter(|it| it.role == role).filter(which).count() as f64
     };
     let count = |which: fn(&&Process) -> bool| roles.map(|role| (vec![("role", role.as_str())], of(role, which)));
-    sheet.gauges("processes", "Processes that there are to be, by role.", count(|_| true))?;
+    sheet.gauges("processes", "Processes that there are to be, by role.", count(|_| true));
     let help = "Processes that died so often that they are started once a minute only.";
-    sheet.gauges("throttled_processes", help, count(|it| it.throttled))?;
+    sheet.gauges("throttled_processes", help, count(|it| it.throttled));
     let counted = |role: &Role| service.counted.roles.get(role);
     let started = roles.iter().map(|role| (vec![("role", role.as_str())], counted(role).map_or(0, |it| it.started)));
-    sheet.counters("started_processes", "Processes that the master has started.", started)?;
+    sheet.counters("started_processes", "Processes that the master has started.", started);
     let ended = service.counted.roles.iter().flat_map(|(role, Ends { ended, .. })| {
         ended.iter().map(|(how, n)| (vec![("role", role.as_str()), ("how", how.as_str())], *n))
     });
     let help = "Processes that have ended: asked to, done with their share, killed by the master, by exit status or by signal.";
-    sheet.counters("ended_processes", help, ended)?;
+    sheet.counters("ended_processes", help, ended);
     let tasks = || service.timer.iter();
     let failed = tasks().map(|task| (vec![("task", task.task.as_str())], f64::from(task.failed_runs)));
-    sheet.gauges("timer_failed_runs", "Runs of the timer's tasks that have failed since one went well.", failed)?;
+    sheet.gauges("timer_failed_runs", "Runs of the timer's tasks that have failed since one went well.", failed);
     let at = tasks()
         .filter_map(|task| Some((vec![("task", task.task.as_str())], seconds(read_exact(&task.last.as_ref()?.at)?))));
-    sheet.gauges("timer_last_run_timestamp_seconds", "When the last run of a task began that has ended.", at)?;
+    sheet.gauges("timer_last_run_timestamp_seconds", "When the last run of a task began that has ended.", at);
     let taken_over = f64::from(u8::from(service.counted.configuration_is_taken_over));
     let help = "Whether the configuration file was taken over when it was last read.";
-    sheet.gauge("config_last_reload_successful", help, taken_over)?;
+    sheet.gauge("config_last_reload_successful", help, taken_over);
     let at = read_exact(&service.counted.configuration_taken_over_at).map_or(0.0, seconds);
     let help = "When a configuration was last taken over, since 1970.";
-    sheet.gauge("config_last_reload_success_timestamp_seconds", help, at)
+    sheet.gauge("config_last_reload_success_timestamp_seconds", help, at);
 }
 
 /// RFC 3463 section 2: the class.

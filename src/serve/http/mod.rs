@@ -16,11 +16,10 @@ use crate::config::Serve;
 use crate::handover::control::Status;
 use answers::Answers;
 use files::Files;
+use hyper::Request;
 use hyper::body::Incoming;
-use hyper::header::ACCEPT;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::io;
@@ -108,8 +107,7 @@ async fn answer(connection: Connection, mut slot: Slot, answers: Arc<Answers>) {
         let (answers, by) = (Arc::clone(&answers), by.clone());
         async move {
             let _considered = by.considered();
-            let accept = accepted(request.headers());
-            Ok::<_, Infallible>(answers.to(request.method(), request.uri().path(), &accept).await)
+            Ok::<_, Infallible>(answers.to(request.method(), request.uri().path()).await)
         }
     });
     let mut http = http1::Builder::new();
@@ -124,12 +122,6 @@ async fn answer(connection: Connection, mut slot: Slot, answers: Arc<Answers>) {
         },
         () = slot.is_lost() => debug!("a request by HTTP has given way to another one"),
     }
-}
-
-/// The kinds of text that the client takes.
-fn accepted(headers: &HeaderMap) -> String {
-    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    values.collect::<Vec<_>>().join(",").to_ascii_lowercase()
 }
 
 #[cfg(test)]
