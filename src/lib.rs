@@ -30,8 +30,7 @@
 //! | 4 | [`site`] | opens what one delivery needs, by a configuration or in one directory |
 //! | 5 | [`webhook`] | where a callback may be, what it is sent, secrets and signatures, when a notification is tried again |
 //! | 5 | [`operations`] | trace, stats, audit, prune, check, replay: data out, nothing printed |
-//! | 5 | [`ledger_threads`] | asks the ledger on behalf of code that must not block |
-//! | 5 | [`mailbox_work`] | opens mailboxes and reads messages on behalf of code that must not block |
+//! | 5 | [`blocking`] | asks the ledger and opens mailboxes on behalf of code that must not block |
 //! | 5 | [`zmtp`] | ZeroMQ's frames and the Paranoid Pirate's words: knows no mail |
 //! | 5 | [`handover`] | what a way in hands over to the service, and what it is told |
 //! | 5 | [`queue`] | what has no Postfix behind it: files that are never lost, claims, slices; and copies of what was set aside |
@@ -49,6 +48,7 @@
 
 pub(crate) mod api;
 pub mod base;
+pub mod blocking;
 pub(crate) mod cli;
 pub mod command;
 pub mod config;
@@ -58,10 +58,8 @@ pub mod handover;
 pub mod imap;
 pub(crate) mod intake;
 pub mod ledger;
-pub mod ledger_threads;
 pub mod lock;
 pub mod mailbox;
-pub(crate) mod mailbox_work;
 pub mod message;
 pub mod operations;
 pub mod pipe;

@@ -5,6 +5,7 @@ use super::problem::{self, Failure, Problem, Wrong};
 use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length};
 use crate::base::shares::{Share, Shares};
 use crate::base::{hex, timestamp};
+use crate::blocking::Work;
 use crate::delivery::Deferral;
 use crate::intake::{self, NotKnown, NotTaken};
 use crate::ledger::Database;
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
@@ -67,6 +69,9 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
     })))
 }
 
+/// How long it may take to write a message down: as long as a request.
+const WRITING: Duration = Duration::from_secs(30);
+
 /// Takes a message in, into the file queue of the service. Once this has answered, it is on the disk.
 pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Result<Reply, Problem> {
     call.query.only(&["author", "recipient", "sender"])?;
@@ -87,7 +92,7 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     let recipients = recipients(&call)?;
     // Before its body is read: who is unknown, and what is too large, costs nothing.
     let (known, door) = (recipients.clone(), Arc::clone(&api));
-    let known = ask(&api.threads, move |database| match intake::at_the_door(&door.settings.site, &known, database) {
+    let known = ask(&api.blocking, move |database| match intake::at_the_door(&door.settings.site, &known, database) {
         Ok(known) => Ok(known),
         Err(Deferral::Database(error)) => Err(error.into()),
         Err(other) => Err(Problem::not_known_now(vec![wrong(other.to_string())]).into()),
@@ -98,8 +103,6 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     }
     let largest = usize::try_from(settings.largest_message).unwrap_or(usize::MAX);
     let (raw, share) = read(headers, body, largest, &api.memory, &call.token.id.to_string()).await?;
-    // Only now: how long a body takes is up to who sends it.
-    let place = Arc::clone(&api.messages).acquire_owned().await.map_err(|_| Problem::unavailable())?;
     let mail = NewMail {
         sender,
         recipients: recipients.iter().map(|to| Recipient { address: to.to_string(), original: None }).collect(),
@@ -109,9 +112,10 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     };
     let size = raw.len();
     let queued = Arc::clone(&api);
-    let written = tokio::task::spawn_blocking(move || {
+    // Only now: how long a body takes is up to who sends it.
+    let written = api.blocking.run(Work::TakeIn, WRITING, move |_, _| {
         // Until it is written, whether anybody waits for that or not.
-        let _held = (place, share);
+        let _held = share;
         let settings = &queued.settings;
         let queue = intake::queue(&settings.queue)?;
         let share = queue.half_of_the_disk()?.min(QUEUED_BY_A_TOKEN);

@@ -1,5 +1,5 @@
-//! The REST API: who is told of what, what happened, and mail in by HTTP. Uses `base`, `config`, `database`, `delivery`, `intake`,
-//! `ledger`, `ledger_threads`, `mailbox_work`, `message`, `operations`, `queue`, `site` and `webhook`.
+//! The REST API: who is told of what, what happened, and mail in by HTTP. Uses `base`, `blocking`, `config`, `database`, `delivery`, `intake`,
+//! `ledger`, `message`, `operations`, `queue`, `site` and `webhook`.
 //!
 //! `openapi.json` says what there is, to those who use it as well: a test holds it and [`OPERATIONS`] to each other. A request goes
 //! through [`serve`]: who asks, how often, whether he may, what he says; then one question to the ledger. Whatever goes wrong is told
@@ -15,13 +15,13 @@ mod source;
 mod subscriptions;
 mod told;
 
+use crate::base::blocking_pool::asked_by;
 use crate::base::shares::Shares;
+use crate::blocking::{Blocking, Caller, NotAuthenticated, Unanswered};
 use crate::config::{Config, MAX_RECIPIENTS};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::intake;
 use crate::ledger::Database;
-use crate::ledger_threads::{Caller, LedgerThreads, NotAuthenticated, Unanswered, asked_by};
-use crate::mailbox_work::MailboxWork;
 use crate::operations::tokens::{self, ApiToken, Scope, TokenText};
 use crate::site::Site;
 use crate::webhook::{MasterKey, Rules};
@@ -40,7 +40,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// What there is, for programs (OpenAPI 3.1).
@@ -49,9 +48,8 @@ const DOCUMENT: &str = include_str!("openapi.json");
 const BASE: &str = "/api/v1";
 /// How long a body may be, in bytes, that is no message.
 const LARGEST_BODY: usize = 64 << 10;
-/// How long a message may be at most, since it is held in memory, and how many of them are written down at once.
+/// How long a message may be at most, since it is held in memory.
 const LARGEST_MESSAGE: u64 = 64 << 20;
-const MESSAGES_AT_ONCE: usize = 4;
 /// How many bytes of mail that is not delivered yet one token may have in the file queue, but no more than half of its file system.
 const QUEUED_BY_A_TOKEN: u64 = 1 << 30;
 /// How long a body may take to come.
@@ -102,16 +100,13 @@ impl ApiSettings {
 /// What all requests share.
 struct Api {
     settings: ApiSettings,
-    threads: LedgerThreads,
+    blocking: Blocking,
     rates: Rates,
-    messages: Arc<Semaphore>,
     /// The memory of messages, in bytes, the web UI's among them. Of one that is brought counts what has come of it: a body that comes
     /// slowly holds up nobody.
     memory: Arc<Shares>,
     /// What is in the queue, by token.
     queued: Queued,
-    /// Where mailboxes are opened; `None` where this process may not.
-    mailboxes: Option<MailboxWork>,
 }
 
 /// What is done for a request: with the ledger, with a message that is brought, or with one that is kept.
@@ -198,16 +193,8 @@ static OPERATIONS: [Operation; 16] = {
 };
 
 /// The API, under `/api`.
-pub(crate) fn router(threads: LedgerThreads, settings: ApiSettings, memory: Arc<Shares>) -> Router {
-    let api = Arc::new(Api {
-        mailboxes: MailboxWork::of(&Arc::new(settings.site.clone())),
-        settings,
-        threads,
-        rates: Rates::default(),
-        messages: Arc::new(Semaphore::new(MESSAGES_AT_ONCE)),
-        memory,
-        queued: Queued::default(),
-    });
+pub(crate) fn router(blocking: Blocking, settings: ApiSettings, memory: Arc<Shares>) -> Router {
+    let api = Arc::new(Api { settings, blocking, rates: Rates::default(), memory, queued: Queued::default() });
     let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
     for operation in &OPERATIONS {
         // Each of them has a method that there is a filter for.
@@ -269,7 +256,7 @@ async fn answer(operation: &Operation, mut call: Call, headers: &HeaderMap, body
                 call.body = read(headers, body, LARGEST_BODY, BODY).await?;
             }
             let api = Arc::clone(&call.api);
-            Ok(ask(&api.threads, move |database| work(&call, database)).await?.into_response())
+            Ok(ask(&api.blocking, move |database| work(&call, database)).await?.into_response())
         }
     }
 }
@@ -288,7 +275,8 @@ async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result
     let bearer = shown.to_str().ok().and_then(|shown| shown.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
     let text = bearer.and_then(TokenText::parse).ok_or_else(Problem::wrong_token)?;
-    let shown = api.threads.authenticate(caller, text.digest(), move |database| tokens::shown(database, &text)).await;
+    let (digest, client) = (text.digest(), |token: &ApiToken| tokens::owner(&token.name));
+    let shown = api.blocking.authenticate(caller, digest, client, move |database| tokens::shown(database, &text)).await;
     let token = shown.map_err(|problem| match problem {
         NotAuthenticated::TooManyFailures { wait } => Problem::too_many_requests(wait),
         NotAuthenticated::Unanswered(unanswered) => unanswered_as(&unanswered),
@@ -298,10 +286,10 @@ async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result
 
 /// What `work` finds in the ledger, or what is wrong with what it was asked.
 async fn ask<T: Send + 'static>(
-    threads: &LedgerThreads,
+    blocking: &Blocking,
     work: impl FnOnce(&mut dyn Database) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Problem> {
-    let found = threads.ask(move |database| match work(database) {
+    let found = blocking.ask(move |database| match work(database) {
         Ok(found) => Ok(Ok(found)),
         Err(Failure::Problem(problem)) => Ok(Err(problem)),
         Err(Failure::Database(error)) => Err(error),

@@ -7,11 +7,10 @@ use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::base::sent_body::SentBody;
 use crate::base::shares::Share;
+use crate::blocking::{NotDone, Unanswered, Work};
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::operations_log::{Actor, Operation};
-use crate::ledger_threads::Unanswered;
-use crate::mailbox_work::NotDone;
 use crate::message::Message;
 use crate::operations::content::{Found, Look, look};
 use crate::operations::notifications;
@@ -32,7 +31,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     let identity = identity.ok_or_else(Problem::not_found)?;
     let (api, who, bounds) = (Arc::clone(&call.api), call.token.name.clone(), call.token.bounds);
     let token = call.token.id.to_string();
-    let seen = ask(&api.threads, move |database| {
+    let seen = ask(&api.blocking, move |database| {
         let found = notifications::message(database, &identity)?;
         Ok(found.is_some_and(|message| {
             let sees = |copy| bounds.hold_copy(&message.address_of(copy), &copy.user, &copy.mailbox);
@@ -42,7 +41,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     if !seen.await? {
         return Err(Problem::not_found());
     }
-    let shared = Arc::clone(&api);
+    let (shared, opens_mailboxes) = (Arc::clone(&api), api.settings.site.opens_mailboxes());
     let read = move |database: &mut dyn Database, mailboxes: Option<Deadline>| -> Result<_, DatabaseError> {
         let actor = Actor { who: &who, way: "api", role: None, host: shared.settings.site.host() };
         let memory = (&shared.memory, token.as_str());
@@ -50,9 +49,9 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
         let bytes = |message: Message| Ok(Some(message.into_received()));
         look(&shared.settings.site, database, &identity, wanted, mailboxes, bytes)
     };
-    let found = match &api.mailboxes {
-        Some(mailboxes) => {
-            let looked = mailboxes.look(PATIENCE, move |site, deadline| {
+    let found = match opens_mailboxes {
+        true => {
+            let looked = api.blocking.run(Work::Look, PATIENCE, move |site, deadline| {
                 let mut database = site.open_to_ask(deadline)?;
                 read(database.as_mut(), Some(deadline))
             });
@@ -62,7 +61,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
             })?;
             looked.map_err(Unanswered::from)
         }
-        None => api.threads.ask_long(PATIENCE, move |database| read(database, None)).await,
+        false => api.blocking.ask_long(PATIENCE, move |database| read(database, None)).await,
     };
     match found.map_err(|unanswered| unanswered_as(&unanswered))? {
         Found::Shown(message, _, share) => Ok(answer(message, share)),
@@ -75,7 +74,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
 
 /// What is said of mailboxes names those of others: that is for the operations log.
 fn why_for_others(api: &Api, why: String) -> String {
-    if api.mailboxes.is_some() {
+    if api.settings.site.opens_mailboxes() {
         "it is in no mailbox any more, and its source is not kept (record.raw)".into()
     } else {
         why

@@ -14,11 +14,11 @@ use tower::ServiceExt;
 /// An API on a directory, in which there are no tokens.
 fn api(directory: &Path) -> Router {
     let site = Site::embedded(Embedded::new(directory.to_owned()));
-    api_by(LedgerThreads::start(&site, Duration::from_mins(2)).unwrap(), directory)
+    api_by(Blocking::new(site, Duration::from_mins(2)), directory)
 }
 
-/// The same, by these threads.
-fn api_by(threads: LedgerThreads, directory: &Path) -> Router {
+/// The same, by these pools.
+fn api_by(blocking: Blocking, directory: &Path) -> Router {
     let site = Site::embedded(Embedded::new(directory.to_owned()));
     let settings = ApiSettings {
         key: None,
@@ -30,7 +30,7 @@ fn api_by(threads: LedgerThreads, directory: &Path) -> Router {
         public: None,
         site,
     };
-    router(threads, settings, Shares::of(1 << 20))
+    router(blocking, settings, Shares::of(1 << 20))
 }
 
 /// The answer: its status, its header fields, and its body.
@@ -325,10 +325,10 @@ fn a_body_that_is_too_large_is_not_read() {
 fn a_token_that_was_never_valid_is_refused_once_too_many_failed_and_one_that_was_is_asked_about() {
     let directory = tempfile::tempdir().unwrap();
     let site = Site::embedded(Embedded::new(directory.path().to_owned()));
-    let threads = LedgerThreads::start(&site, Duration::from_mins(2)).unwrap();
-    let router = api_by(threads.clone(), directory.path());
+    let blocking = Blocking::new(site, Duration::from_mins(2));
+    let router = api_by(blocking.clone(), directory.path());
     let known = tokens::TokenText::random().unwrap();
-    threads.is_valid(known.digest());
+    blocking.is_valid(known.digest(), "somebody".into());
     let show = |token: &TokenText| {
         answer(&router, request(&Method::GET, "/api/v1/events", &format!("Bearer {}", token.expose())))
     };
@@ -337,7 +337,7 @@ fn a_token_that_was_never_valid_is_refused_once_too_many_failed_and_one_that_was
     let refused = (0..1000).find_map(|number: u32| {
         let mut made_up = [0; 32];
         made_up[..4].copy_from_slice(&number.to_be_bytes());
-        let failed = threads.authenticate(&caller, made_up, |_| Ok(None::<()>));
+        let failed = blocking.authenticate(&caller, made_up, |()| "nobody".into(), |_| Ok(None::<()>));
         runtime.block_on(failed).err().map(|_| show(&TokenText::random().unwrap()))
     });
     let refused = refused.expect("a thousand are too many");

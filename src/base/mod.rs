@@ -1,6 +1,7 @@
 //! The ground floor: what knows no mail. Uses no other room.
 
 pub(crate) mod back_off;
+pub mod blocking_pool;
 pub(crate) mod confinement;
 pub(crate) mod core_dumps;
 pub mod deadline;

@@ -1,7 +1,6 @@
 //! What is asked of a site besides deliveries. Each returns data; printing is for `cli`. Uses all rooms below.
 
 pub(crate) mod activity;
-pub(crate) mod again;
 pub mod audit;
 pub(crate) mod check;
 pub(crate) mod content;
@@ -9,6 +8,7 @@ pub(crate) mod dovecot_settings;
 pub(crate) mod finish_owed;
 pub(crate) mod hold_lock;
 pub mod locks;
+pub(crate) mod manual_redelivery;
 pub(crate) mod notifications;
 pub(crate) mod one_host;
 pub(crate) mod operations_log;

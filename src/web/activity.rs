@@ -6,11 +6,11 @@ use super::summary_cache::{Summary, SummaryCache};
 use super::{Page, failed, guard};
 use crate::base::hex;
 use crate::base::timestamp::{self, exact, told};
+use crate::blocking::Unanswered;
 use crate::database::DatabaseError;
 use crate::ledger::activity::{self, Came, FoundTried, OwedCopy, Place, Tried, Wanted};
 use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{AttemptResult, Database, Outcome, time_span};
-use crate::ledger_threads::Unanswered;
 use crate::message::Role;
 use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, figures, search};
 use axum::extract::{Query, State};
@@ -92,8 +92,8 @@ pub(super) async fn show(
             (true, false) => Found::Tried(search(&site, database, &what, wanted, ROWS)?),
         })
     };
-    let ledger = page.ledger.clone();
-    let figures = page.figures.get(async move { ledger.ask_long(FIGURES_PATIENCE, figures).await });
+    let blocking = page.blocking.clone();
+    let figures = page.figures.get(async move { blocking.ask_long(FIGURES_PATIENCE, figures).await });
     let (figures, found) = tokio::join!(figures, asked.ask(&page, find));
     let found = match found {
         Ok(found) => found,
@@ -174,7 +174,7 @@ impl Asked {
         find: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
         let is_narrowed = !self.q.trim().is_empty() || !self.is_a_name_only();
-        if is_narrowed { page.ledger.ask_long(PATIENCE, find).await } else { page.ledger.ask(find).await }
+        if is_narrowed { page.blocking.ask_long(PATIENCE, find).await } else { page.blocking.ask(find).await }
     }
 
     fn wanted(&self) -> Result<Wanted, String> {

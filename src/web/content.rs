@@ -11,10 +11,9 @@ use super::{Page, failed, guard};
 use crate::base::hex;
 use crate::base::sent_body::SentBody;
 use crate::base::shares::Share;
+use crate::blocking::{NotDone, Unanswered, Work};
 use crate::ledger::operations_log::Operation;
 use crate::ledger::web_sessions::WebSession;
-use crate::ledger_threads::Unanswered;
-use crate::mailbox_work::NotDone;
 use crate::message::Message;
 use crate::message::parts::{Part, Parts, header_fields};
 use crate::message::reading_budget::ReadingBudget;
@@ -188,12 +187,12 @@ impl Wanted {
         let Self { identity, operation, object, noted } = self;
         let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let Some(identity) = digest else { return Err(guard::nothing_here().await) };
-        let (shared, by, client) = (page.clone(), viewer.clone(), format!("login of {}", viewer.name));
-        let read = page.readers.read(PATIENCE, move |site, deadline| {
+        let (shared, by, client) = (page.clone(), viewer.clone(), guard::client(viewer));
+        let read = page.blocking.run(Work::Read, PATIENCE, move |site, deadline| {
             let mut database = site.open_to_ask(deadline)?;
             let (actor, object, noted) = (actor(&shared, &by), object.as_deref(), noted.as_ref());
             let wanted = Look { actor, operation, object, noted, memory: (&shared.memory, &client) };
-            let mailboxes = shared.mailboxes.is_some().then_some(deadline);
+            let mailboxes = site.opens_mailboxes().then_some(deadline);
             look(site, database.as_mut(), &identity, wanted, mailboxes, |message| {
                 // The rest of the time is for the operations log.
                 let budget = ReadingBudget::of(message.as_received(), deadline.half_way());

@@ -9,9 +9,10 @@
 
 use super::layout;
 use super::{Page, not_authenticated};
+use crate::base::blocking_pool::asked_by;
+use crate::blocking::Caller;
 use crate::ledger::Database;
 use crate::ledger::web_sessions::{self, WebRole, WebSession};
-use crate::ledger_threads::{Caller, asked_by};
 use crate::operations::web_logins;
 use axum::extract::{Request, State};
 use axum::http::header::{COOKIE, ORIGIN};
@@ -63,16 +64,25 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
         };
         return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &told)).into_response();
     }
-    let client = format!("login of {}", viewer.name);
+    let client = client(&viewer);
     request.extensions_mut().insert(viewer);
     asked_by(client, next.run(request)).await
+}
+
+/// By which the share of a login is known: in the blocking pools, and of the memory for messages.
+pub(super) fn client(viewer: &WebSession) -> String {
+    login_of(&viewer.name)
+}
+
+pub(super) fn login_of(name: &str) -> String {
+    format!("login of {name}")
 }
 
 async fn who(page: &Page, caller: &Caller, headers: &HeaderMap) -> Result<Option<WebSession>, Response> {
     let Some(token) = token(headers) else { return Ok(None) };
     let (digest, lifetimes) = (web_logins::digest(token), page.lifetimes);
     let session = move |database: &mut dyn Database| web_sessions::session(database, &digest, lifetimes);
-    let found = page.ledger.authenticate(caller, digest, session).await;
+    let found = page.blocking.authenticate(caller, digest, client, session).await;
     found.map_err(|problem| not_authenticated(&problem))
 }
 

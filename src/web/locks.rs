@@ -13,7 +13,7 @@ use url::form_urlencoded;
 
 pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Response {
     let site = page.site.clone();
-    let listed = page.ledger.ask(move |database| locks::list(database, site.directory(), None)).await;
+    let listed = page.blocking.ask(move |database| locks::list(database, site.directory(), None)).await;
     match listed {
         Ok(listing) => layout::page("Locks", Some(Screen::Locks), Some(&viewer), &main(&listing)).into_response(),
         Err(problem) => failed(&problem, Some(&viewer)),

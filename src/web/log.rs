@@ -34,7 +34,7 @@ pub(super) async fn show(
     Extension(viewer): Extension<WebSession>,
     Query(Place { before }): Query<Place>,
 ) -> Response {
-    let found = page.ledger.ask(move |database| operations_log::read(database, before, ROWS + 1)).await;
+    let found = page.blocking.ask(move |database| operations_log::read(database, before, ROWS + 1)).await;
     match found {
         Ok(rows) => {
             let main = main(&rows, before.is_some());

@@ -1,9 +1,9 @@
 //! Logging in, by a link that is good once, and out.
 
 use super::{Page, failed, guard, layout, not_authenticated};
+use crate::blocking::Caller;
 use crate::ledger::Database;
 use crate::ledger::web_sessions::{self, WebSession};
-use crate::ledger_threads::Caller;
 use crate::operations::web_logins;
 use axum::Extension;
 use axum::extract::{Form, Query, State};
@@ -54,11 +54,13 @@ pub(super) async fn look(
     Form(Link { token, to }): Form<Link>,
 ) -> Response {
     let (now, lifetimes, link) = (session(&headers), page.lifetimes, token.clone());
-    let found = page.ledger.authenticate(&caller, web_logins::digest(token.trim()), move |database| {
+    let look = move |database: &mut dyn Database| {
         let Some(person) = web_logins::look(database, &link)? else { return Ok(None) };
         let now = now.map(|now| web_sessions::session(database, &now, lifetimes)).transpose()?.flatten();
         Ok(Some((person, now)))
-    });
+    };
+    let client = |((name, _), _): &((String, _), _)| guard::login_of(name);
+    let found = page.blocking.authenticate(&caller, web_logins::digest(token.trim()), client, look);
     let to = guard::here(to.as_deref());
     match found.await {
         Ok(Some(((name, role), now))) => {
@@ -88,11 +90,12 @@ pub(super) async fn log_in(
     let old = session(&headers);
     let digest = web_logins::digest(token.trim());
     let log_in = move |database: &mut dyn Database| web_logins::log_in(database, &token, old.as_ref());
-    let found = page.ledger.authenticate(&caller, digest, log_in).await;
+    let client = |person: &web_logins::LoggedIn| guard::login_of(&person.name);
+    let found = page.blocking.authenticate(&caller, digest, client, log_in).await;
     let to = guard::here(to.as_deref());
     match found {
         Ok(Some(person)) => {
-            page.ledger.is_valid(web_logins::digest(&person.token));
+            page.blocking.is_valid(web_logins::digest(&person.token), guard::login_of(&person.name));
             info!(name = person.name, role = person.role.as_str(), "somebody has logged in to the page");
             let cookie = guard::cookie(&person.token, page.lifetimes.longest.as_secs());
             ([(SET_COOKIE, cookie)], Redirect::to(to)).into_response()
@@ -119,7 +122,7 @@ pub(super) async fn log_out(
     headers: HeaderMap,
 ) -> Response {
     let digest = session(&headers).unwrap_or_default();
-    match page.ledger.ask(move |database| web_sessions::end(database, &digest)).await {
+    match page.blocking.ask(move |database| web_sessions::end(database, &digest)).await {
         Ok(()) => {
             info!(name = viewer.name, "somebody has logged out of the page");
             ([(SET_COOKIE, guard::cookie("", 0))], Redirect::to("/login")).into_response()

@@ -14,7 +14,7 @@ use tracing::info;
 
 pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Response {
     let lifetimes = page.lifetimes;
-    let sessions = match page.ledger.ask(move |database| web_sessions::sessions(database, lifetimes)).await {
+    let sessions = match page.blocking.ask(move |database| web_sessions::sessions(database, lifetimes)).await {
         Ok(sessions) => sessions,
         Err(problem) => return failed(&problem, Some(&viewer)),
     };
@@ -56,7 +56,7 @@ pub(super) async fn end(
 ) -> Response {
     info!(by = viewer.name, login = id, "a login to the page is ended");
     let (by, shared) = (viewer.clone(), page.clone());
-    let ended = page.ledger.ask(move |database| web_logins::end(database, actor(&shared, &by), &id));
+    let ended = page.blocking.ask(move |database| web_logins::end(database, actor(&shared, &by), &id));
     match ended.await {
         Ok(_) => Redirect::to("/logins").into_response(),
         Err(problem) => failed(&problem, Some(&viewer)),

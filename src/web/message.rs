@@ -3,7 +3,7 @@
 use super::activity::in_words;
 use super::layout::{self, Screen, class, milliseconds, moment, number};
 use super::time_line::{self, in_milliseconds};
-use super::{Page, again, failed, guard, told as notifications};
+use super::{Page, failed, guard, redeliver, told as notifications};
 use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp::exact;
@@ -13,7 +13,7 @@ use crate::ledger::trace::{Had, LockSpan, MessageTrace, RecordedMessage, TracedA
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::lock::LockName;
 use crate::message::Role;
-use crate::operations::again::{Choice, How};
+use crate::operations::manual_redelivery::{Kind, Request};
 use crate::operations::trace::{RecipientState, TracedMessage, held_by, held_then, of_identity};
 use axum::Extension;
 use axum::extract::{Path, Query, State};
@@ -39,12 +39,12 @@ pub(super) async fn show(
     let Some(identity) = digest(&identity) else { return guard::nothing_here().await };
     let lock = lock.as_deref().and_then(digest).map(LockName::from_digest);
     let site = page.site.clone();
-    match page.ledger.ask(move |database| of_identity(&site, database, identity, lock)).await {
+    match page.blocking.ask(move |database| of_identity(&site, database, identity, lock)).await {
         Ok(Some((now, message))) => {
             let subject = message.trace.message.as_ref().and_then(|message| message.subject.clone());
             let title = subject.filter(|subject| !subject.trim().is_empty());
             let title = title.unwrap_or_else(|| format!("Message {}", message.trace.message_id));
-            let again = (viewer.role >= Screen::Again.least()).then(|| again(&page, &message));
+            let again = (viewer.role >= Screen::Again.least()).then(|| redelivery(&page, &message));
             let main = html! { (main(now, &message, &viewer)) @if let Some(again) = &again { (again) } };
             layout::page(&title, None, Some(&viewer), &main).into_response()
         }
@@ -109,7 +109,7 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
 }
 
 /// What of it can be delivered again: first what is missing.
-fn again(page: &Page, message: &TracedMessage) -> Markup {
+fn redelivery(page: &Page, message: &TracedMessage) -> Markup {
     let TracedMessage { recipients, trace, .. } = message;
     let (mut missing, mut there, mut commands) = (Vec::new(), Vec::new(), Vec::new());
     for one in recipients.iter().filter(|one| matches!(one.state, RecipientState::Deferred | RecipientState::Refused)) {
@@ -117,7 +117,7 @@ fn again(page: &Page, message: &TracedMessage) -> Markup {
         let copy = tried.flat_map(|attempt| &attempt.copies).find(|copy| copy.role == Role::Recipient);
         if let Some(TriedCopy { key, user, mailbox, .. }) = copy {
             let told = format!("deliver it to {mailbox} of {user}, for {}: {}", one.recipient, one.told);
-            missing.push((Choice { how: How::Deliver, copy: CopyKey::from_bytes(*key) }, told));
+            missing.push((Request { kind: Kind::Deliver, copy: CopyKey::from_bytes(*key) }, told));
             let (id, recipient) = (shell_word(&trace.message_id), shell_word(&one.recipient));
             commands.push(format!("--message-id {id} --failed --recipient {recipient}"));
         }
@@ -128,18 +128,18 @@ fn again(page: &Page, message: &TracedMessage) -> Markup {
         let mailbox = shell_word(&format!("{}/{}", copy.user, copy.mailbox));
         if copy.delivered {
             there.push((
-                Choice { how: How::Restore, copy: key },
+                Request { kind: Kind::Restore, copy: key },
                 format!("look whether it is still in {place}, and restore it if it is not"),
             ));
             let since = shell_word(&exact(copy.delivered_at.unwrap_or(copy.updated_at)));
             commands.push(format!("--restore --since {since} --mailbox {mailbox}"));
         } else {
-            missing.push((Choice { how: How::Finish, copy: key }, format!("finish what is owed to {place}")));
+            missing.push((Request { kind: Kind::Finish, copy: key }, format!("finish what is owed to {place}")));
             commands.push(format!("--owed --mailbox {mailbox}"));
         }
     }
     missing.extend(there);
-    again::of_message(page, &missing, &commands)
+    redeliver::of_message(page, &missing, &commands)
 }
 
 fn class_of(state: RecipientState) -> &'static str {

@@ -1,14 +1,13 @@
-//! The page: what came in and what became of it, in a browser. Uses `base`, `config`, `database`, `handover`, `ledger`, `ledger_threads`,
-//! `lock`, `mailbox_work`, `message`, `operations`, `site` and `webhook`.
+//! The page: what came in and what became of it, in a browser. Uses `base`, `blocking`, `config`, `database`, `handover`, `ledger`,
+//! `lock`, `message`, `operations`, `site` and `webhook`.
 //!
 //! One thread serves all connections (`server`); the ledger is asked by a few others. It speaks no TLS: it listens on this
 //! machine only, and a proxy stands in front. What holds for each answer, whoever makes it, is in `shield`: the host names that
 //! are answered to, headers for browsers, how long a request may be and take. Who may ask for what is in [`routes`] and `guard`, and
-//! nowhere else. Each screen is a file: it reads what `trace`, `stats` and `lock list` read, and works without script. What delivers again is in `again` and `runs`: it is
-//! the code of `replay`, in threads of its own (`mailbox_work`).
+//! nowhere else. Each screen is a file: it reads what `trace`, `stats` and `lock list` read, and works without script. What delivers again is in `redeliver` and `redelivery_jobs`: it is
+//! the code of `replay`, in threads of its own (`blocking`).
 
 mod activity;
-mod again;
 mod assets;
 mod content;
 mod guard;
@@ -19,7 +18,8 @@ mod log;
 mod login;
 mod logins;
 mod message;
-mod runs;
+mod redeliver;
+mod redelivery_jobs;
 mod server;
 mod service;
 mod shield;
@@ -37,10 +37,9 @@ use crate::base::listener::Listener;
 use crate::base::readiness;
 use crate::base::shares::Shares;
 use crate::base::stop::Stop;
+use crate::blocking::{Blocking, NotAuthenticated, Unanswered};
 use crate::config::{Config, SESSION_IDLE, Serve, TrustedProxy, Web};
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
-use crate::ledger_threads::{LedgerThreads, NotAuthenticated, Unanswered};
-use crate::mailbox_work::{MailboxWork, MessageReaders};
 use crate::operations::activity::Figures;
 use crate::site::Site;
 use axum::Router;
@@ -52,7 +51,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use layout::Screen;
 use maud::html;
-use runs::Runs;
+use redelivery_jobs::Jobs;
 use server::Place;
 use shield::Shield;
 use std::io;
@@ -157,11 +156,11 @@ fn memory(serve: &Serve) -> usize {
 /// may ask them.
 ///
 /// # Errors
-/// Where it cannot listen, or the system gives us no threads.
+/// Where it cannot listen, or the system gives us no thread.
 pub fn run(
     site: &Site,
     settings: WebSettings,
-    beside: impl FnOnce(LedgerThreads, Arc<Shares>) -> Router,
+    beside: impl FnOnce(Blocking, Arc<Shares>) -> Router,
 ) -> Result<(), WebError> {
     let system = |doing| move |source| WebError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
@@ -170,8 +169,8 @@ pub fn run(
     };
     let listening = open("listen", &settings.listen)?;
     let listening_beside = settings.beside.as_ref().map(|(listen, _)| open("api_listen", listen)).transpose()?;
-    let page = Page::new(site, &settings).map_err(system("starting a thread"))?;
-    let mailboxes = page.mailboxes.clone();
+    let page = Page::new(site, &settings);
+    let blocking = page.blocking.clone();
     let (router, router_beside) = page.routers(&settings, beside);
     info!(listen = %settings.listen, origin = settings.origin, "the page has begun");
     readiness::tell_master(true);
@@ -181,44 +180,30 @@ pub fn run(
     let places = [(Some(listening), Some(router)), (listening_beside, router_beside)];
     let places =
         places.into_iter().filter_map(|(listening, router)| Some(Place { listening: listening?, router: router? }));
-    let served = server::run(places.collect(), stop).map_err(system("serving"));
-    if let Some(mailboxes) = mailboxes {
-        mailboxes.end();
-    }
-    served?;
+    server::run(places.collect(), stop, blocking.end()).map_err(system("serving"))?;
     info!("the page has ended");
     Ok(())
 }
 
 /// All that is answered to where the page is, behind the shield.
-///
-/// # Errors
-/// Where the system gives us no threads.
-pub fn router(
-    site: &Site,
-    settings: &WebSettings,
-    beside: impl FnOnce(LedgerThreads, Arc<Shares>) -> Router,
-) -> io::Result<Router> {
-    Ok(Page::new(site, settings)?.routers(settings, beside).0)
+pub fn router(site: &Site, settings: &WebSettings, beside: impl FnOnce(Blocking, Arc<Shares>) -> Router) -> Router {
+    Page::new(site, settings).routers(settings, beside).0
 }
 
 /// What the screens share.
 #[derive(Clone)]
 struct Page {
     site: Arc<Site>,
-    ledger: LedgerThreads,
+    blocking: Blocking,
     lifetimes: Lifetimes,
     origin: Arc<str>,
     control: Option<Arc<Path>>,
     telling: Arc<Telling>,
     trusted: Option<Arc<TrustedUsers>>,
-    /// Where mailboxes are opened; `None` where this process may not.
-    mailboxes: Option<MailboxWork>,
-    readers: MessageReaders,
     /// For messages, the API's among them, in bytes.
     memory: Arc<Shares>,
     /// What was begun from here.
-    runs: Runs,
+    jobs: Jobs,
     looks: content::Looks,
     /// The figures of the first screen.
     figures: SummaryCache<Figures>,
@@ -226,34 +211,30 @@ struct Page {
 }
 
 impl Page {
-    fn new(site: &Site, settings: &WebSettings) -> io::Result<Self> {
-        let ledger = LedgerThreads::start(site, PATIENCE)?;
-        let site = Arc::new(site.clone());
-        Ok(Self {
-            mailboxes: MailboxWork::of(&site),
-            readers: MessageReaders::of(&site),
+    fn new(site: &Site, settings: &WebSettings) -> Self {
+        Self {
             memory: Shares::of(settings.memory),
-            site,
-            ledger,
+            blocking: Blocking::new(site.clone(), PATIENCE),
+            site: Arc::new(site.clone()),
             lifetimes: settings.lifetimes,
             origin: settings.origin.as_str().into(),
             control: settings.control.as_deref().map(Into::into),
             telling: Arc::new(settings.telling.clone()),
             trusted: settings.trusted.clone().map(Arc::new),
-            runs: Runs::default(),
+            jobs: Jobs::default(),
             looks: content::Looks::default(),
             figures: activity::figures_cache(),
             statistics: statistics::Counted::default(),
-        })
+        }
     }
 
     /// What is served where the page is, and what is served elsewhere.
     fn routers(
         self,
         settings: &WebSettings,
-        beside: impl FnOnce(LedgerThreads, Arc<Shares>) -> Router,
+        beside: impl FnOnce(Blocking, Arc<Shares>) -> Router,
     ) -> (Router, Option<Router>) {
-        let beside = beside(self.ledger.clone(), Arc::clone(&self.memory));
+        let beside = beside(self.blocking.clone(), Arc::clone(&self.memory));
         let page = routes(&self).with_state(self);
         let proxies = &settings.trusted_proxies;
         let (page, elsewhere) = match &settings.beside {
@@ -290,12 +271,12 @@ fn routes(page: &Page) -> Router<Page> {
         .route("/subscriptions/{id}/resume", of(Screen::Subscriptions, post(actions::resume)))
         .route("/subscriptions/{id}/redeliver", of(Screen::Subscriptions, post(actions::redeliver)))
         .route("/subscriptions/{id}/recover", of(Screen::Subscriptions, post(actions::recover)))
-        .route("/again", of(Screen::Again, get(again::owed)))
-        .route("/again/failed", of(Screen::Again, get(again::not_delivered)))
-        .route("/again/lost", of(Screen::Again, get(again::lost)))
-        .route("/again/plan", of(Screen::Again, post(again::would)))
-        .route("/again/start", of(Screen::Again, post(again::start)))
-        .route("/again/runs/{id}", of(Screen::Again, get(again::run)))
+        .route("/again", of(Screen::Again, get(redeliver::owed)))
+        .route("/again/failed", of(Screen::Again, get(redeliver::not_delivered)))
+        .route("/again/lost", of(Screen::Again, get(redeliver::lost)))
+        .route("/again/plan", of(Screen::Again, post(redeliver::would)))
+        .route("/again/start", of(Screen::Again, post(redeliver::start)))
+        .route("/again/runs/{id}", of(Screen::Again, get(redeliver::job)))
         .route("/service", of(Screen::Service, get(service::show)))
         .route("/log", of(Screen::Operations, get(log::show)))
         .route("/logout", needs(WebRole::Viewer, post(login::log_out)))

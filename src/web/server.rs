@@ -40,8 +40,8 @@ pub(super) struct Place {
     pub(super) router: Router,
 }
 
-/// Serves until it is told to end, and then until the requests under way are answered.
-pub(super) fn run(places: Vec<Place>, stop: Stop) -> io::Result<()> {
+/// Serves until it is told to end, and then until the requests under way are answered, and what they have begun has ended.
+pub(super) fn run(places: Vec<Place>, stop: Stop, end: impl Future<Output = ()>) -> io::Result<()> {
     let (tell, told) = watch::channel(false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -87,6 +87,7 @@ pub(super) fn run(places: Vec<Place>, stop: Stop) -> io::Result<()> {
         if timeout(LAST_GRACE, answered).await.is_err() {
             warn!(within = ?LAST_GRACE, "requests that took longer were cut off");
         }
+        end.await;
         Ok(())
     })
 }

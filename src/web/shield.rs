@@ -3,8 +3,8 @@
 use crate::base::endpoint::Endpoint;
 use crate::base::http_connections::Connection;
 use crate::base::problem::{self, Problem};
+use crate::blocking::Caller;
 use crate::config::TrustedProxy;
-use crate::ledger_threads::Caller;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{

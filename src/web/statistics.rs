@@ -60,10 +60,10 @@ pub(super) async fn show(
     let Some(((name, _, span), cache)) = spans.find(|((name, ..), _)| *name == asked) else {
         return guard::nothing_here().await;
     };
-    let (ledger, turn, since) = (page.ledger.clone(), Arc::clone(&page.statistics.turn), Since::Ago(*span));
+    let (blocking, turn, since) = (page.blocking.clone(), Arc::clone(&page.statistics.turn), Since::Ago(*span));
     let summary = cache.get(async move {
         let _turn = turn.lock().await;
-        ledger.ask_long(PATIENCE, move |database| Ok(Arc::new(count(database, since)?))).await
+        blocking.ask_long(PATIENCE, move |database| Ok(Arc::new(count(database, since)?))).await
     });
     let summary = summary.await;
     let refresh = REFRESH[usize::from(!matches!(summary, Summary::UnderWay))];

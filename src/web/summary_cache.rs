@@ -1,6 +1,6 @@
 //! Figures that take long to count: counted once for all who look, and only while somebody does.
 
-use crate::ledger_threads::Unanswered;
+use crate::blocking::Unanswered;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -105,6 +105,7 @@ impl<T: Clone> State<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocking::NotDone;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const NEVER: Duration = Duration::from_hours(1);
@@ -135,8 +136,8 @@ mod tests {
     async fn a_count_that_fails_is_not_tried_again_at_once() {
         let cache = SummaryCache::new(NEVER, NEVER);
         for _ in 0..2 {
-            let summary = cache.get(async { Err::<(), _>(Unanswered::TooLate) }).await;
-            assert!(matches!(summary, Summary::Failed(why) if why == Unanswered::TooLate.to_string()));
+            let summary = cache.get(async { Err::<(), _>(Unanswered::NotDone(NotDone::TooLate)) }).await;
+            assert!(matches!(summary, Summary::Failed(why) if why.contains("not ended in time")));
         }
         assert!(matches!(cache.get(async { Ok(()) }).await, Summary::Failed(_)));
     }

@@ -54,7 +54,7 @@ impl Page {
 
     /// The page of a service.
     pub fn by(site: &Site, settings: &WebSettings) -> Self {
-        let router = web::router(site, settings, |_, _| Router::new()).unwrap();
+        let router = web::router(site, settings, |_, _| Router::new());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { router, runtime }
     }

@@ -168,7 +168,7 @@ pub(in crate::web) async fn secret(
     }
     let (of, by, shared) = (one.id, viewer.clone(), page.clone());
     let logged = move |database: &mut dyn Database| subscriptions::shows_secret(database, actor(&shared, &by), of);
-    if let Err(problem) = page.ledger.ask(logged).await {
+    if let Err(problem) = page.blocking.ask(logged).await {
         return unanswered(&page, &problem, &viewer);
     }
     info!(by = viewer.name, subscription = %one.id, "the secret of a subscription is shown");
@@ -197,7 +197,7 @@ async fn done(
         Err(answer) => return answer,
     };
     let (of, by, shared) = (one.id, viewer.clone(), page.clone());
-    match page.ledger.ask(move |database| work(database, actor(&shared, &by), &one)).await {
+    match page.blocking.ask(move |database| work(database, actor(&shared, &by), &one)).await {
         Ok(Done { words, many }) => {
             info!(by = viewer.name, subscription = %of, done = words, "a subscription was worked on by the page");
             let many = many.map(|many| format!("&many={many}")).unwrap_or_default();

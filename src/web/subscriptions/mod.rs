@@ -8,10 +8,10 @@ pub(super) mod one;
 use super::layout::{self, Screen, number, visible};
 use super::{Page, failed, guard};
 use crate::base::timestamp;
+use crate::blocking::Unanswered;
 use crate::config::{Config, Engine};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::web_sessions::WebSession;
-use crate::ledger_threads::Unanswered;
 use crate::operations::subscriptions::{self, Subscription, Those};
 use crate::webhook::MasterKey;
 use axum::Extension;
@@ -73,7 +73,7 @@ pub(super) async fn list(
     }
     let Ok(after) = after.as_deref().map(Uuid::try_parse).transpose() else { return guard::nothing_here().await };
     let those = Those { after, ..Those::default() };
-    match page.ledger.ask(move |database| subscriptions::some(database, &those, ROWS)).await {
+    match page.blocking.ask(move |database| subscriptions::some(database, &those, ROWS)).await {
         Ok(found) => shown("Subscriptions", &viewer, &table(&found)),
         Err(problem) => unanswered(&page, &problem, &viewer),
     }
@@ -87,7 +87,7 @@ fn shown(title: &str, viewer: &WebSession, main: &Markup) -> Response {
 async fn found(page: &Page, viewer: &WebSession, id: &str) -> Result<Subscription, Response> {
     let id = Uuid::try_parse(id).ok().filter(|_| page.site.config().is_some());
     let Some(id) = id else { return Err(guard::nothing_here().await) };
-    match page.ledger.ask(move |database| subscriptions::read(database, Some(id))).await {
+    match page.blocking.ask(move |database| subscriptions::read(database, Some(id))).await {
         Ok(found) => match found.into_iter().next() {
             Some(one) => Ok(one),
             None => Err(guard::nothing_here().await),

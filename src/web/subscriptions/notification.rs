@@ -27,7 +27,7 @@ pub(in crate::web) async fn show(
         Err(answer) => return answer,
     };
     let asked = one.clone();
-    let read = page.ledger.ask(move |database| {
+    let read = page.blocking.ask(move |database| {
         let Some(due) = notifications::event_of(database, &asked, event)? else { return Ok(None) };
         let untold = notifications::pending_one(database, asked.id, due.position)?;
         let tries = notifications::tries(database, &[due.position], Some(asked.id), MOST_TRIES)?;

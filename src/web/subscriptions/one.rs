@@ -52,7 +52,7 @@ pub(in crate::web) async fn show(
         Err(answer) => return answer,
     };
     let (id, show, before) = (one.id, asked.show.clone(), before.unwrap_or(i64::MAX));
-    let read = page.ledger.ask(move |database| {
+    let read = page.blocking.ask(move |database| {
         let failed = match show.as_str() {
             "taken" => {
                 let (taken, onward) = notifications::taken(database, id, before, ROWS)?;

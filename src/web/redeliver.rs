@@ -1,22 +1,24 @@
 //! Deliver again: what is owed, what failed, what a mailbox has lost; what would happen, and doing it.
 //!
 //! ```text
-//! a list, or a message ── pick ──▶ what would happen ── confirm ──▶ a run ──▶ what came of it
+//! a list, or a message ── select ──▶ what would happen ── confirm ──▶ a job ──▶ what came of it
 //! ```
 
 use super::activity::{deferred_path, in_words};
 use super::layout::{self, Screen};
-use super::runs::Came;
+use super::redelivery_jobs::Came;
 use super::{Page, failed};
+use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
+use crate::blocking::{NotDone, Work};
 use crate::database::DatabaseError;
-use crate::ledger::recorded;
+use crate::ledger::recorded::{self, Selection};
 use crate::ledger::web_sessions::WebSession;
-use crate::mailbox_work::{MailboxWork, NotDone};
 use crate::message::Role;
-use crate::operations::again::{self, Choice, How, LastTry, Lost, Picked, Prospect, Since, last_try, plan, why_gone};
+use crate::operations::manual_redelivery::{self, Kind, Preview, Request, SelectedCopy, preview, why_gone};
+use crate::operations::redelivery::lost_by;
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
 use axum::Extension;
@@ -25,7 +27,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use url::form_urlencoded;
 use uuid::Uuid;
 
@@ -33,9 +35,7 @@ use uuid::Uuid;
 const MOST: usize = 100;
 /// How long a look into mailboxes may take: less than any request may.
 const LOOK: Duration = Duration::from_secs(25);
-/// Whether a cause is gone is looked for no longer: what would happen is told all the same.
-const LOOK_FOR_CAUSES: Duration = Duration::from_secs(5);
-/// How long the screen of a run waits for its end before it shows what there is.
+/// How long the screen of a job waits for its end before it shows what there is.
 const AWAITED: Duration = Duration::from_secs(5);
 /// How far back is looked, unless somebody says.
 const DAY: &str = "1d";
@@ -55,27 +55,43 @@ impl Asked {
     fn since(&self) -> &str {
         if self.since.trim().is_empty() { DAY } else { self.since.trim() }
     }
+
+    fn since_field(&self) -> Markup {
+        html! {
+            label .short {
+                "Since"
+                input name="since" value=(self.since()) autocapitalize="none" spellcheck="false";
+            }
+        }
+    }
+}
+
+/// A copy of a list: why it is there, and whether it is selected unless somebody says otherwise.
+struct Listed {
+    copy: SelectedCopy,
+    why: String,
+    selected: bool,
 }
 
 /// Sent copies that deliveries left owed.
 pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Response {
-    let found = page.ledger.ask(|database| recorded::newest_owed(database, MOST)).await;
+    let found = page.blocking.ask(|database| recorded::newest_owed(database, MOST)).await;
     let (copies, more) = match found {
-        Ok((copies, more)) => (copies.iter().map(|copy| Picked::of(copy, How::Finish)).collect::<Vec<_>>(), more),
+        Ok(found) => found,
         Err(problem) => return failed(&problem, Some(&viewer)),
     };
-    let command = command(&page.site, "--owed");
+    let listed = |copy: &recorded::RecordedCopy| Listed {
+        copy: SelectedCopy::of(copy, Kind::Finish),
+        why: copy.reason.clone().unwrap_or_default(),
+        selected: true,
+    };
+    let copies: Vec<Listed> = copies.iter().map(listed).collect();
     let shown = html! {
         p {
             "Sent copies that deliveries left owed: the mail itself is delivered. "
             "The service finishes them by itself, sooner or later. " (deferred())
         }
-        @if copies.is_empty() {
-            p { "No Sent copy is owed." }
-        } @else {
-            (pick(&page, &copies, |copy| (copy.reason.clone().unwrap_or_default(), true)))
-            (more_by(more, &command))
-        }
+        @if copies.is_empty() { p { "No Sent copy is owed." } } @else { (select(&page, &copies)) (more_by(more, &command(&page.site, "--owed"))) }
     };
     screen("/again", &viewer, &shown)
 }
@@ -87,30 +103,26 @@ pub(super) async fn not_delivered(
     Query(asked): Query<Asked>,
 ) -> Response {
     let form = html! {
-        form .search method="get" action="/again/failed" { (since_field(&asked)) div { button { "Look" } } }
+        form .search method="get" action="/again/failed" { (asked.since_field()) div { button { "Look" } } }
     };
     let since = match timestamp::since(asked.since()) {
         Ok(since) => since,
         Err(problem) => return screen("/again/failed", &viewer, &html! { (form) (mistake(&problem)) }),
     };
-    let found = page.ledger.ask_long(LOOK, move |database| again::failed(database, since, MOST)).await;
+    let found = page.blocking.ask_long(LOOK, move |database| manual_redelivery::failed(database, since, MOST)).await;
     let (copies, more) = match found {
         Ok(found) => found,
         Err(problem) => return failed(&problem, Some(&viewer)),
     };
-    let (copies, came_to): (Vec<Picked>, Vec<_>) = copies.into_iter().unzip();
-    let why = |copy: &Picked| {
-        let at = copies.iter().position(|one| one.choice == copy.choice);
-        at.and_then(|at| came_to.get(at)).map(|came_to| in_words(came_to.as_ref())).unwrap_or_default()
-    };
+    let listed = |(copy, came_to): (_, Option<_>)| Listed { copy, why: in_words(came_to.as_ref()), selected: true };
+    let copies: Vec<Listed> = copies.into_iter().map(listed).collect();
     let command = command(&page.site, &format!("--failed --since {}", shell_word(asked.since())));
     let shown = html! {
         p {
             "What was tried, and has not come to its recipient, the oldest first: refused, deferred, or never ended. " (deferred())
         }
         (form)
-        @if copies.is_empty() { p { "Nothing of that time has failed." } }
-        @else { (pick(&page, &copies, |copy| (why(copy), true))) (more_by(more, &command)) }
+        @if copies.is_empty() { p { "Nothing of that time has failed." } } @else { (select(&page, &copies)) (more_by(more, &command)) }
     };
     screen("/again/failed", &viewer, &shown)
 }
@@ -130,24 +142,21 @@ pub(super) async fn lost(
     Query(asked): Query<Asked>,
 ) -> Response {
     let mailbox = asked.mailbox.trim().to_owned();
-    let form = html! {
+    let head = html! {
+        p {
+            "What was delivered since that moment, and is not in the mailbox any more: "
+            "since it came back from an old backup, or was made anew."
+        }
         form .search method="get" action="/again/lost" {
             label {
                 "A user, or one mailbox: scuba, scuba/Sent"
                 input name="mailbox" value=(mailbox) autocapitalize="none" spellcheck="false" required;
             }
-            (since_field(&asked))
+            (asked.since_field())
             div { button { "Look into it" } }
         }
     };
-    let told = html! {
-        p {
-            "What was delivered since that moment, and is not in the mailbox any more: "
-            "since it came back from an old backup, or was made anew."
-        }
-        (form)
-    };
-    let shown = |more: &Markup| screen("/again/lost", &viewer, &html! { (told) (more) });
+    let shown = |more: &Markup| screen("/again/lost", &viewer, &html! { (head) (more) });
     if mailbox.is_empty() {
         return shown(&html! {});
     }
@@ -157,48 +166,47 @@ pub(super) async fn lost(
     };
     let (since_word, mailbox_word) = (shell_word(asked.since()), shell_word(&mailbox));
     let command = command(&page.site, &format!("--restore --since {since_word} --mailbox {mailbox_word}"));
-    let Some(work) = &page.mailboxes else { return shown(&by_the_command_line(&command)) };
-    match work.look(LOOK, move |site, until| again::lost(site, &mailbox, since, until)).await {
-        Ok(Ok(lost)) => shown(&lost_copies(&page, &lost, &command)),
-        Ok(Err(problem)) => database_failed(&problem, &viewer),
-        Err(why) => shown(
-            &html! { p .bad role="alert" { "Nothing is known of it: " (why) "." } (by_the_command_line(&command)) },
-        ),
+    if !page.site.opens_mailboxes() {
+        return shown(&by_the_command_line(&command));
     }
-}
-
-fn lost_copies(page: &Page, lost: &Lost, command: &str) -> Markup {
-    let (looked_for, mailboxes) = lost.looked_for;
-    let (copies, gone): (Vec<Picked>, Vec<_>) = lost.copies.iter().take(MOST).cloned().unzip();
-    let why = |copy: &Picked| {
-        let gone = copies.iter().position(|one| one.choice == copy.choice).and_then(|at| gone.get(at).copied());
-        gone.map_or_else(|| (String::new(), false), |gone| (why_gone(gone).to_owned(), gone.is_loss()))
+    let look = move |site: &Site, until: Deadline| {
+        let mut database = site.open_to_ask(until)?;
+        lost_by(site, database.as_mut(), &Selection { since, mailbox: Some(&mailbox) }, until)
     };
-    html! {
-        @for unseen in &lost.unseen { p .bad { "Not looked at: " (unseen) } }
-        @if looked_for == 0 {
+    let audit = match page.blocking.run(Work::Look, LOOK, look).await {
+        Ok(Ok(audit)) => audit,
+        Ok(Err(problem)) => return database_failed(problem, &viewer),
+        Err(why) => {
+            let unknown = html! { p .bad role="alert" { "Nothing is known of it: " (why) "." } };
+            return shown(&html! { (unknown) (by_the_command_line(&command)) });
+        }
+    };
+    let copies: Vec<Listed> = audit
+        .gone
+        .iter()
+        .take(MOST)
+        .map(|(copy, gone)| Listed {
+            copy: SelectedCopy::of(copy, Kind::Restore),
+            why: why_gone(*gone).to_owned(),
+            selected: gone.is_loss(),
+        })
+        .collect();
+    shown(&html! {
+        @for (user, mailbox, error) in &audit.unseen { p .bad { "Not looked at: " (mailbox) " of " (user) ": " (error) } }
+        @if audit.copies == 0 {
             p .bad {
                 "Nothing was delivered to a mailbox of that name since then. Write it as the lists of this page show it."
             }
         } @else {
             p {
-                "Copies looked for: " (looked_for) ". Mailboxes: " (mailboxes) ". Gone: " (lost.copies.len()) ". "
-                @if !lost.copies.is_empty() { "Where its owner has most likely deleted or filed one, its box is not ticked." }
-                @else if lost.unseen.is_empty() { "All of them are where they were put." }
+                "Copies looked for: " (audit.copies) ". Mailboxes: " (audit.mailboxes) ". Gone: " (audit.gone.len()) ". "
+                @if !copies.is_empty() { "Where its owner has most likely deleted or filed one, its box is not ticked." }
+                @else if audit.unseen.is_empty() { "All of them are where they were put." }
             }
         }
-        @if !copies.is_empty() { (pick(page, &copies, why)) }
-        (more_by(lost.copies.len() > MOST, command))
-    }
-}
-
-fn since_field(asked: &Asked) -> Markup {
-    html! {
-        label .short {
-            "Since"
-            input name="since" value=(asked.since()) autocapitalize="none" spellcheck="false";
-        }
-    }
+        @if !copies.is_empty() { (select(&page, &copies)) }
+        (more_by(audit.gone.len() > MOST, &command))
+    })
 }
 
 fn mistake(problem: &str) -> Markup {
@@ -216,7 +224,11 @@ fn screen(path: &str, viewer: &WebSession, shown: &Markup) -> Response {
         }
         (shown)
     };
-    layout::page("Deliver again", Some(Screen::Again), Some(viewer), &main).into_response()
+    page_of("Deliver again", viewer, &main)
+}
+
+fn page_of(title: &str, viewer: &WebSession, main: &Markup) -> Response {
+    layout::page(title, Some(Screen::Again), Some(viewer), main).into_response()
 }
 
 /// What does the same for more of them, or where the page may not.
@@ -243,10 +255,9 @@ fn heads(names: &[&str]) -> Markup {
     html! { thead { tr { @for name in names { th scope="col" { (name) } } } } }
 }
 
-/// A form to pick some of these. `told` says what else there is to say of one, and whether it is picked unless somebody says
-/// otherwise.
-fn pick(page: &Page, copies: &[Picked], told: impl Fn(&Picked) -> (String, bool)) -> Markup {
-    let offered = page.mailboxes.is_some();
+/// A form to select some of these.
+fn select(page: &Page, copies: &[Listed]) -> Markup {
+    let offered = page.site.opens_mailboxes();
     let names = ["Pick", "Message", "Mailbox", "Recipient", "Why"];
     html! {
         form method="post" action="/again/plan" {
@@ -254,16 +265,15 @@ fn pick(page: &Page, copies: &[Picked], told: impl Fn(&Picked) -> (String, bool)
                 caption .unseen { "Copies that can be delivered again" }
                 (heads(names.get(usize::from(!offered)..).unwrap_or(&names)))
                 tbody {
-                    @for copy in copies {
-                        @let (why, picked) = told(copy);
+                    @for Listed { copy, why, selected } in copies {
                         tr {
                             @if offered {
                                 td data-label="Pick" {
-                                    input type="checkbox" name="copy" value=(copy.choice) checked[picked]
+                                    input type="checkbox" name="copy" value=(copy.request) checked[*selected]
                                         aria-label={ (copy.place()) ": " (subject(copy)) };
                                 }
                             }
-                            (described(copy))
+                            (described(Some(copy)))
                             td data-label="Why" { (why) }
                         }
                     }
@@ -275,14 +285,18 @@ fn pick(page: &Page, copies: &[Picked], told: impl Fn(&Picked) -> (String, bool)
     }
 }
 
-fn subject(copy: &Picked) -> &str {
+fn subject(copy: &SelectedCopy) -> &str {
     copy.subject.as_deref().filter(|subject| !subject.trim().is_empty()).unwrap_or(&copy.message_id)
 }
 
 /// The cells that say which copy it is.
-fn described(copy: &Picked) -> Markup {
+fn described(copy: Option<&SelectedCopy>) -> Markup {
+    let Some(copy) = copy else {
+        return html! { @for label in ["Message", "Mailbox", "Recipient"] { td data-label=(label) { "not known" } } };
+    };
+    let (identity, lock) = (hex::encode(copy.identity.as_bytes()), hex::encode(copy.lock.digest()));
     html! {
-        td data-label="Message" { a href=(path_of(copy)) { bdi { (subject(copy)) } } }
+        td data-label="Message" { a href={ "/messages/" (identity) "?lock=" (lock) } { bdi { (subject(copy)) } } }
         td data-label="Mailbox" {
             (copy.mailbox) " of " (copy.user)
             @if copy.role == Role::Sender { span .hint { " (Sent copy)" } }
@@ -291,17 +305,13 @@ fn described(copy: &Picked) -> Markup {
     }
 }
 
-fn path_of(copy: &Picked) -> String {
-    format!("/messages/{}?lock={}", hex::encode(copy.identity.as_bytes()), hex::encode(copy.lock.digest()))
-}
-
 /// On the screen of a message, for who may deliver again.
-pub(super) fn of_message(page: &Page, copies: &[(Choice, String)], commands: &[String]) -> Markup {
+pub(super) fn of_message(page: &Page, copies: &[(Request, String)], commands: &[String]) -> Markup {
     html! {
         h2 #again { "Deliver again" }
         @if copies.is_empty() {
             p { "There is nothing to deliver again." }
-        } @else if page.mailboxes.is_none() {
+        } @else if !page.site.opens_mailboxes() {
             p { "This page may not open mailboxes (web.mailboxes). On the command line:" }
             @for options in commands { p { code { (command(&page.site, options)) } } }
         } @else {
@@ -311,9 +321,9 @@ pub(super) fn of_message(page: &Page, copies: &[(Choice, String)], commands: &[S
                     p .hint {
                         "“What would happen?” looks into each mailbox that is picked, and says whether the copy is there now. It changes nothing."
                     }
-                    @for (at, (choice, told)) in copies.iter().take(MOST).enumerate() {
+                    @for (at, (request, told)) in copies.iter().take(MOST).enumerate() {
                         label .check {
-                            input type="checkbox" name="copy" value=(choice) checked[at == 0 && choice.how != How::Restore];
+                            input type="checkbox" name="copy" value=(request) checked[at == 0 && request.kind != Kind::Restore];
                             span { (told) }
                         }
                     }
@@ -325,39 +335,31 @@ pub(super) fn of_message(page: &Page, copies: &[(Choice, String)], commands: &[S
 }
 
 /// The copies that a form names; or why they cannot be read.
-fn choices(body: &str) -> Result<Vec<Choice>, &'static str> {
-    let mut choices: Vec<Choice> = Vec::new();
-    for (name, value) in form_urlencoded::parse(body.as_bytes()) {
-        if name != "copy" {
-            continue;
-        }
-        let choice = Choice::read(&value).ok_or("This form is not complete: go back to the list.")?;
-        if !choices.contains(&choice) {
-            choices.push(choice);
+fn requests(body: &str) -> Result<Vec<Request>, &'static str> {
+    let mut requests: Vec<Request> = Vec::new();
+    for (_, value) in form_urlencoded::parse(body.as_bytes()).filter(|(name, _)| name == "copy") {
+        let request = Request::read(&value).ok_or("This form is not complete: go back to the list.")?;
+        if !requests.contains(&request) {
+            requests.push(request);
         }
     }
-    match choices.len() {
+    match requests.len() {
         0 => Err("Nothing was picked: go back, and pick something."),
-        1..=MOST => Ok(choices),
+        1..=MOST => Ok(requests),
         _ => Err("More were picked than are delivered again at once."),
     }
 }
 
-/// What a form asks for, and where that is done; or the answer that says why not.
-fn asked_for<'a>(
-    page: &'a Page,
-    viewer: &WebSession,
-    body: &str,
-) -> Result<(&'a MailboxWork, Vec<Choice>), Box<Response>> {
+/// What a form asks for; or the answer that says why not.
+fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Result<Vec<Request>, Response> {
     let no = |status: StatusCode, told: &str| {
         let told = html! { p .bad role="alert" { (told) } p { a href="/again" { "Deliver again" } } };
-        Box::new((status, layout::page("Nothing was done", None, Some(viewer), &told)).into_response())
+        (status, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
     };
-    let mailboxes = page.mailboxes.as_ref();
-    let work = mailboxes.ok_or_else(|| {
-        no(StatusCode::CONFLICT, "This page may not open mailboxes (web.mailboxes in its configuration).")
-    })?;
-    Ok((work, choices(body).map_err(|problem| no(StatusCode::BAD_REQUEST, problem))?))
+    if !page.site.opens_mailboxes() {
+        return Err(no(StatusCode::CONFLICT, "This page may not open mailboxes (web.mailboxes in its configuration)."));
+    }
+    requests(body).map_err(|problem| no(StatusCode::BAD_REQUEST, problem))
 }
 
 /// What would happen. Nothing is written, created or locked.
@@ -366,60 +368,46 @@ pub(super) async fn would(
     Extension(viewer): Extension<WebSession>,
     body: String,
 ) -> Response {
-    let (work, choices) = match asked_for(&page, &viewer, &body) {
-        Ok(asked) => asked,
-        Err(answer) => return *answer,
+    let requests = match asked_for(&page, &viewer, &body) {
+        Ok(requests) => requests,
+        Err(answer) => return answer,
     };
-    let looked = work.look(LOOK, move |site, deadline| {
-        let look = |choice: Choice| match deadline.passed() {
-            true => Ok((None, Prospect::Cannot("there was no time to look".into()))),
-            false => plan(site, choice, deadline),
+    let no_time = || ReplayOutcome::Deferred("there was no time to look".into());
+    let look = move |site: &Site, deadline: Deadline| {
+        let look = |request| match deadline.passed() {
+            true => Ok(Preview { copy: None, outcome: no_time(), may_name_others: false }),
+            false => preview(site, request, deadline),
         };
-        let planned = choices.into_iter().map(look).collect::<Result<Vec<_>, DatabaseError>>()?;
-        let began = Instant::now();
-        let with_last = |(picked, prospect): (Option<Picked>, Prospect)| {
-            let asks = matches!(prospect, Prospect::Would { .. }) && began.elapsed() < LOOK_FOR_CAUSES;
-            let missing = picked.as_ref().filter(|picked| asks && picked.choice.how != How::Restore);
-            let last = missing.map(|picked| last_try(site, picked, deadline)).transpose()?.flatten();
-            Ok((picked, prospect, last))
-        };
-        planned.into_iter().map(with_last).collect::<Result<Vec<_>, DatabaseError>>()
-    });
-    let planned = match looked.await {
-        Ok(Ok(planned)) => planned,
-        Ok(Err(problem)) => return database_failed(&problem, &viewer),
+        requests.into_iter().map(look).collect::<Result<Vec<_>, DatabaseError>>()
+    };
+    let previews = match page.blocking.run(Work::Look, LOOK, look).await {
+        Ok(Ok(previews)) => previews,
+        Ok(Err(problem)) => return database_failed(problem, &viewer),
         Err(why) => return not_done(why, &viewer),
     };
-    let would: Vec<(&Picked, bool)> = planned
+    let (asked_about, sure): (Vec<_>, Vec<_>) = previews
         .iter()
-        .filter_map(|(picked, prospect, _)| match prospect {
-            Prospect::Would { may_name_others, .. } => Some((picked.as_ref()?, *may_name_others)),
-            Prospect::Nothing(_) | Prospect::Cannot(_) => None,
-        })
-        .collect();
-    let asked_about: Vec<&Picked> = would.iter().filter(|(_, asked)| *asked).map(|(copy, _)| *copy).collect();
+        .filter(|one| matches!(one.outcome, ReplayOutcome::Delivered(_)))
+        .filter_map(|one| Some((one.copy.as_ref()?, one.may_name_others)))
+        .partition(|(_, may_name_others)| *may_name_others);
     let main = html! {
         table .rows {
             caption { "Nothing is done yet." }
             (heads(&["Message", "Mailbox", "Recipient", "What would happen"]))
             tbody {
-                @for (picked, prospect, last) in &planned {
-                    tr { (known(picked.as_ref())) td data-label="Would happen" { (prospect_told(prospect)) @if let (Some(picked), Some(last)) = (picked, last) { br; (last_told(picked, last)) } } }
+                @for one in &previews {
+                    tr { (described(one.copy.as_ref())) td data-label="Would happen" { (would_happen(&one.outcome)) } }
                 }
             }
         }
-        @if would.is_empty() {
+        @if asked_about.is_empty() && sure.is_empty() {
             p {
-                @if planned.iter().any(|(_, prospect, _)| matches!(prospect, Prospect::Cannot(_))) {
-                    "Nothing of this can be done from here. "
-                } @else {
-                    "There is nothing to do. "
-                }
+                @if previews.iter().any(|one| one.outcome.failed()) { "Nothing of this can be done from here. " } @else { "There is nothing to do. " }
                 a href="/again" { "Deliver again" }
             }
         } @else {
             form method="post" action="/again/start" {
-                @for (copy, asked) in &would { @if !asked { input type="hidden" name="copy" value=(copy.choice); } }
+                @for (copy, _) in &sure { input type="hidden" name="copy" value=(copy.request); }
                 @if !asked_about.is_empty() {
                     fieldset {
                         legend { "May these be delivered with the address of another recipient?" }
@@ -427,9 +415,9 @@ pub(super) async fn would(
                             "A message without Message-ID or Date is told from the next one by its Received lines, so they are not changed. "
                             "They may say for whom the copy was received that it is taken from."
                         }
-                        @for copy in &asked_about {
+                        @for (copy, _) in &asked_about {
                             label .check {
-                                input type="checkbox" name="copy" value=(copy.choice);
+                                input type="checkbox" name="copy" value=(copy.request);
                                 span { (subject(copy)) ", to " (copy.place()) }
                             }
                         }
@@ -437,8 +425,8 @@ pub(super) async fn would(
                 }
                 p {
                     button .go {
-                        @match would.as_slice() {
-                            [_, ..] if !asked_about.is_empty() => { "Deliver what is chosen" }
+                        @match sure.as_slice() {
+                            _ if !asked_about.is_empty() => { "Deliver what is chosen" }
                             [(one, _)] => { "Deliver it to " (one.place()) }
                             several => { "Deliver these " (several.len()) " copies" }
                         }
@@ -447,43 +435,15 @@ pub(super) async fn would(
             }
         }
     };
-    layout::page("What would happen", Some(Screen::Again), Some(&viewer), &main).into_response()
+    page_of("What would happen", &viewer, &main)
 }
 
-fn known(picked: Option<&Picked>) -> Markup {
-    match picked {
-        Some(copy) => described(copy),
-        None => html! {
-            td data-label="Message" { "not known" }
-            td data-label="Mailbox" { "–" }
-            td data-label="Recipient" { "–" }
-        },
-    }
-}
-
-fn prospect_told(prospect: &Prospect) -> Markup {
-    match prospect {
-        Prospect::Would { what, .. } => html! { span .good { (what) } },
-        Prospect::Nothing(text) => html! { "nothing: " (text) },
-        Prospect::Cannot(text) => html! { span .bad { "it cannot be done: " (text) } },
-    }
-}
-
-/// Whether the cause is gone, as far as the ledger knows.
-fn last_told(picked: &Picked, last: &LastTry) -> Markup {
-    let came = match (picked.choice.how, &picked.reason) {
-        (How::Finish, Some(reason)) => format!("owed: {reason}"),
-        (How::Finish, None) => "owed".to_owned(),
-        _ => in_words(last.outcome.as_ref()),
-    };
-    html! {
-        span .hint {
-            "Last tried " (layout::moment(last.began_at)) ", " (came) ". "
-            @match last.since {
-                Since::Taken(at) => { "Since then the mailbox has taken other mail, the last " (layout::moment(at)) "." }
-                Since::Nothing => { "Since then nothing else has come into this mailbox: whether the cause is gone is not known." }
-                Since::NotKnown => { "Whether the cause is gone is not known." }
-            }
+fn would_happen(outcome: &ReplayOutcome) -> Markup {
+    match outcome {
+        ReplayOutcome::Delivered(what) => html! { span .good { (what) } },
+        ReplayOutcome::AlreadyThere => html! { "nothing: it is there" },
+        ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) => {
+            html! { span .bad { "it cannot be done: " (why) } }
         }
     }
 }
@@ -494,22 +454,22 @@ pub(super) async fn start(
     Extension(viewer): Extension<WebSession>,
     body: String,
 ) -> Response {
-    let begun = asked_for(&page, &viewer, &body).map(|(work, choices)| page.runs.begin(work, &viewer, choices));
+    let begun = asked_for(&page, &viewer, &body).map(|requests| page.jobs.begin(&page.blocking, &viewer, requests));
     match begun {
-        Ok(Ok(run)) => Redirect::to(&format!("/again/runs/{}", run.id)).into_response(),
+        Ok(Ok(id)) => Redirect::to(&format!("/again/runs/{id}")).into_response(),
         Ok(Err(why)) => not_done(why, &viewer),
-        Err(answer) => *answer,
+        Err(answer) => answer,
     }
 }
 
 /// What came of it so far.
-pub(super) async fn run(
+pub(super) async fn job(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Path(id): Path<String>,
 ) -> Response {
-    let found = Uuid::parse_str(&id).ok().and_then(|id| page.runs.of(id));
-    let Some(run) = found else {
+    let found = Uuid::parse_str(&id).ok().and_then(|id| page.jobs.of(id));
+    let Some(mut job) = found else {
         let told = html! {
             p {
                 "This process of the page does not know of it any more. "
@@ -518,33 +478,25 @@ pub(super) async fn run(
         };
         return (StatusCode::NOT_FOUND, layout::page("Not found", None, Some(&viewer), &told)).into_response();
     };
-    run.await_end(AWAITED).await;
-    let (came, ended) = run.so_far();
-    let (class, verdict) = verdict(&came, run.of, ended);
+    let (came, ended) = job.so_far(AWAITED).await;
+    let (class, verdict) = verdict(&came, job.of, ended);
     let main = html! {
-        @if !ended { p #live { span data-said role="status" { "It goes on, whoever looks. " } a href={ "/again/runs/" (run.id) } { "Look again" } } }
+        @if !ended { p #live { span data-said role="status" { "It goes on, whoever looks. " } a href={ "/again/runs/" (job.id) } { "Look again" } } }
         div data-refresh=[(!ended).then_some("2")] {
             p class={ "verdict " (class) } { (verdict) }
             table .rows {
-                caption { "Begun by " (run.by) ", " (moment_of(run.id)) "." }
+                caption { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." }
                 (heads(&["Message", "Mailbox", "Recipient", "What came of it"]))
                 tbody {
                     @for one in &came {
-                        tr { (known(one.picked.as_ref())) td data-label="Came of it" { (outcome_told(&one.outcome)) } }
+                        tr { (described(one.copy.as_ref())) td data-label="Came of it" { (outcome_told(&one.outcome)) } }
                     }
                 }
             }
         }
         p { a href="/again" { "Deliver again" } }
     };
-    layout::page("Delivered again", Some(Screen::Again), Some(&viewer), &main).into_response()
-}
-
-/// When it began: that is in its name (RFC 9562 section 5.7).
-fn moment_of(run: Uuid) -> Markup {
-    let began = run.get_timestamp().map(|began| began.to_unix());
-    let microseconds = began.map_or(0, |(seconds, rest)| seconds.saturating_mul(1_000_000) + u64::from(rest / 1000));
-    layout::moment(i64::try_from(microseconds).unwrap_or_default())
+    page_of("Delivered again", &viewer, &main)
 }
 
 /// All of it in one line, and how good that is.
@@ -556,7 +508,7 @@ fn verdict(came: &[Came], of: usize, ended: bool) -> (&'static str, String) {
     let failed = count(ReplayOutcome::failed);
     let class = if failed > 0 || came.len() < of { "bad" } else { "good" };
     if let ([one], 1) = (came, of) {
-        let place = one.picked.as_ref().map(|copy| format!(" {}", copy.place())).unwrap_or_default();
+        let place = one.copy.as_ref().map(|copy| format!(" {}", copy.place())).unwrap_or_default();
         let line = match &one.outcome {
             ReplayOutcome::Delivered(how) => format!("DELIVERED to{place}: {how}."),
             ReplayOutcome::AlreadyThere => format!("ALREADY THERE:{place}. Nothing was done."),
@@ -593,6 +545,6 @@ fn not_done(why: NotDone, viewer: &WebSession) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
 }
 
-fn database_failed(problem: &DatabaseError, viewer: &WebSession) -> Response {
-    failed(&problem.clone().into(), Some(viewer))
+fn database_failed(problem: DatabaseError, viewer: &WebSession) -> Response {
+    failed(&problem.into(), Some(viewer))
 }

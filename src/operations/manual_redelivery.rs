@@ -1,0 +1,338 @@
+//! Delivering again what somebody has selected, copy by copy: what would happen, and doing it. The deliveries are those of `replay`:
+//! `--owed`, `--restore` and `--failed`. What is selected twice is delivered once: each looks under the message's lock first.
+
+use super::audit::{self, Gone};
+use super::redelivery::{self, RedeliveryError};
+use super::replay::{List, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Tally};
+use crate::base::deadline::Deadline;
+use crate::base::hex;
+use crate::base::timestamp::span;
+use crate::database::DatabaseError;
+use crate::ledger::deliveries::{DeliveryQuery, KnownDelivery, TriedDelivery, each_delivery, known_delivery};
+use crate::ledger::recorded::{self, DeliveredCopy, Mailboxes, RecordedCopy};
+use crate::ledger::{CopyKey, Database, Outcome, time_span};
+use crate::lock::LockName;
+use crate::message::{Identity, Role};
+use crate::site::Site;
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// In which way a copy is delivered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It is owed, and is finished: `replay --owed`.
+    Finish,
+    /// Its mailbox has lost it, and gets it back: `replay --restore --deleted`.
+    Restore,
+    /// Its recipient has none, after one attempt at least: `replay --failed`.
+    Deliver,
+}
+
+impl Kind {
+    const ALL: [(&'static str, Self); 3] =
+        [("finish", Self::Finish), ("restore", Self::Restore), ("deliver", Self::Deliver)];
+}
+
+/// A copy that somebody wants to be delivered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) kind: Kind,
+    pub(crate) copy: CopyKey,
+}
+
+impl Request {
+    /// Reads what [`Display`](fmt::Display) writes.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let (kind, key) = text.split_once('-')?;
+        let (_, kind) = Kind::ALL.into_iter().find(|(name, _)| *name == kind)?;
+        let key = hex::decode(key).and_then(|bytes| bytes.try_into().ok())?;
+        Some(Self { kind, copy: CopyKey::from_bytes(key) })
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Kind::ALL.into_iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name);
+        write!(f, "{name}-{}", hex::encode(self.copy.as_bytes()))
+    }
+}
+
+/// What people are told of a copy.
+#[derive(Clone, Debug)]
+pub(crate) struct SelectedCopy {
+    pub(crate) request: Request,
+    pub(crate) identity: Identity,
+    pub(crate) lock: LockName,
+    pub(crate) message_id: String,
+    pub(crate) subject: Option<String>,
+    pub(crate) role: Role,
+    pub(crate) recipient: String,
+    /// The mailbox's user.
+    pub(crate) user: String,
+    pub(crate) mailbox: String,
+}
+
+impl SelectedCopy {
+    pub(crate) fn of(copy: &RecordedCopy, kind: Kind) -> Self {
+        let request = Request { kind, copy: copy.key() };
+        let RecordedCopy { identity, lock, message_id, subject, role, recipient, user, mailbox, .. } = copy.clone();
+        Self { request, identity, lock, message_id, subject, role, recipient, user, mailbox }
+    }
+
+    fn tried(copy: CopyKey, known: KnownDelivery) -> Self {
+        let (request, role) = (Request { kind: Kind::Deliver, copy }, Role::Recipient);
+        let KnownDelivery { identity, lock, message_id, subject, recipient, user, mailbox, .. } = known;
+        Self { request, identity, lock, message_id, subject, role, recipient, user, mailbox }
+    }
+
+    /// `INBOX of doug, for doug@mail.axial.net`.
+    pub(crate) fn place(&self) -> String {
+        format!("{} of {}, for {}", self.mailbox, self.user, self.recipient)
+    }
+}
+
+/// A copy that can be delivered again, as far as the ledger knows.
+enum Found {
+    Recorded(Box<RecordedCopy>),
+    Tried(TriedDelivery),
+}
+
+/// What is known of a copy, `None` where the ledger knows none such; and what is to be delivered, or else what comes of the request.
+type Standing = (Option<SelectedCopy>, Result<Found, ReplayOutcome>);
+
+fn find(site: &Site, database: &mut dyn Database, request: Request) -> Result<Standing, DatabaseError> {
+    let unknown = || Err(ReplayOutcome::Refused("the ledger does not know it any more".into()));
+    let Request { kind, copy } = request;
+    if kind == Kind::Deliver {
+        let Some(known) = known_delivery(database, &copy)? else { return Ok((None, unknown())) };
+        let (delivered, lock) = (known.delivered, known.lock);
+        let tried = Found::Tried(TriedDelivery { began_at: 0, copy, lock });
+        let found = if delivered { Err(ReplayOutcome::AlreadyThere) } else { Ok(tried) };
+        return Ok((Some(SelectedCopy::tried(copy, known)), found));
+    }
+    let Some((copy, delivered)) = recorded::by_key(database, &copy)? else { return Ok((None, unknown())) };
+    let selected = SelectedCopy::of(&copy, kind);
+    let found = match (kind, delivered) {
+        (Kind::Restore, false) => Err(ReplayOutcome::Refused("it is not delivered, but owed".into())),
+        (Kind::Restore, true) => Ok(Found::Recorded(Box::new(copy))),
+        (_, true) => Err(ReplayOutcome::AlreadyThere),
+        (_, false) => match left_to_its_author(site, database, &copy)? {
+            Some(left) => Err(ReplayOutcome::Deferred(left)),
+            None => Ok(Found::Recorded(Box::new(copy))),
+        },
+    };
+    Ok((Some(selected), found))
+}
+
+/// Why an owed copy is not finished yet, where its author's own mail program may save one.
+fn left_to_its_author(
+    site: &Site,
+    database: &mut dyn Database,
+    copy: &RecordedCopy,
+) -> Result<Option<String>, DatabaseError> {
+    let Some(left_for) = site.left_to_authors_for() else { return Ok(None) };
+    let due = copy.recorded_at.saturating_add(time_span::microseconds(left_for));
+    let wait = u64::try_from(due.saturating_sub(time_span::now(database)?)).ok().filter(|wait| *wait > 0);
+    Ok(wait.map(|wait| {
+        let wait = span(Duration::from_micros(wait));
+        format!("it is left to its author's own mail program for {wait} more (sent.look_after)")
+    }))
+}
+
+/// What would come of a request now: `Delivered` says what would be done.
+#[derive(Debug)]
+pub(crate) struct Preview {
+    /// `None` where the ledger knows no such copy.
+    pub(crate) copy: Option<SelectedCopy>,
+    pub(crate) outcome: ReplayOutcome,
+    /// Whether what is appended may name another recipient: its Received fields are left, since the identity covers them.
+    pub(crate) may_name_others: bool,
+}
+
+/// What would come of this. Nothing is written, created or locked.
+///
+/// # Errors
+/// The ledger cannot be read.
+pub(crate) fn preview(site: &Site, request: Request, deadline: Deadline) -> Result<Preview, DatabaseError> {
+    let mut database = site.open_to_ask(deadline)?;
+    let database = database.as_mut();
+    let (copy, found) = find(site, database, request)?;
+    let (outcome, may_name_others) = match found {
+        Err(outcome) => (outcome, false),
+        Ok(Found::Tried(delivery)) => {
+            let (outcome, may_name_others) = replayed(site, &delivery, true, &AtomicBool::new(false));
+            // Whose it is, the list says already.
+            let whose = copy.as_ref().map(|copy| format!("{} to {}: ", copy.message_id, copy.recipient));
+            let short = |why: String| whose.and_then(|whose| Some(why.strip_prefix(&whose)?.to_owned())).unwrap_or(why);
+            let outcome = match outcome {
+                ReplayOutcome::Refused(why) => ReplayOutcome::Refused(short(why)),
+                ReplayOutcome::Deferred(why) => ReplayOutcome::Deferred(short(why)),
+                other => other,
+            };
+            (outcome, may_name_others)
+        }
+        Ok(Found::Recorded(recorded)) => match request.kind {
+            Kind::Restore => restoring(site, database, &recorded, deadline)?,
+            _ => from_its_source(site, database, &recorded, "it is looked for there, and appended", deadline)?,
+        },
+    };
+    Ok(Preview { copy, outcome, may_name_others })
+}
+
+fn restoring(
+    site: &Site,
+    database: &mut dyn Database,
+    copy: &RecordedCopy,
+    deadline: Deadline,
+) -> Result<(ReplayOutcome, bool), DatabaseError> {
+    let this = DeliveredCopy { message: copy.message, role: copy.role, placement: copy.placement, lowest: None };
+    let mailboxes = Mailboxes::from([((copy.user.clone(), copy.mailbox.clone()), vec![this])]);
+    let seen = audit::look(site, database, &mailboxes, deadline, &mut |_| {})?;
+    if let Some((_, _, error)) = seen.unseen.first() {
+        return Ok((ReplayOutcome::Deferred(format!("its mailbox cannot be looked at: {error}")), false));
+    }
+    match seen.gone.first() {
+        Some((_, gone)) if gone.now().is_none() => from_its_source(site, database, copy, why_gone(*gone), deadline),
+        _ => Ok((ReplayOutcome::AlreadyThere, false)),
+    }
+}
+
+/// Why a copy is gone, and what is done about it.
+pub(crate) fn why_gone(gone: Gone) -> &'static str {
+    match gone {
+        Gone::OlderMailbox => "its mailbox has lost it, having come back from a backup: it is appended",
+        Gone::NewMailbox => "its mailbox has lost it, having been made anew: it is appended",
+        Gone::NoMailbox => "its mailbox is not there any more: it is made, if need be, and gets it",
+        Gone::Removed => "most likely its owner has deleted or filed it: it is brought back",
+        Gone::Renumbered(_) | Gone::Elsewhere(_) => "it is there",
+    }
+}
+
+/// What would be done, where there is something to do it with.
+fn from_its_source(
+    site: &Site,
+    database: &mut dyn Database,
+    copy: &RecordedCopy,
+    done: &str,
+    deadline: Deadline,
+) -> Result<(ReplayOutcome, bool), DatabaseError> {
+    let wanted = (copy.message, &copy.identity);
+    match redelivery::message_of_ledger(site, database, wanted, Some(copy.key()), deadline) {
+        Ok(message) => Ok((ReplayOutcome::Delivered(done.to_owned()), message.keeps_received_for_others())),
+        Err(RedeliveryError::Database(error)) => Err(error),
+        // Then the author's own is looked for.
+        Err(RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_))
+            if copy.reason.is_some() && site.left_to_authors_for().is_some() =>
+        {
+            let what = "its author's own is looked for there: nothing is left to append";
+            Ok((ReplayOutcome::Delivered(what.into()), false))
+        }
+        Err(why) => Ok((why.into(), false)),
+    }
+}
+
+/// Delivers it again. `begin` is called first, with what it is; where that says why not, nothing is done.
+pub(crate) fn deliver_again(
+    site: &Site,
+    request: Request,
+    stop: &AtomicBool,
+    begin: impl FnOnce(&SelectedCopy) -> Result<(), String>,
+) -> (Option<SelectedCopy>, ReplayOutcome) {
+    let found = site
+        .open_to_ask(Deadline::after(site.deadline()))
+        .and_then(|mut database| find(site, database.as_mut(), request));
+    let (copy, found) = match found {
+        Ok((Some(copy), Ok(found))) => (copy, found),
+        Ok((copy, Err(outcome))) => return (copy, outcome),
+        Ok((None, Ok(_))) => return (None, ReplayOutcome::internal_error()),
+        Err(error) => return (None, error.into()),
+    };
+    if let Err(why) = begin(&copy) {
+        return (Some(copy), ReplayOutcome::Deferred(why));
+    }
+    let outcome = match found {
+        Found::Tried(delivery) => replayed(site, &delivery, false, stop).0,
+        Found::Recorded(recorded) => {
+            let how = if request.kind == Kind::Restore { redelivery::restore } else { redelivery::finish };
+            let mut outcome = ended_early();
+            let copies = std::slice::from_ref(recorded.as_ref());
+            match redelivery::redeliver(site, copies, how, stop, |_, came| outcome = came) {
+                Ok(()) => outcome,
+                Err(error) => ReplayOutcome::Refused(error.to_string()),
+            }
+        }
+    };
+    (Some(copy), outcome)
+}
+
+fn ended_early() -> ReplayOutcome {
+    ReplayOutcome::Deferred("it was ended early".into())
+}
+
+/// Replays one delivery of the ledger, or says what would be done; and whether what is appended may name another recipient.
+fn replayed(site: &Site, delivery: &TriedDelivery, dry_run: bool, stop: &AtomicBool) -> (ReplayOutcome, bool) {
+    let size_limit = site.config().and_then(|config| config.delivery.message_size_limit);
+    let replay = Replay { site, size_limit, envelope: PartialEnvelope::default(), jobs: 1, dry_run, stop };
+    let replayed = || -> Result<_, ReplayError> {
+        let list = List::new()?;
+        list.add_delivery(delivery)?;
+        let mut outcome = (ended_early(), false);
+        replay.run(list, &mut Tally::default(), |_, report| {
+            if let Some(report) = report {
+                outcome = (report.outcome, report.may_name_others);
+            }
+        })?;
+        Ok(outcome)
+    };
+    replayed().unwrap_or_else(|error| (ReplayOutcome::Deferred(error.to_string()), false))
+}
+
+/// The deliveries that were tried since a moment and did not succeed, each once, at most `limit`, with what came of its last attempt,
+/// `None` where that has not ended; and whether there are more.
+pub(crate) fn failed(
+    database: &mut dyn Database,
+    since: i64,
+    limit: usize,
+) -> Result<(Vec<(SelectedCopy, Option<Outcome>)>, bool), DatabaseError> {
+    let query = DeliveryQuery { locks: Vec::new(), since: Some(since), failed: true, recipients: Vec::new() };
+    let mut copies: Vec<CopyKey> = Vec::new();
+    // It ends with `None` where there are more.
+    let read = each_delivery(database, &query, |tried| {
+        if copies.contains(&tried.copy) {
+            return Ok(());
+        }
+        if copies.len() == limit {
+            return Err(None);
+        }
+        copies.push(tried.copy);
+        Ok(())
+    });
+    if let Err(Some(error)) = read {
+        return Err(error);
+    }
+    let more = read.is_err();
+    let mut found = Vec::with_capacity(copies.len());
+    for copy in copies {
+        let Some(mut known) = known_delivery(database, &copy)? else { continue };
+        let came_to = known.came_to.take();
+        found.push((SelectedCopy::tried(copy, known), came_to));
+    }
+    Ok((found, more))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_as_it_is_written() {
+        for (_, kind) in Kind::ALL {
+            let request = Request { kind, copy: CopyKey::from_bytes([0xa7; 32]) };
+            assert_eq!(Request::read(&request.to_string()), Some(request));
+        }
+        for wrong in ["", "finish", "finish-", "finish-00", &format!("delete-{}", "00".repeat(32))] {
+            assert_eq!(Request::read(wrong), None, "{wrong}");
+        }
+    }
+}
