@@ -20,6 +20,7 @@ pub(crate) mod sent_body;
 pub(crate) mod server_waits;
 pub mod shares;
 pub(crate) mod stop;
+pub(crate) mod summary_cache;
 pub(crate) mod terminal;
 #[cfg(feature = "test-faults")]
 pub(crate) mod test_faults;

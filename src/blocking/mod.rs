@@ -30,6 +30,8 @@ const LOOKS: u32 = 4;
 const READERS: u32 = 4;
 /// How many messages are written into the file queue at once.
 const TAKEN_IN: u32 = 4;
+/// How often the master of the service is asked at once.
+const CONTROL: u32 = 2;
 /// How many redeliveries, and lists of them, run at once.
 const REDELIVERIES: u32 = 2;
 /// How many pieces of work of a kind may wait for a thread.
@@ -48,6 +50,8 @@ pub(crate) enum Work {
     Read,
     /// Writes a message into the file queue.
     TakeIn,
+    /// Asks the master of the service.
+    Control,
 }
 
 #[derive(Clone)]
@@ -62,6 +66,7 @@ struct Inner {
     looks: BlockingPool,
     readers: BlockingPool,
     taken_in: BlockingPool,
+    control: BlockingPool,
     redeliveries: BlockingPool,
     /// Whether redeliveries are to end.
     stop: AtomicBool,
@@ -103,6 +108,7 @@ impl Blocking {
             looks: pool(LOOKS),
             readers: pool(READERS),
             taken_in: pool(TAKEN_IN),
+            control: pool(CONTROL),
             redeliveries: pool(REDELIVERIES),
             stop: AtomicBool::new(false),
             resting: Mutex::default(),
@@ -177,6 +183,7 @@ impl Blocking {
             Work::Look => &self.0.looks,
             Work::Read => &self.0.readers,
             Work::TakeIn => &self.0.taken_in,
+            Work::Control => &self.0.control,
         };
         let inner = Arc::clone(&self.0);
         let done = pool.run(Length::Short, patience.min(inner.site.deadline()), move |deadline, tell| {

@@ -288,13 +288,15 @@ fn replayed(site: &Site, delivery: &TriedDelivery, dry_run: bool, stop: &AtomicB
     replayed().unwrap_or_else(|error| (ReplayOutcome::Deferred(error.to_string()), false))
 }
 
-/// The deliveries that were tried since a moment and did not succeed, each once, at most `limit`, with what came of its last attempt,
-/// `None` where that has not ended; and whether there are more.
+/// A delivery that did not succeed, and what came of its last attempt: `None` where that has not ended.
+pub(crate) type Failed = (SelectedCopy, Option<Outcome>);
+
+/// The deliveries that were tried since a moment and did not succeed, each once, at most `limit`; and whether there are more.
 pub(crate) fn failed(
     database: &mut dyn Database,
     since: i64,
     limit: usize,
-) -> Result<(Vec<(SelectedCopy, Option<Outcome>)>, bool), DatabaseError> {
+) -> Result<(Vec<Failed>, bool), DatabaseError> {
     let query = DeliveryQuery { locks: Vec::new(), since: Some(since), failed: true, recipients: Vec::new() };
     let mut copies: Vec<CopyKey> = Vec::new();
     // It ends with `None` where there are more.

@@ -2,9 +2,9 @@
 //! others.
 
 use super::layout::{self, Screen, class, milliseconds, number};
-use super::summary_cache::{Summary, SummaryCache};
-use super::{Page, failed, guard};
+use super::{Answered, Page, failed, guard};
 use crate::base::hex;
+use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::base::timestamp::{self, exact, told};
 use crate::blocking::Unanswered;
 use crate::database::DatabaseError;
@@ -14,7 +14,7 @@ use crate::ledger::{AttemptResult, Database, Outcome, time_span};
 use crate::message::Role;
 use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, figures, search};
 use axum::extract::{Query, State};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Redirect};
 use axum::{Extension, Json};
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
@@ -44,23 +44,16 @@ const MOST_NEW: usize = 500;
 
 /// What the address says, as it was typed.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Asked {
-    #[serde(default)]
     q: String,
-    #[serde(default)]
     state: String,
-    #[serde(default)]
     role: String,
-    #[serde(default)]
     host: String,
-    #[serde(default)]
     user: String,
-    #[serde(default)]
     since: String,
-    #[serde(default)]
     until: String,
     /// The last row of the page before.
-    #[serde(default)]
     before: String,
 }
 
@@ -77,7 +70,7 @@ pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Query(asked): Query<Asked>,
-) -> Response {
+) -> Answered {
     let (wanted, problem) = match asked.wanted() {
         Ok(wanted) => (wanted, None),
         Err(problem) => (Asked::default().wanted().unwrap_or_default(), Some(problem)),
@@ -95,10 +88,7 @@ pub(super) async fn show(
     let blocking = page.blocking.clone();
     let figures = page.figures.get(async move { blocking.ask_long(FIGURES_PATIENCE, figures).await });
     let (figures, found) = tokio::join!(figures, asked.ask(&page, find));
-    let found = match found {
-        Ok(found) => found,
-        Err(problem) => return failed(&problem, Some(&viewer)),
-    };
+    let found = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     // Who pastes a Message-ID wants the message.
     if let Found::Tried((FoundTried { tried, .. }, Some(taken_as))) = &found
         && matches!(taken_as, TakenAs::MessageId | TakenAs::QueueId)
@@ -106,7 +96,7 @@ pub(super) async fn show(
         && rest.iter().all(|other| other.identity == first.identity)
         && asked.is_a_name_only()
     {
-        return Redirect::to(&message_path(first)).into_response();
+        return Ok(Redirect::to(&message_path(first)).into_response());
     }
     let main = html! {
         (figures_above(&figures, &viewer))
@@ -117,7 +107,7 @@ pub(super) async fn show(
             Found::Tried((found, taken_as)) => { (tried_table(&asked, found, *taken_as)) }
         }
     };
-    layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response()
+    Ok(layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response())
 }
 
 /// The new rows of a list.
@@ -141,8 +131,8 @@ pub(super) async fn new_rows(
     Extension(viewer): Extension<WebSession>,
     Query(asked): Query<Asked>,
     Query(After { after }): Query<After>,
-) -> Response {
-    let Some(wanted) = asked.lives() else { return guard::nothing_here().await };
+) -> Answered {
+    let Some(wanted) = asked.lives() else { return Ok(guard::nothing_here().await) };
     let wanted = Wanted { since: after.max(wanted.since), ..wanted };
     let find = move |database: &mut dyn Database| {
         let now = time_span::now(database)?;
@@ -150,10 +140,8 @@ pub(super) async fn new_rows(
         let rows = found.tried.iter().map(row_id).collect();
         Ok(New { rows, after: after.max(now.saturating_sub(OVERLAP)) })
     };
-    match asked.ask(&page, find).await {
-        Ok(new) => Json(new).into_response(),
-        Err(problem) => failed(&problem, Some(&viewer)),
-    }
+    let new = asked.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    Ok(Json(new).into_response())
 }
 
 pub(super) fn figures_cache() -> SummaryCache<Figures> {

@@ -7,7 +7,7 @@
 use super::html_of_message::{self, MOST_DEPTH, MOST_HTML, MOST_PICTURES, document};
 use super::layout::{self, number, visible};
 use super::log::actor;
-use super::{Page, failed, guard};
+use super::{Answered, Page, failed, guard};
 use crate::base::hex;
 use crate::base::sent_body::SentBody;
 use crate::base::shares::Share;
@@ -81,7 +81,7 @@ pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Path(identity): Path<String>,
-) -> Response {
+) -> Answered {
     let look = Uuid::now_v7();
     let wanted = Wanted::new(identity.clone(), Operation::LookedAtContent, None);
     let seen = wanted.of(&page, &viewer, move |message, budget| {
@@ -89,13 +89,9 @@ pub(super) async fn show(
         let title = subject.unwrap_or_else(|| format!("Message {}", message.message_id_for_people()));
         Some((title, main(&message, budget, look)))
     });
-    match seen.await {
-        Ok(((title, main), place, _)) => {
-            page.looks.remember(Noted { look, by: (viewer.id.clone(), viewer.name.clone()), identity, place });
-            layout::page(&title, None, Some(&viewer), &main).into_response()
-        }
-        Err(answer) => answer,
-    }
+    let ((title, main), place, _) = seen.await?;
+    page.looks.remember(Noted { look, by: (viewer.id.clone(), viewer.name.clone()), identity, place });
+    Ok(layout::page(&title, None, Some(&viewer), &main).into_response())
 }
 
 #[derive(Debug, Deserialize)]
@@ -110,7 +106,7 @@ pub(super) async fn html(
     Extension(viewer): Extension<WebSession>,
     Path(identity): Path<String>,
     Query(Frame { look }): Query<Frame>,
-) -> Response {
+) -> Answered {
     let look = look.and_then(|look| look.parse().ok());
     let noted = look.and_then(|look| page.looks.take(look, &viewer, &identity));
     let wanted = Wanted { noted, ..Wanted::new(identity, Operation::LookedAtContent, Some("HTML".into())) };
@@ -124,10 +120,8 @@ pub(super) async fn html(
         (HeaderName::from_static("x-frame-options"), "SAMEORIGIN"),
         (HeaderName::from_static("x-dns-prefetch-control"), "off"),
     ];
-    match seen.await {
-        Ok((html, ..)) => (headers, html).into_response(),
-        Err(answer) => answer,
-    }
+    let (html, ..) = seen.await?;
+    Ok((headers, html).into_response())
 }
 
 /// Hands out the source of the message.
@@ -135,13 +129,11 @@ pub(super) async fn source(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Path(identity): Path<String>,
-) -> Response {
+) -> Answered {
     let name = format!("message-{}.eml", identity.get(..12).unwrap_or_default());
     let wanted = Wanted::new(identity, Operation::Downloaded, Some("source".into()));
-    match wanted.of(&page, &viewer, |message, _| Some(message.into_received())).await {
-        Ok((bytes, _, share)) => file(&name, bytes, share),
-        Err(answer) => answer,
-    }
+    let (bytes, _, share) = wanted.of(&page, &viewer, |message, _| Some(message.into_received())).await?;
+    Ok(file(&name, bytes, share))
 }
 
 /// Hands out a part as a file.
@@ -149,17 +141,15 @@ pub(super) async fn part(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Path((identity, which)): Path<(String, usize)>,
-) -> Response {
+) -> Answered {
     let wanted = Wanted::new(identity, Operation::Downloaded, Some(format!("part {which}")));
     let seen = wanted.of(&page, &viewer, move |message, budget| {
         let part = Parts::of(message.as_received(), budget).all.into_iter().nth(which.checked_sub(1)?)?;
         let content = part.content();
         Some((part.name.unwrap_or_else(|| format!("part-{which}")), content))
     });
-    match seen.await {
-        Ok(((name, bytes), _, share)) => file(&name, bytes, share),
-        Err(answer) => answer,
-    }
+    let ((name, bytes), _, share) = seen.await?;
+    Ok(file(&name, bytes, share))
 }
 
 /// What somebody wants to see.
@@ -183,7 +173,7 @@ impl Wanted {
         page: &Page,
         viewer: &WebSession,
         made: impl FnOnce(Message, &ReadingBudget) -> Option<T> + Send + 'static,
-    ) -> Result<(T, Place, Share), Response> {
+    ) -> Answered<(T, Place, Share)> {
         let Self { identity, operation, object, noted } = self;
         let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let Some(identity) = digest else { return Err(guard::nothing_here().await) };

@@ -40,7 +40,7 @@ pub(super) fn cookie(token: &str, seconds: u64) -> String {
 /// Lets a request pass whose sender is logged in, and may do at least what `least` may. It finds who that is in the extensions.
 pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>().cloned().unwrap_or_default();
-    let told_by_proxy = page.trusted.as_ref().map_or(Ok(None), |trusted| trusted.who(request.headers()));
+    let told_by_proxy = page.settings.trusted.as_ref().map_or(Ok(None), |trusted| trusted.who(request.headers()));
     let viewer = match told_by_proxy {
         Ok(Some(viewer)) => {
             caller.has_login(web_logins::digest(&viewer.name));
@@ -80,7 +80,7 @@ pub(super) fn login_of(name: &str) -> String {
 
 async fn who(page: &Page, caller: &Caller, headers: &HeaderMap) -> Result<Option<WebSession>, Response> {
     let Some(token) = token(headers) else { return Ok(None) };
-    let (digest, lifetimes) = (web_logins::digest(token), page.lifetimes);
+    let (digest, lifetimes) = (web_logins::digest(token), page.settings.lifetimes);
     let session = move |database: &mut dyn Database| web_sessions::session(database, &digest, lifetimes);
     let found = page.blocking.authenticate(caller, digest, client, session).await;
     found.map_err(|problem| not_authenticated(&problem))
@@ -112,8 +112,8 @@ pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, n
         html! { p { "A page of another site has asked for this, and it is shown to no other site." } }
     } else {
         // Whoever the proxy knows is let in without our cookie, so that one who does not say where it comes from may have been tricked.
-        let sure = page.trusted.is_none() || says_from_where(headers);
-        if sure && is_of(headers, &page.origin) {
+        let sure = page.settings.trusted.is_none() || says_from_where(headers);
+        if sure && is_of(headers, &page.settings.origin) {
             return next.run(request).await;
         }
         html! { p { "This was sent by another site, and nothing was done." } }

@@ -1,23 +1,20 @@
 //! Locks: who holds one now, and who waits for it.
 
 use super::layout::{self, Screen};
-use super::{Page, failed};
+use super::{Answered, Page};
 use crate::base::timestamp::span;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::locks::{self, Entry, Listing};
 use axum::Extension;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use maud::{Markup, html};
 use url::form_urlencoded;
 
-pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Response {
+pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
     let site = page.site.clone();
-    let listed = page.blocking.ask(move |database| locks::list(database, site.directory(), None)).await;
-    match listed {
-        Ok(listing) => layout::page("Locks", Some(Screen::Locks), Some(&viewer), &main(&listing)).into_response(),
-        Err(problem) => failed(&problem, Some(&viewer)),
-    }
+    let listing = page.ask(&viewer, move |database| locks::list(database, site.directory(), None)).await?;
+    Ok(layout::page("Locks", Some(Screen::Locks), Some(&viewer), &main(&listing)).into_response())
 }
 
 fn main(listing: &Listing) -> Markup {

@@ -1,13 +1,13 @@
 //! Operations: who did what by hand, the newest first.
 
 use super::layout::{self, Screen, moment};
-use super::{Page, failed};
+use super::{Answered, Page};
 use crate::ledger::operations_log::{self, Actor, Logged};
 use crate::ledger::web_sessions::WebSession;
 use crate::site::Site;
 use axum::Extension;
 use axum::extract::{Query, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -33,15 +33,10 @@ pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Query(Place { before }): Query<Place>,
-) -> Response {
-    let found = page.blocking.ask(move |database| operations_log::read(database, before, ROWS + 1)).await;
-    match found {
-        Ok(rows) => {
-            let main = main(&rows, before.is_some());
-            layout::page("Operations", Some(Screen::Operations), Some(&viewer), &main).into_response()
-        }
-        Err(problem) => failed(&problem, Some(&viewer)),
-    }
+) -> Answered {
+    let rows = page.ask(&viewer, move |database| operations_log::read(database, before, ROWS + 1)).await?;
+    let main = main(&rows, before.is_some());
+    Ok(layout::page("Operations", Some(Screen::Operations), Some(&viewer), &main).into_response())
 }
 
 fn main(rows: &[Logged], later: bool) -> Markup {

@@ -1,6 +1,6 @@
 //! Logging in, by a link that is good once, and out.
 
-use super::{Page, failed, guard, layout, not_authenticated};
+use super::{Answered, Page, guard, layout, not_authenticated};
 use crate::blocking::Caller;
 use crate::ledger::Database;
 use crate::ledger::web_sessions::{self, WebSession};
@@ -53,7 +53,7 @@ pub(super) async fn look(
     headers: HeaderMap,
     Form(Link { token, to }): Form<Link>,
 ) -> Response {
-    let (now, lifetimes, link) = (session(&headers), page.lifetimes, token.clone());
+    let (now, lifetimes, link) = (session(&headers), page.settings.lifetimes, token.clone());
     let look = move |database: &mut dyn Database| {
         let Some(person) = web_logins::look(database, &link)? else { return Ok(None) };
         let now = now.map(|now| web_sessions::session(database, &now, lifetimes)).transpose()?.flatten();
@@ -65,7 +65,7 @@ pub(super) async fn look(
     match found.await {
         Ok(Some(((name, role), now))) => {
             let told = html! {
-                p { "This link is one of " strong { (page.origin) } ". It logs you in as " strong { (name) } ", with the role " strong { (role.as_str()) } "." }
+                p { "This link is one of " strong { (page.settings.origin) } ". It logs you in as " strong { (name) } ", with the role " strong { (role.as_str()) } "." }
                 @if let Some(now) = now { p { "You are logged in as " strong { (now.name) } ". That login ends." } }
                 p .hint { "All that you do then is written down under that name. If you have not asked for a link, go no further." }
                 form .login method="post" action="/login/confirm" {
@@ -97,7 +97,7 @@ pub(super) async fn log_in(
         Ok(Some(person)) => {
             page.blocking.is_valid(web_logins::digest(&person.token), guard::login_of(&person.name));
             info!(name = person.name, role = person.role.as_str(), "somebody has logged in to the page");
-            let cookie = guard::cookie(&person.token, page.lifetimes.longest.as_secs());
+            let cookie = guard::cookie(&person.token, page.settings.lifetimes.longest.as_secs());
             ([(SET_COOKIE, cookie)], Redirect::to(to)).into_response()
         }
         Ok(None) => not_good(to),
@@ -120,13 +120,9 @@ pub(super) async fn log_out(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     headers: HeaderMap,
-) -> Response {
+) -> Answered {
     let digest = session(&headers).unwrap_or_default();
-    match page.blocking.ask(move |database| web_sessions::end(database, &digest)).await {
-        Ok(()) => {
-            info!(name = viewer.name, "somebody has logged out of the page");
-            ([(SET_COOKIE, guard::cookie("", 0))], Redirect::to("/login")).into_response()
-        }
-        Err(problem) => failed(&problem, Some(&viewer)),
-    }
+    page.ask(&viewer, move |database| web_sessions::end(database, &digest)).await?;
+    info!(name = viewer.name, "somebody has logged out of the page");
+    Ok(([(SET_COOKIE, guard::cookie("", 0))], Redirect::to("/login")).into_response())
 }

@@ -2,22 +2,19 @@
 
 use super::layout::{self, Screen, moment};
 use super::log::actor;
-use super::{Page, failed};
+use super::{Answered, Page};
 use crate::ledger::web_sessions::{self, WebSession};
 use crate::operations::web_logins;
 use axum::Extension;
 use axum::extract::{Form, State};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Redirect};
 use maud::html;
 use serde::Deserialize;
 use tracing::info;
 
-pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Response {
-    let lifetimes = page.lifetimes;
-    let sessions = match page.blocking.ask(move |database| web_sessions::sessions(database, lifetimes)).await {
-        Ok(sessions) => sessions,
-        Err(problem) => return failed(&problem, Some(&viewer)),
-    };
+pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
+    let lifetimes = page.settings.lifetimes;
+    let sessions = page.ask(&viewer, move |database| web_sessions::sessions(database, lifetimes)).await?;
     let main = html! {
         table .rows {
             caption { "Who is logged in, the newest first. Times are UTC." }
@@ -41,7 +38,7 @@ pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<
         }
         p .hint { "Others are let in by " code { "maildrop_command web login --name NAME --role ROLE" } "." }
     };
-    layout::page("Logins", Some(Screen::Logins), Some(&viewer), &main).into_response()
+    Ok(layout::page("Logins", Some(Screen::Logins), Some(&viewer), &main).into_response())
 }
 
 #[derive(Deserialize)]
@@ -53,12 +50,9 @@ pub(super) async fn end(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Form(Which { id }): Form<Which>,
-) -> Response {
+) -> Answered {
     info!(by = viewer.name, login = id, "a login to the page is ended");
     let (by, shared) = (viewer.clone(), page.clone());
-    let ended = page.blocking.ask(move |database| web_logins::end(database, actor(&shared, &by), &id));
-    match ended.await {
-        Ok(_) => Redirect::to("/logins").into_response(),
-        Err(problem) => failed(&problem, Some(&viewer)),
-    }
+    page.ask(&viewer, move |database| web_logins::end(database, actor(&shared, &by), &id)).await?;
+    Ok(Redirect::to("/logins").into_response())
 }

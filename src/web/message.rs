@@ -3,7 +3,7 @@
 use super::activity::in_words;
 use super::layout::{self, Screen, class, milliseconds, moment, number};
 use super::time_line::{self, in_milliseconds};
-use super::{Page, failed, guard, redeliver, told as notifications};
+use super::{Answered, Page, guard, redeliver, told as notifications};
 use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp::exact;
@@ -17,7 +17,7 @@ use crate::operations::manual_redelivery::{Kind, Request};
 use crate::operations::trace::{RecipientState, TracedMessage, held_by, held_then, of_identity};
 use axum::Extension;
 use axum::extract::{Path, Query, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -34,23 +34,19 @@ pub(super) async fn show(
     Extension(viewer): Extension<WebSession>,
     Path(identity): Path<String>,
     Query(By { lock }): Query<By>,
-) -> Response {
+) -> Answered {
     let digest = |text: &str| hex::decode(text).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    let Some(identity) = digest(&identity) else { return guard::nothing_here().await };
+    let Some(identity) = digest(&identity) else { return Ok(guard::nothing_here().await) };
     let lock = lock.as_deref().and_then(digest).map(LockName::from_digest);
     let site = page.site.clone();
-    match page.blocking.ask(move |database| of_identity(&site, database, identity, lock)).await {
-        Ok(Some((now, message))) => {
-            let subject = message.trace.message.as_ref().and_then(|message| message.subject.clone());
-            let title = subject.filter(|subject| !subject.trim().is_empty());
-            let title = title.unwrap_or_else(|| format!("Message {}", message.trace.message_id));
-            let again = (viewer.role >= Screen::Again.least()).then(|| redelivery(&page, &message));
-            let main = html! { (main(now, &message, &viewer)) @if let Some(again) = &again { (again) } };
-            layout::page(&title, None, Some(&viewer), &main).into_response()
-        }
-        Ok(None) => guard::nothing_here().await,
-        Err(problem) => failed(&problem, Some(&viewer)),
-    }
+    let found = page.ask(&viewer, move |database| of_identity(&site, database, identity, lock)).await?;
+    let Some((now, message)) = found else { return Ok(guard::nothing_here().await) };
+    let subject = message.trace.message.as_ref().and_then(|message| message.subject.clone());
+    let title = subject.filter(|subject| !subject.trim().is_empty());
+    let title = title.unwrap_or_else(|| format!("Message {}", message.trace.message_id));
+    let again = (viewer.role >= Screen::Again.least()).then(|| redelivery(&page, &message));
+    let main = html! { (main(now, &message, &viewer)) @if let Some(again) = &again { (again) } };
+    Ok(layout::page(&title, None, Some(&viewer), &main).into_response())
 }
 
 fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {

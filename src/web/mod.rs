@@ -25,7 +25,6 @@ mod service;
 mod shield;
 mod statistics;
 mod subscriptions;
-mod summary_cache;
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;
 mod time_line;
@@ -37,8 +36,11 @@ use crate::base::listener::Listener;
 use crate::base::readiness;
 use crate::base::shares::Shares;
 use crate::base::stop::Stop;
+use crate::base::summary_cache::SummaryCache;
 use crate::blocking::{Blocking, NotAuthenticated, Unanswered};
 use crate::config::{Config, SESSION_IDLE, Serve, TrustedProxy, Web};
+use crate::database::DatabaseError;
+use crate::ledger::Database;
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
 use crate::operations::activity::Figures;
 use crate::site::Site;
@@ -55,11 +57,10 @@ use redelivery_jobs::Jobs;
 use server::Place;
 use shield::Shield;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use subscriptions::{Telling, actions};
-use summary_cache::SummaryCache;
 use thiserror::Error;
 use tracing::{info, warn};
 use trusted::TrustedUsers;
@@ -190,16 +191,15 @@ pub fn router(site: &Site, settings: &WebSettings, beside: impl FnOnce(Blocking,
     Page::new(site, settings).routers(settings, beside).0
 }
 
+/// Something, or the page that is shown since it is not available.
+type Answered<T = Response> = Result<T, Response>;
+
 /// What the screens share.
 #[derive(Clone)]
 struct Page {
     site: Arc<Site>,
     blocking: Blocking,
-    lifetimes: Lifetimes,
-    origin: Arc<str>,
-    control: Option<Arc<Path>>,
-    telling: Arc<Telling>,
-    trusted: Option<Arc<TrustedUsers>>,
+    settings: Arc<WebSettings>,
     /// For messages, the API's among them, in bytes.
     memory: Arc<Shares>,
     /// What was begun from here.
@@ -216,16 +216,21 @@ impl Page {
             memory: Shares::of(settings.memory),
             blocking: Blocking::new(site.clone(), PATIENCE),
             site: Arc::new(site.clone()),
-            lifetimes: settings.lifetimes,
-            origin: settings.origin.as_str().into(),
-            control: settings.control.as_deref().map(Into::into),
-            telling: Arc::new(settings.telling.clone()),
-            trusted: settings.trusted.clone().map(Arc::new),
+            settings: Arc::new(settings.clone()),
             jobs: Jobs::default(),
             looks: content::Looks::default(),
             figures: activity::figures_cache(),
             statistics: statistics::Counted::default(),
         }
+    }
+
+    /// What `work` finds in the ledger, or the page that says why there is no answer.
+    async fn ask<T: Send + 'static>(
+        &self,
+        viewer: &WebSession,
+        work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+    ) -> Answered<T> {
+        self.blocking.ask(work).await.map_err(|problem| failed(&problem, Some(viewer)))
     }
 
     /// What is served where the page is, and what is served elsewhere.

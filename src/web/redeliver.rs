@@ -7,7 +7,7 @@
 use super::activity::{deferred_path, in_words};
 use super::layout::{self, Screen};
 use super::redelivery_jobs::Came;
-use super::{Page, failed};
+use super::{Answered, Page, failed};
 use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::base::terminal::shell_word;
@@ -44,10 +44,9 @@ const SECTIONS: [(&str, &str); 3] =
     [("/again", "Owed"), ("/again/failed", "Failed"), ("/again/lost", "Lost by a mailbox")];
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Asked {
-    #[serde(default)]
     since: String,
-    #[serde(default)]
     mailbox: String,
 }
 
@@ -74,12 +73,8 @@ struct Listed {
 }
 
 /// Sent copies that deliveries left owed.
-pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Response {
-    let found = page.blocking.ask(|database| recorded::newest_owed(database, MOST)).await;
-    let (copies, more) = match found {
-        Ok(found) => found,
-        Err(problem) => return failed(&problem, Some(&viewer)),
-    };
+pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
+    let (copies, more) = page.ask(&viewer, |database| recorded::newest_owed(database, MOST)).await?;
     let listed = |copy: &recorded::RecordedCopy| Listed {
         copy: SelectedCopy::of(copy, Kind::Finish),
         why: copy.reason.clone().unwrap_or_default(),
@@ -93,7 +88,7 @@ pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<
         }
         @if copies.is_empty() { p { "No Sent copy is owed." } } @else { (select(&page, &copies)) (more_by(more, &command(&page.site, "--owed"))) }
     };
-    screen("/again", &viewer, &shown)
+    Ok(screen("/again", &viewer, &shown))
 }
 
 /// What was tried lately and has not come to its recipient.
@@ -101,19 +96,16 @@ pub(super) async fn not_delivered(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Query(asked): Query<Asked>,
-) -> Response {
+) -> Answered {
     let form = html! {
         form .search method="get" action="/again/failed" { (asked.since_field()) div { button { "Look" } } }
     };
     let since = match timestamp::since(asked.since()) {
         Ok(since) => since,
-        Err(problem) => return screen("/again/failed", &viewer, &html! { (form) (mistake(&problem)) }),
+        Err(problem) => return Ok(screen("/again/failed", &viewer, &html! { (form) (mistake(&problem)) })),
     };
     let found = page.blocking.ask_long(LOOK, move |database| manual_redelivery::failed(database, since, MOST)).await;
-    let (copies, more) = match found {
-        Ok(found) => found,
-        Err(problem) => return failed(&problem, Some(&viewer)),
-    };
+    let (copies, more) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     let listed = |(copy, came_to): (_, Option<_>)| Listed { copy, why: in_words(came_to.as_ref()), selected: true };
     let copies: Vec<Listed> = copies.into_iter().map(listed).collect();
     let command = command(&page.site, &format!("--failed --since {}", shell_word(asked.since())));
@@ -124,7 +116,7 @@ pub(super) async fn not_delivered(
         (form)
         @if copies.is_empty() { p { "Nothing of that time has failed." } } @else { (select(&page, &copies)) (more_by(more, &command)) }
     };
-    screen("/again/failed", &viewer, &shown)
+    Ok(screen("/again/failed", &viewer, &shown))
 }
 
 /// Where the mail is that has not come yet, and that somebody may look for here first.
@@ -351,7 +343,7 @@ fn requests(body: &str) -> Result<Vec<Request>, &'static str> {
 }
 
 /// What a form asks for; or the answer that says why not.
-fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Result<Vec<Request>, Response> {
+async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec<Request>> {
     let no = |status: StatusCode, told: &str| {
         let told = html! { p .bad role="alert" { (told) } p { a href="/again" { "Deliver again" } } };
         (status, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
@@ -367,11 +359,8 @@ pub(super) async fn would(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     body: String,
-) -> Response {
-    let requests = match asked_for(&page, &viewer, &body) {
-        Ok(requests) => requests,
-        Err(answer) => return answer,
-    };
+) -> Answered {
+    let requests = asked_for(&page, &viewer, &body).await?;
     let no_time = || ReplayOutcome::Deferred("there was no time to look".into());
     let look = move |site: &Site, deadline: Deadline| {
         let look = |request| match deadline.passed() {
@@ -380,11 +369,8 @@ pub(super) async fn would(
         };
         requests.into_iter().map(look).collect::<Result<Vec<_>, DatabaseError>>()
     };
-    let previews = match page.blocking.run(Work::Look, LOOK, look).await {
-        Ok(Ok(previews)) => previews,
-        Ok(Err(problem)) => return database_failed(problem, &viewer),
-        Err(why) => return not_done(why, &viewer),
-    };
+    let previews = page.blocking.run(Work::Look, LOOK, look).await.map_err(|why| not_done(why, &viewer))?;
+    let previews = previews.map_err(|problem| database_failed(problem, &viewer))?;
     let (asked_about, sure): (Vec<_>, Vec<_>) = previews
         .iter()
         .filter(|one| matches!(one.outcome, ReplayOutcome::Delivered(_)))
@@ -435,7 +421,7 @@ pub(super) async fn would(
             }
         }
     };
-    page_of("What would happen", &viewer, &main)
+    Ok(page_of("What would happen", &viewer, &main))
 }
 
 fn would_happen(outcome: &ReplayOutcome) -> Markup {
@@ -453,13 +439,10 @@ pub(super) async fn start(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     body: String,
-) -> Response {
-    let begun = asked_for(&page, &viewer, &body).map(|requests| page.jobs.begin(&page.blocking, &viewer, requests));
-    match begun {
-        Ok(Ok(id)) => Redirect::to(&format!("/again/runs/{id}")).into_response(),
-        Ok(Err(why)) => not_done(why, &viewer),
-        Err(answer) => answer,
-    }
+) -> Answered {
+    let requests = asked_for(&page, &viewer, &body).await?;
+    let id = page.jobs.begin(&page.blocking, &viewer, requests).map_err(|why| not_done(why, &viewer))?;
+    Ok(Redirect::to(&format!("/again/runs/{id}")).into_response())
 }
 
 /// What came of it so far.

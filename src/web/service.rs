@@ -2,7 +2,8 @@
 
 use super::Page;
 use super::layout::{self, Screen, number};
-use crate::handover::ask::{NotAsked, ask};
+use crate::blocking::Work;
+use crate::handover::ask::ask;
 use crate::handover::control::{Command, Process, State, Status};
 use crate::handover::words::age;
 use crate::ledger::web_sessions::WebSession;
@@ -12,8 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde_json::Value;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 use tracing::warn;
 
@@ -22,11 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn show(Of(page): Of<Page>, Extension(viewer): Extension<WebSession>) -> Response {
     let told = |main: &Markup| layout::page("Service", Some(Screen::Service), Some(&viewer), main);
-    let Some(socket) = page.control else {
+    let Some(socket) = page.settings.control.clone() else {
         return told(&html! { p { "This page stands alone: no other process of the service belongs to it." } })
             .into_response();
     };
-    match status(&socket).await {
+    match status(&page, socket.clone()).await {
         Ok(status) => told(&main(&status)).into_response(),
         Err(problem) => {
             warn!(socket = %socket.display(), problem, "the service cannot be asked how it is");
@@ -36,11 +36,10 @@ pub(super) async fn show(Of(page): Of<Page>, Extension(viewer): Extension<WebSes
     }
 }
 
-/// Asked by another thread: the answer is waited for.
-async fn status(socket: &Arc<Path>) -> Result<Status, String> {
-    let socket = Arc::clone(socket);
-    let asked = tokio::task::spawn_blocking(move || ask(&socket, Command::Status, PATIENCE)).await;
-    let answer = asked.map_err(|error| error.to_string())?.map_err(|problem: NotAsked| problem.to_string())?;
+async fn status(page: &Page, socket: PathBuf) -> Result<Status, String> {
+    // It has a limit of its own, which names what it waited for.
+    let asked = page.blocking.run(Work::Control, 2 * PATIENCE, move |_, _| ask(&socket, Command::Status, PATIENCE));
+    let answer = asked.await.map_err(|why| why.to_string())?.map_err(|problem| problem.to_string())?;
     answer.status.ok_or_else(|| "it does not say".to_owned())
 }
 

@@ -1,8 +1,8 @@
 //! Statistics: how deliveries went in an hour, a day, a week. Each plot has a table under it that says the same.
 
 use super::layout::{self, Screen, milliseconds, number};
-use super::summary_cache::{Summary, SummaryCache};
 use super::{Page, guard};
+use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::base::timestamp::told;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::stats::{Since, Stage, Statistics, count};
@@ -45,8 +45,8 @@ impl Default for Counted {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Asked {
-    #[serde(default)]
     span: String,
 }
 

@@ -626,7 +626,9 @@ fn what_is_new_is_told_to_each_list_that_it_is_part_of() {
         let (_, mut now) = live(anna.get(&format!("/?{list}")).shown());
         let mut known = shown.clone();
         known.extend(new_rows(&anna, next).0);
-        (known.sort(), known.dedup(), now.sort());
+        known.sort();
+        known.dedup();
+        now.sort();
         assert_eq!(known, now, "{list}");
     }
     // A search, an older page and what is owed do not live.

@@ -18,7 +18,6 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// <https://prometheus.io/docs/instrumenting/exposition_formats/>
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-#[derive(Debug)]
 pub(super) struct Answers {
     sources: Sources,
     files: Files,

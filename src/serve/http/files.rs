@@ -1,18 +1,16 @@
 //! What is to be seen on the disk and of processes: how much is in the file queue, what is set aside, how much memory is used.
 
+use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::config::Serve;
 use crate::handover::control::{Role, Status};
 use crate::queue::{Queue, State, Waiting};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use std::time::Duration;
 use tracing::warn;
 
-/// How old a look may be.
+/// How old a look may be, at least.
 const FRESH: Duration = Duration::from_secs(10);
 /// How long is waited for a new look; then the last one counts. A folder of a million files takes a while.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -29,51 +27,26 @@ pub(super) struct Seen {
 }
 
 /// Looks, now and then, on a thread of its own.
-#[derive(Debug)]
 pub(super) struct Files {
     queue: PathBuf,
     shunted: PathBuf,
-    last: Arc<Mutex<Last>>,
-    /// Whoever has it looks.
-    turn: Arc<Semaphore>,
-}
-
-#[derive(Debug, Default)]
-struct Last {
-    at: Option<Instant>,
-    seen: Seen,
+    seen: SummaryCache<Seen>,
 }
 
 impl Files {
     pub(super) fn of(serve: &Serve) -> Self {
         let shunted = serve.state_directory.join("shunted");
-        Self { queue: serve.queue(), shunted, last: Arc::default(), turn: Arc::new(Semaphore::new(1)) }
+        Self { queue: serve.queue(), shunted, seen: SummaryCache::new(FRESH, PATIENCE) }
     }
 
     /// What was seen within the last ten seconds, or what is seen now.
     pub(super) async fn looked_at(&self, service: Option<&Status>) -> Seen {
-        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last().at.is_some_and(|at| at.elapsed() < FRESH) {
-            return last().seen.clone();
+        let (queue, shunted, processes) = (self.queue.clone(), self.shunted.clone(), processes(service));
+        let look = async move { tokio::task::spawn_blocking(move || look(&queue, &shunted, &processes)).await };
+        match self.seen.get(look).await {
+            Summary::Counted(seen) => seen,
+            Summary::UnderWay | Summary::Failed(_) => Seen::default(),
         }
-        // Whoever comes while another one looks waits for that.
-        let looked = async {
-            let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
-            if last().at.is_some_and(|at| at.elapsed() < FRESH) {
-                return None;
-            }
-            let (queue, shunted, processes) = (self.queue.clone(), self.shunted.clone(), processes(service));
-            let into = Arc::clone(&self.last);
-            // It goes on when nobody waits for it any more.
-            let look = tokio::task::spawn_blocking(move || {
-                let seen = look(&queue, &shunted, &processes);
-                *into.lock().unwrap_or_else(PoisonError::into_inner) = Last { at: Some(Instant::now()), seen };
-                drop(turn);
-            });
-            look.await.ok()
-        };
-        let _ = timeout(PATIENCE, looked).await;
-        last().seen.clone()
     }
 }
 
@@ -136,27 +109,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_seen_counts_for_a_while_and_is_looked_at_anew_then() {
+    async fn what_was_seen_counts_for_a_while() {
         let directory = tempfile::tempdir().unwrap();
         let serve = crate::serve::configured(directory.path()).serve;
-        let files = Files::of(&serve);
-        // A look that is not waited for any more still counts for who asks next.
-        let look = async || loop {
-            let seen = files.looked_at(None).await;
-            if files.last.lock().unwrap().at.is_some() {
-                break seen;
-            }
-        };
-        assert_eq!(look().await, Seen::default());
         Queue::open(&serve.queue()).unwrap();
         fs::create_dir(serve.state_directory.join("shunted")).unwrap();
-        let looked_at = |at| files.last.lock().unwrap().at = at;
-        // However long it takes to get there.
-        looked_at(Some(Instant::now() + Duration::from_hours(1)));
-        assert_eq!(look().await, Seen::default(), "it was looked at just now");
-        looked_at(Instant::now().checked_sub(FRESH));
+        let files = Files { seen: SummaryCache::new(Duration::from_hours(1), PATIENCE), ..Files::of(&serve) };
+        // A look that is not waited for any more still counts for who asks next.
         while files.looked_at(None).await.shunted.is_none() {}
-        let seen = look().await;
+        fs::remove_dir(serve.state_directory.join("shunted")).unwrap();
+        let seen = files.looked_at(None).await;
         assert!(seen.queue.is_some_and(|queue| !queue.is_empty()) && seen.shunted == Some(0));
     }
 }

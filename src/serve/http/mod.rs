@@ -60,7 +60,6 @@ pub struct Sources {
 }
 
 /// Who answers, before it runs.
-#[derive(Debug)]
 pub struct Http {
     listening: Vec<Open>,
     answers: Answers,

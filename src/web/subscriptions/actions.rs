@@ -3,8 +3,8 @@
 
 use super::super::layout::{self, Screen, moment};
 use super::super::log::actor;
-use super::super::{Page, guard};
-use super::{Key, Subscription, found, path, shown, unanswered};
+use super::super::{Answered, Page, guard};
+use super::{Key, Subscription, ask, found, path, shown};
 use crate::base::timestamp;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
@@ -17,7 +17,7 @@ use crate::webhook::{ROTATION, payload};
 use axum::Extension;
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Redirect};
 use maud::html;
 use serde::Deserialize;
 use tracing::info;
@@ -59,7 +59,7 @@ impl Done {
     }
 }
 
-pub(in crate::web) async fn test(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
+pub(in crate::web) async fn test(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Answered {
     done((page, viewer, id), |database, by, one| {
         if one.state == "active" {
             notifications::test(database, by, one.id)?;
@@ -69,21 +69,21 @@ pub(in crate::web) async fn test(page: State<Page>, viewer: Extension<WebSession
     .await
 }
 
-pub(in crate::web) async fn pause(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
+pub(in crate::web) async fn pause(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Answered {
     let pause = |database: &mut dyn Database, by: Actor<'_>, one: &Subscription| {
         Ok(Done::changed(subscriptions::pause(database, by, one.id)?, "paused"))
     };
     done((page, viewer, id), pause).await
 }
 
-pub(in crate::web) async fn resume(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
+pub(in crate::web) async fn resume(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Answered {
     let resume = |database: &mut dyn Database, by: Actor<'_>, one: &Subscription| {
         Ok(Done::changed(subscriptions::resume(database, by, one.id)?, "resumed"))
     };
     done((page, viewer, id), resume).await
 }
 
-pub(in crate::web) async fn new_secret(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
+pub(in crate::web) async fn new_secret(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Answered {
     let renew = |database: &mut dyn Database, by: Actor<'_>, one: &Subscription| {
         Ok(Done::changed(subscriptions::new_secret(database, by, one.id)?, "renewed"))
     };
@@ -102,8 +102,8 @@ pub(in crate::web) async fn redeliver(
     viewer: Extension<WebSession>,
     id: Path<String>,
     Form(Which { event }): Form<Which>,
-) -> Response {
-    let Some(event) = payload::read_id(&event) else { return guard::nothing_here().await };
+) -> Answered {
+    let Some(event) = payload::read_id(&event) else { return Ok(guard::nothing_here().await) };
     done((page, viewer, id), move |database, by, one| {
         Done::unless_unverified(one, || {
             let Some(due) = notifications::event_of(database, one, event)? else { return Ok(Done::again(0)) };
@@ -125,13 +125,13 @@ pub(in crate::web) async fn recover(
     viewer: Extension<WebSession>,
     id: Path<String>,
     Form(Since { since }): Form<Since>,
-) -> Response {
+) -> Answered {
     let since = match timestamp::since(since.trim()) {
         Ok(since) => since,
         Err(problem) => {
             let told = html! { p .bad { "Given up since: " (problem) "." } p { a href=(path_of(&id)) { "Back" } } };
             let page = layout::page("Nothing was done", Some(Screen::Subscriptions), Some(&viewer), &told);
-            return (StatusCode::UNPROCESSABLE_ENTITY, page).into_response();
+            return Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response());
         }
     };
     done((page, viewer, id), move |database, by, one| {
@@ -149,12 +149,9 @@ pub(in crate::web) async fn secret(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Path(id): Path<String>,
-) -> Response {
-    let one = match found(&page, &viewer, &id).await {
-        Ok(one) => one,
-        Err(answer) => return answer,
-    };
-    let missing = match &page.telling.key {
+) -> Answered {
+    let one = found(&page, &viewer, &id).await?;
+    let missing = match &page.settings.telling.key {
         Key::Read(_) => None,
         Key::NotNamed => Some("it is not named in the configuration, so that nobody is told anything"),
         Key::Unreadable(problem) => Some(problem.as_str()),
@@ -164,15 +161,13 @@ pub(in crate::web) async fn secret(
             p { "The secret cannot be shown: it is derived from the file " code { "notifications.secret_key_file" } ", and the page cannot read that: " (missing) "." }
             p { a href=(path(one.id)) { "Back" } }
         };
-        return shown("Secret", &viewer, &told);
+        return Ok(shown("Secret", &viewer, &told));
     }
     let (of, by, shared) = (one.id, viewer.clone(), page.clone());
     let logged = move |database: &mut dyn Database| subscriptions::shows_secret(database, actor(&shared, &by), of);
-    if let Err(problem) = page.blocking.ask(logged).await {
-        return unanswered(&page, &problem, &viewer);
-    }
+    ask(&page, &viewer, logged).await?;
     info!(by = viewer.name, subscription = %one.id, "the secret of a subscription is shown");
-    let Key::Read(key) = &page.telling.key else { return guard::nothing_here().await };
+    let Key::Read(key) = &page.settings.telling.key else { return Ok(guard::nothing_here().await) };
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     let told = html! {
         p { "It signs what " a href=(path(one.id)) { (one.owner) } " is told at " code { (one.callback_url) } ":" }
@@ -180,7 +175,7 @@ pub(in crate::web) async fn secret(
         @if let Some(until) = until.filter(|until| *until > timestamp::now()) { p { "The one before it signs beside it until " (moment(until)) "." } }
         p .hint { "Whoever has it can sign for you. That you have looked at it is in the operations log." }
     };
-    shown("Secret", &viewer, &told)
+    Ok(shown("Secret", &viewer, &told))
 }
 
 /// Where a subscription of this id is shown, if it is one.
@@ -191,18 +186,12 @@ fn path_of(id: &str) -> String {
 async fn done(
     (State(page), Extension(viewer), Path(id)): Of,
     work: impl FnOnce(&mut dyn Database, Actor<'_>, &Subscription) -> Result<Done, DatabaseError> + Send + 'static,
-) -> Response {
-    let one = match found(&page, &viewer, &id).await {
-        Ok(one) => one,
-        Err(answer) => return answer,
-    };
+) -> Answered {
+    let one = found(&page, &viewer, &id).await?;
     let (of, by, shared) = (one.id, viewer.clone(), page.clone());
-    match page.blocking.ask(move |database| work(database, actor(&shared, &by), &one)).await {
-        Ok(Done { words, many }) => {
-            info!(by = viewer.name, subscription = %of, done = words, "a subscription was worked on by the page");
-            let many = many.map(|many| format!("&many={many}")).unwrap_or_default();
-            Redirect::to(&format!("{}?done={words}{many}", path(of))).into_response()
-        }
-        Err(problem) => unanswered(&page, &problem, &viewer),
-    }
+    let done = ask(&page, &viewer, move |database| work(database, actor(&shared, &by), &one)).await?;
+    let Done { words, many } = done;
+    info!(by = viewer.name, subscription = %of, done = words, "a subscription was worked on by the page");
+    let many = many.map(|many| format!("&many={many}")).unwrap_or_default();
+    Ok(Redirect::to(&format!("{}?done={words}{many}", path(of))).into_response())
 }

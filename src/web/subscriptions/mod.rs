@@ -6,11 +6,12 @@ pub(super) mod notification;
 pub(super) mod one;
 
 use super::layout::{self, Screen, number, visible};
-use super::{Page, failed, guard};
+use super::{Answered, Page, failed, guard};
 use crate::base::timestamp;
 use crate::blocking::Unanswered;
 use crate::config::{Config, Engine};
 use crate::database::{DatabaseError, DatabaseFailure};
+use crate::ledger::Database;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::subscriptions::{self, Subscription, Those};
 use crate::webhook::MasterKey;
@@ -64,19 +65,26 @@ pub(super) async fn list(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Query(After { after }): Query<After>,
-) -> Response {
+) -> Answered {
     if page.site.config().is_none() {
         let told = html! {
             p { "What is delivered into a directory (" code { "--embedded" } ") is told to nobody: subscriptions need a database server." }
         };
-        return shown("Subscriptions", &viewer, &told);
+        return Ok(shown("Subscriptions", &viewer, &told));
     }
-    let Ok(after) = after.as_deref().map(Uuid::try_parse).transpose() else { return guard::nothing_here().await };
+    let Ok(after) = after.as_deref().map(Uuid::try_parse).transpose() else { return Ok(guard::nothing_here().await) };
     let those = Those { after, ..Those::default() };
-    match page.blocking.ask(move |database| subscriptions::some(database, &those, ROWS)).await {
-        Ok(found) => shown("Subscriptions", &viewer, &table(&found)),
-        Err(problem) => unanswered(&page, &problem, &viewer),
-    }
+    let found = ask(&page, &viewer, move |database| subscriptions::some(database, &those, ROWS)).await?;
+    Ok(shown("Subscriptions", &viewer, &table(&found)))
+}
+
+/// What `work` finds in the ledger, or the page that says why there is no answer.
+async fn ask<T: Send + 'static>(
+    page: &Page,
+    viewer: &WebSession,
+    work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+) -> Answered<T> {
+    page.blocking.ask(work).await.map_err(|problem| unanswered(page, &problem, viewer))
 }
 
 fn shown(title: &str, viewer: &WebSession, main: &Markup) -> Response {
@@ -84,15 +92,13 @@ fn shown(title: &str, viewer: &WebSession, main: &Markup) -> Response {
 }
 
 /// The subscription of this id, as it stands in a path.
-async fn found(page: &Page, viewer: &WebSession, id: &str) -> Result<Subscription, Response> {
+async fn found(page: &Page, viewer: &WebSession, id: &str) -> Answered<Subscription> {
     let id = Uuid::try_parse(id).ok().filter(|_| page.site.config().is_some());
     let Some(id) = id else { return Err(guard::nothing_here().await) };
-    match page.blocking.ask(move |database| subscriptions::read(database, Some(id))).await {
-        Ok(found) => match found.into_iter().next() {
-            Some(one) => Ok(one),
-            None => Err(guard::nothing_here().await),
-        },
-        Err(problem) => Err(unanswered(page, &problem, viewer)),
+    let found = ask(page, viewer, move |database| subscriptions::read(database, Some(id))).await?;
+    match found.into_iter().next() {
+        Some(one) => Ok(one),
+        None => Err(guard::nothing_here().await),
     }
 }
 

@@ -1,15 +1,14 @@
 //! One notification: what is sent, each try, and what was answered.
 
 use super::super::layout::{milliseconds, moment, visible};
-use super::super::{Page, guard};
+use super::super::{Answered, Page, guard};
 use super::one::{again, standing};
-use super::{Subscription, found, path, shown, unanswered};
+use super::{Subscription, ask, found, path, shown};
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::notifications::{self, Due, Pending, Told};
 use crate::webhook::payload;
 use axum::Extension;
 use axum::extract::{Path, State};
-use axum::response::Response;
 use maud::{Markup, html};
 use uuid::Uuid;
 
@@ -20,27 +19,19 @@ pub(in crate::web) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Path((id, event)): Path<(String, String)>,
-) -> Response {
-    let Some(event) = payload::read_id(&event) else { return guard::nothing_here().await };
-    let one = match found(&page, &viewer, &id).await {
-        Ok(one) => one,
-        Err(answer) => return answer,
-    };
+) -> Answered {
+    let Some(event) = payload::read_id(&event) else { return Ok(guard::nothing_here().await) };
+    let one = found(&page, &viewer, &id).await?;
     let asked = one.clone();
-    let read = page.blocking.ask(move |database| {
+    let read = ask(&page, &viewer, move |database| {
         let Some(due) = notifications::event_of(database, &asked, event)? else { return Ok(None) };
         let untold = notifications::pending_one(database, asked.id, due.position)?;
         let tries = notifications::tries(database, &[due.position], Some(asked.id), MOST_TRIES)?;
         Ok(Some((due, untold, tries)))
     });
-    match read.await {
-        Ok(Some((due, untold, tries))) => {
-            let main = main(&one, &due, untold.as_ref(), &tries, page.telling.api.as_deref());
-            shown("Notification", &viewer, &main)
-        }
-        Ok(None) => guard::nothing_here().await,
-        Err(problem) => unanswered(&page, &problem, &viewer),
-    }
+    let Some((due, untold, tries)) = read.await? else { return Ok(guard::nothing_here().await) };
+    let main = main(&one, &due, untold.as_ref(), &tries, page.settings.telling.api.as_deref());
+    Ok(shown("Notification", &viewer, &main))
 }
 
 fn main(one: &Subscription, due: &Due, untold: Option<&Pending>, tries: &[Told], api: Option<&str>) -> Markup {

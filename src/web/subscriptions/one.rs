@@ -1,29 +1,27 @@
 //! One subscription: its settings, what can be done with it, and its notifications.
 
 use super::super::layout::{moment, number, visible};
-use super::super::{Page, guard};
-use super::{ROWS, Subscription, found, last_answer, of, path, seconds, shown, state, unanswered};
+use super::super::{Answered, Page, guard};
+use super::{ROWS, Subscription, ask, found, last_answer, of, path, seconds, shown, state};
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::notifications::{self, Pending, Taken};
 use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
 use crate::webhook::payload;
 use axum::Extension;
 use axum::extract::{Path, Query, State};
-use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 use uuid::Uuid;
 
 /// What the address says.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
 pub(in crate::web) struct Asked {
     /// Which notifications: the first of [`SHOWN`], unless it says otherwise.
-    #[serde(default)]
     show: String,
     /// The position that the page before ended with.
     before: Option<String>,
     /// What was done a moment ago, and to how many.
-    #[serde(default)]
     done: String,
     many: Option<u64>,
 }
@@ -43,16 +41,13 @@ pub(in crate::web) async fn show(
     Extension(viewer): Extension<WebSession>,
     Path(id): Path<String>,
     Query(asked): Query<Asked>,
-) -> Response {
+) -> Answered {
     let before = asked.before.as_deref().map(str::parse::<i64>).transpose();
     let known = SHOWN.iter().any(|(name, _)| *name == asked.show);
-    let (Ok(before), true) = (before, known) else { return guard::nothing_here().await };
-    let one = match found(&page, &viewer, &id).await {
-        Ok(one) => one,
-        Err(answer) => return answer,
-    };
+    let (Ok(before), true) = (before, known) else { return Ok(guard::nothing_here().await) };
+    let one = found(&page, &viewer, &id).await?;
     let (id, show, before) = (one.id, asked.show.clone(), before.unwrap_or(i64::MAX));
-    let read = page.blocking.ask(move |database| {
+    let read = ask(&page, &viewer, move |database| {
         let failed = match show.as_str() {
             "taken" => {
                 let (taken, onward) = notifications::taken(database, id, before, ROWS)?;
@@ -66,10 +61,7 @@ pub(in crate::web) async fn show(
         let onward = found.last().filter(|_| found.len() == ROWS).map(|last| last.position);
         Ok(Notifications::Untold(found, onward))
     });
-    match read.await {
-        Ok(found) => shown("Subscription", &viewer, &main(&one, &asked, &found)),
-        Err(problem) => unanswered(&page, &problem, &viewer),
-    }
+    Ok(shown("Subscription", &viewer, &main(&one, &asked, &read.await?)))
 }
 
 fn main(one: &Subscription, asked: &Asked, found: &Notifications) -> Markup {

@@ -1,18 +1,18 @@
 //! Figures that take long to count: counted once for all who look, and only while somebody does.
 
-use crate::blocking::Unanswered;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
 
-/// A summary is kept for at least this many times as long as it took to count, so that counting is a small part of the database's work.
+/// A summary is kept for at least this many times as long as it took to count, so that counting is a small part of what is done.
 const SHARE: u32 = 20;
 /// For so long after that it is still shown while it is counted anew.
 const STILL_SHOWN: Duration = Duration::from_mins(1);
 
-pub(super) struct SummaryCache<T>(Arc<Inner<T>>);
+pub(crate) struct SummaryCache<T>(Arc<Inner<T>>);
 
 struct Inner<T> {
     /// How long a summary is kept at least.
@@ -36,7 +36,7 @@ struct Last<T> {
 }
 
 #[derive(Clone)]
-pub(super) enum Summary<T> {
+pub(crate) enum Summary<T> {
     Counted(T),
     UnderWay,
     /// It is not tried again until this has been kept as long as a summary would be.
@@ -50,13 +50,16 @@ impl<T> Clone for SummaryCache<T> {
 }
 
 impl<T: Clone + Send + 'static> SummaryCache<T> {
-    pub(super) fn new(hold: Duration, wait: Duration) -> Self {
+    pub(crate) fn new(hold: Duration, wait: Duration) -> Self {
         let state = Mutex::new(State { last: None, under_way: false });
         Self(Arc::new(Inner { hold, wait, state, ended: watch::Sender::default() }))
     }
 
     /// The last summary, if it is not too old; else what `count` comes to, which goes on if nobody waits for it any more.
-    pub(super) async fn get(&self, count: impl Future<Output = Result<T, Unanswered>> + Send + 'static) -> Summary<T> {
+    pub(crate) async fn get(
+        &self,
+        count: impl Future<Output = Result<T, impl Display + 'static>> + Send + 'static,
+    ) -> Summary<T> {
         let mut ended = self.0.ended.subscribe();
         {
             let mut state = self.state();
@@ -75,12 +78,12 @@ impl<T: Clone + Send + 'static> SummaryCache<T> {
         self.state().no_older_than(Duration::ZERO).unwrap_or(Summary::UnderWay)
     }
 
-    async fn count(self, count: impl Future<Output = Result<T, Unanswered>>) {
+    async fn count(self, count: impl Future<Output = Result<T, impl Display + 'static>>) {
         let began = Instant::now();
         let summary = match count.await {
             Ok(counted) => Summary::Counted(counted),
             Err(problem) => {
-                warn!(%problem, "figures of the web UI cannot be counted");
+                warn!(%problem, "figures cannot be counted");
                 Summary::Failed(problem.to_string())
             }
         };
@@ -105,7 +108,6 @@ impl<T: Clone> State<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocking::NotDone;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const NEVER: Duration = Duration::from_hours(1);
@@ -115,7 +117,7 @@ mod tests {
         let (cache, counts) = (SummaryCache::new(NEVER, NEVER), Arc::new(AtomicUsize::new(0)));
         let look = || {
             let counts = Arc::clone(&counts);
-            cache.get(async move { Ok(counts.fetch_add(1, Ordering::SeqCst)) })
+            cache.get(async move { Ok::<_, String>(counts.fetch_add(1, Ordering::SeqCst)) })
         };
         let (one, other) = tokio::join!(look(), look());
         for summary in [one, other, look().await] {
@@ -127,18 +129,18 @@ mod tests {
     async fn a_request_does_not_wait_for_a_long_count_which_goes_on() {
         let cache = SummaryCache::new(NEVER, Duration::from_millis(1));
         let (end, ended) = tokio::sync::oneshot::channel();
-        assert!(matches!(cache.get(async { Ok(ended.await.is_ok()) }).await, Summary::UnderWay));
+        assert!(matches!(cache.get(async { Ok::<_, String>(ended.await.is_ok()) }).await, Summary::UnderWay));
         end.send(()).unwrap();
-        while !matches!(cache.get(async { Ok(false) }).await, Summary::Counted(true)) {}
+        while !matches!(cache.get(async { Ok::<_, String>(false) }).await, Summary::Counted(true)) {}
     }
 
     #[tokio::test]
     async fn a_count_that_fails_is_not_tried_again_at_once() {
         let cache = SummaryCache::new(NEVER, NEVER);
         for _ in 0..2 {
-            let summary = cache.get(async { Err::<(), _>(Unanswered::NotDone(NotDone::TooLate)) }).await;
-            assert!(matches!(summary, Summary::Failed(why) if why.contains("not ended in time")));
+            let summary = cache.get(async { Err::<(), _>("it is away") }).await;
+            assert!(matches!(summary, Summary::Failed(why) if why == "it is away"));
         }
-        assert!(matches!(cache.get(async { Ok(()) }).await, Summary::Failed(_)));
+        assert!(matches!(cache.get(async { Ok::<_, String>(()) }).await, Summary::Failed(_)));
     }
 }
