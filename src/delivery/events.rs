@@ -1,8 +1,7 @@
 //! What there is to tell of a copy, once it is known how it ended.
 
 use super::Delivery;
-use super::deliver_copy::{Copy, End};
-use super::other_attempts::OtherAttempts;
+use super::attempt::{Attempt, End};
 use super::report::Manner;
 use crate::ledger::event::{EventRecord, Standing, change};
 use uuid::Uuid;
@@ -10,14 +9,13 @@ use uuid::Uuid;
 /// The event of one copy: from what the look saw of it under the lock to what the record says of it. `None` where nothing changes.
 pub(super) fn event<'a>(
     delivery: &Delivery<'a>,
-    copy: &'a Copy<'_>,
-    others: &'a OtherAttempts,
-    end: &'a End,
+    attempt: &'a Attempt<'_>,
     recipient: &'a str,
 ) -> Option<EventRecord<'a>> {
+    let Attempt { others, end, .. } = attempt;
     let delivered = others.delivered.map(|at| Standing::Delivered(at.placement));
     let before = delivered.or_else(|| others.owed.as_deref().map(Standing::Owed));
-    let (kind, diff) = change(copy.role, before, end.standing()?)?;
+    let (kind, diff) = change(attempt.role, before, end.standing()?)?;
     let manner = match end {
         End::Done(manner @ (Manner::Appended(_) | Manner::Adopted(_))) => Some(manner.as_str()),
         _ => None,
@@ -25,10 +23,10 @@ pub(super) fn event<'a>(
     Some(EventRecord {
         event: Uuid::now_v7(),
         kind,
-        key: copy.key,
-        role: copy.role,
-        user: &copy.user,
-        mailbox: &copy.mailbox_name,
+        key: attempt.key,
+        role: attempt.role,
+        user: &attempt.user,
+        mailbox: &attempt.mailbox_name,
         recipient,
         identity: delivery.message.identity(),
         message_id: delivery.message.message_id_for_people(),

@@ -25,15 +25,18 @@
 //! Whatever goes wrong: what was appended is recorded if the lock is still held, and the message stays with Postfix. An attempt
 //! that sent no APPEND ends itself; any other stays open, and the next one searches.
 
+mod append_round;
+mod attempt;
 mod caller;
-mod deliver_copy;
-mod deliver_round;
 mod events;
 mod forgotten;
 mod lock_name;
 mod other_attempts;
 mod report;
+mod resolve;
+mod sent_copy;
 mod stages;
+mod upload_time;
 mod verdict;
 
 pub use caller::{Caller, NoCaller};
@@ -42,19 +45,21 @@ pub use lock_name::{bare_message_id, lock_of, lock_of_message_id};
 pub use report::{CopyReport, Deferral, Delivered, Manner, Refusal};
 pub(crate) use stages::begins;
 pub use stages::{Stages, milliseconds, tell_stages};
+pub use upload_time::UploadTime;
 pub use verdict::{StatusDetail, Verdict};
 
 use crate::config::HeaderFields;
 pub use crate::config::Policy;
 use crate::database::DatabaseError;
-use crate::ledger::{AcquiredAndLooked, Cause, CopyKey, EndedAttempt, Journal, JournalCopy, Ledger, Looked};
+use crate::ledger::{AcquiredAndLooked, Cause, CopyKey, EndedAttempt, Journal, JournalCopy, Ledger};
 use crate::ledger::{MessageRecord, Outcome, Record};
 use crate::lock::LockName;
 use crate::mailbox::{Mailbox, MailboxError};
 use crate::message::{Message, Role};
-use deliver_copy::{Copy, End, LockLost};
-use deliver_round::{Round, Stage, Try, deliver_round};
+use append_round::{Round, deliver_round};
+use attempt::{Attempt, End};
 use other_attempts::OtherAttempts;
+use resolve::{LockLost, UnderLock};
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
@@ -86,6 +91,8 @@ pub struct Delivery<'a> {
     /// How long ago the message came, by this host's clock; `None` where that is not known. See [`Message::came_before`].
     pub came: Option<Duration>,
     pub policy: &'a Policy,
+    /// The time for the uploads of all batches of the message.
+    pub upload_time: &'a UploadTime,
     pub caller: &'a dyn Caller,
     /// Whether the mailboxes may have lost what the ledger has as delivered: each copy is then looked for in all of its
     /// mailbox, and appended if it is not there. Asked for by people, never by Postfix.
@@ -154,16 +161,16 @@ pub fn deliver(
     // others.
     begins("position");
     let began = Instant::now();
-    let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::ask_position(delivery, owed)).collect();
+    let mut attempts: Vec<Attempt<'_>> = owed.into_iter().map(|owed| Attempt::begin(delivery, owed)).collect();
     stages.position = began.elapsed();
-    let ends = deliver_copies(delivery, database, &mut copies, stages);
+    let delivered = deliver_copies(delivery, database, &mut attempts, stages);
     // A server that hangs for all says nothing of one author.
-    let hang = |recipients| copies.iter().any(|copy| copy.is_recipients() == recipients && copy.has_hung());
+    let hang = |recipients| attempts.iter().any(|attempt| attempt.is_recipients() == recipients && attempt.has_hung);
     let author_hangs = hang(false) && !hang(true);
-    match ends {
-        Ok(ends) => Ended {
-            recipients: outcomes(delivery, &copies, &ends),
-            author_is_seen_to: author_is_seen_to(&copies, &ends),
+    match delivered {
+        Ok(()) => Ended {
+            recipients: outcomes(delivery, &attempts),
+            author_is_seen_to: sent_copy::is_seen_to(&attempts),
             author_hangs,
         },
         Err(deferral) => Ended {
@@ -174,38 +181,30 @@ pub fn deliver(
     }
 }
 
-/// As [`Ended::author_is_seen_to`] has it. Where no recipient's copy is there, those who were deferred for the author's may be some who
-/// never take the message: none of them may ever come back with success.
-fn author_is_seen_to(copies: &[Copy<'_>], ends: &[End]) -> bool {
-    let is_there = |(copy, end): (&Copy<'_>, &End)| copy.is_recipients() && end.is_there();
-    let authors = copies.iter().zip(ends).find(|(copy, _)| !copy.is_recipients());
-    authors.is_some_and(|(_, end)| end.is_open()) && copies.iter().zip(ends).any(is_there)
-}
-
-/// How each copy ended up; or why none of them could be delivered.
+/// Brings each attempt to its end; or says why none of the copies could be delivered.
 fn deliver_copies(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
-    copies: &mut [Copy<'_>],
+    attempts: &mut [Attempt<'_>],
     stages: &mut Stages,
-) -> Result<Vec<End>, Deferral> {
+) -> Result<(), Deferral> {
     // Without a recipient's mailbox there is nothing to begin with: an author's copy alone is delivered when people ask for it.
-    let of_recipients = copies.iter().any(Copy::is_recipients);
-    if copies.iter().filter(|copy| copy.is_recipients() == of_recipients).all(Copy::is_out_of_reach) {
-        return Ok(copies.iter_mut().map(Copy::out_of_reach).collect());
+    let of_recipients = attempts.iter().any(Attempt::is_recipients);
+    if attempts.iter().filter(|it| it.is_recipients() == of_recipients).all(Attempt::is_out_of_reach) {
+        attempts.iter_mut().for_each(Attempt::end_out_of_reach);
+        return Ok(());
     }
-    let bearer = bearer(copies);
 
     // 1 journal
     begins("journal");
     let began = Instant::now();
-    database.journal(&journal(delivery, copies, bearer)).map_err(Deferral::Database)?;
+    database.journal(&journal(delivery, attempts)).map_err(Deferral::Database)?;
     stages.journal = began.elapsed();
 
     // 2 lock, 3 look
     begins("lock");
     let began = Instant::now();
-    let keys: Vec<CopyKey> = copies.iter().map(|copy| copy.key).collect();
+    let keys: Vec<CopyKey> = attempts.iter().map(|attempt| attempt.key).collect();
     let acquired = database.acquire_and_look(delivery.lock, delivery.policy.lock_wait, &keys);
     stages.lock = began.elapsed();
     let looked = match acquired {
@@ -215,15 +214,29 @@ fn deliver_copies(
             looked
         }
         Ok(AcquiredAndLooked::Busy(holder)) => {
-            end_attempt(delivery, database, copies, &Outcome::Busy, stages);
+            end_attempts(delivery, database, attempts, &Outcome::Busy, stages);
             return Err(Deferral::Busy(holder));
         }
         Err(error) => {
-            end_attempt(delivery, database, copies, &Outcome::Deferred(Cause::LockUnanswered, None), stages);
+            end_attempts(delivery, database, attempts, &Outcome::Deferred(Cause::LockUnanswered, None), stages);
             return Err(Deferral::Database(error));
         }
     };
-    let result = deliver_under_lock(delivery, database, copies, bearer, &keys, looked, stages);
+    begins("look");
+    let began = Instant::now();
+    let read = looked
+        .map_err(|error| (Cause::LedgerUnreadable, Deferral::Database(error)))
+        .and_then(|looked| OtherAttempts::read(delivery, attempts, &looked));
+    let result = match read {
+        Ok(()) => {
+            stages.look += began.elapsed();
+            append_and_record(delivery, database, attempts, &keys, stages)
+        }
+        Err((cause, deferral)) => {
+            end_attempts(delivery, database, attempts, &Outcome::Deferred(cause, None), stages);
+            Err(deferral)
+        }
+    };
     // On every path. PostgreSQL has released it with the record's COMMIT; elsewhere it is released here, after the COMMIT.
     if let Err(error) = database.release(delivery.lock) {
         debug!(%error, "the lock was not released; the server frees it with the connection");
@@ -231,60 +244,33 @@ fn deliver_copies(
     result
 }
 
-/// The recipient who bears the author's copy, by its place: the first whose own mailbox is within reach. In the journal the
-/// attempt at the author's copy is for this recipient, who is not answered 250 while what came of it is unknown, or it has
-/// failed: so that somebody comes back to look for it.
-fn bearer(copies: &[Copy<'_>]) -> usize {
-    let within_reach = copies.iter().filter(|copy| copy.journalled());
-    within_reach.flat_map(Copy::recipients).copied().next().unwrap_or_default()
-}
-
-/// Steps 3 to 5: everything that happens while the lock is ours.
-fn deliver_under_lock(
+/// Steps 4 and 5, while the lock is ours.
+fn append_and_record(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
-    copies: &mut [Copy<'_>],
-    bearer: usize,
+    attempts: &mut [Attempt<'_>],
     keys: &[CopyKey],
-    looked: Result<Looked, DatabaseError>,
     stages: &mut Stages,
-) -> Result<Vec<End>, Deferral> {
-    // 3 look: what it saw
-    begins("look");
-    let began = Instant::now();
-    let looked = looked.map_err(|error| (Cause::LedgerUnreadable, Deferral::Database(error)));
-    let others = match looked.and_then(|looked| OtherAttempts::read(delivery, copies, &looked)) {
-        Ok(others) => others,
-        Err((cause, deferral)) => {
-            end_attempt(delivery, database, copies, &Outcome::Deferred(cause, None), stages);
-            return Err(deferral);
-        }
-    };
-    stages.look += began.elapsed();
-
-    // 4 append: the recipients' copies first. Where none of them is there, the author's is not tried. With the lock lost nothing
+) -> Result<(), Deferral> {
+    // 4 append: the recipients' copies first. If none of them is there, the author's is not tried. With the lock lost nothing
     // can be recorded: the attempt stays open, and the next one searches.
     begins("append");
     let began = Instant::now();
-    let mut ends: Vec<End> = copies.iter().map(|_| End::NotTried).collect();
-    let several = delivery.is_one_of_several || copies.iter().filter(|copy| copy.is_recipients()).count() > 1;
-    // A second more for each megabyte: a large message must not fail time and again because its line is slow.
+    let several = delivery.is_one_of_several || attempts.iter().filter(|it| it.is_recipients()).count() > 1;
+    // A second more for each megabyte, which the server has to store.
     let size = Duration::from_millis(delivery.message.as_received().len() as u64 / 1000);
     // To look through all of a mailbox may take long, and would the next time, too.
-    let times = if others.iter().any(|others| others.forgotten) { PATIENCE_WITH_SEARCHES } else { 1 };
+    let times = if attempts.iter().any(|it| it.others.forgotten) { PATIENCE_WITH_SEARCHES } else { 1 };
     let patience = several.then(|| delivery.policy.batch_patience.saturating_mul(times).saturating_add(size));
+    let mut under_lock = UnderLock { delivery, database, keys };
     for recipients in [true, false] {
-        // What an earlier attempt at the author's copy has left is looked for all the same: the recipient who bears it may be one
+        // What an earlier attempt at the author's copy has left is looked for all the same: the recipient who owns it may be one
         // whose own mailbox never takes the message.
-        let look_only = !recipients && !ends.iter().any(End::is_there) && copies.iter().any(Copy::is_recipients);
-        let round = copies.iter_mut().zip(&others).zip(&mut ends);
-        let round = round.filter(|((copy, _), _)| copy.is_recipients() == recipients);
-        let round = round.filter(|((copy, others), _)| !look_only || (copy.journalled() && others.died_before()));
-        let began = Instant::now();
-        let mut tries: Vec<Try<'_, '_>> =
-            round.map(|((copy, others), end)| Try { copy, others, end, stage: Stage::Ended, began }).collect();
-        deliver_round(delivery, database, &mut tries, keys, Round { look_only, patience })
-            .map_err(|LockLost| Deferral::LockLost)?;
+        let is_any_there = attempts.iter().any(|it| it.end.is_there());
+        let look_only = !recipients && !is_any_there && attempts.iter().any(Attempt::is_recipients);
+        let round = attempts.iter_mut().filter(|it| it.is_recipients() == recipients);
+        let round = round.filter(|it| !look_only || (it.is_journalled() && it.others.died_before()));
+        deliver_round(&mut under_lock, round, Round { look_only, patience }).map_err(|LockLost| Deferral::LockLost)?;
     }
     stages.append = began.elapsed();
 
@@ -292,26 +278,39 @@ fn deliver_under_lock(
     // recipient has already filed.
     begins("record");
     let began = Instant::now();
+    record(delivery, database, attempts, stages).map_err(Deferral::Database)?;
+    stages.record = began.elapsed();
+    Ok(())
+}
+
+/// Writes down how the attempts ended, and what that makes of the copies.
+fn record(
+    delivery: &Delivery<'_>,
+    database: &mut dyn Ledger,
+    attempts: &[Attempt<'_>],
+    stages: &Stages,
+) -> Result<(), DatabaseError> {
     let headers;
     let took = stages.as_json();
     let authors = OnceCell::new();
     let mut record = Record::default();
-    for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
-        let recipient = recipient(delivery, copy, bearer);
-        // The author's copy is told to those who look after the author, whoever bears it. By its role, as those do who read its row.
-        let whose = match copy.role {
+    for attempt in attempts {
+        let Attempt { key, end, .. } = attempt;
+        let recipient = recipient(delivery, attempts, attempt);
+        // The event of the author's copy names the author, whoever owns it. By its role, as those do who read its row.
+        let concerned = match attempt.role {
             Role::Sender => authors.get_or_init(|| author(delivery)).as_deref().unwrap_or(recipient),
             Role::Recipient => recipient,
         };
-        record.events.extend(events::event(delivery, copy, others, end, whose));
-        record.copies.extend(end.state().map(|state| copy.record(recipient, state)));
-        if let Some(outcome) = end.outcome().filter(|_| copy.journalled()) {
-            record.ended.push(EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) });
+        record.events.extend(events::event(delivery, attempt, concerned));
+        record.copies.extend(end.state().map(|state| attempt.record(recipient, state)));
+        if let Some(outcome) = end.outcome().filter(|_| attempt.is_journalled()) {
+            record.ended.push(EndedAttempt { attempt: delivery.attempt, key: *key, outcome, stages: Some(&took) });
         }
         if end.ends_earlier_attempts() {
-            record.ended.extend(others.that_died().map(|earlier| EndedAttempt {
+            record.ended.extend(attempt.others.that_died().map(|earlier| EndedAttempt {
                 attempt: earlier.attempt,
-                key: copy.key,
+                key: *key,
                 outcome: Outcome::Died,
                 stages: None,
             }));
@@ -325,52 +324,32 @@ fn deliver_under_lock(
         };
         record.message = Some(message_record(delivery, &headers));
     }
-    database.record(&record).map_err(Deferral::Database)?;
-    stages.record = began.elapsed();
-
-    // Whoever has left an attempt at the author's copy open has to come back, until it is known what came of it. So has one whose
-    // own copy is there: without any, the author's is not tried, and the bearer's may never be there.
-    let somebody = copies.iter().zip(&ends).filter(|(_, end)| end.is_there()).flat_map(|(copy, _)| copy.recipients());
-    let somebody = somebody.copied().min_by_key(|place| (*place != bearer, *place));
-    for ((copy, others), end) in copies.iter().zip(&others).zip(&mut ends) {
-        if let (false, End::Failed { bearers, .. }) = (copy.is_recipients(), end) {
-            bearers.push(bearer);
-            bearers.extend(somebody);
-            let of = |recipient: &String| others.that_died().any(|earlier| earlier.recipient == *recipient);
-            bearers.extend(delivery.recipients.iter().enumerate().filter(|(_, name)| of(name)).map(|(at, _)| at));
-        }
-    }
-    Ok(ends)
+    database.record(&record)
 }
 
 /// What came of each recipient's delivery.
-fn outcomes(delivery: &Delivery<'_>, copies: &[Copy<'_>], ends: &[End]) -> Vec<Result<Delivered, Refusal>> {
-    let bearer = bearer(copies);
+fn outcomes(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> Vec<Result<Delivered, Refusal>> {
+    let retrying = sent_copy::who_retries(delivery, attempts);
     let of = |recipient: usize| {
-        let mut reports = Vec::with_capacity(2);
-        let mut refused = None;
-        for (copy, end) in copies.iter().zip(ends) {
-            let concerns = if copy.is_recipients() {
-                copy.recipients().contains(&recipient)
-            } else {
-                recipient == bearer || end.bearers().contains(&recipient)
-            };
-            match end {
-                _ if !concerns => {}
-                // A deferral before a refusal for good: whoever is refused does not come back.
-                End::Failed { refusal, .. } => {
-                    let for_now = matches!(refusal, Refusal::Deferred(_));
-                    if refused.is_none() || (for_now && !matches!(refused, Some(Refusal::Deferred(_)))) {
-                        refused = Some(refusal.clone());
-                    }
+        let concerns = |attempt: &&Attempt<'_>| match attempt.is_recipients() {
+            true => attempt.recipients().contains(&recipient),
+            false => retrying.contains(&recipient),
+        };
+        let (mut reports, mut refused) = (Vec::with_capacity(2), None);
+        for attempt in attempts.iter().filter(concerns) {
+            reports.extend(attempt.report());
+            match (&attempt.end, &refused) {
+                (End::Failed { refusal, .. }, None) => refused = Some(refusal.clone()),
+                // A deferral before a refusal for good: a recipient who is refused does not come back.
+                (End::Failed { refusal: refusal @ Refusal::Deferred(_), .. }, Some(known))
+                    if !matches!(known, Refusal::Deferred(_)) =>
+                {
+                    refused = Some(refusal.clone());
                 }
-                End::Done(manner) => reports.push(copy.report(manner.clone())),
-                End::GivenUp(reason) => reports.push(copy.report(Manner::Owed(reason.clone()))),
-                End::Unchecked => reports.push(copy.report(Manner::AlreadyThere)),
-                End::NotTried => {}
+                _ => {}
             }
         }
-        // Whoever has no copy at all is not delivered to, whatever brought that about.
+        // Who has no copy at all is not delivered to, whatever brought that about.
         let refused =
             refused.or_else(|| reports.is_empty().then(|| Deferral::Internal("no copy for a recipient").into()));
         refused.map_or(Ok(Delivered { copies: reports, brought: None }), Err)
@@ -383,15 +362,15 @@ fn author(delivery: &Delivery<'_>) -> Option<String> {
     Some(delivery.message.from_address()?.named().unwrap_or_default())
 }
 
-/// The recipient that the rows of a copy and of its attempts name, by which one finds the other: its own, or the one who
-/// [bears](bearer) the author's.
-fn recipient<'a>(delivery: &Delivery<'a>, copy: &Copy<'_>, bearer: usize) -> &'a str {
-    let place = copy.recipients().first().copied().unwrap_or(bearer);
+/// The recipient that the rows of a copy and of its attempts name, by which one finds the other: its own, or the
+/// [owner](sent_copy::owner) of the author's.
+fn recipient<'a>(delivery: &Delivery<'a>, attempts: &[Attempt<'_>], attempt: &Attempt<'_>) -> &'a str {
+    let place = attempt.recipients().first().copied().unwrap_or_else(|| sent_copy::owner(attempts));
     delivery.recipients.get(place).map_or("", String::as_str)
 }
 
-/// The journal has the copies whose mailboxes are within reach: no other can be appended.
-fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>], bearer: usize) -> Journal<'a> {
+/// The journal has the copies whose mailboxes are open: no other can be appended.
+fn journal<'a>(delivery: &Delivery<'a>, attempts: &'a [Attempt<'_>]) -> Journal<'a> {
     Journal {
         attempt: delivery.attempt,
         identity: delivery.message.identity(),
@@ -401,33 +380,37 @@ fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>], bearer: usize) -
         sender: delivery.sender,
         host: delivery.host,
         pid: delivery.pid,
-        copies: copies
+        copies: attempts
             .iter()
-            .filter(|copy| copy.journalled())
-            .map(|copy| JournalCopy {
-                key: copy.key,
-                role: copy.role,
-                user: &copy.user,
-                mailbox: &copy.mailbox_name,
-                recipient: recipient(delivery, copy, bearer),
-                position: copy.position,
+            .filter(|attempt| attempt.is_journalled())
+            .map(|attempt| JournalCopy {
+                key: attempt.key,
+                role: attempt.role,
+                user: &attempt.user,
+                mailbox: &attempt.mailbox_name,
+                recipient: recipient(delivery, attempts, attempt),
+                position: attempt.position,
             })
             .collect(),
     }
 }
 
-/// Ends an attempt that has sent no APPEND. Where that fails it stays open, and costs the next one a search.
-fn end_attempt(
+/// Ends the attempts, none of which has sent an APPEND. Where that fails they stay open, and cost the next ones a search.
+fn end_attempts(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
-    copies: &[Copy<'_>],
+    attempts: &[Attempt<'_>],
     outcome: &Outcome,
     stages: &Stages,
 ) {
-    let (attempt, took) = (delivery.attempt, stages.as_json());
-    let ended =
-        |copy: &Copy<'_>| EndedAttempt { attempt, key: copy.key, outcome: outcome.clone(), stages: Some(&took) };
-    let ended = copies.iter().filter(|copy| copy.journalled()).map(ended).collect();
+    let took = stages.as_json();
+    let ended = |it: &Attempt<'_>| EndedAttempt {
+        attempt: delivery.attempt,
+        key: it.key,
+        outcome: outcome.clone(),
+        stages: Some(&took),
+    };
+    let ended = attempts.iter().filter(|it| it.is_journalled()).map(ended).collect();
     if let Err(error) = database.record(&Record { ended, ..Record::default() }) {
         warn!(%error, "this attempt could not be ended in the ledger; the next one will search the mailbox");
     }
@@ -461,6 +444,7 @@ fn message_record<'a>(delivery: &Delivery<'a>, headers: &'a str) -> MessageRecor
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::deadline::Deadline;
 
     #[test]
     fn a_recipient_without_a_copy_is_deferred_as_an_internal_error_and_not_as_one_of_the_database() {
@@ -478,10 +462,11 @@ mod tests {
             arrived: OffsetDateTime::UNIX_EPOCH,
             came: None,
             policy: &Policy::embedded(),
+            upload_time: &UploadTime::until_deadline(Deadline::after(Duration::ZERO)),
             restore: false,
             caller: &NoCaller,
         };
-        let outcomes = outcomes(&delivery, &[], &[]);
+        let outcomes = outcomes(&delivery, &[]);
         assert!(matches!(&outcomes[..], [Err(Refusal::Deferred(Deferral::Internal(_)))]), "{outcomes:?}");
     }
 

@@ -1,7 +1,7 @@
 //! What earlier and concurrent attempts at one copy mean for ours: whether we have to wait, where to search, and what may be
 //! taken out.
 
-use super::deliver_copy::Copy;
+use super::attempt::Attempt;
 use super::{Deferral, Delivery, forgotten};
 use crate::ledger::{Cause, CopyHistory, DeliveredAt, Looked, OpenAttempt};
 use crate::lock::LockName;
@@ -20,31 +20,40 @@ const IN_FLIGHT: u32 = 256;
 /// index yet. After a fail-over that is so for each copy.
 const NEWEST: u32 = 20;
 
-/// Whether one copy is delivered, and the attempts at it, but for ours, that have not ended.
+/// Whether one copy is delivered, and the attempts at it, ours excepted, that have not ended.
+#[derive(Default)]
 pub(super) struct OtherAttempts {
     /// Where the ledger has it, once it is delivered.
     pub delivered: Option<DeliveredAt>,
     /// Why the ledger has it as owed, if it has.
     pub owed: Option<String>,
-    others: Vec<OpenAttempt>,
-    /// Which of them died: those that were for a recipient whose copy it is; of the author's copy for any of ours; of one that is
-    /// owed for anybody.
-    died: Vec<bool>,
+    others: Vec<Other>,
     /// How long ago one began that we have to wait for: it is so young that its APPEND may still land.
     pub unsettled: Option<Duration>,
     /// Whether the copy then just stays owed, if it is: it is the author's, and no recipient, who may never come back, is to wait for it.
-    pub stays_owed: bool,
+    pub defer_to_owed: bool,
     /// Whether the ledger may have forgotten others.
     pub forgotten: bool,
 }
 
+/// One of them.
+struct Other {
+    attempt: OpenAttempt,
+    /// It was for a recipient whose copy this is; at the author's copy for any of ours; at one that is owed for anybody.
+    died: bool,
+}
+
 impl OtherAttempts {
-    /// Reads what the ledger showed under the lock: a value for each copy.
+    /// Notes for each attempt what the ledger showed under the lock.
     ///
     /// # Errors
     /// With what the journal is to say of it: [`Deferral::JournalForgotten`] where our own attempt is not in it;
     /// [`Deferral::OtherLock`] where another host delivers this message under another lock.
-    pub fn read(delivery: &Delivery<'_>, copies: &[Copy<'_>], looked: &Looked) -> Result<Vec<Self>, (Cause, Deferral)> {
+    pub fn read(
+        delivery: &Delivery<'_>,
+        attempts: &mut [Attempt<'_>],
+        looked: &Looked,
+    ) -> Result<(), (Cause, Deferral)> {
         let histories = &looked.copies[..];
         let forgets = forgotten::may_be(delivery.came, looked.epoch, delivery.policy.queue_lifetime);
         let not_there = || (Cause::JournalForgotten, Deferral::JournalForgotten);
@@ -54,28 +63,25 @@ impl OtherAttempts {
         if let Some(host) = under_another_lock(delivery, histories) {
             return Err((Cause::OtherLock, Deferral::OtherLock(host)));
         }
-        let of_recipients = copies.iter().any(Copy::is_recipients);
-        let mut all = Vec::with_capacity(copies.len());
-        for copy in copies {
-            let history = histories.iter().find(|history| history.key == copy.key).ok_or_else(not_there)?;
-            let journalled = history.open_attempts.iter().any(|attempt| mine(&attempt));
-            if copy.journalled() && !journalled {
+        let of_recipients = attempts.iter().any(Attempt::is_recipients);
+        for attempt in attempts {
+            let history = histories.iter().find(|history| history.key == attempt.key).ok_or_else(not_there)?;
+            let journalled = history.open_attempts.iter().any(|open| mine(&open));
+            if attempt.is_journalled() && !journalled {
                 return Err(not_there());
             }
-            let others: Vec<OpenAttempt> =
-                history.open_attempts.iter().filter(|attempt| !mine(attempt)).cloned().collect();
             let settle = delivery.policy.settle;
-            let mut died = Vec::with_capacity(others.len());
+            let mut others = Vec::with_capacity(history.open_attempts.len());
             let mut unsettled = None;
             // For an attempt at a copy that is owed nobody need come back: it was given up, and its recipient answered; or it was made by
             // whoever finishes what is owed, and comes only for as long as it is. So each of them counts, whosever it was.
             let owed = history.owed.is_some();
-            let of_ours = |recipient: &str| match copy.recipients() {
+            let of_ours = |recipient: &str| match attempt.recipients() {
                 // The author's.
                 [] => delivery.recipients.iter().any(|ours| ours == recipient),
                 its => its.iter().any(|&place| delivery.recipients.get(place).is_some_and(|ours| ours == recipient)),
             };
-            for other in &others {
+            for other in history.open_attempts.iter().filter(|open| !mine(open)) {
                 // One that began after us did not die: it waits for our lock, for a second alias of the same recipient. If
                 // we deferred to it as it defers to us, neither would ever deliver. An age below zero is a clock that was
                 // set back, and says nothing.
@@ -88,24 +94,23 @@ impl OtherAttempts {
                 if (earlier || owed) && !settle.is_zero() && other.age < settle.as_secs_f64() {
                     unsettled.get_or_insert(Duration::from_secs_f64(other.age.max(0.0)));
                 }
-                died.push(earlier);
+                others.push(Other { attempt: other.clone(), died: earlier });
             }
-            all.push(Self {
+            attempt.others = Self {
                 delivered: history.delivered,
                 owed: history.owed.clone(),
                 others,
-                died,
-                stays_owed: of_recipients && !copy.is_recipients(),
+                defer_to_owed: of_recipients && !attempt.is_recipients(),
                 unsettled,
                 forgotten: forgets,
-            });
+            };
         }
-        Ok(all)
+        Ok(())
     }
 
     /// The earlier attempts that died: those that its recipients, or whoever finishes what is owed, come back to look for.
     pub fn that_died(&self) -> impl Iterator<Item = &OpenAttempt> {
-        self.others.iter().zip(&self.died).filter(|(_, died)| **died).map(|(other, _)| other)
+        self.others.iter().filter(|other| other.died).map(|other| &other.attempt)
     }
 
     /// Whether there is one.
@@ -120,7 +125,7 @@ impl OtherAttempts {
 
     /// When the first of them began: no copy of theirs arrived before. By the database's clock, as a span before `now`.
     pub fn first_began(&self, now: OffsetDateTime) -> OffsetDateTime {
-        let oldest = self.others.iter().map(|other| other.age).fold(0.0, f64::max);
+        let oldest = self.others.iter().map(|other| other.attempt.age).fold(0.0, f64::max);
         now.checked_sub(time::Duration::saturating_seconds_f64(oldest)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }
 
@@ -130,7 +135,7 @@ impl OtherAttempts {
         let today = today?;
         let mut lowest = today;
         for other in &self.others {
-            let position = other.position.filter(|position| position.uid_validity == today.uid_validity)?;
+            let position = other.attempt.position.filter(|position| position.uid_validity == today.uid_validity)?;
             lowest.uid_next = lowest.uid_next.min(position.uid_next);
         }
         Some(lowest)
@@ -186,8 +191,9 @@ fn under_another_lock(delivery: &Delivery<'_>, histories: &[CopyHistory]) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::deadline::Deadline;
     use crate::delivery::Whose;
-    use crate::delivery::{NoCaller, OwedCopy, Policy};
+    use crate::delivery::{NoCaller, OwedCopy, Policy, UploadTime};
     use crate::mailbox::{MailboxError, MailboxFailure};
     use crate::message::{Message, Role};
     use uuid::Uuid;
@@ -208,15 +214,8 @@ mod tests {
             age,
             position,
         };
-        OtherAttempts {
-            delivered: None,
-            owed: None,
-            others: attempts.iter().enumerate().map(open).collect(),
-            died: attempts.iter().map(|&(_, _, died)| died).collect(),
-            unsettled: None,
-            stays_owed: false,
-            forgotten: false,
-        }
+        let other = |(number, of)| Other { attempt: open((number, of)), died: of.2 };
+        OtherAttempts { others: attempts.iter().enumerate().map(other).collect(), ..OtherAttempts::default() }
     }
 
     /// Which of these attempts, by age and recipient, have died for a delivery to doug that began 5 seconds ago.
@@ -237,12 +236,13 @@ mod tests {
             arrived: OffsetDateTime::UNIX_EPOCH,
             came: None,
             policy: &Policy { settle, ..Policy::embedded() },
+            upload_time: &UploadTime::until_deadline(Deadline::after(SETTLE)),
             restore: false,
             caller: &NoCaller,
         };
         let (role, user, mailbox_name) = (Role::Recipient, "doug".to_owned(), "INBOX".to_owned());
         let mailbox = Err(MailboxError::new(MailboxFailure::Unreachable, "", "").into());
-        let copy = Copy::ask_position(
+        let attempt = Attempt::begin(
             &delivery,
             OwedCopy { role, whose: Whose::Recipients(vec![0]), user, mailbox_name, mailbox },
         );
@@ -260,13 +260,15 @@ mod tests {
             .map(|(number, &(age, recipient))| open(Uuid::from_u128(number as u128), age, recipient))
             .collect();
         open_attempts.push(open(own, 5.0, "doug"));
-        let history = CopyHistory { key: copy.key, delivered: None, owed: None, recorded: None, open_attempts };
-        let others = OtherAttempts::read(&delivery, &[copy], &Looked { copies: vec![history], epoch: None })
+        let history = CopyHistory { key: attempt.key, delivered: None, owed: None, recorded: None, open_attempts };
+        let mut attempts = [attempt];
+        OtherAttempts::read(&delivery, &mut attempts, &Looked { copies: vec![history], epoch: None })
             .map_err(|(_, deferral)| deferral)?;
-        if let Some(age) = others[0].unsettled {
+        let [Attempt { others, .. }] = attempts;
+        if let Some(age) = others.unsettled {
             return Err(Deferral::Unsettled(age));
         }
-        Ok(others[0].that_died().map(|earlier| earlier.attempt.as_u128() as usize).collect())
+        Ok(others.that_died().map(|earlier| earlier.attempt.as_u128() as usize).collect())
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(crate) struct Conversation {
     stream: Option<Stream>,
     /// The end of the delivery.
     deadline: Deadline,
+    /// While something large is sent: how long the server may take no byte of it, and when it has to have all of it.
+    pace: Option<(Duration, Deadline)>,
     reader: Reader,
     commands: u64,
     capabilities: Vec<String>,
@@ -50,6 +52,7 @@ impl Conversation {
     pub(super) fn new(stream: Stream) -> Self {
         Self {
             deadline: stream.deadline(),
+            pace: None,
             stream: Some(stream),
             reader: Reader::default(),
             commands: 0,
@@ -93,6 +96,23 @@ impl Conversation {
         let until = until.map_or(self.deadline, |until| until.or_sooner(self.deadline));
         if let Some(stream) = &mut self.stream {
             stream.set_deadline(until);
+        }
+    }
+
+    /// From now on each wait ends so long after the last byte that the server took, and all of them at this deadline; `None`: when the
+    /// delivery ends.
+    pub(crate) fn set_pace(&mut self, pace: Option<(Duration, Deadline)>) {
+        self.pace = pace;
+        self.patient_until(pace.map(|(stall, until)| Deadline::after(stall).or_sooner(until)));
+    }
+
+    /// For an upload of so many bytes whose time is measured.
+    pub(crate) fn keep_little_unsent(&self, bytes: usize) {
+        // A smaller one fits into any buffer, and says nothing of the line.
+        if let Some(stream) = self.stream.as_ref().filter(|_| bytes >= 1 << 20)
+            && let Err(error) = stream.keep_little_unsent()
+        {
+            tracing::debug!(%error, "the time of this upload is not the line's");
         }
     }
 
@@ -303,6 +323,9 @@ impl Conversation {
                     }
                     self.spoke = true;
                     IoSlice::advance_slices(&mut rest, written);
+                    if self.pace.is_some() {
+                        self.set_pace(self.pace);
+                    }
                 }
                 Ok(None) => {
                     if let Some(answer) = self.early_answer(tag, Duration::from_millis(1))? {

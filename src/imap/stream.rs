@@ -19,6 +19,10 @@ use std::time::{Duration, Instant};
 /// of this process. By default that is 100 s or more (`tcp_orphan_retries`), and a copy must not be looked for before.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How many bytes may wait in this machine while the time of an upload is measured (`SO_SNDBUF`, socket(7)). By itself the kernel keeps
+/// some megabytes, so that the whole of a message seems to be sent at once.
+const UNSENT: usize = 128 * 1024;
+
 /// A connection to the server.
 pub(super) struct Stream {
     socket: Socket,
@@ -72,6 +76,15 @@ impl Stream {
             if !readable {
                 return true;
             }
+        }
+    }
+
+    /// From now on little of what is written waits in this machine: the time that writing takes is the line's.
+    pub(super) fn keep_little_unsent(&self) -> io::Result<()> {
+        match &self.socket.transport {
+            Transport::Tcp(stream) => Ok(rustix::net::sockopt::set_socket_send_buffer_size(stream, UNSENT)?),
+            // The server is on this machine.
+            Transport::Unix(_) => Ok(()),
         }
     }
 

@@ -19,8 +19,8 @@
 //! * The file of an append that was killed stays in `tmp/`; readers remove what is older than 36 hours there.
 
 use super::{
-    Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position,
-    Presence, ReadableMailbox, Recorded, Removal, Role, Seen, Wanted,
+    Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement,
+    Position, Presence, ReadableMailbox, Recorded, Removal, Role, Seen, Wanted,
 };
 use crate::base::deadline::Deadline;
 use crate::base::files::{create_directory, sync, sync_directory};
@@ -186,7 +186,7 @@ impl Mailbox for MaildirMailbox {
         Ok(None)
     }
 
-    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
+    fn upload(&mut self, copy: &NewCopy<'_>, _pace: Option<Pace>) -> Result<(), Appended> {
         self.written = Some(Written {
             file: self.write(copy).map_err(not_stored)?,
             place: self.directory.join(if copy.seen { "cur" } else { "new" }),

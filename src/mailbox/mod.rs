@@ -31,6 +31,15 @@ pub struct NewCopy<'a> {
     pub arrived: OffsetDateTime,
 }
 
+/// How fast the server has to take an upload.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How long it may take no byte of it.
+    pub stall: Duration,
+    /// When it has to have all of it.
+    pub until: Deadline,
+}
+
 /// The result of an append.
 #[derive(Debug)]
 pub enum Appended {
@@ -119,11 +128,12 @@ pub trait Mailbox {
     fn position(&mut self) -> Result<Option<Position>, MailboxError>;
 
     /// The first half of an append: everything but the last CRLF goes to the server. A literal without it stores nothing. Then
-    /// comes either [`complete`](Self::complete) or [`withhold`](Self::withhold).
+    /// comes either [`complete`](Self::complete) or [`withhold`](Self::withhold). Without a `pace` it may take until the end of the
+    /// delivery.
     ///
     /// # Errors
     /// What came of it, if it is over already: nothing is stored.
-    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended>;
+    fn upload(&mut self, copy: &NewCopy<'_>, pace: Option<Pace>) -> Result<(), Appended>;
 
     /// Sends the last CRLF of what was uploaded, and does not wait for the answer: several mailboxes may work on theirs at once.
     fn complete(&mut self);
@@ -146,7 +156,7 @@ pub trait Mailbox {
     fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
         // It can be made anew once.
         for _ in 0..2 {
-            if let Err(appended) = self.upload(copy) {
+            if let Err(appended) = self.upload(copy, None) {
                 return appended;
             }
             if !go_ahead() {

@@ -135,8 +135,8 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let mut left = None;
     if let Some(socket) = arguments.via.as_ref().filter(|_| !arguments.dry_run) {
         match by_the_service(arguments, socket, size_limit, deadline) {
-            Ok(message) => left = Some(message),
-            Err(verdict) => return verdict,
+            ByService::Answered(verdict) => return verdict,
+            ByService::NotTaken(message) => left = Some(message),
         }
     }
 
@@ -192,32 +192,39 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     verdict
 }
 
-/// Hands the message over to the service; the verdict is what came of it. `Ok`: it did not take the message, which is to be
-/// delivered from here.
-fn by_the_service(
-    arguments: &Arguments,
-    socket: &Path,
-    size_limit: Option<u64>,
-    deadline: Deadline,
-) -> Result<Message, Verdict> {
-    let raw = incoming::read(size_limit).map_err(no_message)?;
+/// What came of handing the message over to the service.
+enum ByService {
+    /// It is delivered or deferred, by the service or before it was asked.
+    Answered(Verdict),
+    /// The service did not take it: it is to be delivered from here.
+    NotTaken(Message),
+}
+
+fn by_the_service(arguments: &Arguments, socket: &Path, size_limit: Option<u64>, deadline: Deadline) -> ByService {
+    let raw = match incoming::read(size_limit) {
+        Ok(raw) => raw,
+        Err(verdict) => return ByService::Answered(no_message(verdict)),
+    };
     // The message is read by the service. Only where one of its lines names the recipient, it is read here as well.
     let topmost = |name: &str| Message::receive(raw.clone()).ok()?.topmost(name);
-    let envelope = envelope(arguments, topmost).map_err(|problem| no_envelope(&problem))?;
-    match via::hand_over(socket, &envelope, arguments.lock_wait, &raw, &StandardStreams, deadline) {
-        Handed::Over(verdict) => Err(verdict),
-        Handed::NotOver(reason) if arguments.via_only => {
-            warn!(reason, queue_id = envelope.queue_id, "the service did not take the message, which is deferred");
-            Err(Verdict::deferred(StatusDetail::NO_ANSWER, "the delivery service did not take the message"))
-        }
-        Handed::NotOver(reason) => {
-            warn!(
-                reason,
-                queue_id = envelope.queue_id,
-                "the service did not take the message, which is delivered without it"
-            );
-            incoming::understood(raw).map_err(no_message)
-        }
+    let envelope = match envelope(arguments, topmost) {
+        Ok(envelope) => envelope,
+        Err(problem) => return ByService::Answered(no_envelope(&problem)),
+    };
+    let queue_id = envelope.queue_id.as_deref();
+    let reason = match via::hand_over(socket, &envelope, arguments.lock_wait, &raw, &StandardStreams, deadline) {
+        Handed::Over(verdict) => return ByService::Answered(verdict),
+        Handed::NotOver(reason) => reason,
+    };
+    if arguments.via_only {
+        warn!(reason, queue_id, "the service did not take the message, which is deferred");
+        let text = "the delivery service did not take the message";
+        return ByService::Answered(Verdict::deferred(StatusDetail::NO_ANSWER, text));
+    }
+    warn!(reason, queue_id, "the service did not take the message, which is delivered without it");
+    match incoming::understood(raw) {
+        Ok(message) => ByService::NotTaken(message),
+        Err(verdict) => ByService::Answered(no_message(verdict)),
     }
 }
 

@@ -8,7 +8,8 @@ use super::sessions::{Opened, SILENT, Sessions, Silent};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseFailure;
 use crate::delivery::{
-    self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, OwedCopy, Policy, Refusal, Stages, Whose,
+    self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, OwedCopy, Policy, Refusal, Stages,
+    UploadTime, Whose,
 };
 use crate::ledger::recorded::{self, EarlierDelivery, RecordedCopy};
 use crate::ledger::{CopyKey, Database, Destination};
@@ -230,6 +231,7 @@ impl Site {
         let mut sender = sender.filter(|sender| !mailboxes.iter().any(|known| at_sent(known, sender)));
         let at_once = self.mailbox_sessions() - usize::from(sender.is_some());
         let several = mailboxes.len() > 1;
+        let upload_time = UploadTime::until_deadline(terms.deadline);
         let patience = several.then_some(self.policy.batch_patience);
         // Whether a mailbox has been opened in time.
         let mut some_are = false;
@@ -266,7 +268,7 @@ impl Site {
             let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
             let to = places.iter().filter_map(|&place| envelopes.get(place)).collect();
             let batch = Batch { envelopes: to, is_one_of_several: batch.len() < mailboxes.len() };
-            let ended = self.deliver_copies(message, &batch, terms, database, &mut owed, &mut stages);
+            let ended = self.deliver_copies(message, &batch, terms, &upload_time, database, &mut owed, &mut stages);
             // It has taken as much time as there was, under the message's lock: this process does not ask it again before what it was
             // sent has settled. So its other messages do not hold it up as long, one after the other.
             if let Some(author) = sender.as_ref().filter(|_| ended.author_hangs) {
@@ -331,6 +333,7 @@ impl Site {
         message: &Message,
         Batch { envelopes, is_one_of_several }: &Batch<'_>,
         terms: &Terms<'_>,
+        upload_time: &UploadTime,
         database: &mut dyn Database,
         owed: &mut [Owed],
         stages: &mut Stages,
@@ -352,6 +355,7 @@ impl Site {
             arrived,
             came: message.came_before(arrived),
             policy: terms.policy,
+            upload_time,
             caller: terms.caller,
             restore: false,
         };
@@ -404,6 +408,7 @@ impl Site {
             arrived: copy.arrived(),
             came: message.came_before(OffsetDateTime::now_utc()),
             policy: &policy,
+            upload_time: &UploadTime::until_deadline(deadline),
             caller: &NoCaller,
             restore,
         };

@@ -6,15 +6,15 @@ use maildrop_command::config::HeaderFields;
 use maildrop_command::database::{DatabaseError, DatabaseFailure};
 use maildrop_command::delivery::{
     self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages,
-    Verdict, Whose, milliseconds, tell_stages,
+    UploadTime, Verdict, Whose, milliseconds, tell_stages,
 };
 use maildrop_command::ledger::{
     CopyHistory, CopyKey, CopyState, Epoch, EventRecord, Journal, Ledger, OpenAttempt, Record,
 };
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
-    Wanted,
+    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement, Position,
+    Removal, Wanted,
 };
 use maildrop_command::message::Message;
 use maildrop_command::message::Role;
@@ -181,6 +181,8 @@ pub struct Script {
     pub takes: Duration,
     /// When it answered first.
     pub answered_at: Option<Instant>,
+    /// How long an upload takes.
+    pub upload_takes: Duration,
     /// The patience that was shown to it.
     pub patience: Vec<Duration>,
     removed: VecDeque<Result<Removal, MailboxFailure>>,
@@ -202,6 +204,7 @@ pub fn script() -> Script {
         silent: 0,
         takes: Duration::ZERO,
         answered_at: None,
+        upload_takes: Duration::ZERO,
         patience: Vec::new(),
         removed: VecDeque::new(),
         searches: Vec::new(),
@@ -218,7 +221,10 @@ impl Mailbox for Scripted {
         Ok(self.0.borrow().position)
     }
 
-    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
+    fn upload(&mut self, copy: &NewCopy<'_>, pace: Option<Pace>) -> Result<(), Appended> {
+        let takes = self.0.borrow().upload_takes;
+        std::thread::sleep(takes);
+        self.0.borrow_mut().patience.extend(pace.map(|pace| pace.stall));
         let uploaded = (String::from_utf8_lossy(copy.bytes).into_owned(), copy.seen, copy.arrived);
         self.0.borrow_mut().uploaded = Some(uploaded);
         Ok(())
@@ -427,6 +433,7 @@ impl Case {
             arrived: ARRIVED,
             came: self.came,
             policy: &self.policy,
+            upload_time: &UploadTime::until_deadline(Deadline::after(Duration::from_secs(3600))),
             caller: if self.caller_dies_at_upload { dies } else { caller },
             restore: self.restore,
         };

@@ -5,8 +5,10 @@ use crate::imap_peer::{Peer, mailbox, peer};
 use crate::one_delivery_step_by_step::{
     ARRIVED, CallerThat, Database, LISA, OURS, SETTLE, Script, Scripted, attempt, found, lock, script, trouble, uid,
 };
+use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::{
-    self, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages, Verdict, Whose,
+    self, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages, UploadTime, Verdict,
+    Whose,
 };
 use maildrop_command::mailbox::{Appended, Mailbox, MailboxFailure};
 use maildrop_command::message::{Message, Role};
@@ -30,6 +32,8 @@ struct Batch {
     whose: [&'static [usize]; 3],
     is_one_of_several: bool,
     caller_gone: bool,
+    /// For all uploads.
+    time: Duration,
 }
 
 fn batch() -> Batch {
@@ -42,6 +46,7 @@ fn batch() -> Batch {
         whose: [&[0], &[1], &[2]],
         is_one_of_several: false,
         caller_gone: false,
+        time: Duration::from_mins(4),
     }
 }
 
@@ -76,6 +81,7 @@ impl Batch {
             arrived: ARRIVED,
             came: None,
             policy: &self.policy,
+            upload_time: &UploadTime::until_deadline(Deadline::after(self.time)),
             caller: &CallerThat { is_gone: self.caller_gone },
             restore: false,
         };
@@ -440,6 +446,22 @@ fn a_mailbox_that_takes_no_more_in_the_midst_of_its_copy_is_left_and_the_others_
 }
 
 /// A second more for each megabyte of the message; nobody is held up by the only mailbox.
+/// Two of these uploads take more than half of the time, so that a third one does not fit into half of what is then left.
+#[test]
+fn over_a_slow_line_each_try_delivers_some_and_defers_the_others_whose_mailboxes_do_not_hang() {
+    let mut batch = batch();
+    batch.time = Duration::from_secs(1);
+    batch.mailboxes.iter().for_each(|script| script.borrow_mut().upload_takes = Duration::from_millis(300));
+    let ended = batch.ended();
+    assert!(!ended.author_hangs && ended.author_is_seen_to);
+    let words = told(ended.recipients);
+    // The first is responsible for the author's copy.
+    assert_eq!([&words[0], &words[2]], ["deferred: TimedOut", "deferred: TimedOut"]);
+    let appends = batch.mailboxes.each_ref().map(|script| script.borrow().appends.len());
+    assert_eq!([appends[0], appends[2], appends[3]], [1, 0, 0]);
+    assert_eq!(batch.outcomes()[0], (0, "appended"));
+}
+
 #[test]
 fn a_mailbox_is_shown_patience_where_others_wait_for_it_and_more_for_a_larger_message() {
     let mut several = batch();

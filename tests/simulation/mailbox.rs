@@ -4,8 +4,8 @@ use crate::world::{Change, Fate, Name, Point, SimulatedBox, Stored, UnderWay, Wo
 use corosensei::Yielder;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
-    Wanted,
+    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement, Position,
+    Removal, Wanted,
 };
 use maildrop_command::message::Identity;
 use std::cell::RefCell;
@@ -108,7 +108,7 @@ impl Mailbox for SimulatedMailbox<'_> {
         self.ask("position", position, |told, world, me| world.tell(me, &position_parts(*told)))
     }
 
-    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
+    fn upload(&mut self, copy: &NewCopy<'_>, _: Option<Pace>) -> Result<(), Appended> {
         if !self.alive {
             return Err(Appended::NotSent(self.error(MailboxFailure::ConnectionLost)));
         }

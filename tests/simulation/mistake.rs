@@ -20,7 +20,7 @@ use maildrop_command::ledger::{
 };
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, NewCopy, Placement, Position, Removal, Wanted,
+    Appended, Found, FoundCopy, Mailbox, MailboxError, NewCopy, Pace, Placement, Position, Removal, Wanted,
 };
 use maildrop_command::message::Identity;
 use std::cell::RefCell;
@@ -324,12 +324,12 @@ impl Mailbox for MistakenMailbox<'_> {
         self.mailbox.position()
     }
 
-    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
+    fn upload(&mut self, copy: &NewCopy<'_>, pace: Option<Pace>) -> Result<(), Appended> {
         if self.mistake == Some(Mistake::RecordBeforeAppend) {
             self.pretended = Some(*copy.identity);
             return Ok(());
         }
-        self.mailbox.upload(copy)
+        self.mailbox.upload(copy, pace)
     }
 
     fn complete(&mut self) {

@@ -7,8 +7,9 @@ use crate::scenario::{A_LONG_TIME, Scenario, lock_name};
 use crate::world::{Fate, Name, Point, SETTLE, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
+use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::HeaderFields;
-use maildrop_command::delivery::{self, Caller, Delivery, NoCaller, OwedCopy, Policy, Stages, Whose};
+use maildrop_command::delivery::{self, Caller, Delivery, NoCaller, OwedCopy, Policy, Stages, UploadTime, Whose};
 use maildrop_command::message::{Message, Role};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -134,6 +135,7 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
             // All came when it all began.
             came: u64::try_from(world.borrow().clock).ok().map(Duration::from_millis),
             policy: &policy,
+            upload_time: &UploadTime::until_deadline(Deadline::after(Duration::from_secs(3600))),
             caller: if looks_at_caller { &caller } else { &NoCaller },
             restore: job.restore,
         };

@@ -68,7 +68,14 @@ impl Wire {
         server: (String, u16),
         ear: impl Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind((ip, 0)).unwrap();
+        Self::on(TcpListener::bind((ip, 0)).unwrap(), server, ear)
+    }
+
+    fn on(
+        listener: TcpListener,
+        server: (String, u16),
+        ear: impl Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync + 'static,
+    ) -> Self {
         let address = listener.local_addr().unwrap();
         let ear: Arc<Ear> = Arc::new(ear);
         let cut = Arc::new(AtomicBool::new(false));
@@ -113,6 +120,22 @@ impl Wire {
             if is_held { Fate::Hold } else { Fate::Pass }
         });
         (wire, held)
+    }
+
+    /// A slow line to a server: all connections together carry so many bytes of the program's a second.
+    pub fn slow(server: (String, u16), bytes_per_second: u32) -> Self {
+        let line = Mutex::new(());
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        // What the program has sent is on the line, and not in a buffer before it.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 64 * 1024).unwrap();
+        Self::on(listener, server, move |speaker, piece| {
+            if speaker == Speaker::Program {
+                let _one_after_the_other = line.lock().unwrap();
+                let bytes = u32::try_from(piece.len()).expect("a piece is small");
+                std::thread::sleep(Duration::from_secs(1) * bytes / bytes_per_second);
+            }
+            Fate::Pass
+        })
     }
 
     /// A wire to an IMAP server that refuses each login for this user, as long as that is so: what is sent is not the password. And how

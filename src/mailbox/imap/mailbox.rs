@@ -10,8 +10,8 @@ use crate::imap::session::{self, Connection, ITS_OWN_TROUBLE, Session};
 use crate::imap::wire::{Answer, MAX_LITERALS, Reply};
 use crate::imap::{Broken, Rights};
 use crate::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
-    Wanted,
+    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement, Position,
+    Removal, Wanted,
 };
 use crate::message::{Identity, blind_recipients};
 use std::collections::BTreeMap;
@@ -446,8 +446,14 @@ impl Mailbox for ImapMailbox {
         }
     }
 
-    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
-        self.upload_or_create(copy)
+    fn upload(&mut self, copy: &NewCopy<'_>, pace: Option<Pace>) -> Result<(), Appended> {
+        if pace.is_some() {
+            self.conversation.keep_little_unsent(copy.bytes.len());
+        }
+        self.conversation.set_pace(pace.map(|Pace { stall, until }| (stall, until)));
+        let uploaded = self.upload_or_create(copy);
+        self.conversation.set_pace(None);
+        uploaded
     }
 
     fn complete(&mut self) {

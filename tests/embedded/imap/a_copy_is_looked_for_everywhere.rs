@@ -4,8 +4,8 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::ledger::recorded::RecordedCopy;
 use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, Matching, NewCopy, Placement, Position, ReadableMailbox,
-    Recorded, Removal, Seen, Wanted, look_everywhere,
+    Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, Matching, NewCopy, Pace, Placement, Position,
+    ReadableMailbox, Recorded, Removal, Seen, Wanted, look_everywhere,
 };
 use maildrop_command::message::{Identity, Role};
 use time::OffsetDateTime;
@@ -27,7 +27,7 @@ impl Mailbox for Finding {
         unreachable!()
     }
 
-    fn upload(&mut self, _: &NewCopy<'_>) -> Result<(), Appended> {
+    fn upload(&mut self, _: &NewCopy<'_>, _: Option<Pace>) -> Result<(), Appended> {
         unreachable!()
     }
 

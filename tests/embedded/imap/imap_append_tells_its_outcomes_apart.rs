@@ -476,7 +476,7 @@ fn waits_no_longer_for_whoever_chats((settings, thread): (Settings, JoinHandle<(
     // Far more than it takes. Who waits until then has waited for too long.
     mailbox.set_deadline(Deadline::after(Duration::from_secs(30)));
     let identity = Identity::of(MESSAGE);
-    mailbox.upload(&copy(MESSAGE, &identity)).expect("the peer takes it");
+    mailbox.upload(&copy(MESSAGE, &identity), None).expect("the peer takes it");
     mailbox.complete();
     for _ in 0..3 {
         assert!(!mailbox.is_answered_within(PATIENCE));
@@ -524,7 +524,7 @@ fn an_answer_is_waited_for_no_longer_where_new_keys_come() {
 fn is_heard_behind((settings, thread): (Settings, JoinHandle<()>)) {
     let mut mailbox = mailbox(&settings);
     let identity = Identity::of(MESSAGE);
-    mailbox.upload(&copy(MESSAGE, &identity)).expect("the peer takes it");
+    mailbox.upload(&copy(MESSAGE, &identity), None).expect("the peer takes it");
     mailbox.complete();
     assert!(mailbox.is_answered_within(Duration::from_mins(1)));
     assert!(matches!(mailbox.answer(), Appended::Stored(Some(Placement { uid_validity: 38505, uid: 3955 }))));

@@ -258,7 +258,7 @@ fn a_refusal_or_an_unknown_outcome_ends_the_session() {
     assert!(!is_fit_after(BARE, withheld, say_no));
     // Whatever came next would be part of the command.
     let left_uploaded = |lisas: &mut ImapMailbox| {
-        assert!(lisas.upload(&copy(MESSAGE, &Identity::of(b""))).is_ok());
+        assert!(lisas.upload(&copy(MESSAGE, &Identity::of(b"")), None).is_ok());
     };
     assert!(!is_fit_after(BARE, withheld, left_uploaded));
     let cut_short = |peer: &mut Peer| {

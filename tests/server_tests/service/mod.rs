@@ -1,5 +1,6 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
+mod a_slow_line;
 mod a_worker_killed_at_each_point;
 mod by_lmtp;
 mod by_lmtp_on_other_stores;

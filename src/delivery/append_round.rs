@@ -1,12 +1,10 @@
 //! Some copies of one message, delivered together: all are uploaded, then the lock is asked for once, then all get their last CRLF.
 
-use super::Delivery;
-use super::deliver_copy::{Copy, End, Failure, LockLost, end_of, find_or_adopt, new_copy, still_held};
-use super::other_attempts::OtherAttempts;
+use super::attempt::{Attempt, End};
 use super::report::Manner;
+use super::resolve::{Failure, LockLost, UnderLock, end_of, new_copy, resolve};
 use crate::base::deadline::Deadline;
-use crate::ledger::{CopyKey, Ledger};
-use crate::mailbox::{Appended, MailboxError, MailboxFailure};
+use crate::mailbox::{Appended, MailboxError, MailboxFailure, Pace};
 use std::time::{Duration, Instant};
 
 /// How long the answer of one mailbox is waited for before the next one is asked.
@@ -14,16 +12,14 @@ const TURN: Duration = Duration::from_millis(5);
 
 /// One of the copies.
 pub(super) struct Try<'t, 'm> {
-    pub copy: &'t mut Copy<'m>,
-    pub others: &'t OtherAttempts,
-    pub end: &'t mut End,
-    pub stage: Stage,
-    pub began: Instant,
+    attempt: &'t mut Attempt<'m>,
+    stage: Stage,
+    began: Instant,
 }
 
 /// How far a copy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+enum Stage {
     ToAppend,
     /// All but its last CRLF is with the server.
     Uploaded,
@@ -42,58 +38,56 @@ pub(super) struct Round {
 }
 
 /// Delivers these copies: each is found, adopted or appended, or it fails by itself.
-pub(super) fn deliver_round(
-    delivery: &Delivery<'_>,
-    database: &mut dyn Ledger,
-    tries: &mut [Try<'_, '_>],
-    keys: &[CopyKey],
+pub(super) fn deliver_round<'t, 'm: 't>(
+    under_lock: &mut UnderLock<'_, '_>,
+    attempts: impl Iterator<Item = &'t mut Attempt<'m>>,
     Round { look_only, patience }: Round,
 ) -> Result<(), LockLost> {
+    let began = Instant::now();
+    let tries: &mut [Try<'_, '_>] =
+        &mut attempts.map(|attempt| Try { attempt, stage: Stage::Ended, began }).collect::<Vec<_>>();
     let share = Share::of(patience);
     for it in tries.iter_mut() {
-        it.copy.is_patient_until(share.until());
-        let found = find_or_adopt(delivery, database, it.copy, it.others);
-        it.copy.is_patient_until(None);
-        match found {
+        it.set_patience(share.until());
+        let resolved = resolve(under_lock, it.attempt);
+        it.set_patience(None);
+        match resolved {
             Ok(Some(end)) => it.ends(end),
             Ok(None) if look_only => {}
             Ok(None) => it.stage = Stage::ToAppend,
-            Err(failure) => it.fails(failure, delivery, database, keys)?,
+            Err(failure) => it.fails(failure, under_lock)?,
         }
     }
     // A mailbox that was removed meanwhile is made anew, once.
     for _ in 0..2 {
         if tries.iter().any(|it| it.stage == Stage::ToAppend) {
-            append(delivery, database, tries, keys, patience)?;
+            append(under_lock, tries, patience)?;
         }
     }
     for it in tries.iter_mut().filter(|it| it.stage == Stage::ToAppend) {
-        let doing = format!("appending to {}", it.copy.mailbox_name);
-        let error = MailboxError::new(MailboxFailure::NoSuchMailbox, doing, "it is removed time and again");
-        it.fails(Failure::NothingStored(error), delivery, database, keys)?;
+        let error = it.error(MailboxFailure::NoSuchMailbox, "it is removed time and again");
+        it.fails(Failure::NothingStored(error), under_lock)?;
     }
     Ok(())
 }
 
 /// Appends those that are to be appended.
 fn append(
-    delivery: &Delivery<'_>,
-    database: &mut dyn Ledger,
+    under_lock: &mut UnderLock<'_, '_>,
     tries: &mut [Try<'_, '_>],
-    keys: &[CopyKey],
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
-    upload(delivery, database, tries, keys, patience)?;
+    upload(under_lock, tries, patience)?;
     if tries.iter().all(|it| it.stage != Stage::Uploaded) {
         return Ok(());
     }
     // The caller last: that look costs nothing, and the other one is a round trip to the database.
-    let held = still_held(delivery, database);
-    let caller_gone = held && delivery.caller.is_gone();
+    let held = under_lock.is_held();
+    let caller_gone = held && under_lock.delivery.caller.is_gone();
     let go_ahead = held && !caller_gone;
     let share = Share::of(patience);
     for it in tries.iter_mut().filter(|it| it.stage == Stage::Uploaded) {
-        match it.copy.within_reach() {
+        match it.attempt.open_mailbox() {
             Some(mailbox) if go_ahead => {
                 // A server that has stopped reading takes not even a last CRLF.
                 mailbox.patient_until(share.until());
@@ -110,33 +104,44 @@ fn append(
     }
     if caller_gone {
         for it in tries.iter_mut().filter(|it| it.stage == Stage::Completed) {
-            it.fails(Failure::CallerGone, delivery, database, keys)?;
+            it.fails(Failure::CallerGone, under_lock)?;
         }
     }
-    hear_answers(delivery, database, tries, keys, patience)
+    await_answers(under_lock, tries, patience)
 }
 
-/// Uploads the copies one after the other. A mailbox that does not take its copy in time gets none.
+/// Uploads the copies one after the other. A mailbox that stops taking its copy gets none, nor does one whose upload would not fit
+/// into the time that is left: what was uploaded by then is completed and recorded, and the next try goes on with the others.
 fn upload(
-    delivery: &Delivery<'_>,
-    database: &mut dyn Ledger,
+    under_lock: &mut UnderLock<'_, '_>,
     tries: &mut [Try<'_, '_>],
-    keys: &[CopyKey],
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
-    let share = Share::of(patience);
+    let (delivery, share) = (under_lock.delivery, Share::of(patience));
     for it in tries.iter_mut().filter(|it| it.stage == Stage::ToAppend) {
-        let new = new_copy(delivery, it.copy);
-        let Some(mailbox) = it.copy.within_reach() else {
-            it.fails(unopened(), delivery, database, keys)?;
+        let new = new_copy(delivery, it.attempt);
+        let size = new.bytes.len() as u64;
+        if patience.is_some() && !delivery.upload_time.fits(size) {
+            let error = it.error(MailboxFailure::TimedOut, "the line is too slow for one more upload in this try");
+            let end = end_of(Failure::NothingStored(error), under_lock, it.attempt)?;
+            it.ends(end);
+            continue;
+        }
+        let began = Instant::now();
+        let pace = share.until().map(|until| {
+            let stall = until.remaining();
+            Pace { stall, until: delivery.upload_time.until(size, stall) }
+        });
+        let Some(mailbox) = it.attempt.open_mailbox() else {
+            it.fails(not_open(), under_lock)?;
             continue;
         };
-        mailbox.patient_until(share.until());
-        let uploaded = mailbox.upload(&new);
-        mailbox.patient_until(None);
-        match uploaded {
-            Ok(()) => it.stage = Stage::Uploaded,
-            Err(appended) => it.appended(appended, delivery, database, keys)?,
+        match mailbox.upload(&new, pace) {
+            Ok(()) => {
+                delivery.upload_time.note(size, began.elapsed());
+                it.stage = Stage::Uploaded;
+            }
+            Err(appended) => it.appended(appended, under_lock)?,
         }
     }
     Ok(())
@@ -157,27 +162,26 @@ impl Share {
 }
 
 /// What never comes about: only a copy whose mailbox is open is appended.
-fn unopened() -> Failure {
+fn not_open() -> Failure {
     Failure::Unknown(MailboxError::new(MailboxFailure::Internal, "appending", "to a mailbox that is not open"))
 }
 
-/// Hears what came of what was completed: whoever answers first is heard first. From then on the others have so long. They have it from
-/// the beginning where another copy is there already, where one is the last of its message, or where the message has other batches: all
-/// who were delivered to, or are still to be, wait for them; and what was found is not recorded before.
-fn hear_answers(
-    delivery: &Delivery<'_>,
-    database: &mut dyn Ledger,
+/// Waits for the answers to what was completed: the first mailbox to answer is heard first. From then on the others have `patience`.
+/// They have it from the beginning if another copy is there already, if one is the last of its message, or if the message has other
+/// batches: all recipients of the message wait for them, and what was found is not recorded before.
+fn await_answers(
+    under_lock: &mut UnderLock<'_, '_>,
     tries: &mut [Try<'_, '_>],
-    keys: &[CopyKey],
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
     let alone = tries.iter().filter(|it| it.stage == Stage::Completed).count() == 1;
-    let waited_for = alone || delivery.is_one_of_several || tries.iter().any(|it| it.end.is_there());
-    let mut until: Option<Deadline> = patience.filter(|_| waited_for).map(Deadline::after);
+    let others_wait =
+        alone || under_lock.delivery.is_one_of_several || tries.iter().any(|it| it.attempt.end.is_there());
+    let mut until: Option<Deadline> = patience.filter(|_| others_wait).map(Deadline::after);
     while tries.iter().any(|it| it.stage == Stage::Completed) {
         for it in tries.iter_mut().filter(|it| it.stage == Stage::Completed) {
-            let Some(mailbox) = it.copy.within_reach() else {
-                it.fails(unopened(), delivery, database, keys)?;
+            let Some(mailbox) = it.attempt.open_mailbox() else {
+                it.fails(not_open(), under_lock)?;
                 continue;
             };
             // Each is asked once more at the end: what one of them took to be looked through, others have used to answer.
@@ -190,7 +194,7 @@ fn hear_answers(
             }
             let appended = mailbox.answer();
             mailbox.patient_until(None);
-            it.appended(appended, delivery, database, keys)?;
+            it.appended(appended, under_lock)?;
             until = until.or(patience.map(Deadline::after));
         }
     }
@@ -198,31 +202,31 @@ fn hear_answers(
 }
 
 impl Try<'_, '_> {
-    fn ends(&mut self, end: End) {
-        self.stage = Stage::Ended;
-        *self.end = end;
+    fn set_patience(&mut self, until: Option<Deadline>) {
+        if let Some(mailbox) = self.attempt.open_mailbox() {
+            mailbox.patient_until(until);
+        }
     }
 
-    fn fails(
-        &mut self,
-        failure: Failure,
-        delivery: &Delivery<'_>,
-        database: &mut dyn Ledger,
-        keys: &[CopyKey],
-    ) -> Result<(), LockLost> {
-        self.copy.has_failed(&failure, self.began.elapsed(), delivery.policy.batch_patience);
-        let end = end_of(failure, delivery, database, self.copy, self.others, keys)?;
+    fn error(&self, failure: MailboxFailure, detail: &str) -> MailboxError {
+        MailboxError::new(failure, format!("appending to {}", self.attempt.mailbox_name), detail)
+    }
+
+    fn ends(&mut self, end: End) {
+        self.stage = Stage::Ended;
+        self.attempt.end = end;
+    }
+
+    fn fails(&mut self, failure: Failure, under_lock: &mut UnderLock<'_, '_>) -> Result<(), LockLost> {
+        if let Failure::NothingStored(error) | Failure::Unknown(error) = &failure {
+            self.attempt.note_hanging(error, self.began.elapsed(), under_lock.delivery.policy.batch_patience);
+        }
+        let end = end_of(failure, under_lock, self.attempt)?;
         self.ends(end);
         Ok(())
     }
 
-    fn appended(
-        &mut self,
-        appended: Appended,
-        delivery: &Delivery<'_>,
-        database: &mut dyn Ledger,
-        keys: &[CopyKey],
-    ) -> Result<(), LockLost> {
+    fn appended(&mut self, appended: Appended, under_lock: &mut UnderLock<'_, '_>) -> Result<(), LockLost> {
         let failure = match appended {
             Appended::Stored(placement) => {
                 self.ends(End::Done(Manner::Appended(placement)));
@@ -236,6 +240,6 @@ impl Try<'_, '_> {
             Appended::Refused(error) | Appended::NotSent(error) => Failure::NothingStored(error),
             Appended::Unknown(error) => Failure::Unknown(error),
         };
-        self.fails(failure, delivery, database, keys)
+        self.fails(failure, under_lock)
     }
 }

@@ -1,0 +1,309 @@
+//! One copy under the lock: it is found, adopted, recorded as owed, or has to be appended.
+
+use super::attempt::{Attempt, End};
+use super::other_attempts::{is_above, newest_from, search_from};
+use super::report::{Deferral, Manner, Refusal};
+use super::{Delivery, NotOpened};
+use crate::ledger::{Cause, CopyKey, DeliveredAt, Ledger, Outcome};
+use crate::mailbox::{
+    Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal, Wanted,
+    look_everywhere,
+};
+use std::time::Duration;
+use time::OffsetDateTime;
+use tracing::{info, warn};
+
+/// Why a copy that is left to its author's mail program is owed.
+const LEFT_TO_THE_AUTHOR: &str = "left to the author's own mail program, whose copy `replay --owed` looks for";
+
+/// What the steps under the lock have in common.
+pub(super) struct UnderLock<'u, 'd> {
+    pub delivery: &'u Delivery<'d>,
+    pub database: &'u mut dyn Ledger,
+    /// Of all copies of the delivery.
+    pub keys: &'u [CopyKey],
+}
+
+impl UnderLock<'_, '_> {
+    /// Whether the lock is still ours; a connection that cannot tell holds none.
+    pub fn is_held(&mut self) -> bool {
+        match self.database.still_held(self.delivery.lock) {
+            Ok(held) => held,
+            Err(error) => {
+                warn!(%error, "the lock's connection is gone, and the lock with it");
+                false
+            }
+        }
+    }
+
+    /// Whether the delivery has gone on for longer than the operator wants a Sent copy tried. In doubt it has not.
+    fn is_past_retrying(&mut self) -> bool {
+        match self.database.first_attempt_age(self.keys) {
+            Ok(age) => age >= self.delivery.policy.sent_retry_for,
+            Err(error) => {
+                warn!(%error, "the age of the first attempt is not known");
+                false
+            }
+        }
+    }
+}
+
+/// The lock was lost: nothing more may be appended, removed or recorded.
+pub(super) struct LockLost;
+
+/// Why a copy is not where it belongs.
+pub(super) enum Failure {
+    LockLost,
+    /// Nothing was stored.
+    CallerGone,
+    /// An earlier attempt for the same recipient, or at a copy that is owed, began only so long ago: what it sent may still land.
+    /// Nothing was stored.
+    Unsettled(Duration),
+    /// Nothing was stored.
+    NothingStored(MailboxError),
+    /// It was sent, and the answer is missing, or tells of a failure.
+    Unknown(MailboxError),
+}
+
+/// How a copy that failed ends: it is deferred, refused for good, or recorded as owed.
+pub(super) fn end_of(
+    failure: Failure,
+    under_lock: &mut UnderLock<'_, '_>,
+    attempt: &Attempt<'_>,
+) -> Result<End, LockLost> {
+    let (delivery, authors) = (under_lock.delivery, !attempt.is_recipients());
+    let deferred = |deferral, cause| Ok(End::failed(deferral, Some(Outcome::Deferred(cause, None))));
+    let error = match failure {
+        Failure::LockLost => return Err(LockLost),
+        Failure::CallerGone => return deferred(Deferral::CallerGone, Cause::CallerGone),
+        Failure::Unsettled(age) => return deferred(Deferral::Unsettled(age), Cause::Unsettled),
+        Failure::Unknown(error) => {
+            warn!(%error, role = attempt.role.as_str(), "the outcome of an append is unknown; the next attempt looks for it");
+            // The recipient has the message: a server that never answers about the Sent copy must not make Postfix bounce it.
+            if authors && under_lock.is_past_retrying() {
+                let reason = format!("the outcome of an append is unknown: {error}");
+                warn!(reason, user = attempt.user, mailbox = attempt.mailbox_name, "the Sent copy stays owed");
+                return Ok(End::OwedUnknown(reason));
+            }
+            return Ok(End::failed(Deferral::Unknown(error), None));
+        }
+        Failure::NothingStored(error) => error,
+    };
+    let over_quota_refuses = error.failure == MailboxFailure::OverQuota && delivery.policy.over_quota_refuses;
+    let outcome = Some(if over_quota_refuses && !authors {
+        Outcome::Refused(format!("{}: {error}", error.failure.as_str()))
+    } else {
+        Outcome::Deferred(Cause::Mailbox(error.failure), Some(error.to_string()))
+    });
+    if !authors {
+        let refusal =
+            if over_quota_refuses { Refusal::OverQuota(error) } else { Refusal::Deferred(Deferral::Mailbox(error)) };
+        return Ok(End::failed(refusal, outcome));
+    }
+    // The recipient's copy decides the exit: the sender's is tried for a while, and then stays owed in the ledger.
+    // The service account has just logged in for the recipient, so a login refused now is about this author: where a rule gives
+    // a whole domain mailboxes, From can name a user who does not exist.
+    let not_let_in = error.failure == MailboxFailure::AccessDenied;
+    let for_good = !error.trying_again_can_help() || over_quota_refuses || not_let_in;
+    // What people restore is recorded as delivered, and never becomes owed: they see the failure.
+    if delivery.restore || (!for_good && !under_lock.is_past_retrying()) {
+        return Ok(End::failed(Deferral::Mailbox(error), outcome));
+    }
+    if attempt.others.delivered.is_some() {
+        warn!(%error, "an earlier attempt that died could not be looked after; its mailbox may hold a copy too many");
+        return Ok(End::UnverifiedDuplicate);
+    }
+    let reason = error.to_string();
+    warn!(reason, user = attempt.user, mailbox = attempt.mailbox_name, "the Sent copy stays owed");
+    Ok(End::Done(Manner::Owed(reason)))
+}
+
+/// How a copy ends that need not be appended: by what the ledger says, or by looking. `None`: it has to be.
+pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<'_>) -> Result<Option<End>, Failure> {
+    let (delivery, authors) = (under_lock.delivery, !attempt.is_recipients());
+    let Attempt { role, user, mailbox_name, position, mailbox, others, .. } = attempt;
+    let (role, position) = (*role, *position);
+    if let Some(age) = others.unsettled {
+        return match &others.owed {
+            Some(reason) if others.defer_to_owed => {
+                let mailbox = mailbox_name;
+                info!(user, mailbox, began_ago = ?age, "the Sent copy stays owed: an earlier attempt at it may still land");
+                Ok(Some(End::Done(Manner::Owed(reason.clone()))))
+            }
+            _ => Err(Failure::Unsettled(age)),
+        };
+    }
+    let died_before = others.died_before();
+    let done = |manner| Ok(Some(End::Done(manner)));
+    // Nearly all messages have one recipient, and are never searched for. A delivered copy is looked for only if an earlier
+    // run for this recipient died: what it had sent may have landed since.
+    if others.delivered.is_some() && !died_before && !delivery.restore {
+        return done(Manner::AlreadyThere);
+    }
+    let mailbox: &mut dyn Mailbox = match mailbox {
+        Ok(mailbox) => &mut **mailbox,
+        Err(NotOpened::Trouble(error)) => return Err(Failure::NothingStored(error.clone())),
+        Err(NotOpened::LeftToTheAuthor) => {
+            return Ok(Some(match others.delivered {
+                None => End::Done(Manner::Owed(LEFT_TO_THE_AUTHOR.into())),
+                Some(_) if died_before => End::UnverifiedDuplicate,
+                Some(_) => End::Done(Manner::AlreadyThere),
+            }));
+        }
+    };
+    let message = delivery.message;
+    let floor = others.floor(position);
+    let wanted = Wanted {
+        message_id: message.message_id(),
+        identity: message.identity(),
+        role,
+        matching: Matching::Identity,
+        since: search_from(floor),
+        not_before: others.first_began(delivery.arrived),
+    };
+    if let Some(recorded) = others.delivered {
+        if died_before {
+            let manner = recheck_recorded(under_lock, mailbox, &wanted, floor, recorded)?;
+            if !delivery.restore || manner != Manner::AlreadyThere {
+                return done(manner);
+            }
+        }
+    } else if !others.is_empty() {
+        let found = mailbox.find(&wanted).map_err(Failure::NothingStored)?;
+        // Keep the lowest, marked \Deleted or not: then all who look keep the same one. Passing over one that its owner has
+        // just marked would take that one out while an expunge of the other may still be under way, from a delivery that has
+        // lost its lock; and both would be gone. Beside a marked one nothing is removed.
+        //
+        // One below the floor is ours if the server lowered UIDNEXT, or was there before: the mailbox then has the message all
+        // the same. But a marked one is passed over, since its owner may have deleted it long ago: in doubt a second copy, never
+        // none. And one below is taken only where there is none above, so no copy is ever taken out for its sake.
+        let first = found.copies.iter().find(|copy| is_above(copy, floor));
+        if let Some(keep) = first.or_else(|| found.copies.iter().find(|copy| !copy.deleted)) {
+            info!(role = role.as_str(), placement = ?keep.placement, "found the copy of an attempt that never ended");
+            take_out_all_but(under_lock, mailbox, &wanted, &found, floor, keep.placement)?;
+            return done(Manner::Adopted(keep.placement));
+        }
+    }
+    if delivery.restore || others.forgotten {
+        let (not_before, newest) = if others.forgotten {
+            // What was appended last may be in no index yet: so the newest are compared in any case.
+            let newest = newest_from(position).map(|at| Placement { uid_validity: at.uid_validity, uid: at.uid_next });
+            (came_at(delivery), newest)
+        } else {
+            (delivery.arrived, None)
+        };
+        let everywhere = Wanted { not_before, ..wanted };
+        let recorded = others.delivered.and_then(|at| at.placement).or(newest);
+        let found = look_everywhere(mailbox, &everywhere, recorded, position.is_some());
+        let found = found.map_err(Failure::NothingStored)?;
+        if others.forgotten {
+            let (role, mailbox) = (role.as_str(), mailbox_name);
+            info!(role, user, mailbox, found = found.len(), "looked for a copy that the database may have forgotten");
+        }
+        if found.iter().any(|copy| others.delivered.is_some_and(|at| at.placement == copy.placement)) {
+            return done(Manner::AlreadyThere);
+        }
+        if let Some(keep) = found.iter().find(|copy| !copy.deleted).or(found.first()) {
+            return done(Manner::Adopted(keep.placement));
+        }
+    }
+    if authors && delivery.policy.look_in_sent && wanted.message_id.is_some() {
+        let by_message_id =
+            Wanted { matching: Matching::MessageId, since: None, not_before: sent_on(delivery), ..wanted };
+        let found = mailbox.find(&by_message_id).map_err(Failure::NothingStored)?;
+        if let Some(keep) = found.copies.first() {
+            return done(Manner::Adopted(keep.placement));
+        }
+    }
+    Ok(None)
+}
+
+/// What is appended for a copy.
+pub(super) fn new_copy<'a>(delivery: &Delivery<'a>, attempt: &Attempt<'_>) -> NewCopy<'a> {
+    let (message, authors) = (delivery.message, !attempt.is_recipients());
+    NewCopy {
+        bytes: if authors { message.without_prepended_lines() } else { message.as_received() },
+        identity: message.identity(),
+        role: attempt.role,
+        seen: authors,
+        arrived: delivery.arrived,
+    }
+}
+
+/// Looks again for a copy that is recorded, after an earlier run for the same recipient died: takes out what that run
+/// left, or adopts it if the recorded one is gone.
+fn recheck_recorded(
+    under_lock: &mut UnderLock<'_, '_>,
+    mailbox: &mut dyn Mailbox,
+    wanted: &Wanted<'_>,
+    floor: Option<Position>,
+    recorded: DeliveredAt,
+) -> Result<Manner, Failure> {
+    // The search has to reach down to the recorded copy, too.
+    let since = wanted.since.map(|since| match recorded.placement {
+        Some(recorded) if recorded.uid_validity == since.uid_validity => {
+            Position { uid_next: since.uid_next.min(recorded.uid), ..since }
+        }
+        _ => since,
+    });
+    let found = mailbox.find(&Wanted { since, ..*wanted }).map_err(Failure::NothingStored)?;
+    let is_recorded = |copy: &&FoundCopy| match recorded.placement {
+        Some(recorded) => copy.placement == Some(recorded),
+        // No UID was told when it was stored (no UIDPLUS): the lowest is taken for it.
+        None => !copy.deleted && is_above(copy, floor),
+    };
+    match found.copies.iter().find(is_recorded) {
+        Some(keep) => {
+            take_out_all_but(under_lock, mailbox, wanted, &found, floor, keep.placement)?;
+            Ok(Manner::AlreadyThere)
+        }
+        // Its owner has moved or deleted it, or the mailbox was renumbered: what is left is adopted, nothing removed.
+        None => match found.copies.iter().find(|copy| !copy.deleted) {
+            Some(left) => Ok(Manner::Adopted(left.placement)),
+            None => Ok(Manner::AlreadyThere),
+        },
+    }
+}
+
+/// Takes out every copy found but the one to keep. Only this can destroy mail: so under the lock, asked for at the last moment;
+/// under an unchanged UIDVALIDITY; nothing below the floor, which its owner may have put there; and [`Mailbox::remove`]
+/// compares the bytes of both.
+fn take_out_all_but(
+    under_lock: &mut UnderLock<'_, '_>,
+    mailbox: &mut dyn Mailbox,
+    wanted: &Wanted<'_>,
+    found: &Found,
+    floor: Option<Position>,
+    keep: Option<Placement>,
+) -> Result<(), Failure> {
+    let Some((keep, floor)) = keep.zip(floor).filter(|_| found.in_range) else { return Ok(()) };
+    let above = found.copies.iter().filter(|copy| is_above(copy, Some(floor))).filter_map(|copy| copy.placement);
+    for extra in above.filter(|&placement| placement != keep) {
+        // Where the answer is missing, the expunge may still be carried out after we are gone (seen on Dovecot and Cyrus):
+        // our attempt stays open, so that no other relies on what is there before it is settled.
+        let removal = mailbox.remove(extra, keep, wanted, &mut || under_lock.is_held()).map_err(Failure::Unknown)?;
+        match removal {
+            Removal::Removed => info!(?extra, ?keep, "took out a copy that was there twice"),
+            Removal::Withheld => return Err(Failure::LockLost),
+            left => warn!(?extra, ?keep, ?left, "a copy is there twice, and was left"),
+        }
+    }
+    Ok(())
+}
+
+/// The moment since which a copy of the message may be in a mailbox.
+fn came_at(delivery: &Delivery<'_>) -> OffsetDateTime {
+    let came = time::Duration::try_from(delivery.came.unwrap_or(delivery.policy.queue_lifetime));
+    came.ok().and_then(|came| delivery.arrived.checked_sub(came)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// The day from which the author's own copy can be in Sent: the message's Date, unless that is nonsense, which must not make
+/// the search cover years.
+fn sent_on(delivery: &Delivery<'_>) -> OffsetDateTime {
+    let date = delivery.message.date().and_then(|date| OffsetDateTime::from_unix_timestamp(date).ok());
+    let a_week = time::Duration::days(7);
+    match date {
+        Some(date) if date <= delivery.arrived && delivery.arrived - date <= a_week => date,
+        _ => delivery.arrived,
+    }
+}
