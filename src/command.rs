@@ -87,7 +87,7 @@ enum Command {
     /// The file queue of the service: list, show, hold, release, drop
     #[command(subcommand)]
     Queue(cli::queue::Command),
-    /// Messages that were set aside because they end workers of the service: list, show, retry, drop
+    /// Messages that crashed workers of the service: list, show, retry, drop
     #[command(subcommand)]
     Shunt(cli::shunt::Command),
     /// Who is told of what happens to messages: create, list, show, pause, resume, secret, delete

@@ -1,12 +1,13 @@
 //! Takes mail into the file queue that has no Postfix behind it: who is known, how large it may be, whose it is, and what tells it from
-//! the next one. Uses `delivery`, `handover`, `ledger`, `message`, `queue` and `site`.
+//! the next one. And how a shunted message is handed to the service again. Uses `delivery`, `handover`, `ledger`, `message`, `queue` and
+//! `site`.
 
 use crate::delivery::{Deferral, Refusal};
-use crate::handover::LARGEST_MESSAGE;
+use crate::handover::{self, LARGEST_MESSAGE, Request, Source};
 use crate::ledger::Database;
 use crate::message::authentication_results::remove_ours;
 use crate::message::{Address, MessageError, Outline, place_of_received};
-use crate::queue::{NewMail, Queue, QueueError};
+use crate::queue::{Envelope, NewMail, Queue, QueueError, Recipient};
 use crate::site::Site;
 use memchr::memchr;
 use std::path::Path;
@@ -30,6 +31,28 @@ pub(crate) fn queue(folder: &Path) -> Result<Queue, QueueError> {
     match Queue::existing(folder) {
         Err(QueueError::NoQueue { .. }) => Queue::open(folder),
         existing => existing,
+    }
+}
+
+/// The delivery that a shunted message came for: its copies have the keys that its holder's next try looks for.
+pub(crate) fn shunted_request(envelope: Envelope, source: Source) -> Request {
+    let recipient = |to: Recipient| handover::Recipient { address: to.address, original: to.original };
+    let origin = envelope.origin.unwrap_or_default();
+    Request {
+        id: Uuid::now_v7(),
+        time_left_ms: 0,
+        sender: envelope.sender,
+        recipients: envelope.recipients.into_iter().map(recipient).collect(),
+        queue_id: origin.queue_id,
+        client_address: origin.client_address,
+        sasl_username: origin.sasl_username,
+        lock_wait_ms: None,
+        no_sent: !envelope.may_owe_sent,
+        size: envelope.size,
+        file: None,
+        source,
+        suspect: false,
+        slow: false,
     }
 }
 

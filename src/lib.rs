@@ -33,7 +33,7 @@
 //! | 5 | [`blocking`] | asks the ledger and opens mailboxes on behalf of code that must not block |
 //! | 5 | [`zmtp`] | ZeroMQ's frames and the Paranoid Pirate's words: knows no mail |
 //! | 5 | [`handover`] | what a way in hands over to the service, and what it is told |
-//! | 5 | [`queue`] | what has no Postfix behind it: files that are never lost, claims, slices; and copies of what was set aside |
+//! | 5 | [`queue`] | what has no Postfix behind it: files that are never lost, claims, slices; and copies of messages that crashed workers |
 //! | 5 | [`intake`] | takes mail into that queue: who is known, how large it may be |
 //! | 6 | [`pipe`] | the way in for pipe(8) and local(8): exit status, one line, watchdog |
 //! | 6 | [`cli`] | what people type |

@@ -7,7 +7,6 @@ use crate::base::listener::Listener;
 use crate::base::log;
 use crate::base::terminal::complain_as;
 use crate::config::{Config, DatabaseRole};
-use crate::delivery::tell_stages;
 use crate::handover::control::Role;
 use crate::ledger::web_sessions::WebRole;
 use crate::lock::Slice;
@@ -23,7 +22,6 @@ use crate::serve::master::notice::to_the_master;
 use crate::serve::master::{self, MasterError};
 use crate::serve::runner::{self, RunnerSettings};
 use crate::serve::standing::tell_master;
-use crate::serve::suspects::STAGE;
 use crate::serve::timer::{self, TimerSettings};
 use crate::serve::worker::{self, WorkerSettings};
 use crate::site::{Setup, Site};
@@ -275,12 +273,6 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
 fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Worker, arguments)?;
     let (settings, site) = (WorkerSettings::of(&config), Site::configured(config).map_err(unusable)?);
-    // The master keeps the last lines.
-    tell_stages(|stage| {
-        if worker::has_a_suspect() {
-            complain(&format!("{STAGE}{stage}"));
-        }
-    });
     let (file, checked) = (config_file(arguments)?.to_owned(), arguments.checked.clone());
     let another_could_begin = move || could_work(&file, checked.as_deref()).map_err(|error| error.to_string());
     worker::run(&site, settings, Box::new(another_could_begin)).map_err(unavailable)

@@ -39,7 +39,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 #[group(skip)]
-struct QueueOptions {
+pub(super) struct QueueOptions {
     /// The configuration file, whose serve.state_directory has the queue [default: /etc/maildrop_command/config.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -283,7 +283,7 @@ fn each(ids: &[String], does: impl Fn(&str) -> Result<String, ByHandError>) -> R
 }
 
 impl QueueOptions {
-    fn open(&self) -> Result<(Config, Queue), ExitCode> {
+    pub(super) fn open(&self) -> Result<(Config, Queue), ExitCode> {
         let file = self.config.clone().unwrap_or_else(|| CONFIGURATION.into());
         let config = Config::load(&file).map_err(|error| {
             complain(&error.to_string());

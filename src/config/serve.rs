@@ -46,7 +46,7 @@ pub struct Serve {
     pub http: Option<String>,
     /// The folder of the service's own sockets and of messages on their way. Nobody else may enter it.
     pub runtime_directory: PathBuf,
-    /// The folder of what has to outlive a restart: the file queue, suspects, messages that are set aside.
+    /// The folder of what has to outlive a restart: the file queue, and messages that crashed workers.
     pub state_directory: PathBuf,
     /// How many workers there are: so many messages are delivered at once, each with a session of its own with the database.
     pub workers: u32,

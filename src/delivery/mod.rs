@@ -43,8 +43,7 @@ pub use caller::{Caller, NoCaller};
 pub use forgotten::looked_for;
 pub use lock_name::{bare_message_id, lock_of, lock_of_message_id};
 pub use report::{CopyReport, Deferral, Delivered, Manner, Refusal};
-pub(crate) use stages::begins;
-pub use stages::{Stages, milliseconds, tell_stages};
+pub use stages::{Stages, milliseconds};
 pub use upload_time::UploadTime;
 pub use verdict::{StatusDetail, Verdict};
 
@@ -159,7 +158,6 @@ pub fn deliver(
 ) -> Ended {
     // Where the mailboxes stand, before anything is written. A mailbox that is out of reach must not hold up the copies of
     // others.
-    begins("position");
     let began = Instant::now();
     let mut attempts: Vec<Attempt<'_>> = owed.into_iter().map(|owed| Attempt::begin(delivery, owed)).collect();
     stages.position = began.elapsed();
@@ -196,13 +194,11 @@ fn deliver_copies(
     }
 
     // 1 journal
-    begins("journal");
     let began = Instant::now();
     database.journal(&journal(delivery, attempts)).map_err(Deferral::Database)?;
     stages.journal = began.elapsed();
 
     // 2 lock, 3 look
-    begins("lock");
     let began = Instant::now();
     let keys: Vec<CopyKey> = attempts.iter().map(|attempt| attempt.key).collect();
     let acquired = database.acquire_and_look(delivery.lock, delivery.policy.lock_wait, &keys);
@@ -222,7 +218,6 @@ fn deliver_copies(
             return Err(Deferral::Database(error));
         }
     };
-    begins("look");
     let began = Instant::now();
     let read = looked
         .map_err(|error| (Cause::LedgerUnreadable, Deferral::Database(error)))
@@ -254,7 +249,6 @@ fn append_and_record(
 ) -> Result<(), Deferral> {
     // 4 append: the recipients' copies first. If none of them is there, the author's is not tried. With the lock lost nothing
     // can be recorded: the attempt stays open, and the next one searches.
-    begins("append");
     let began = Instant::now();
     let several = delivery.is_one_of_several || attempts.iter().filter(|it| it.is_recipients()).count() > 1;
     // A second more for each megabyte, which the server has to store.
@@ -276,7 +270,6 @@ fn append_and_record(
 
     // 5 record: what was appended, even where another copy failed. Otherwise each retry would deliver to INBOX again what the
     // recipient has already filed.
-    begins("record");
     let began = Instant::now();
     record(delivery, database, attempts, stages).map_err(Deferral::Database)?;
     stages.record = began.elapsed();

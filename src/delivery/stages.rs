@@ -1,25 +1,8 @@
 //! How long a delivery took, stage by stage.
 
 use crate::ledger::stage_times::STAGES;
-use std::sync::OnceLock;
 use std::time::Duration;
 use uuid::Uuid;
-
-/// Hears of each stage as it begins.
-static LISTENER: OnceLock<fn(&'static str)> = OnceLock::new();
-
-/// Has each stage of each delivery told as it begins, from now on: a process that dies of one cannot tell afterwards. The first to
-/// ask for it is told, and nobody else.
-pub fn tell_stages(listener: fn(&'static str)) {
-    let _ = LISTENER.set(listener);
-}
-
-/// A stage begins.
-pub(crate) fn begins(stage: &'static str) {
-    if let Some(tell) = LISTENER.get() {
-        tell(stage);
-    }
-}
 
 /// How long each stage of a delivery took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

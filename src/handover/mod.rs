@@ -79,8 +79,7 @@ pub struct Request {
     /// Who hands it over.
     #[serde(default, skip_serializing_if = "is_default")]
     pub source: Source,
-    /// The message has ended a worker before: the worker says how far it has come, for whoever asks what it died of. The broker
-    /// fills it in.
+    /// The message has crashed a worker before: this one is its own, and ends after it. The broker fills it in.
     #[serde(default, skip_serializing_if = "is_default")]
     pub suspect: bool,
     /// Some of its recipients had a worker wait of late, and then nothing was delivered to them: their mailboxes may take all of the time to
@@ -121,8 +120,18 @@ pub enum Source {
     Mta,
     /// A runner, out of the file queue: no mail system has it.
     Queue,
-    /// A person, out of what was set aside: it gets a worker of its own.
+    /// A person, out of what is shunted: it gets a worker of its own.
     Shunt,
+    /// The service, out of what is shunted, once a new build is there: behind other mail.
+    Upgrade,
+}
+
+impl Source {
+    /// Whether it has a copy of a shunted message alone: its holder tries it, too.
+    #[must_use]
+    pub fn is_shunt(self) -> bool {
+        matches!(self, Self::Shunt | Self::Upgrade)
+    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -1,6 +1,7 @@
 //! What a file of the queue holds: the envelope as TOML, a line `---`, and the bytes of the message as they came.
 
 use super::QueueError;
+use super::shunted::{MessageHolder, Origin};
 use crate::base::timestamp;
 use memchr::memmem;
 use serde::Deserialize;
@@ -36,6 +37,8 @@ pub struct Envelope {
     pub reason: Option<String>,
     /// The size of the message in bytes: what is cut short is found out by it.
     pub size: u64,
+    /// Where a shunted message came from.
+    pub origin: Option<Origin>,
     /// The envelope recipients. There is at least one.
     pub recipients: Vec<Recipient>,
 }
@@ -81,7 +84,7 @@ impl Envelope {
 
     /// By hand, since a library's writer puts texts with a line end in them into several lines.
     fn toml(&self) -> Result<String, std::fmt::Error> {
-        let Self { sender, queued_at, injected_by, may_owe_sent, vouches, reason, size, recipients } = self;
+        let Self { sender, queued_at, injected_by, may_owe_sent, vouches, reason, size, origin, recipients } = self;
         let mut toml = String::new();
         writeln!(toml, "sender = {}", quoted(sender)?)?;
         writeln!(toml, "queued_at = {}", quoted(&timestamp::exact(*queued_at))?)?;
@@ -91,6 +94,20 @@ impl Envelope {
             writeln!(toml, "reason = {}", quoted(reason)?)?;
         }
         writeln!(toml, "size = {size}")?;
+        if let Some(Origin { holder, queue_id, client_address, sasl_username }) = origin {
+            let holder = if *holder == MessageHolder::Queue { "queue" } else { "mta" };
+            let texts = [
+                ("queue_id", queue_id.as_deref()),
+                ("client_address", client_address.as_deref()),
+                ("sasl_username", sasl_username.as_deref()),
+            ];
+            writeln!(toml, "\n[origin]\nholder = \"{holder}\"")?;
+            for (name, text) in texts {
+                if let Some(text) = text {
+                    writeln!(toml, "{name} = {}", quoted(text)?)?;
+                }
+            }
+        }
         for Recipient { address, original } in recipients {
             writeln!(toml, "\n[[recipients]]\naddress = {}", quoted(address)?)?;
             if let Some(original) = original {
@@ -151,6 +168,7 @@ mod tests {
             vouches: true,
             reason: None,
             size: 3,
+            origin: None,
             recipients: vec![
                 Recipient { address: "scuba@mail.axial.net".into(), original: None },
                 Recipient { address: "doug@mail.axial.net".into(), original: Some("Doug@axial.net".into()) },

@@ -159,6 +159,15 @@ impl Folder {
         }
     }
 
+    /// Waits until nobody else changes this folder. Its lock (flock(2)) is held until what is returned is dropped.
+    pub(super) fn lock_whole(&self) -> Result<File, QueueError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = rustix::fs::openat(&self.descriptor, ".", flags, Mode::empty());
+        let own = File::from(own.map_err(|errno| self.error("opening", errno))?);
+        own.lock().map_err(|error| QueueError::of_io("locking", &self.path, error))?;
+        Ok(own)
+    }
+
     /// Whether there is anything of this name.
     pub(super) fn has(&self, name: &str) -> Result<bool, QueueError> {
         match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {

@@ -2,7 +2,7 @@
 
 use super::envelope::LONGEST;
 use super::folder::{Folder, Found};
-use super::{Envelope, Folders, Name, Queue, QueueError};
+use super::{Envelope, Folders, Name, Queue, QueueError, SHUNTED_AFTER};
 use crate::base::timestamp;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -27,6 +27,8 @@ pub enum State {
     Refused,
     /// It cannot be read.
     Bad,
+    /// It has crashed two workers. Its holder tries it further; it is in no list of the queue.
+    Shunted,
 }
 
 /// One message of the queue; or something else that lies there, which nobody touches.
@@ -139,10 +141,11 @@ impl Queue {
     pub fn waiting(&self) -> Result<Vec<(State, Waiting)>, QueueError> {
         let waiting = |(state, folder): (State, &Folder)| {
             let names = folder.messages()?;
-            let oldest = names.iter().map(|name| name.accepted_at()).min();
-            Ok((state, Waiting { messages: names.len(), oldest }))
+            let counts = |name: &&Name| state != State::Shunted || name.tries >= SHUNTED_AFTER;
+            let oldest = names.iter().filter(counts).map(|name| name.accepted_at()).min();
+            Ok((state, Waiting { messages: names.iter().filter(counts).count(), oldest }))
         };
-        self.0.all().into_iter().map(waiting).collect()
+        self.0.all().into_iter().chain([(State::Shunted, &self.0.shunted)]).map(waiting).collect()
     }
 
     /// How many messages there are, by their names alone.
@@ -222,7 +225,7 @@ impl Entry {
 }
 
 /// The envelope at the beginning of a file, if the whole message follows it; or what is wrong with it.
-fn read_envelope(file: &File) -> std::io::Result<Result<Envelope, String>> {
+pub(super) fn read_envelope(file: &File) -> std::io::Result<Result<Envelope, String>> {
     let mut beginning = Vec::new();
     // Most envelopes end within the first of these.
     for length in [4096, LONGEST as u64] {
@@ -243,6 +246,7 @@ impl fmt::Display for State {
             Self::Held => "held",
             Self::Refused => "refused",
             Self::Bad => "bad",
+            Self::Shunted => "shunted",
         })
     }
 }

@@ -1,5 +1,5 @@
-//! The file queue: mail that has no Postfix behind it, a file for each message, until it is delivered. Beside it, in
-//! [`ShuntedStore`], what was set aside because it ends workers. Uses `base` and `lock`.
+//! The file queue: mail that has no Postfix behind it, a file for each message, until it is delivered. Beside it, in `shunted/`,
+//! messages that crashed workers, which their holders try again. Uses `base` and `lock`.
 //!
 //! ```text
 //! enqueue ──▶ tmp/ ──▶ new/ ◀──▶ work/ ──▶ (delivered: removed)      bad/      what cannot be read
@@ -37,7 +37,6 @@ mod interleaving_tests;
 mod listing;
 #[cfg(test)]
 mod model_tests;
-mod moment;
 mod name;
 mod recover;
 mod shunted;
@@ -49,10 +48,7 @@ pub use error::QueueError;
 pub use listing::{Counts, Entry, State, Waiting};
 pub use name::{Name, pause_after};
 pub use recover::Recovered;
-pub use shunted::{
-    Behind, Death, Digest, NoSuchCopy, Shunted, ShuntedEnvelope, ShuntedFiles, ShuntedRecipient, ShuntedStore, Suspect,
-    UnreadableCopy,
-};
+pub use shunted::{CrashedMessage, Digest, MessageHolder, Origin, SHUNTED_AFTER, UnreadableFile};
 
 use crate::base::files::{create_directory, leaves_the_reserve, sync_directory};
 use crate::lock::LockName;
@@ -74,6 +70,8 @@ struct Folders {
     held: Folder,
     refused: Folder,
     bad: Folder,
+    /// Messages that crashed workers: none of the queue's states.
+    shunted: Folder,
 }
 
 /// Mail to be queued.
@@ -106,7 +104,7 @@ impl Queue {
         }
         // Its owner and its mode come first: nothing is made in a folder of somebody else.
         Folder::open(path.to_owned())?;
-        for name in ["tmp", "new", "work", "held", "refused", "bad"] {
+        for name in ["tmp", "new", "work", "held", "refused", "bad", "shunted"] {
             let folder = path.join(name);
             if !folder::is_there(&folder) {
                 made(&folder)?;
@@ -137,6 +135,7 @@ impl Queue {
             held: open("held")?,
             refused: open("refused")?,
             bad: open("bad")?,
+            shunted: open("shunted")?,
         })))
     }
 
@@ -172,6 +171,7 @@ impl Queue {
             vouches,
             reason: None,
             size: message.len() as u64,
+            origin: None,
             recipients,
         };
         self.0.write(&envelope, message, &self.0.new, name)
@@ -197,6 +197,7 @@ impl Folders {
             State::Held => &self.held,
             State::Refused => &self.refused,
             State::Bad => &self.bad,
+            State::Shunted => &self.shunted,
         }
     }
 

@@ -35,7 +35,12 @@ pub struct Name {
 
 impl Name {
     pub(super) fn new(now: SystemTime, lock: &LockName) -> Self {
-        Self { time: nanoseconds(now), lock: lock.number_at(0), tries: 0, next: None }
+        Self::of_digest(now, lock.number_at(0))
+    }
+
+    /// The name of a file that is found by these bytes of a digest.
+    pub(super) fn of_digest(now: SystemTime, lock: u64) -> Self {
+        Self { time: nanoseconds(now), lock, tries: 0, next: None }
     }
 
     /// Reads the name of a file. `None` for each that this program would not have written in just this way.

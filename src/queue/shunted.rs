@@ -1,173 +1,91 @@
-//! Messages that have ended workers: what is remembered of each (`suspects/`), and copies of those that were set aside
-//! (`shunted/`), all under the SHA-256 of their bytes.
+//! Messages that crashed workers of the service, in `shunted/`, in the queue's own format: `TIME-DIGEST,CRASHES.msg`.
 //!
-//! ```text
-//! suspects/<SHA-256>    one line of JSON: the deaths, and when it was tried last
-//! shunted/<SHA-256>     one line of JSON: the envelopes, and why; then the message's bytes as they came
-//! ```
-//!
-//! Each file is written whole under another name, synced, and renamed: there is the old one or the new one. The service writes them;
-//! people remove copies.
+//! After one crash a message is a suspect; from [`SHUNTED_AFTER`] crashes on it is shunted. Whoever changes the folder holds its lock
+//! (flock(2)): the service's front, and a person who drops a message. A file has the envelope of the message's first crash.
 
-use super::QueueError;
-use super::folder::{self, Folder, Found};
-use super::moment;
-use super::recover::remove_unlocked;
-use crate::base::files::{create_directory, sync_directory};
-use crate::base::hex;
+use super::folder::{Folder, Found};
+use super::listing::read_envelope;
+use super::{Envelope, Name, Queue, QueueError};
+use crate::base::files::leaves_the_reserve;
+use crate::base::timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
-/// The longest first line of a file, in bytes.
-const LONGEST: u64 = 1 << 22;
-/// How many digits of a digest people are shown.
-const SHOWN: usize = 16;
-/// How few of them are enough to name a copy by.
-const FEWEST: usize = 4;
+/// A message is shunted once it has crashed so many workers.
+pub const SHUNTED_AFTER: u32 = 2;
 
-/// The SHA-256 of a message's bytes, by which it is known again at its next try.
+/// The first eight bytes of the SHA-256 of a message's bytes, by which its next try is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Digest([u8; 32]);
+pub struct Digest(u64);
 
-/// A death of a worker that had nothing but this message in hand.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Death {
-    /// In microseconds since 1970.
-    #[serde(with = "moment")]
-    pub at: i64,
-    /// The signal that it ended by.
-    pub signal: i32,
-    /// Its process id, by which the log tells of it.
-    pub pid: u32,
-    /// Postfix's queue id, or the file queue's, of the try.
-    pub queue_id: Option<String>,
-    /// How far the delivery had come, where the worker was told to say so.
-    pub stage: Option<String>,
-    /// The last lines that it wrote to standard error, oldest first.
-    pub said: Vec<String>,
-}
+/// It is no digest: that has 16 hexadecimal digits.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoDigest;
 
-/// What is remembered of a message that has ended a worker.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Suspect {
-    /// The message's size in bytes: no other can be it.
-    pub size: u64,
-    /// When it first ended a worker, in microseconds since 1970.
-    #[serde(with = "moment")]
-    pub since: i64,
-    /// How many deaths count.
-    pub counted: u32,
-    /// The last few deaths, oldest first; those that do not count, too.
-    pub deaths: Vec<Death>,
-    /// When it last had a worker of its own, in microseconds since 1970.
-    #[serde(with = "moment::optional")]
-    pub tried_at: Option<i64>,
-}
-
-/// Who has a message besides us.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Behind {
-    /// A mail system that tries again.
-    #[default]
-    Mta,
-    /// Our file queue, and nobody else.
-    Queue,
-}
-
-/// What a message came with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShuntedEnvelope {
-    pub sender: String,
-    /// Those to whom it has not been delivered yet, as far as we know.
-    pub recipients: Vec<ShuntedRecipient>,
+/// Who has a message besides us, and what it came with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origin {
+    pub holder: MessageHolder,
+    /// Postfix's queue id, or the file queue's.
     pub queue_id: Option<String>,
     pub client_address: Option<String>,
     pub sasl_username: Option<String>,
-    pub no_sent: bool,
-    pub behind: Behind,
 }
 
-/// One envelope recipient.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShuntedRecipient {
-    pub address: String,
-    /// Before any rewriting.
-    pub original: Option<String>,
+/// Who tries a message again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MessageHolder {
+    /// Postfix, or another mail system.
+    #[default]
+    Mta,
+    /// Our file queue.
+    Queue,
 }
 
-/// A message that was set aside, but for its bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shunted {
-    /// The message's size in bytes.
-    pub size: u64,
-    /// When it first ended a worker, in microseconds since 1970.
-    #[serde(with = "moment")]
+/// A message that crashed workers, without its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrashedMessage {
+    pub digest: Digest,
+    /// How many workers it has crashed.
+    pub crashes: u32,
+    /// When it first did, in microseconds since 1970.
     pub since: i64,
-    /// When it was set aside.
-    #[serde(with = "moment")]
-    pub set_aside_at: i64,
-    /// Why: the deaths, oldest first.
-    pub deaths: Vec<Death>,
-    /// What it came with: by pipe(8) each recipient comes with an envelope of its own.
-    pub envelopes: Vec<ShuntedEnvelope>,
+    /// When its file was changed last, by a crash or by a backup: in seconds since 1970.
+    pub changed: i64,
+    pub file: PathBuf,
+    pub envelope: Envelope,
 }
 
-/// What is in one of the folders.
-#[derive(Debug)]
-pub struct ShuntedFiles<T> {
-    pub read: Vec<(Digest, T)>,
-    pub unreadable: Vec<UnreadableCopy>,
-}
-
-/// A file that is none of ours, or cannot be read.
+/// A file in `shunted/` that cannot be read.
 #[derive(Debug, Error)]
-#[error("{}: {problem}", path.display())]
-pub struct UnreadableCopy {
-    pub path: PathBuf,
+#[error("{}: {problem}", file.display())]
+pub struct UnreadableFile {
+    pub digest: Digest,
+    pub file: PathBuf,
     pub problem: String,
-    /// What the system said, where it did not let us read: that says nothing about the file. `None`: it was read, and is damaged.
-    #[source]
-    pub refused: Option<QueueError>,
-}
-
-/// Why a copy was not found by what a person calls it.
-#[derive(Debug, Error)]
-pub enum NoSuchCopy {
-    #[error("no message that was set aside is called {0}")]
-    None(String),
-    #[error("{0} may be several messages: give more of its digits")]
-    Several(String),
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-    #[error(transparent)]
-    Unreadable(#[from] UnreadableCopy),
-}
-
-/// The two folders.
-#[derive(Debug)]
-pub struct ShuntedStore {
-    suspects: Folder,
-    shunted: Folder,
 }
 
 impl Digest {
     /// Before and after all others.
-    pub const FIRST: Self = Self([0; 32]);
-    pub const LAST: Self = Self([u8::MAX; 32]);
+    pub const FIRST: Self = Self(0);
+    pub const LAST: Self = Self(u64::MAX);
 
     #[must_use]
     pub fn of(message: &[u8]) -> Self {
-        Self(Sha256::digest(message).into())
+        Self::first_bytes(Sha256::digest(message).into())
     }
 
-    /// The same of what is in a file.
+    /// The digest of what is in a file.
     ///
     /// # Errors
     /// Where it cannot be read.
@@ -175,7 +93,7 @@ impl Digest {
         let (mut hash, mut buffer) = (Sha256::new(), vec![0; 64 << 10]);
         loop {
             match file.read(&mut buffer) {
-                Ok(0) => return Ok(Self(hash.finalize().into())),
+                Ok(0) => return Ok(Self::first_bytes(hash.finalize().into())),
                 Ok(length) => hash.update(buffer.get(..length).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -183,321 +101,253 @@ impl Digest {
         }
     }
 
-    /// What people call the message by.
-    #[must_use]
-    pub fn id(&self) -> String {
-        let mut id = self.to_string();
-        id.truncate(SHOWN);
-        id
-    }
-
-    fn read(name: &OsStr) -> Option<Self> {
-        let name = name.to_str().filter(|name| !name.contains(|c: char| c.is_ascii_uppercase()))?;
-        hex::decode(name)?.try_into().ok().map(Self)
+    fn first_bytes([a, b, c, d, e, f, g, h, ..]: [u8; 32]) -> Self {
+        Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 }
 
+/// What people call the message by.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(&self.0))
+        write!(f, "{:016x}", self.0)
     }
 }
 
-impl ShuntedStore {
-    /// Opens the folders below the service's state directory, and makes what is missing: for the service, as its own user.
-    ///
-    /// # Errors
-    /// Where they cannot be had, or belong to somebody else.
-    pub fn open(state_directory: &Path) -> Result<Self, QueueError> {
-        folder::refuse_root(state_directory)?;
-        for folder in folders(state_directory) {
-            if !folder::is_there(&folder) {
-                create_directory(&folder).map_err(|error| QueueError::of_io("making", &folder, error))?;
-            }
-        }
-        sync_directory(state_directory).map_err(|error| QueueError::of_io("syncing", state_directory, error))?;
-        let store = Self::existing(state_directory)?;
-        // What was not finished when its writer was killed.
-        for folder in [&store.suspects, &store.shunted] {
-            for name in folder.names()? {
-                remove_unlocked(folder, &name)?;
-            }
-        }
-        Ok(store)
+impl FromStr for Digest {
+    type Err = NoDigest;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
+        read.map(Self).ok_or(NoDigest)
+    }
+}
+
+impl CrashedMessage {
+    /// Whether it is shunted: it has crashed its own worker, too.
+    #[must_use]
+    pub fn is_shunted(&self) -> bool {
+        self.crashes >= SHUNTED_AFTER
     }
 
-    /// Opens the folders, and makes nothing: for people.
-    ///
-    /// # Errors
-    /// [`QueueError::NoQueue`] where no service has made them yet.
-    pub fn existing(state_directory: &Path) -> Result<Self, QueueError> {
-        let [suspects, shunted] = folders(state_directory);
-        Ok(Self { suspects: Folder::open(suspects)?, shunted: Folder::open(shunted)? })
+    /// How long ago it first crashed a worker.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        Duration::from_micros(u64::try_from(timestamp::now().saturating_sub(self.since)).unwrap_or_default())
     }
+}
 
-    /// What is remembered; and what cannot be read.
+impl Queue {
+    /// All suspects and shunted messages, the oldest first. What cannot be read is told with the reason.
     ///
     /// # Errors
     /// Where the folder cannot be read.
-    pub fn suspects(&self) -> Result<ShuntedFiles<Suspect>, QueueError> {
-        read_all(&self.suspects, |digest| self.suspect(digest))
+    pub fn crashed(&self) -> Result<Vec<Result<CrashedMessage, UnreadableFile>>, QueueError> {
+        let folder = &self.0.shunted;
+        let read = |name| open(folder, name).map(|found| found.map(|(message, _)| message)).transpose();
+        Ok(folder.messages()?.into_iter().filter_map(read).collect())
     }
 
-    /// What is remembered of one message.
+    /// A message that crashed workers, with its bytes. `None` where there is none of this digest.
     ///
     /// # Errors
-    /// Where it cannot be read.
-    pub fn suspect(&self, digest: &Digest) -> Result<Option<Suspect>, UnreadableCopy> {
-        let first_line = first_line(&self.suspects, digest)?;
-        first_line.map(|Opened { line, .. }| parsed(&self.suspects, digest, &line)).transpose()
-    }
-
-    /// Writes down what is to be remembered.
-    ///
-    /// # Errors
-    /// Where it could not be: what was there before still is.
-    pub fn remember(&self, digest: &Digest, suspect: &Suspect) -> Result<(), QueueError> {
-        self.suspects.write(&[&line(suspect)?])?.place_over(&self.suspects, &digest.to_string())
-    }
-
-    /// Removes it.
-    ///
-    /// # Errors
-    /// Where it could not be.
-    pub fn forget(&self, digest: &Digest) -> Result<(), QueueError> {
-        if self.suspects.remove(digest.to_string().as_str())? {
-            self.suspects.sync()?;
+    /// Where it cannot be read, or its bytes were changed.
+    pub fn crashed_message(&self, digest: Digest) -> Result<Option<(CrashedMessage, Vec<u8>)>, UnreadableFile> {
+        let folder = &self.0.shunted;
+        let unreadable = |problem: String| UnreadableFile { digest, file: folder.path.clone(), problem };
+        let Some(name) = folder.of_digest(digest).map_err(|error| unreadable(error.to_string()))? else {
+            return Ok(None);
+        };
+        let Some((found, mut file)) = open(folder, name)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+        read.map_err(|error| unreadable(error.to_string()))?;
+        let (_, message) = Envelope::read_with_message(bytes).map_err(|error| unreadable(error.to_string()))?;
+        if Digest::of(&message) != digest {
+            return Err(UnreadableFile { digest, file: found.file, problem: "its bytes were changed".into() });
         }
+        Ok(Some((found, message)))
+    }
+
+    /// Writes down that a message has crashed so many workers, with its bytes where they are not there yet. The envelope's size and time
+    /// are filled in.
+    ///
+    /// # Errors
+    /// Where it could not be written. [`QueueError::is_no_space`] says whether the disk is full.
+    pub fn record_crash(
+        &self,
+        digest: Digest,
+        crashes: u32,
+        envelope: Envelope,
+        message: &[u8],
+        now: SystemTime,
+    ) -> Result<(), QueueError> {
+        let folder = &self.0.shunted;
+        let _lock = folder.lock_whole()?;
+        if let Some(name) = folder.of_digest(digest)? {
+            let counted = Name { tries: crashes.max(name.tries), ..name };
+            if counted != name {
+                folder.rename_to_a_free(name.to_string().as_str(), folder, counted)?;
+            }
+            return folder.sync();
+        }
+        leaves_the_reserve(&folder.path, message.len() as u64)
+            .map_err(|error| QueueError::of_io("writing below", &folder.path, error))?;
+        let name = Name { tries: crashes, ..Name::of_digest(now, digest.0) };
+        let envelope = Envelope { queued_at: name.accepted_at(), size: message.len() as u64, ..envelope };
+        self.0.tmp.write(&[&envelope.written()?, message])?.place(folder, name)?;
         Ok(())
     }
 
-    /// The messages that are set aside; and what cannot be read.
-    ///
-    /// # Errors
-    /// Where the folder cannot be read.
-    pub fn shunted(&self) -> Result<ShuntedFiles<Shunted>, QueueError> {
-        read_all(&self.shunted, |digest| self.header(digest))
-    }
-
-    /// Which messages are set aside, by their names alone.
-    ///
-    /// # Errors
-    /// Where the folder cannot be read.
-    pub fn digests(&self) -> Result<Vec<Digest>, QueueError> {
-        Ok(self.shunted.names()?.iter().filter_map(|name| Digest::read(name)).collect())
-    }
-
-    /// A message that is set aside, but for its bytes. `None` where it is not.
-    ///
-    /// # Errors
-    /// Where it cannot be read.
-    pub fn header(&self, digest: &Digest) -> Result<Option<Shunted>, UnreadableCopy> {
-        let Some(Opened { line, rest }) = first_line(&self.shunted, digest)? else { return Ok(None) };
-        let shunted: Shunted = parsed(&self.shunted, digest, &line)?;
-        let found = rest.get_ref().metadata().map_err(|error| unread(&self.shunted, digest, error))?.len();
-        if found != line.len() as u64 + shunted.size {
-            return Err(damaged(&self.shunted, digest, "it is of another size than it says"));
-        }
-        Ok(Some(shunted))
-    }
-
-    /// A message that is set aside, and its bytes: those that it was set aside for.
-    ///
-    /// # Errors
-    /// Where it cannot be read, or has been changed.
-    pub fn read(&self, digest: &Digest) -> Result<Option<(Shunted, Vec<u8>)>, UnreadableCopy> {
-        let Some(shunted) = self.header(digest)? else { return Ok(None) };
-        let Some(Opened { mut rest, .. }) = first_line(&self.shunted, digest)? else { return Ok(None) };
-        let mut message = Vec::new();
-        rest.read_to_end(&mut message).map_err(|error| unread(&self.shunted, digest, error))?;
-        if Digest::of(&message) != *digest {
-            return Err(damaged(&self.shunted, digest, "its bytes are not those that were set aside"));
-        }
-        Ok(Some((shunted, message)))
-    }
-
-    /// Sets a message aside; or, where it is so already, adds what it came with this time. Whether there was anything to write.
-    ///
-    /// # Errors
-    /// Where it could not be written, or what is there could not be read: it still is there. [`QueueError::is_no_space`] tells whether it
-    /// was for want of room.
-    pub fn set_aside(&self, digest: &Digest, new: Shunted, message: &[u8]) -> Result<bool, QueueError> {
-        let shunted = match self.header(digest) {
-            Ok(Some(known)) => {
-                let mut all = known.clone();
-                new.envelopes.into_iter().for_each(|envelope| all.add(envelope));
-                if all == known {
-                    return Ok(false);
-                }
-                all
-            }
-            // It may know recipients who do not come again: the next try brings this anew.
-            Err(UnreadableCopy { refused: Some(error), .. }) => return Err(error),
-            // What is damaged is of no use to anybody: this is.
-            Ok(None) | Err(UnreadableCopy { refused: None, .. }) => new,
-        };
-        self.write(digest, &shunted, message)?;
-        Ok(true)
-    }
-
-    /// It was delivered to these recipients. Whether a copy remains, for others.
-    ///
-    /// # Errors
-    /// Where it cannot be read or written: then all of it is still there.
-    pub fn delivered(&self, digest: &Digest, sender: &str, to: &[String]) -> Result<bool, NoSuchCopy> {
-        let Some((mut shunted, message)) = self.read(digest)? else { return Ok(false) };
-        let before = shunted.clone();
-        for envelope in shunted.envelopes.iter_mut().filter(|envelope| envelope.sender == sender) {
-            envelope.recipients.retain(|recipient| !to.contains(&recipient.address));
-        }
-        shunted.envelopes.retain(|envelope| !envelope.recipients.is_empty());
-        if shunted.envelopes.is_empty() {
-            self.drop_copy(digest)?;
-            return Ok(false);
-        }
-        if shunted != before {
-            self.write(digest, &shunted, &message)?;
-        }
-        Ok(true)
-    }
-
-    /// Removes a copy. Whether there was one.
+    /// Removes a message that crashed workers. Whether there was one.
     ///
     /// # Errors
     /// Where it could not be.
-    pub fn drop_copy(&self, digest: &Digest) -> Result<bool, QueueError> {
-        let removed = self.shunted.remove(digest.to_string().as_str())?;
-        if removed {
-            self.shunted.sync()?;
-        }
+    pub fn drop_crashed(&self, digest: Digest) -> Result<bool, QueueError> {
+        let folder = &self.0.shunted;
+        let _lock = folder.lock_whole()?;
+        let Some(name) = folder.of_digest(digest)? else { return Ok(false) };
+        let removed = folder.remove(name.to_string().as_str())?;
+        folder.sync()?;
         Ok(removed)
     }
+}
 
-    /// The message that a person calls by the first digits of its digest.
-    ///
-    /// # Errors
-    /// Where there is none, or more than one.
-    pub fn find(&self, id: &str) -> Result<Digest, NoSuchCopy> {
-        let called = |digest: &Digest| id.len() >= FEWEST && digest.to_string().starts_with(&id.to_ascii_lowercase());
-        let mut found = self.digests()?.into_iter().filter(called);
-        match (found.next(), found.next()) {
-            (Some(digest), None) => Ok(digest),
-            (None, _) => Err(NoSuchCopy::None(id.into())),
-            (Some(_), Some(_)) => Err(NoSuchCopy::Several(id.into())),
-        }
-    }
-
-    /// Where the copy of a message is.
-    #[must_use]
-    pub fn path(&self, digest: &Digest) -> PathBuf {
-        self.shunted.path.join(digest.to_string())
-    }
-
-    fn write(&self, digest: &Digest, shunted: &Shunted, message: &[u8]) -> Result<(), QueueError> {
-        self.shunted.write(&[&line(shunted)?, message])?.place_over(&self.shunted, &digest.to_string())
+impl Folder {
+    /// The file of a digest. A backup may have brought back a second one: that of more crashes counts.
+    fn of_digest(&self, digest: Digest) -> Result<Option<Name>, QueueError> {
+        let names = self.messages()?.into_iter().filter(|name| name.lock == digest.0);
+        Ok(names.max_by_key(|name| name.tries))
     }
 }
 
-impl Shunted {
-    /// Adds what it came with this time, but for what is known already.
-    fn add(&mut self, mut envelope: ShuntedEnvelope) {
-        let known = |recipient: &ShuntedRecipient| {
-            let same = self.envelopes.iter().filter(|known| known.is_like(&envelope));
-            same.flat_map(|known| &known.recipients).any(|known| known == recipient)
-        };
-        let new: Vec<_> = envelope.recipients.iter().filter(|recipient| !known(recipient)).cloned().collect();
-        if new.is_empty() {
-            return;
-        }
-        envelope.recipients = new;
-        match self.envelopes.iter_mut().find(|known| known.is_like(&envelope)) {
-            Some(known) => known.recipients.append(&mut envelope.recipients),
-            None => self.envelopes.push(envelope),
-        }
-    }
-
-    /// Whether a mail system has all of it, too.
-    #[must_use]
-    pub fn has_mta_behind(&self) -> bool {
-        self.envelopes.iter().all(|envelope| envelope.behind == Behind::Mta)
-    }
-}
-
-impl ShuntedEnvelope {
-    /// Whether two differ in nothing but their recipients.
-    fn is_like(&self, other: &Self) -> bool {
-        let mut same = other.clone();
-        same.recipients.clone_from(&self.recipients);
-        *self == same
-    }
-}
-
-fn folders(state_directory: &Path) -> [PathBuf; 2] {
-    ["suspects", "shunted"].map(|name| state_directory.join(name))
-}
-
-/// A first line. Nothing is written that could not be read again.
-fn line(what: &impl Serialize) -> Result<Vec<u8>, QueueError> {
-    let mut line = serde_json::to_vec(what).map_err(|error| QueueError::Envelope { problem: error.to_string() })?;
-    line.push(b'\n');
-    if line.len() as u64 > LONGEST {
-        return Err(QueueError::Envelope { problem: format!("it is longer than {LONGEST} bytes") });
-    }
-    Ok(line)
-}
-
-fn damaged(folder: &Folder, digest: &Digest, problem: &str) -> UnreadableCopy {
-    UnreadableCopy { path: folder.path.join(digest.to_string()), problem: problem.into(), refused: None }
-}
-
-fn unread(folder: &Folder, digest: &Digest, error: io::Error) -> UnreadableCopy {
-    let UnreadableCopy { path, problem, .. } = damaged(folder, digest, &error.to_string());
-    let refused = Some(QueueError::of_io("reading", &path, error));
-    UnreadableCopy { path, problem, refused }
-}
-
-/// A file of ours: its first line, with its end, and what comes behind it.
-struct Opened {
-    line: Vec<u8>,
-    rest: BufReader<File>,
-}
-
-fn first_line(folder: &Folder, digest: &Digest) -> Result<Option<Opened>, UnreadableCopy> {
-    let found = folder.find(digest.to_string().as_str());
-    let not_found =
-        |error: QueueError| UnreadableCopy { refused: Some(error), ..damaged(folder, digest, "it cannot be opened") };
-    let file = match found.map_err(not_found)? {
-        Found::File(file) => file,
-        Found::NoFile(kind) => return Err(damaged(folder, digest, &format!("it is {kind}"))),
-        Found::Gone => return Ok(None),
+fn open(folder: &Folder, name: Name) -> Result<Option<(CrashedMessage, File)>, UnreadableFile> {
+    let (text, digest) = (name.to_string(), Digest(name.lock));
+    let file = folder.path.join(&text);
+    let read = match folder.find(text.as_str()) {
+        Ok(Found::Gone) => return Ok(None),
+        Ok(Found::NoFile(kind)) => Err(format!("it is {kind}")),
+        Ok(Found::File(open)) => match (read_envelope(&open), open.metadata()) {
+            (Ok(read), Ok(metadata)) => read.map(|envelope| (envelope, metadata.ctime(), open)),
+            (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
+        },
+        Err(error) => Err(error.to_string()),
     };
-    let (mut line, mut rest) = (Vec::new(), BufReader::new(file));
-    let read = rest.by_ref().take(LONGEST).read_until(b'\n', &mut line);
-    read.map_err(|error| unread(folder, digest, error))?;
-    Ok(Some(Opened { line, rest }))
-}
-
-fn parsed<T: for<'de> Deserialize<'de>>(folder: &Folder, digest: &Digest, line: &[u8]) -> Result<T, UnreadableCopy> {
-    let line = line.strip_suffix(b"\n").ok_or_else(|| damaged(folder, digest, "it is cut short"))?;
-    serde_json::from_slice(line).map_err(|error| damaged(folder, digest, &error.to_string()))
-}
-
-fn read_all<T>(
-    folder: &Folder,
-    read: impl Fn(&Digest) -> Result<Option<T>, UnreadableCopy>,
-) -> Result<ShuntedFiles<T>, QueueError> {
-    let mut files = ShuntedFiles { read: Vec::new(), unreadable: Vec::new() };
-    for name in folder.names()? {
-        let Some(digest) = Digest::read(&name) else { continue };
-        match read(&digest) {
-            Ok(Some(one)) => files.read.push((digest, one)),
-            Ok(None) => {}
-            Err(unreadable) => files.unreadable.push(unreadable),
+    match read {
+        Ok((envelope, changed, open)) => {
+            let (crashes, since) = (name.tries, name.accepted_at());
+            Ok(Some((CrashedMessage { digest, crashes, since, changed, file, envelope }, open)))
         }
+        Err(problem) => Err(UnreadableFile { digest, file, problem }),
     }
-    Ok(files)
 }
 
 #[cfg(test)]
-#[path = "shunted_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::queue::{Recipient, State, Waiting};
+
+    const BYTES: &[u8] = b"Subject: x\r\n\r\nx\r\n";
+
+    fn queue() -> (tempfile::TempDir, Queue) {
+        let folder = tempfile::tempdir().unwrap();
+        let queue = Queue::open(&folder.path().join("queue")).unwrap();
+        (folder, queue)
+    }
+
+    fn envelope(to: &[&str]) -> Envelope {
+        let recipient = |to: &&str| Recipient { address: (*to).into(), original: Some(format!("{to} as written")) };
+        Envelope {
+            sender: "lisa@x".into(),
+            queued_at: 0,
+            injected_by: "the service".into(),
+            may_owe_sent: true,
+            vouches: false,
+            reason: Some("worker 7 ended by SIGSEGV".into()),
+            size: 0,
+            origin: Some(Origin { queue_id: Some("4bXyz".into()), ..Origin::default() }),
+            recipients: to.iter().map(recipient).collect(),
+        }
+    }
+
+    fn record(queue: &Queue, crashes: u32, to: &[&str]) {
+        queue.record_crash(Digest::of(BYTES), crashes, envelope(to), BYTES, SystemTime::now()).unwrap();
+    }
+
+    fn recipients(queue: &Queue) -> Vec<String> {
+        let (found, message) = queue.crashed_message(Digest::of(BYTES)).unwrap().unwrap();
+        assert_eq!(message, BYTES);
+        found.envelope.recipients.into_iter().map(|recipient| recipient.address).collect()
+    }
+
+    #[test]
+    fn a_digest_is_the_beginning_of_what_sha256sum_prints() {
+        let digest = Digest::of(b"test");
+        assert_eq!(digest.to_string(), "9f86d081884c7d65");
+        assert_eq!(Digest::of_file(&b"test"[..]).unwrap(), digest);
+        assert_eq!("9f86d081884c7d65".parse(), Ok(digest));
+        for wrong in ["", "9f86", "9f86d081884c7d6", "+f86d081884c7d65x", "9f86d081884c7d65a", "zf86d081884c7d65"] {
+            assert!(wrong.parse::<Digest>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn crashes_are_counted_in_the_name_and_the_first_envelope_stays() {
+        let (_folder, queue) = queue();
+        record(&queue, 1, &["a@x", "b@x"]);
+        let first = queue.crashed().unwrap().remove(0).unwrap();
+        assert!(first.crashes == 1 && !first.is_shunted());
+        record(&queue, 2, &["c@x"]);
+        let second = queue.crashed().unwrap().remove(0).unwrap();
+        assert!(second.is_shunted() && second.since == first.since && second.envelope == first.envelope);
+        assert_eq!(recipients(&queue), ["a@x", "b@x"]);
+        // What was counted before a restart is not forgotten by a lower count.
+        record(&queue, 1, &["a@x"]);
+        let all = queue.crashed().unwrap();
+        assert!(all.len() == 1 && all[0].as_ref().unwrap().crashes == 2);
+    }
+
+    #[test]
+    fn shunted_messages_are_counted_and_suspects_are_not() {
+        let (_folder, queue) = queue();
+        let waiting = |queue: &Queue| {
+            let all = queue.waiting().unwrap();
+            all.into_iter().find(|(state, _)| *state == State::Shunted).unwrap().1
+        };
+        record(&queue, 1, &["a@x"]);
+        assert_eq!(waiting(&queue), Waiting::default());
+        record(&queue, 2, &["a@x"]);
+        assert!(waiting(&queue).messages == 1 && waiting(&queue).oldest.is_some());
+        assert!(queue.list().unwrap().is_empty(), "they are not the queue's");
+        assert!(queue.drop_crashed(Digest::of(BYTES)).unwrap() && !queue.drop_crashed(Digest::of(BYTES)).unwrap());
+        assert_eq!(waiting(&queue), Waiting::default());
+    }
+
+    #[test]
+    fn what_was_changed_or_cut_short_is_not_read() {
+        let (_folder, queue) = queue();
+        record(&queue, 2, &["a@x"]);
+        let file = queue.crashed().unwrap().remove(0).unwrap().file;
+        let bytes = std::fs::read(&file).unwrap();
+        let mut changed = bytes.clone();
+        *changed.last_mut().unwrap() ^= 1;
+        std::fs::write(&file, changed).unwrap();
+        assert!(queue.crashed_message(Digest::of(BYTES)).unwrap_err().to_string().contains("changed"));
+        std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+        assert!(queue.crashed().unwrap().remove(0).is_err());
+        assert!(queue.crashed_message(Digest::of(BYTES)).is_err());
+    }
+
+    #[test]
+    fn who_changes_the_folder_waits_for_who_does_so_already() {
+        let (_folder, queue) = queue();
+        record(&queue, 2, &["a@x"]);
+        let another = Queue::existing(queue.path()).unwrap();
+        let lock = another.0.shunted.lock_whole().unwrap();
+        std::thread::scope(|scope| {
+            let drops = scope.spawn(|| queue.drop_crashed(Digest::of(BYTES)).unwrap());
+            assert_eq!(another.crashed().unwrap().len(), 1);
+            drop(lock);
+            assert!(drops.join().unwrap());
+        });
+    }
+}

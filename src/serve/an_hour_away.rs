@@ -6,7 +6,7 @@
 use super::broker::state::{Action, Broker, ConnectionId, Event, LocalId, Settings};
 use super::handed::Body;
 use super::master::restarts::Restarts;
-use super::suspects::{Suspects, WorkerEnd};
+use super::shunt::{CrashRecords, WorkerEnd};
 use crate::base::back_off::BackOff;
 use crate::delivery::Verdict;
 use crate::handover::control::End;
@@ -194,7 +194,7 @@ impl World {
             longest_delivery: 4 * MINUTE,
             run: self.connections,
         };
-        self.front = Some(Broker::new(settings, Suspects::default(), self.now));
+        self.front = Some(Broker::new(settings, CrashRecords::default(), self.now));
     }
 
     fn end_the_front(&mut self) {

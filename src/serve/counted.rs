@@ -27,7 +27,7 @@ pub enum Via {
     Command,
     /// From the file queue, by a runner.
     Queue,
-    /// From what was set aside, by a person.
+    /// From what is shunted.
     Shunt,
 }
 
@@ -52,7 +52,7 @@ impl From<Source> for Via {
         match source {
             Source::Mta => Self::Command,
             Source::Queue => Self::Queue,
-            Source::Shunt => Self::Shunt,
+            Source::Shunt | Source::Upgrade => Self::Shunt,
         }
     }
 }

@@ -7,8 +7,9 @@ use super::broker::sockets::{Peers, Report, Sockets, Started};
 use super::broker::state::{Broker, Settings};
 use super::handed::Handed;
 use super::lmtp::Spool;
-use super::suspects::WorkerEnd;
-use super::suspects::keeper::{self, KeeperSettings};
+use super::shunt::WorkerEnd;
+use super::shunt::upgrade::{self, UpgradeSettings};
+use super::shunt::writer;
 use crate::base::files::own_directory;
 use crate::base::listener::bind_unix;
 use crate::base::stop::Stop;
@@ -35,8 +36,8 @@ pub struct FrontSettings {
     /// Where workers connect to.
     pub workers: PathBuf,
     pub broker: Settings,
-    /// Where messages that end workers are remembered.
-    pub keeper: KeeperSettings,
+    /// Where messages that crash workers are remembered, and how a new build tries them.
+    pub crashes: UpgradeSettings,
     /// The longest frame, in bytes.
     pub longest_frame: usize,
     /// Which messages of clients wait in files.
@@ -74,8 +75,10 @@ impl FrontSettings {
                 longest_delivery: deadline,
                 run: Uuid::now_v7().as_u64_pair().1,
             },
-            keeper: KeeperSettings {
-                state_directory: serve.state_directory.clone(),
+            crashes: UpgradeSettings {
+                queue: serve.queue(),
+                clients: serve.clients_socket(),
+                deadline,
                 queue_lifetime: config.delivery.postfix_queue_lifetime,
             },
             longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
@@ -141,8 +144,8 @@ where
     let system = |doing| move |source| FrontError::System { doing, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(system("starting the runtime"))?.block_on(async {
-        // Before anybody can connect: who finds the front finds what it has made for what is set aside.
-        let remembered = keeper::remembered(&settings.keeper, Instant::now());
+        // Before anybody can connect: a client that finds the front finds the folders, too.
+        let remembered = writer::remembered(&settings.crashes.queue, Instant::now());
         prepare(settings)?;
         let clients = listen(&settings.clients)?;
         let workers = listen(&settings.workers)?;
@@ -164,7 +167,8 @@ where
             let _ = tell_beside.send(true);
             std::future::pending::<()>().await;
         };
-        sockets.keep(settings.keeper.clone()).map_err(system("starting a thread"))?;
+        sockets.write_crashes(settings.crashes.queue.clone()).map_err(system("starting a thread"))?;
+        upgrade::start(settings.crashes.clone()).map_err(system("starting a thread"))?;
         let broker = Broker::new(settings.broker.clone(), remembered, Instant::now());
         info!(clients = %settings.clients.display(), workers = %settings.workers.display(), "the front is ready");
         let beside = beside(Inside { hand, ask, started, ended: tell_ended, stop: beside_stops });
@@ -235,8 +239,8 @@ mod tests {
         let front = FrontSettings::of(&config);
         let seconds = Duration::from_secs;
         assert_eq!(
-            (front.keeper.queue_lifetime, front.keeper.state_directory.as_path()),
-            (seconds(172_800), Path::new("/state"))
+            (front.crashes.queue_lifetime, front.crashes.queue.as_path()),
+            (seconds(172_800), Path::new("/state/queue"))
         );
         assert_eq!((front.broker.queue_wait, front.broker.patience), (seconds(50), seconds(25)));
         assert_eq!((front.broker.longest_delivery, front.stop_within), (seconds(100), seconds(110)));

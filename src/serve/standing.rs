@@ -2,7 +2,7 @@
 
 use super::broker::sockets::{Report as Broker, Started};
 use super::master::notice::{Notice, Report};
-use super::suspects::{WorkerEnd, ago};
+use super::shunt::WorkerEnd;
 use super::timer::written_down;
 use crate::config::Serve;
 use crate::handover::control::{Status, Task, line};
@@ -172,11 +172,9 @@ fn known<'a>(broker: &Broker, queue: impl Iterator<Item = &'a (State, Waiting)>)
         ("busy", standing.busy),
         ("silent", standing.silent),
         ("suspects", standing.suspects),
-        ("set_aside", standing.shunted),
     ];
     let figures = figures.map(|(name, count)| (name, number(count)));
-    let oldest = standing.oldest_shunted.map(|oldest| ("oldest_set_aside_s", ago(oldest).as_secs()));
-    let figures = figures.into_iter().chain(oldest).map(|(name, number)| (name.to_owned(), Value::from(number)));
+    let figures = figures.into_iter().map(|(name, number)| (name.to_owned(), Value::from(number)));
     let queue = queue.map(|(state, it)| (format!("file_queue_{state}"), Value::from(number(it.messages))));
     figures.chain(queue).collect()
 }

@@ -69,17 +69,13 @@ async fn it_says_how_it_stands_when_it_is_asked_and_unasked_only_where_that_chan
         scene.say(&Notice::Ask).await;
         assert_eq!(scene.hear().await, (true, false, known.clone(), Vec::new()));
     }
-    let standing = Standing { busy: 3, ready: 2, oldest_shunted: Some(0), ..Standing::default() };
+    let standing = Standing { busy: 3, ready: 2, ..Standing::default() };
     // Figures alone are no news.
     scene.broker.send_modify(|broker| broker.standing = standing);
     scene.broker.send_modify(|broker| broker.database_away = Some("no".into()));
     let (accepting, away, known, _) = scene.hear().await;
     assert_eq!((accepting, away), (true, true));
     assert_eq!((known.get("busy"), known.get("ready")), (Some(&Value::from(3)), Some(&Value::from(2))));
-    assert!(
-        known.get("oldest_set_aside_s").and_then(Value::as_u64).is_some_and(|age| age > 1_000_000_000),
-        "{known:?}"
-    );
     scene.stop.send_replace(true);
     assert!(!scene.hear().await.0);
     drop((scene.says, scene.hears));

@@ -142,11 +142,9 @@ impl Site {
         stages: &mut Stages,
     ) -> Result<Vec<Outcome>, Deferral> {
         let queue_id = envelopes.first().and_then(|envelope| envelope.queue_id.as_deref());
-        delivery::begins("connect");
         let Opened { mut database, greeting, took, has_served, mut patience } =
             sessions.for_a_delivery(self, queue_id, terms.deadline, terms.policy.opening_patience)?;
         stages.connect = took;
-        delivery::begins("route");
         let mut routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
         // A server may have ended a session that was kept, or not be the one that takes writes. Nothing is journalled yet, so that
         // another session may start over.
@@ -238,7 +236,6 @@ impl Site {
         for batch in batches(&mailboxes, at_once) {
             sessions.keep_mailboxes();
             let mut stages = *stages;
-            delivery::begins("authenticate");
             let asking = Instant::now();
             let (opening, author_patience) = (terms.policy.opening_patience, terms.policy.author_patience);
             let silent = |author: &&Destination| sessions.silent.holds(&author.user, asking);

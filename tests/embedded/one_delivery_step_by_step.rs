@@ -6,7 +6,7 @@ use maildrop_command::config::HeaderFields;
 use maildrop_command::database::{DatabaseError, DatabaseFailure};
 use maildrop_command::delivery::{
     self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages,
-    UploadTime, Verdict, Whose, milliseconds, tell_stages,
+    UploadTime, Verdict, Whose, milliseconds,
 };
 use maildrop_command::ledger::{
     CopyHistory, CopyKey, CopyState, Epoch, EventRecord, Journal, Ledger, OpenAttempt, Record,
@@ -18,11 +18,10 @@ use maildrop_command::mailbox::{
 };
 use maildrop_command::message::Message;
 use maildrop_command::message::Role;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::macros::datetime;
@@ -485,21 +484,6 @@ impl Case {
 }
 
 // --- what is journalled, and what happens before anything is appended
-
-#[test]
-fn each_stage_is_told_as_it_begins() {
-    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-    // Other deliveries may run beside this one, in threads of their own.
-    thread_local!(static OURS: Cell<bool> = const { Cell::new(false) });
-    tell_stages(|stage| {
-        if OURS.get() {
-            TOLD.lock().unwrap().push(stage);
-        }
-    });
-    OURS.set(true);
-    case().run().unwrap();
-    assert_eq!(*TOLD.lock().unwrap(), ["position", "journal", "lock", "look", "append", "record"]);
-}
 
 #[test]
 fn a_recipients_mailbox_that_is_out_of_reach_defers_before_anything_is_written() {

@@ -1,9 +1,8 @@
 //! What the command line does where nothing else is needed: it never turns a mistake into a lost or bounced message.
 
 use crate::program::{Running, as_delivered, feed, program, wait_until};
-use std::fs::DirBuilder;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -114,11 +113,7 @@ fn what_cannot_be_said_is_an_error_of_every_subcommand() {
     let replay = [at(&["replay", "--sender", "", "--recipient", "x@x"]), failures.to_vec()].concat();
     let inject = [at(&["inject", "--recipient", "x@x"]), vec![message]].concat();
     assert!(program(&inject).stdin(Stdio::null()).output().unwrap().status.success());
-    // Where a service would have its own.
     let state = directory.path().join("state");
-    for folder in ["suspects", "shunted"] {
-        DirBuilder::new().mode(0o700).create(state.join(folder)).unwrap();
-    }
     let config = directory.path().join("config.toml");
     let servers = "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
                    [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";

@@ -25,10 +25,10 @@ pub struct Counters {
     pub joined: u64,
     /// Requests whose client went, or called them off, before a worker had them.
     pub dropped: u64,
-    /// Messages that were set aside, for they had ended two workers.
-    pub set_aside: u64,
-    /// Messages that were answered without a worker, for they are set aside.
-    pub refused_as_set_aside: u64,
+    /// Messages that were shunted, since they had crashed two workers.
+    pub newly_shunted: u64,
+    /// Tries of shunted messages that were answered without a worker.
+    pub refused_shunted: u64,
     /// How long messages waited for a worker that then got them.
     pub waits: Spans,
     /// Clients that were cut off, for they said what makes no sense, or has more recipients than are allowed.
@@ -54,12 +54,6 @@ pub struct Standing {
     pub busy: usize,
     /// Workers that have not been heard for too long, with a message or without.
     pub silent: usize,
-    /// Messages that have ended a worker, and have not been delivered since; those that are set aside, too.
+    /// Messages that have crashed one worker: their next try has a worker of its own.
     pub suspects: usize,
-    /// Of these, those whose next try has a worker of its own; the others get none, but for one try an hour.
-    pub tried_alone: usize,
-    /// Messages that are set aside: so many copies are kept.
-    pub shunted: usize,
-    /// When the oldest of these first ended a worker, in microseconds since 1970.
-    pub oldest_shunted: Option<i64>,
 }

@@ -5,7 +5,7 @@ use crate::delivery::{StatusDetail, Verdict};
 use crate::handover::{Header, Recipient, Reply, Request};
 use crate::message::{Address, fold};
 use crate::serve::handed::Body;
-use crate::serve::suspects::{Key, Loss};
+use crate::serve::shunt::{Key, LostJob};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,10 @@ pub(super) struct Job {
     pub(super) queued: Instant,
     /// How long its delivery may take, from `arrived` on.
     pub(super) time: Duration,
-    /// It has ended a worker before.
-    pub(super) suspect: Option<Key>,
+    /// It had crashed a worker when it came.
+    pub(super) known_crash: Option<Key>,
     /// It was given a worker of its own.
-    pub(super) has_its_own: bool,
+    pub(super) alone: bool,
     /// Since when a worker was there for it, and some of its recipients had as many messages at work as one may have: see
     /// `state/limits.rs`.
     pub(super) held_back: Option<Instant>,
@@ -94,14 +94,13 @@ impl Job {
     /// The body for a worker, which is told how much time is left, and of nobody who is left out: no mailbox of his is opened.
     /// `None` for one of ours whose header cannot be written.
     ///
-    /// Its bytes are kept until it is answered: if it ends its worker, they tell it from others when it comes again.
+    /// Its bytes are kept until it is answered: if it crashes its worker, its next try is recognised by them.
     pub(super) fn body_for_a_worker(&self, slow: bool, now: Instant) -> Option<Vec<u8>> {
         match &self.what {
             What::Plain(body) => Some(body.clone()),
             What::Ours { request, body, .. } => {
                 let time_left_ms = u64::try_from(self.time_left(now).as_millis()).unwrap_or(u64::MAX);
-                let suspect = self.suspect.is_some();
-                let mut request = Request { time_left_ms, suspect, slow, ..request.as_ref().clone() };
+                let mut request = Request { time_left_ms, suspect: self.alone, slow, ..request.as_ref().clone() };
                 let mut places = 0..;
                 request.recipients.retain(|_| places.next().is_some_and(|place| !self.left_out.contains(&place)));
                 let header = Header::Deliver(request);
@@ -110,10 +109,10 @@ impl Job {
         }
     }
 
-    /// What is lost with the worker of this process.
-    pub(super) fn lost_with(self, pid: i32) -> Option<Loss> {
+    /// What is lost with its worker.
+    pub(super) fn lost(self) -> Option<LostJob> {
         match self.what {
-            What::Ours { request, body, .. } => Some(Loss { pid, request, body }),
+            What::Ours { request, body, .. } => Some(LostJob { request, body, alone: self.alone }),
             What::Plain(_) => None,
         }
     }

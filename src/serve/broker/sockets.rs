@@ -7,17 +7,17 @@ use super::{Counters, Standing};
 use crate::base::listener::is_trusted;
 use crate::delivery::Verdict;
 use crate::handover::Header;
-use crate::queue::{Digest, Shunted};
 use crate::serve::handed::{Body, Handed};
 use crate::serve::lmtp::Spool;
-use crate::serve::suspects::keeper::{self, KeeperSettings};
-use crate::serve::suspects::{Order as KeeperOrder, WorkerEnd};
+use crate::serve::shunt::writer;
+use crate::serve::shunt::{Order as WriterOrder, WorkerEnd};
 use crate::zmtp::{
     Connection, FromWorker, NoPirate, Settings, SocketType, ToWorker, ZmtpError, from_client, to_client,
 };
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -66,7 +66,6 @@ enum Input {
     Opened(ConnectionId, mpsc::UnboundedSender<Order>),
     Event(Event),
     Closed(ConnectionId, Peers),
-    Copies(Vec<(Digest, Shunted)>),
 }
 
 /// What a connection's task is to do.
@@ -84,7 +83,7 @@ pub struct Sockets {
     spool: Arc<Spool>,
     last_connection: Arc<AtomicU64>,
     listeners: Vec<JoinHandle<()>>,
-    keeper: Option<SyncSender<KeeperOrder>>,
+    writer: Option<SyncSender<WriterOrder>>,
 }
 
 impl Sockets {
@@ -93,7 +92,7 @@ impl Sockets {
     pub fn new(longest_frame: usize, spool: Spool) -> Self {
         let (input, inbox) = mpsc::channel(WAITING_EVENTS);
         let (spool, last_connection) = (Arc::new(spool), Arc::default());
-        Self { input, inbox, longest_frame, spool, last_connection, listeners: Vec::new(), keeper: None }
+        Self { input, inbox, longest_frame, spool, last_connection, listeners: Vec::new(), writer: None }
     }
 
     /// Serves those who connect from now on, `most` at once: others wait until the system takes no more of them. With `admitted`, only
@@ -135,14 +134,12 @@ impl Sockets {
         }));
     }
 
-    /// Has what is known of messages that end workers written down.
+    /// Has what is known of messages that crash workers written down, in the folder of the file queue.
     ///
     /// # Errors
     /// Where the system gives us no thread.
-    pub fn keep(&mut self, settings: KeeperSettings) -> io::Result<()> {
-        let input = self.input.clone();
-        // The loop ends last.
-        self.keeper = Some(keeper::start(settings, move |copies| drop(input.blocking_send(Input::Copies(copies))))?);
+    pub fn write_crashes(&mut self, queue: PathBuf) -> io::Result<()> {
+        self.writer = Some(writer::start(queue)?);
         Ok(())
     }
 
@@ -156,8 +153,8 @@ impl Sockets {
         mut ended: mpsc::Receiver<WorkerEnd>,
         mut stop: oneshot::Receiver<Duration>,
     ) {
-        let keeper = self.keeper.take();
-        let mut at = Loop { broker, connections: HashMap::new(), local: HashMap::new(), last_local: 0, keeper };
+        let writer = self.writer.take();
+        let mut at = Loop { broker, connections: HashMap::new(), local: HashMap::new(), last_local: 0, writer };
         let mut until: Option<Instant> = None;
         let (mut may_hand, mut may_ask, mut may_end) = (true, true, true);
         while until.is_none_or(|until| Instant::now() < until && (may_hand || !at.broker.is_idle())) {
@@ -224,7 +221,7 @@ struct Loop {
     connections: HashMap<ConnectionId, mpsc::UnboundedSender<Order>>,
     local: HashMap<LocalId, oneshot::Sender<Vec<Verdict>>>,
     last_local: u64,
-    keeper: Option<SyncSender<KeeperOrder>>,
+    writer: Option<SyncSender<WriterOrder>>,
 }
 
 impl Loop {
@@ -232,7 +229,6 @@ impl Loop {
         match input {
             Input::Opened(id, orders) => drop(self.connections.insert(id, orders)),
             Input::Event(event) => self.event(event),
-            Input::Copies(copies) => self.event(Event::Copies(copies)),
             Input::Closed(connection, peers) => {
                 self.connections.remove(&connection);
                 self.event(match peers {
@@ -265,9 +261,9 @@ impl Loop {
 
     fn act(&mut self, actions: Vec<Action>) {
         for order in self.broker.orders() {
-            // What is not written down is known for as long as this process lives, and a copy comes anew with the next try.
-            if self.keeper.as_ref().is_some_and(|keeper| keeper.try_send(order).is_err()) {
-                warn!("what is known of messages that end workers is not written down: the disk is too slow");
+            // What is not written down is known for as long as this process lives.
+            if self.writer.as_ref().is_some_and(|writer| writer.try_send(order).is_err()) {
+                warn!("what is known of a message that crashed a worker is not written down: the disk is too slow");
             }
         }
         for action in actions {

@@ -2,7 +2,7 @@ use super::*;
 use crate::handover::{Found, Header, Logins, Reply, Request, Told};
 use crate::serve::broker::state;
 use crate::serve::handed::Body;
-use crate::serve::suspects::Suspects;
+use crate::serve::shunt::CrashRecords;
 use crate::zmtp::{Blocking, BlockingError, Message};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
@@ -303,16 +303,12 @@ fn request(id: u128) -> Request {
 }
 
 /// Runs a broker for as long as this takes, and then up to its end.
-async fn on_stage(most_clients: usize, keep: Option<&Path>, play: impl FnOnce(Stage) + Send + 'static) {
+async fn on_stage(most_clients: usize, play: impl FnOnce(Stage) + Send + 'static) {
     let folder = tempfile::tempdir().unwrap();
     let [clients, workers] = ["clients.sock", "workers.sock"].map(|name| folder.path().join(name));
     let mut sockets = Sockets::new(LONGEST_FRAME, spool(folder.path()));
     sockets.listen(UnixListener::bind(&clients).unwrap(), Peers::Clients, most_clients, None);
     sockets.listen(UnixListener::bind(&workers).unwrap(), Peers::Workers, 4, None);
-    if let Some(state_directory) = keep {
-        let queue_lifetime = Duration::from_hours(1);
-        sockets.keep(KeeperSettings { state_directory: state_directory.to_owned(), queue_lifetime }).unwrap();
-    }
     let ((hand, handed), (ask, asked), (ended, ends)) = (mpsc::channel(1), mpsc::channel(1), mpsc::channel(1));
     let (stop, stopped) = oneshot::channel();
     let player = thread::spawn(move || play(Stage { clients, workers, hand, ask, ended, stop }));
@@ -327,14 +323,14 @@ async fn on_stage(most_clients: usize, keep: Option<&Path>, play: impl FnOnce(St
         longest_delivery: PATIENCE,
         run: 7,
     };
-    let broker = Broker::new(settings, Suspects::default(), Instant::now());
+    let broker = Broker::new(settings, CrashRecords::default(), Instant::now());
     sockets.run(broker, handed, asked, ends, stopped).await;
     player.join().unwrap();
 }
 
 #[tokio::test]
 async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for() {
-    on_stage(8, None, |stage| {
+    on_stage(8, |stage| {
         // Both wait before there is a worker.
         let verdicts = [stage.hand(1), stage.hand(2)];
         let mut client = stage.client().unwrap();
@@ -373,7 +369,7 @@ async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for(
 
 #[tokio::test]
 async fn a_message_whose_worker_hangs_up_is_answered() {
-    on_stage(8, None, |stage| {
+    on_stage(8, |stage| {
         let verdicts = stage.hand(1);
         let mut worker = stage.worker();
         worker.hear();
@@ -385,28 +381,8 @@ async fn a_message_whose_worker_hangs_up_is_answered() {
 }
 
 #[tokio::test]
-async fn how_a_worker_has_ended_is_written_down_of_its_message() {
-    use crate::handover::control::End;
-    let state = tempfile::tempdir().unwrap();
-    let folder = state.path().join("shunted");
-    on_stage(8, Some(state.path()), move |stage| {
-        // Nobody had this one.
-        let end = WorkerEnd { pid: 7, end: End::Signal(11), by_us: false, said: Vec::new() };
-        stage.ended.blocking_send(end).unwrap();
-        assert_eq!(stage.report().standing.suspects, 0);
-        // The keeper comes in its own time.
-        let until = Instant::now() + PATIENCE;
-        while !folder.is_dir() {
-            assert!(Instant::now() < until, "the keeper has not been here");
-            thread::yield_now();
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn past_the_limit_a_client_waits_until_another_one_hangs_up() {
-    on_stage(1, None, |stage| {
+    on_stage(1, |stage| {
         let first = stage.client().unwrap();
         let waits = Blocking::connect(&stage.clients, dealer(), Instant::now() + Duration::from_millis(100));
         assert!(matches!(waits, Err(BlockingError::TimedOut)));
@@ -418,7 +394,7 @@ async fn past_the_limit_a_client_waits_until_another_one_hangs_up() {
 
 #[tokio::test]
 async fn told_to_end_it_answers_what_it_has_and_lets_nobody_in() {
-    on_stage(8, None, |stage| {
+    on_stage(8, |stage| {
         let mut worker = stage.worker();
         let verdicts = stage.hand(1);
         let (address, _) = worker.hear();

@@ -9,9 +9,9 @@ mod limits;
 mod limits_tests;
 #[cfg(test)]
 mod property;
+mod shunt;
 #[cfg(test)]
-mod suspect_tests;
-mod suspects;
+mod shunt_tests;
 #[cfg(test)]
 mod tests;
 
@@ -21,9 +21,8 @@ use super::job::{Asker, Job, JobId, Stage, What, users};
 use super::workers::{Wants, Workers};
 use crate::delivery::{StatusDetail, Verdict};
 use crate::handover::{Found, Header, Logins, Reply, Request, Source, Told};
-use crate::queue::{Digest, Shunted};
 use crate::serve::handed::Body;
-use crate::serve::suspects::{Figures, Order, Permit, Suspects, WorkerEnd};
+use crate::serve::shunt::{Admission, CrashRecords, Order, WorkerEnd};
 use crate::zmtp::INTERVAL;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -77,8 +76,6 @@ pub enum Event {
     WorkerGone { connection: ConnectionId },
     /// A worker's process has ended, and the master tells how.
     ProcessEnded(WorkerEnd),
-    /// There are these copies of messages that were set aside, and no others.
-    Copies(Vec<(Digest, Shunted)>),
     /// A client has sent a request, or says something about one.
     ClientSaid { connection: ConnectionId, body: Vec<u8> },
     /// A client has sent a request, whose message is in a file.
@@ -124,9 +121,7 @@ pub struct Broker {
     named: HashMap<Uuid, JobId>,
     at_work: AtWork,
     slow: Slow,
-    suspects: Suspects,
-    /// A worker was retired for a suspect's sake, and no new one has come since.
-    one_is_on_its_way: bool,
+    crashes: CrashRecords,
     /// Why nothing can be delivered by the database, as the last delivery has found that asked it.
     database_away: Option<String>,
     stopping: bool,
@@ -141,7 +136,7 @@ pub struct Broker {
 
 impl Broker {
     #[must_use]
-    pub fn new(settings: Settings, suspects: Suspects, now: Instant) -> Self {
+    pub fn new(settings: Settings, crashes: CrashRecords, now: Instant) -> Self {
         Self {
             settings,
             workers: Workers::default(),
@@ -150,8 +145,7 @@ impl Broker {
             named: HashMap::new(),
             at_work: AtWork::default(),
             slow: Slow::default(),
-            suspects,
-            one_is_on_its_way: false,
+            crashes,
             database_away: None,
             stopping: false,
             last_job: 0,
@@ -167,10 +161,9 @@ impl Broker {
     #[must_use]
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         self.now = now;
-        self.pass_suspects(now);
         match event {
             Event::WorkerReady { connection, name, pid } => {
-                self.one_is_on_its_way &= !self.workers.ready(connection, &name, pid, now);
+                self.workers.ready(connection, &name, pid, now);
             }
             Event::WorkerBeat { connection } => {
                 if !self.workers.heard(connection, now) {
@@ -184,9 +177,8 @@ impl Broker {
             Event::WorkerGone { connection } => self.worker_gone(connection, now),
             Event::ProcessEnded(end) => {
                 let connected = self.workers.pids().any(|pid| u32::try_from(pid) == Ok(end.pid));
-                self.suspects.process_ended(end, connected, now);
+                self.crashes.process_ended(end, connected, now);
             }
-            Event::Copies(copies) => self.suspects.copies(copies),
             Event::ClientSaid { connection, body } => self.client_said(connection, body, now),
             Event::ClientDelivers { connection, request, body } => {
                 self.client_delivers(request, body, connection, now);
@@ -194,12 +186,13 @@ impl Broker {
             Event::ClientGone { connection } => self.client_gone(connection),
             Event::Handed { id, request, body } => {
                 let job = self.admit(request, body, Asker::Local(id), now);
-                if !self.refuse_what_is_set_aside(job, now) {
+                if !self.refuse_shunted(job, now) {
                     self.queue.push_back(job);
                 }
             }
             Event::Stop => self.stopping = true,
         }
+        self.counters.newly_shunted = self.crashes.newly_shunted();
         if self.stopping {
             self.defer_what_cannot_begin();
         }
@@ -245,15 +238,9 @@ impl Broker {
         }
         self.end_what_waits_too_long(now);
         self.slow.drop_old(now);
-        self.pass_suspects(now);
+        self.crashes.drop_old(now);
         self.hand_out(now);
         std::mem::take(&mut self.actions)
-    }
-
-    /// Decides what can be decided of messages that have ended workers, and counts it.
-    fn pass_suspects(&mut self, now: Instant) {
-        self.suspects.pass(now);
-        self.counters.set_aside = self.suspects.times_set_aside();
     }
 
     #[must_use]
@@ -267,16 +254,16 @@ impl Broker {
         self.database_away.as_deref()
     }
 
-    /// What is known of messages that end workers.
+    /// What is known of messages that crash workers.
     #[must_use]
-    pub fn suspects(&self) -> &Suspects {
-        &self.suspects
+    pub fn crashes(&self) -> &CrashRecords {
+        &self.crashes
     }
 
     /// What is to be written down, now that something has happened.
     #[must_use]
     pub fn orders(&mut self) -> Vec<Order> {
-        self.suspects.orders()
+        self.crashes.orders()
     }
 
     /// How many messages and workers there are now.
@@ -285,28 +272,16 @@ impl Broker {
         let (ready, busy, silent) = self.workers.count(now);
         let held = self.jobs.values().filter(|job| job.stage == Stage::Held).count();
         let in_work = self.jobs.len() - held - self.queue.len();
-        let Figures { suspects, tried_alone, shunted, oldest } = self.suspects.figures();
-        Standing {
-            queued: self.queue.len(),
-            held,
-            in_work,
-            ready,
-            busy,
-            silent,
-            suspects,
-            tried_alone,
-            shunted,
-            oldest_shunted: oldest,
-        }
+        Standing { queued: self.queue.len(), held, in_work, ready, busy, silent, suspects: self.crashes.suspects() }
     }
 
     fn admit(&mut self, request: Box<Request>, body: Body, asker: Asker, now: Instant) -> JobId {
         let time = Duration::from_millis(request.time_left_ms).min(self.settings.longest_delivery);
-        let (users, suspect) =
-            (users(&request, &self.settings.recipient_delimiter), self.suspects.find(&request, &body));
+        let (users, known_crash) =
+            (users(&request, &self.settings.recipient_delimiter), self.crashes.find(&request, &body));
         let id = self.insert(What::Ours { request, body, users }, asker, time, Stage::Queued, now);
         if let Some(job) = self.jobs.get_mut(&id) {
-            job.suspect = suspect;
+            job.known_crash = known_crash;
         }
         id
     }
@@ -321,8 +296,8 @@ impl Broker {
             arrived: now,
             queued: now,
             time,
-            suspect: None,
-            has_its_own: false,
+            known_crash: None,
+            alone: false,
             held_back: None,
             left_out: BTreeSet::new(),
         };
@@ -348,23 +323,22 @@ impl Broker {
 
     /// Gives messages to workers, for as long as there are both.
     fn hand_out(&mut self, now: Instant) {
-        let mut ordinary = if self.make_way_for_a_suspect(now) { Wants::NotTheLastNew } else { Wants::Ours };
+        self.hand_out_alone(now);
         let mut at = 0;
         while let Some(&id) = self.queue.get(at) {
             if !self.workers.any_for(Wants::Plain, now) {
                 return;
             }
             let Some(job) = self.jobs.get(&id) else { return };
-            let wants = match (&job.what, self.permit(job, now)) {
+            let wants = match (&job.what, self.admission(job, now)) {
                 (What::Plain(_), _) => Wants::Plain,
-                (What::Ours { .. }, Permit::Any) => ordinary,
-                (What::Ours { .. }, Permit::OwnWorker) if self.a_suspect_may_begin() => Wants::New,
-                (What::Ours { .. }, Permit::OwnWorker | Permit::Wait) => {
+                (What::Ours { .. }, Admission::Ordinary) => Wants::Ours,
+                (What::Ours { .. }, Admission::Alone) => {
                     at += 1;
                     continue;
                 }
-                (What::Ours { .. }, Permit::SetAside(_)) => {
-                    self.refuse_what_is_set_aside(id, now);
+                (What::Ours { .. }, Admission::Refused(_)) => {
+                    self.refuse_shunted(id, now);
                     continue;
                 }
             };
@@ -375,16 +349,13 @@ impl Broker {
             }
             self.queue.remove(at);
             self.hand_to_a_worker(id, wants, now);
-            if wants == Wants::New {
-                // Those before it in the queue may have what is new by now.
-                (ordinary, at) = (Wants::Ours, 0);
-            }
         }
     }
 
     /// Hands a message out, which it is once and never again.
     fn hand_to_a_worker(&mut self, id: JobId, wants: Wants, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.alone = wants == Wants::New;
         let slow = job.users_at_work().into_iter().any(|user| self.slow.holds(user, now));
         let Some(body) = job.body_for_a_worker(slow, now) else {
             self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
@@ -392,9 +363,8 @@ impl Broker {
         };
         let taken = self.workers.take(id, &job.users_at_work(), self.settings.mailbox_sessions, wants, now);
         let Some(connection) = taken else { return };
-        if let (Wants::New, Some(key)) = (wants, job.suspect) {
-            job.has_its_own = true;
-            self.suspects.begins(key, now);
+        if let (true, Some(key)) = (job.alone, job.known_crash) {
+            self.crashes.begins_alone(key, now);
         }
         if !job.left_out.is_empty() {
             self.counters.left_out += job.left_out.len() as u64;
@@ -435,7 +405,7 @@ impl Broker {
         let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::Held => true,
             // No process is replaced any more: there will be no new worker.
-            Stage::Queued => !stay || job.suspect.is_some(),
+            Stage::Queued => !stay || job.known_crash.is_some(),
             Stage::At(..) => false,
         });
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -461,8 +431,8 @@ impl Broker {
         if matches!(job.asker, Asker::Client(_)) {
             self.count_replies(request.source, verdicts, self.now.saturating_duration_since(job.arrived));
         }
-        if let Some(key) = job.suspect {
-            self.suspects.answered(key, request, verdicts);
+        if let Some(key) = job.known_crash {
+            self.crashes.answered(key, request, verdicts, self.now);
         }
         match job.asker {
             Asker::Local(id) => self.actions.push(Action::Answer { id, verdicts: verdicts.to_vec() }),

@@ -37,8 +37,6 @@ pub(super) enum Wants {
     Plain,
     /// Ours.
     Ours,
-    /// Ours, while the last one that is new is kept for another one.
-    NotTheLastNew,
     /// One that has had no message yet.
     New,
 }
@@ -51,10 +49,10 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// A worker says READY. On a connection that is known it only shows that it lives: it may be at work. Whether it was not known.
-    pub(super) fn ready(&mut self, connection: ConnectionId, name: &[u8], pid: Option<i32>, now: Instant) -> bool {
+    /// A worker says READY. On a connection that is known it only shows that it lives: it may be at work.
+    pub(super) fn ready(&mut self, connection: ConnectionId, name: &[u8], pid: Option<i32>, now: Instant) {
         if self.heard(connection, now) {
-            return false;
+            return;
         }
         let name = String::from_utf8_lossy(name).into_owned();
         let worker = Worker {
@@ -69,7 +67,6 @@ impl Workers {
         };
         self.all.insert(connection, worker);
         self.ready.push_back(connection);
-        true
     }
 
     /// Whether the worker is known, whose silence ends.
@@ -120,28 +117,18 @@ impl Workers {
 
     /// Those without a message that could take such a one now, and their places.
     fn suited(&self, wants: Wants, now: Instant) -> impl Iterator<Item = (usize, &Worker)> {
-        let all = &self.all;
         let ready = self.ready.iter().enumerate();
-        let ready = ready.filter_map(move |(at, connection)| Some((at, all.get(connection)?)));
-        let new = ready.clone().filter(|(_, worker)| worker.may_take(Wants::New, now));
-        let keeps_new = wants == Wants::NotTheLastNew && new.count() < 2;
-        ready.filter(move |(_, worker)| worker.may_take(wants, now) && !(keeps_new && worker.is_new()))
+        let ready = ready.filter_map(|(at, connection)| Some((at, self.all.get(connection)?)));
+        ready.filter(move |(_, worker)| worker.may_take(wants, now))
     }
 
     /// Keeps the worker that has waited longest from another message, for a new one to take its place. Its process.
     pub(super) fn retire_one(&mut self, now: Instant) -> Option<(ConnectionId, i32)> {
         let (at, _) = self.suited(Wants::Ours, now).find(|(_, worker)| worker.pid.is_some())?;
-        let connection = *self.ready.get(at)?;
-        self.retire(connection).map(|pid| (connection, pid))
-    }
-
-    /// Keeps this worker from another message. Its process, which is to be told so.
-    pub(super) fn retire(&mut self, connection: ConnectionId) -> Option<i32> {
+        let connection = self.ready.remove(at)?;
         let worker = self.all.get_mut(&connection)?;
-        let pid = worker.pid?;
         worker.leaving = true;
-        self.ready.retain(|ready| *ready != connection);
-        Some(pid)
+        Some((connection, worker.pid?))
     }
 
     /// Whether there is a worker that takes another message, now or later.
@@ -149,9 +136,9 @@ impl Workers {
         self.all.values().any(|worker| !worker.leaving)
     }
 
-    /// Whether there are several that take another message of ours.
-    pub(super) fn several_stay(&self) -> bool {
-        self.all.values().filter(|worker| !worker.leaving && !worker.misunderstands).nth(1).is_some()
+    /// How many take another message of ours, now or later.
+    pub(super) fn staying(&self) -> usize {
+        self.all.values().filter(|worker| !worker.leaving && !worker.misunderstands).count()
     }
 
     /// It has answered, and waits again.
@@ -205,7 +192,7 @@ impl Worker {
     fn may_take(&self, wants: Wants, now: Instant) -> bool {
         let suits = match wants {
             Wants::Plain => true,
-            Wants::Ours | Wants::NotTheLastNew => !self.misunderstands,
+            Wants::Ours => !self.misunderstands,
             Wants::New => !self.misunderstands && self.is_new(),
         };
         suits && !self.leaving && !self.is_silent(now)

@@ -149,7 +149,7 @@ impl Figures {
         let answers = [("wrong", counters.wrong_answers), ("late", counters.late_answers)];
         let help = "Answers of workers that were none: to another request (wrong), or to nothing that they had (late).";
         sheet.counters("ignored_worker_answers", help, answers.map(|(why, n)| (vec![("why", why)], n)));
-        self.suspects(sheet);
+        self.crashes(sheet);
         for (name, help, value) in [
             ("handed_out_messages", "Messages handed to a worker.", counters.handed_out),
             (
@@ -168,23 +168,14 @@ impl Figures {
         }
     }
 
-    fn suspects(&self, sheet: &mut Sheet) {
+    fn crashes(&self, sheet: &mut Sheet) {
         let Report { standing, counters, .. } = &self.report;
-        let next_tries = [
-            ("own_worker", standing.tried_alone),
-            ("set_aside", standing.suspects.saturating_sub(standing.tried_alone)),
-        ];
-        let help = "Messages that have ended a worker and were not delivered since, by what their next try gets: a worker of its own, \
-                    or none (set_aside: a 451 at once, but for one try an hour).";
-        let next_tries = next_tries.map(|(next_try, n)| (vec![("next_try", next_try)], n as f64));
-        sheet.gauges("suspect_messages", help, next_tries);
-        let help = "When the oldest message that is set aside first ended a worker. Not there where there is none.";
-        let oldest = standing.oldest_shunted.map(|oldest| (vec![], seconds(oldest)));
-        sheet.gauges("shunted_oldest_message_timestamp_seconds", help, oldest);
-        let help = "Messages that were set aside, for they had ended two workers.";
-        sheet.counter("newly_shunted_messages", help, counters.set_aside);
-        let help = "Tries of messages that are set aside that were answered 451 at once, without a worker.";
-        sheet.counter("refused_shunted_messages", help, counters.refused_as_set_aside);
+        let help = "Messages that have crashed one worker: their next try has a worker of its own.";
+        sheet.gauge("suspect_messages", help, standing.suspects as f64);
+        let help = "Messages that were shunted, since they had crashed two workers.";
+        sheet.counter("newly_shunted_messages", help, counters.newly_shunted);
+        let help = "Tries of shunted messages that were answered 451 at once, without a worker.";
+        sheet.counter("refused_shunted_messages", help, counters.refused_shunted);
     }
 
     fn lmtp(&self, sheet: &mut Sheet) {
@@ -205,20 +196,16 @@ impl Figures {
     }
 
     fn files(&self, sheet: &mut Sheet) {
-        let Seen { queue, shunted, memory } = &self.files;
+        let Seen { queue, memory } = &self.files;
         let folders: Vec<(String, _)> = queue.iter().flatten().map(|(state, it)| (state.to_string(), it)).collect();
         let messages = folders.iter().map(|(state, it)| (vec![("state", state.as_str())], it.messages as f64));
-        sheet.gauges("queue_messages", "Messages in the file queue, by folder.", messages);
+        sheet.gauges("queue_messages", "Messages in the file queue, by folder; and those that are shunted.", messages);
         let oldest =
             folders.iter().filter_map(|(state, it)| Some((vec![("state", state.as_str())], seconds(it.oldest?))));
-        let help =
-            "When the oldest message of each folder of the file queue was accepted. Not there where there is none.";
+        let help = "When the oldest message of each folder of the file queue was accepted, or first crashed a worker. Not there where there is none.";
         sheet.gauges("queue_oldest_message_timestamp_seconds", help, oldest);
         let help = "Whether the file queue could be read.";
         sheet.gauge("queue_readable", help, f64::from(u8::from(queue.is_some())));
-        if let Some(shunted) = shunted {
-            sheet.gauge("shunted_messages", "Messages set aside, for they ended workers.", *shunted as f64);
-        }
         let numbers: Vec<(Role, String, u64)> =
             memory.iter().map(|(role, n, it)| (*role, n.to_string(), *it)).collect();
         let memory = numbers

@@ -3,7 +3,7 @@
 use crate::base::deadline::Deadline;
 use crate::config::BESIDE_A_MESSAGE;
 use crate::database::DatabaseFailure;
-use crate::delivery::{self, Deferral, Delivered, NoCaller, Refusal, StatusDetail, Verdict};
+use crate::delivery::{Deferral, Delivered, NoCaller, Refusal, StatusDetail, Verdict};
 use crate::handover::{Found, Recipient, Request};
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::site::{self, Envelope, Outcome, Sessions, Site, Terms};
@@ -29,7 +29,6 @@ pub(super) fn to_all(
     // Where nobody vouches for the author.
     let without_sent = request.no_sent.then(|| site.clone().without_sent_copies());
     let site = without_sent.as_ref().unwrap_or(site);
-    delivery::begins("reading the message");
     let keep_source_up_to = site.policy().keep_source_up_to;
     let message = match message(request, bytes, messages, keep_source_up_to) {
         Ok(message) => message,

@@ -11,7 +11,7 @@ use super::watchdog::Watchdog;
 use crate::base::stop::Stop;
 use crate::config::{Config, RECYCLE_ABOVE};
 use crate::delivery::{StatusDetail, Verdict};
-use crate::handover::{Found, Header, Logins, Reply, Request, Source, Told};
+use crate::handover::{Found, Header, Logins, Reply, Request, Told};
 use crate::site::{self, Sessions, Site};
 use link::{Answer, Job, Link, Wake};
 use recycling::Recycling;
@@ -20,7 +20,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,15 +34,6 @@ use tracing::{info, warn};
 const PAST_THE_DEADLINE: Duration = Duration::from_secs(3);
 /// How long sessions may take to be made ready for another delivery: a server that stands still is not noticed otherwise.
 const BETWEEN_DELIVERIES: Duration = Duration::from_secs(10);
-
-/// Whether the message in hand has ended a worker before: if it ends this one, too, it is to be known how far it came.
-static HAS_A_SUSPECT: AtomicBool = AtomicBool::new(false);
-
-/// Whether the message in hand has ended a worker before.
-#[must_use]
-pub fn has_a_suspect() -> bool {
-    HAS_A_SUSPECT.load(Ordering::Relaxed)
-}
 
 /// What a worker goes by.
 #[derive(Clone, Debug)]
@@ -107,8 +98,9 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
         // Otherwise its broker has gone, and its way in has been told so: nobody would hear of it.
         let body = if connection == current.load(Ordering::Acquire) {
             delivered += 1;
-            worker.answer(body, received, || {
-                if recycling.is_due(delivered) {
+            worker.answer(body, received, |had_it_alone| {
+                // What a message that crashes workers has left in this one is no other message's.
+                if had_it_alone || recycling.is_due(delivered) {
                     stop.tell();
                 }
                 leaving = stop.is_told();
@@ -144,7 +136,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     /// The answer to what a broker has handed us. What is no message of ours goes back as it came, as the guide's worker has it.
-    fn answer(&mut self, mut body: Vec<u8>, received: Instant, leaves: impl FnOnce() -> bool) -> Vec<u8> {
+    fn answer(&mut self, mut body: Vec<u8>, received: Instant, leaves: impl FnOnce(bool) -> bool) -> Vec<u8> {
         let (request, header) = match Header::read(&body) {
             Ok((Header::Deliver(request), message)) => (request, body.len() - message.len()),
             Ok(_) => {
@@ -160,7 +152,8 @@ impl Worker<'_> {
         body.drain(..header);
         let (verdicts, database) = self.deliver(&request, body, received);
         let results = verdicts.iter().map(Told::from).collect();
-        let reply = Reply { id: request.id, results, leaving: leaves(), logins: self.logins(), database };
+        let reply =
+            Reply { id: request.id, results, leaving: leaves(request.suspect), logins: self.logins(), database };
         Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {
             // The broker takes it for no answer, and defers the message.
             warn!(%problem, "the answer to a message cannot be written");
@@ -175,14 +168,9 @@ impl Worker<'_> {
     }
 
     fn deliver(&mut self, request: &Request, message: Vec<u8>, received: Instant) -> (Vec<Verdict>, Found) {
-        HAS_A_SUSPECT.store(request.suspect, Ordering::Relaxed);
         let time = Duration::from_millis(request.time_left_ms).min(self.site.deadline());
         let left = time.saturating_sub(received.elapsed());
-        let at_most = left.saturating_add(PAST_THE_DEADLINE);
-        let _watched = match is_short_try(request.source, time, self.site.deadline()) {
-            true => self.watchdog.watch_blameless("a delivery", at_most),
-            false => self.watchdog.watch("a delivery", at_most),
-        };
+        let _watched = self.watchdog.watch("a delivery", left.saturating_add(PAST_THE_DEADLINE));
         let (site, messages, sessions) = (self.site, &self.settings.messages, &mut self.sessions);
         let ended =
             catch_unwind(AssertUnwindSafe(|| deliver::to_all(site, sessions, messages, request, message, left)));
@@ -203,12 +191,6 @@ impl Worker<'_> {
             self.sessions = Sessions::default();
         }
     }
-}
-
-/// The first tries of what a runner hands over have little time, and one that hangs for that long, on a name server or a disk, need not be
-/// the message's fault. (For a worker it has waited for half of its time at most: what has less than that was given less.)
-fn is_short_try(source: Source, time: Duration, deadline: Duration) -> bool {
-    source == Source::Queue && time < deadline / 2
 }
 
 fn opened_since(before: site::Logins, now: site::Logins) -> Logins {

@@ -33,7 +33,10 @@ fn a_message_is_answered_and_the_next_one_is_delivered_by_the_same_session() {
         let mut opened = Vec::new();
         for leaves in [false, true] {
             let frame = Header::Deliver(request(false)).frame(BYTES).unwrap();
-            let answer = worker.answer(frame, Instant::now(), || leaves);
+            let answer = worker.answer(frame, Instant::now(), |had_it_alone| {
+                assert!(!had_it_alone);
+                leaves
+            });
             let Ok((Header::Reply(reply), rest)) = Header::read(&answer) else { panic!("{answer:?}") };
             assert!(rest.is_empty() && reply.id == Uuid::from_u128(7) && reply.leaving == leaves);
             let told =
@@ -43,11 +46,11 @@ fn a_message_is_answered_and_the_next_one_is_delivered_by_the_same_session() {
             worker.between_deliveries();
         }
         assert_eq!(opened, [1, 0]);
-        // Here, since all threads of a process have one word for it.
-        for suspect in [true, false] {
-            worker.deliver(&request(suspect), BYTES.to_vec(), Instant::now());
-            assert_eq!(has_a_suspect(), suspect, "whether the message in hand has ended a worker");
-        }
+        let frame = Header::Deliver(request(true)).frame(BYTES).unwrap();
+        worker.answer(frame, Instant::now(), |had_it_alone| {
+            assert!(had_it_alone, "it ends, since the message has crashed another worker");
+            had_it_alone
+        });
     });
 }
 
@@ -57,7 +60,7 @@ fn what_is_no_message_of_ours_goes_back_as_it_came() {
     with_worker(folder.path(), |worker| {
         let others = [b"hello".to_vec(), Header::Go { id: Uuid::nil() }.frame(b"").unwrap()];
         for body in others {
-            assert_eq!(worker.answer(body.clone(), Instant::now(), || panic!("it is asked")), body);
+            assert_eq!(worker.answer(body.clone(), Instant::now(), |_| panic!("it is asked")), body);
         }
     });
 }
@@ -66,13 +69,4 @@ fn what_is_no_message_of_ours_goes_back_as_it_came() {
 fn sessions_are_told_once() {
     let logins = |database, imap| site::Logins { database, imap };
     assert_eq!(opened_since(logins(2, 3), logins(7, 4)), Logins { database: 5, imap: 1 });
-}
-
-#[test]
-fn only_a_try_of_the_queue_with_less_than_half_of_the_time_says_nothing_of_its_message() {
-    let deadline = Duration::from_secs(240);
-    let short = |source, seconds| is_short_try(source, Duration::from_secs(seconds), deadline);
-    assert!(short(Source::Queue, 119));
-    assert!(!short(Source::Queue, 120) && !short(Source::Queue, 240));
-    assert!(!short(Source::Mta, 1) && !short(Source::Shunt, 1));
 }

@@ -20,7 +20,7 @@ use {
 
 /// So many others, at least.
 const OTHERS: usize = 1000;
-/// From the death of a worker until it counts against its message some ten seconds pass: so many times as long the others flow.
+/// For so long the others flow.
 const SECONDS: f64 = 60.0;
 
 /// The bugs that a message may order (src/base/test_faults.rs).
@@ -37,9 +37,9 @@ pub fn measure_alone(report: &mut Report, site: &Site, runs: usize) {
     measure(report, &Ground::set_up(site), runs);
 }
 
-/// The others at half the greatest rate, alone; and then while a message ends two workers, and is set aside.
+/// The others at half the greatest rate, alone; and then while a message crashes two workers, and is shunted.
 pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
-    report.progress("a message that ends workers");
+    report.progress("a message that crashes workers");
     ground.dovecot(true);
     // An endless loop ends at the deadline, by the worker's watchdog.
     let otherwise = Otherwise {
@@ -60,17 +60,17 @@ pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
     let alone = flow();
     let mut rows = vec![quantiles(&format!("without ({rate:.0} per second)"), &alone)];
     let mut beside = |what: &str, end: &(dyn Fn() + Sync)| {
-        let is_set_aside = AtomicBool::new(false);
+        let is_shunted = AtomicBool::new(false);
         let (beside, in_time) = std::thread::scope(|scope| {
             scope.spawn(|| {
                 end();
-                is_set_aside.store(true, Ordering::SeqCst);
+                is_shunted.store(true, Ordering::SeqCst);
             });
             let beside = flow();
-            (beside, is_set_aside.load(Ordering::SeqCst))
+            (beside, is_shunted.load(Ordering::SeqCst))
         });
         let while_it =
-            format!("while {what} ended two workers{}", if in_time { "" } else { " (the second one later)" });
+            format!("while {what} crashed two workers{}", if in_time { "" } else { " (the second one later)" });
         rows.push(quantiles(&while_it, &beside));
         rows.push(ratios("÷; of p99 it may be 2", &beside, &alone));
     };
@@ -79,20 +79,20 @@ pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
     #[cfg(feature = "test-faults")]
     for (fault, called) in FAULTS {
         report.progress(called);
-        beside(called, &|| order_until_set_aside(&service, fault, &its_own));
+        beside(called, &|| order_until_shunted(&service, fault, &its_own));
     }
     report.table([&format!("{count} others, a message takes, ms"), "p50", "p90", "p99"], &rows);
 }
 
-/// Gives a message that orders this fault until it is set aside. Deaths of several workers within ten seconds count for none.
+/// Gives a message that orders this fault until it is shunted.
 #[cfg(feature = "test-faults")]
-fn order_until_set_aside(service: &Service, fault: &str, to: &str) {
+fn order_until_shunted(service: &Service, fault: &str, to: &str) {
     let text = [format!("X-Test-Fault: {fault}\r\n").as_bytes(), &with_crlf(&message(STRANGER, SIZE))].concat();
     let mut session = Session::connect(&service.socket);
     loop {
         let reply = session.deliver(&[to], &text).remove(0);
         assert!(reply.starts_with("451 "), "{reply}");
-        if reply.starts_with("451 4.3.0 set aside") {
+        if reply.starts_with("451 4.3.0 shunted") {
             return;
         }
     }
@@ -114,16 +114,16 @@ fn end_two_workers(site: &Site, service: &Service, to: &str) {
     loop {
         session.give(&[to], &text);
         let mut worker = None;
-        until("a worker waits for its lock, or it is set aside", || {
+        until("a worker waits for its lock, or it is shunted", || {
             worker = waits_for_a_lock(&mut holder, service);
-            worker.is_some() || service.status()["front"]["set_aside"] == 1
+            worker.is_some() || service.status()["front"]["file_queue_shunted"] == 1
         });
         if let Some(worker) = worker {
             kill_process(worker, Signal::ABORT).expect("it is ours");
         }
         let reply = session.replies(1).remove(0);
         assert!(reply.starts_with("451 "), "{reply}");
-        if reply.starts_with("451 4.3.0 set aside") {
+        if reply.starts_with("451 4.3.0 shunted") {
             return;
         }
     }

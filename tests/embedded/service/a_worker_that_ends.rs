@@ -108,19 +108,14 @@ fn a_worker_finds_a_front_that_was_killed_and_started_again() {
 mod by_a_bug {
     use super::super::what_ends_workers::TIME_TO_HANG;
     use super::*;
-    use maildrop_command::handover::Source;
+    use maildrop_command::handover::Request;
 
     /// A worker with a bug has a message; another worker and another message go on.
     fn struck(fault: &str, milliseconds: u64, verdict: &str) -> std::process::ExitStatus {
-        struck_by(Source::Mta, fault, milliseconds, verdict)
-    }
-
-    fn struck_by(source: Source, fault: &str, milliseconds: u64, verdict: &str) -> std::process::ExitStatus {
         let service = Service::start();
         let worker = service.worker_with(&[("MAILDROP_TEST_FAULT", fault)]);
         let message = message(1);
-        let mut request = request(&["doug@x", "scuba@x"], &message);
-        (request.time_left_ms, request.source) = (milliseconds, source);
+        let request = Request { time_left_ms: milliseconds, ..request(&["doug@x", "scuba@x"], &message) };
         let mut client = service.client();
         assert_eq!(client.deliver(&request, &message), [verdict; 2], "{fault}\n{}", service.log());
         let _other = service.worker();
@@ -146,14 +141,6 @@ mod by_a_bug {
     fn a_delivery_that_hangs_is_ended_by_the_workers_own_watchdog() {
         let status = struck("hang@before", TIME_TO_HANG, "4.3.0 the process that delivered it has ended");
         assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
-    }
-
-    /// SIGKILL counts against no message: with the whole deadline it might have been delivered.
-    #[test]
-    fn a_try_of_the_file_queue_that_hangs_and_had_little_time_does_not_count_against_its_message() {
-        let died = "4.3.0 the process that delivered it has ended";
-        let status = struck_by(Source::Queue, "hang@before", TIME_TO_HANG, died);
-        assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
     }
 
     #[test]

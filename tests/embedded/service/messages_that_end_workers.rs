@@ -1,4 +1,4 @@
-//! A message that ends whoever delivers it, as a bug in what reads it would have it, and not a signal from outside: it is set aside
+//! A message that crashes each worker that delivers it, by a bug in what reads it and not by a signal from outside: it is shunted
 //! after two workers, and others flow: twenty at least, or `MAILDROP_TEST_OTHERS=1000`. The service is whole, with a master.
 
 use super::stage::Stage;
@@ -6,20 +6,20 @@ use super::support::{message, request, until};
 use super::whole::Whole;
 use maildrop_command::delivery::Verdict;
 use maildrop_command::handover::{Header, Request};
-use maildrop_command::queue::{Digest, ShuntedStore};
+use maildrop_command::queue::{Digest, Queue};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
-fn a_message_that_ends_whoever_delivers_it_is_set_aside_after_two_workers_while_others_flow() {
-    // Each at a service of its own: a death beside another one is held against no message.
+fn a_message_that_crashes_each_worker_is_shunted_after_two_of_them_while_others_flow() {
+    // Each at a service of its own.
     std::thread::scope(|scope| {
         for fault in ["abort", "overflow", "4GB", "loop"] {
-            scope.spawn(move || set_aside_while_others_flow(fault));
+            scope.spawn(move || shunted_while_others_flow(fault));
         }
     });
 }
 
-fn set_aside_while_others_flow(fault: &str) {
+fn shunted_while_others_flow(fault: &str) {
     let mut service = Whole(Stage::new(""));
     service.configure("");
     service.let_messages_order_faults();
@@ -46,7 +46,7 @@ fn set_aside_while_others_flow(fault: &str) {
         loop {
             let verdict = try_once(fault, &service, &poison);
             match verdict.as_str() {
-                told if told.starts_with("4.3.0 set aside: it has ended 2 workers") => break,
+                told if told.starts_with("4.3.0 shunted: it has crashed 2 workers") => break,
                 // No worker of its own was there in time.
                 told if told.starts_with("4.4.5 ") => continue,
                 // The machine stood still for so long that the broker came before the worker's own watchdog: that counts against nobody.
@@ -58,24 +58,21 @@ fn set_aside_while_others_flow(fault: &str) {
             }
             deaths += 1;
             assert!(deaths <= 2, "{fault}: it gets a third worker");
-            let suspect = || ShuntedStore::existing(&service.0.path("state")).unwrap().suspect(&Digest::of(&poison));
-            until("it is known", || suspect().unwrap().is_some_and(|suspect| suspect.counted == deaths));
+            until("it is known", || crashes(&service, &poison) == Some(deaths));
         }
         drop(ended);
         (flow.join().unwrap(), ended_by_the_broker)
     });
     // It has cost two workers, and no more.
-    let store = ShuntedStore::existing(&service.0.path("state")).unwrap();
-    until("there is a copy", || store.header(&Digest::of(&poison)).is_ok_and(|copy| copy.is_some()));
-    assert_eq!(store.header(&Digest::of(&poison)).unwrap().unwrap().deaths.len(), 2, "{fault}");
+    assert_eq!(crashes(&service, &poison), Some(2), "{fault}");
     until("the figures tell", || {
-        service.figures().sum("maildropd_shunted_oldest_message_timestamp_seconds", &[]) > 0.0
+        service.figures().sum("maildropd_queue_oldest_message_timestamp_seconds", &["state=\"shunted\""]) > 0.0
     });
     let figures = service.figures();
     for (name, label, number) in [
         ("maildropd_lost_workers_total", "", 2.0 + f64::from(ended_by_the_broker)),
-        ("maildropd_suspect_messages", "next_try=\"set_aside\"", 1.0),
-        ("maildropd_suspect_messages", "next_try=\"own_worker\"", 0.0),
+        ("maildropd_queue_messages", "state=\"shunted\"", 1.0),
+        ("maildropd_suspect_messages", "", 0.0),
         ("maildropd_newly_shunted_messages_total", "", 1.0),
         ("maildropd_refused_shunted_messages_total", "", 1.0),
     ] {
@@ -91,6 +88,12 @@ fn set_aside_while_others_flow(fault: &str) {
         let id = format!("Message-ID: <{number}@x>");
         assert_eq!(there.iter().filter(|text| text.contains(&id)).count(), 1, "{fault}: {id}");
     }
+}
+
+/// How many crashes of the message are written down.
+fn crashes(service: &Whole, message: &[u8]) -> Option<u32> {
+    let queue = Queue::existing(&service.0.path("state/queue")).unwrap();
+    queue.crashed_message(Digest::of(message)).unwrap().map(|(found, _)| found.crashes)
 }
 
 /// Hands it over, and says what came of it.

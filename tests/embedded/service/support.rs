@@ -4,14 +4,13 @@ use crate::support::{child, open, soon, subject};
 use maildrop_command::base::log;
 use maildrop_command::config::Config;
 use maildrop_command::database::{SqliteDatabase, Tables};
-use maildrop_command::delivery::{Verdict, tell_stages};
+use maildrop_command::delivery::Verdict;
 use maildrop_command::handover::control::{End, Role, line};
 use maildrop_command::handover::{Header, Recipient, Reply, Request, Source};
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::message::Message;
 use maildrop_command::serve::master::child_start;
 use maildrop_command::serve::master::notice::Notice;
-use maildrop_command::serve::suspects::STAGE;
 use maildrop_command::serve::timer::{self, TimerSettings};
 use maildrop_command::serve::worker::{self, WorkerSettings};
 use maildrop_command::site::Site;
@@ -129,11 +128,6 @@ fn a_process() {
     if role == Role::Timer {
         timer::run(&site, TimerSettings::of(&config)).unwrap();
     } else {
-        tell_stages(|stage| {
-            if worker::has_a_suspect() {
-                eprintln!("maildropd: {STAGE}{stage}");
-            }
-        });
         worker::run(&site, WorkerSettings::of(&config), Box::new(|| Ok(()))).unwrap();
     }
     std::process::exit(0);

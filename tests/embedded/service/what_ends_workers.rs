@@ -1,6 +1,6 @@
-//! A message that ends one worker after the other is set aside, and whoever is on call has it delivered or dropped.
+//! A message that crashes one worker after the other is shunted; a new build, or a person, has it delivered, or a person drops it.
 //!
-//! The front is told how a worker has ended by its master, which here is the test: the ends are real.
+//! The master reports to the front how a worker has ended. Here the test does; the ends are real.
 
 use super::support::{Process, Service, message, request, until};
 use crate::not_run::did_not_run;
@@ -9,9 +9,10 @@ use crate::support::{child, subject};
 use maildrop_command::database::Tables;
 use maildrop_command::handover::Request;
 use maildrop_command::lock::LockName;
-use maildrop_command::queue::{Digest, NewMail, Queue, Recipient, ShuntedStore, State, Suspect};
+use maildrop_command::queue::{CrashedMessage, Digest, MessageHolder, NewMail, Queue, Recipient, State};
 use rustix::process::Signal;
 use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
@@ -21,16 +22,14 @@ impl Service {
         self.path().join("state")
     }
 
-    fn store(&self) -> ShuntedStore {
-        ShuntedStore::existing(&self.state()).unwrap()
+    /// What is written down of a message that crashed workers.
+    fn crashed(&self, message: &[u8]) -> Option<CrashedMessage> {
+        let queue = Queue::existing(&self.state().join("queue")).unwrap();
+        queue.crashed_message(Digest::of(message)).unwrap().map(|(found, _)| found)
     }
 
-    fn suspect(&self, message: &[u8]) -> Option<Suspect> {
-        self.store().suspect(&Digest::of(message)).unwrap()
-    }
-
-    fn is_set_aside(&self, message: &[u8]) -> bool {
-        self.store().header(&Digest::of(message)).is_ok_and(|shunted| shunted.is_some())
+    fn is_shunted(&self, message: &[u8]) -> bool {
+        self.crashed(message).is_some_and(|found| found.is_shunted())
     }
 
     /// How many attempts have begun. (One that died is ended by the next one.)
@@ -52,9 +51,9 @@ impl Service {
         drop(lock);
     }
 
-    /// Waits until so many deaths count against the message, and that is written down.
-    fn until_counted(&self, message: &[u8], deaths: u32) {
-        until("the death counts", || self.suspect(message).is_some_and(|suspect| suspect.counted == deaths));
+    /// Waits until so many crashes of the message are written down.
+    fn until_counted(&self, message: &[u8], crashes: u32) {
+        until("the crash counts", || self.crashed(message).is_some_and(|found| found.crashes == crashes));
     }
 
     /// A worker that was told to end makes way for a new one.
@@ -93,17 +92,34 @@ impl Service {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// The message is set aside, by two workers, the first of which had served others.
-    fn set_aside(&self, message: &[u8], to: &[&str]) {
+    /// The message crashes two workers.
+    fn shunt_message(&self, message: &[u8], to: &[&str]) {
         self.strike(self.worker(), message, to, Signal::ABORT);
         self.until_counted(message, 1);
         self.strike(self.worker(), message, to, Signal::ILL);
-        until("it is set aside", || self.is_set_aside(message));
+        until("it is shunted", || self.is_shunted(message));
+    }
+
+    /// Another front takes the place of this one, by the same build or as another one would.
+    fn next_front(&mut self, is_new_build: bool) {
+        self.front = None;
+        if is_new_build {
+            // A build is known by when its file came there. (The second of the crash is over by then.)
+            let program = Path::new(env!("CARGO_BIN_EXE_maildropd"));
+            let crashed = std::fs::read_dir(self.state().join("queue/shunted")).unwrap();
+            let crashed = crashed.map(|file| file.unwrap().metadata().unwrap().ctime()).max().unwrap();
+            until("the program is newer", || {
+                let metadata = program.metadata().unwrap();
+                std::fs::set_permissions(program, metadata.permissions()).unwrap();
+                program.metadata().unwrap().ctime() > crashed
+            });
+        }
+        self.start_front();
     }
 }
 
 #[test]
-fn after_two_workers_it_is_set_aside_and_delivered_once_somebody_has_it_tried() {
+fn after_two_crashes_it_is_shunted_and_delivered_once_a_person_has_it_tried() {
     let mut service = Service::start();
     let poison = message(1);
     let worker = service.worker();
@@ -115,8 +131,7 @@ fn after_two_workers_it_is_set_aside_and_delivered_once_somebody_has_it_tried() 
     // Another front remembers. The worker that there is has served: it makes way for a new one.
     let connected = service.connected();
     let used = service.worker();
-    service.front = None;
-    service.start_front();
+    service.next_front(false);
     until("the worker is connected again", || service.connected() > connected + 1);
     let third = message(3);
     assert!(service.client().deliver(&request(&["scuba@x"], &third), &third)[0].starts_with("2.0.0 "));
@@ -130,14 +145,14 @@ fn after_two_workers_it_is_set_aside_and_delivered_once_somebody_has_it_tried() 
     assert!(client.verdicts(&again)[0].starts_with("4.3.0 "));
     service.bury(own, false);
     drop(lock);
-    until("it is set aside", || service.is_set_aside(&poison));
-    assert!(service.log().contains("a message is set aside: it ends workers"), "{}", service.log());
+    until("it is shunted", || service.is_shunted(&poison));
+    assert!(service.log().contains("a message is shunted: it crashes workers"), "{}", service.log());
 
     // It gets no worker, though one waits, and others do.
     let idle = service.worker();
     let verdicts = service.client().deliver_at_once(&request(&["doug@x", "scuba@x"], &poison), &poison);
     assert!(
-        verdicts.iter().all(|verdict| verdict.starts_with("4.3.0 set aside: it has ended 2 workers")),
+        verdicts.iter().all(|verdict| verdict.starts_with("4.3.0 shunted: it has crashed 2 workers")),
         "{verdicts:?}"
     );
     let fourth = message(4);
@@ -145,22 +160,17 @@ fn after_two_workers_it_is_set_aside_and_delivered_once_somebody_has_it_tried() 
 
     let listed: Value = serde_json::from_str(&service.says(&["list", "--json"])).unwrap();
     let one = &listed[0];
-    let id = Digest::of(&poison).id();
-    assert_eq!((&one["id"], &one["workers"], &one["behind"]), (&id.as_str().into(), &2.into(), &"mta".into()), "{one}");
+    let id = Digest::of(&poison).to_string();
+    assert_eq!((&one["id"], &one["crashes"], &one["holder"]), (&id.as_str().into(), &2.into(), &"mta".into()), "{one}");
     let table = service.says(&["list"]);
-    // Its journal is there a moment before it says that it waits for the lock.
-    let is_at_the_lock =
-        ["journal", "lock"].iter().any(|stage| table.contains(&format!("ended by SIGILL, at: {stage}")));
-    assert!(is_at_the_lock && table.contains("doug@x scuba@x"), "{table}");
+    assert!(table.contains("ended by SIGABRT") && table.contains("doug@x scuba@x"), "{table}");
     let told = service.says(&["show", &id]);
-    for part in
-        ["queue id    4bXyz", "recipient   scuba@x", "ended by SIGABRT", "a suspect's delivery comes to: journal"]
-    {
+    for part in ["queue id    4bXyz", "recipient   scuba@x", "crashes     2", "ended by SIGABRT"] {
         assert!(told.contains(part), "{part}: {told}");
     }
     assert_eq!(service.says(&["show", "--message", &id]).into_bytes(), poison);
 
-    // Somebody has mended what it died of, and has it tried: by a new worker.
+    // What it crashed at is repaired, and a person has it tried: by a new worker.
     let mut retry = program(&["shunt", "retry", "--all", "--config"]);
     let retry = retry.arg(service.path().join("config.toml")).stdout(Stdio::piped()).spawn().unwrap();
     let own = service.replaced(idle);
@@ -168,8 +178,8 @@ fn after_two_workers_it_is_set_aside_and_delivered_once_somebody_has_it_tried() 
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && told.contains(&format!("{id} doug@x: 2.0.0 INBOX ")), "{told}");
     let next = service.replaced(own);
-    until("there is no copy any more", || !service.is_set_aside(&poison) && service.suspect(&poison).is_none());
-    assert_eq!(service.says(&["list"]), "nothing is set aside\n");
+    until("there is no copy any more", || service.crashed(&poison).is_none());
+    assert_eq!(service.says(&["list"]), "nothing is shunted\n");
     // Postfix's next try.
     let verdicts = service.client().deliver(&request(&["doug@x", "scuba@x"], &poison), &poison);
     assert_eq!(verdicts, ["2.0.0 INBOX already there"; 2]);
@@ -179,7 +189,30 @@ fn after_two_workers_it_is_set_aside_and_delivered_once_somebody_has_it_tried() 
 }
 
 #[test]
-fn what_kills_a_worker_from_outside_is_held_against_no_message() {
+fn a_repaired_build_delivers_what_is_shunted_though_nobody_brings_it_and_the_same_build_does_not_try_it() {
+    let mut service = Service::start();
+    let poison = message(1);
+    service.shunt_message(&poison, &["doug@x"]);
+    service.next_front(false);
+    let other = message(2);
+    let worker = service.worker();
+    assert!(service.client().deliver(&request(&["scuba@x"], &other), &other)[0].starts_with("2.0.0 "));
+    assert!(service.is_shunted(&poison) && service.inbox("doug@x").is_empty());
+
+    let connected = service.connected();
+    service.next_front(true);
+    until("the worker is connected again", || service.connected() > connected);
+    until("it is delivered", || service.inbox("doug@x").len() == 1);
+    until("there is no copy any more", || service.crashed(&poison).is_none());
+    assert_eq!(service.bury(worker, false).code(), Some(0), "it ends after such a message");
+    // Postfix's next try.
+    let _worker = service.worker();
+    let verdicts = service.client().deliver(&request(&["doug@x"], &poison), &poison);
+    assert_eq!(verdicts, ["2.0.0 INBOX already there"]);
+}
+
+#[test]
+fn what_kills_a_worker_from_outside_is_no_crash_of_a_message() {
     let service = Service::start();
     for (number, signal, by_us) in [(1, Signal::KILL, false), (2, Signal::ABORT, true)] {
         let message = message(number);
@@ -193,21 +226,20 @@ fn what_kills_a_worker_from_outside_is_held_against_no_message() {
         service.bury(worker, by_us);
         drop(lock);
     }
-    // What stands beside another death is not decided before that.
+    // One that is written down comes after what would have been.
     let poison = message(3);
     service.strike(service.worker(), &poison, &["doug@x"], Signal::ABORT);
-    until("it is remembered", || service.suspect(&poison).is_some());
+    service.until_counted(&poison, 1);
     for number in [1, 2] {
-        assert!(service.suspect(&message(number)).is_none(), "{number}");
+        assert!(service.crashed(&message(number)).is_none(), "{number}");
     }
 }
 
 #[test]
-fn what_comes_from_the_file_queue_stays_there_and_is_dropped_only_to_be_lost() {
+fn what_comes_from_the_file_queue_stays_there_until_it_is_dropped_there() {
     let service = Service::start();
     let queue = Queue::open(&service.state().join("queue")).unwrap();
     let poison = message(1);
-    service.set_aside(&poison, &["doug@x"]);
     let mail = NewMail {
         sender: "lisa@gmail.com".into(),
         recipients: vec![Recipient { address: "scuba@x".into(), original: None }],
@@ -215,74 +247,89 @@ fn what_comes_from_the_file_queue_stays_there_and_is_dropped_only_to_be_lost() {
         ..NewMail::default()
     };
     let name = queue.enqueue(&LockName::new("maildrop", b"x"), mail, &poison, SystemTime::now()).unwrap();
+    let lock = service.hold_lock_of(&poison);
+    let before = service.begun_attempts();
+    let worker = service.worker();
     let runner = service.runner();
-    until("it is tried and deferred", || queue.list().unwrap()[0].tries == 1);
-    let entry = queue.list().unwrap().remove(0);
-    assert_eq!((entry.state, entry.id), (State::New, name.id()));
-    let of_the_queue = |service: &Service| {
-        let shunted = service.store().header(&Digest::of(&poison)).unwrap().unwrap();
-        !shunted.has_mta_behind() && shunted.envelopes.len() == 2
-    };
-    until("the copy is for both", || of_the_queue(&service));
+    until("the delivery waits for the lock", || service.begun_attempts() > before);
+    worker.signal(Signal::ABORT);
+    service.bury(worker, false);
+    drop(lock);
+    service.until_counted(&poison, 1);
+    until("it is deferred", || queue.list().unwrap()[0].tries == 1);
+    runner.signal(Signal::TERM);
+    runner.end();
+    service.strike(service.worker(), &poison, &["scuba@x"], Signal::ABORT);
+    until("it is shunted", || service.is_shunted(&poison));
+    // The queue tries it, as Postfix does.
+    queue.hold(&name.id()).unwrap();
+    queue.release(&name.id(), None, true, SystemTime::now()).unwrap();
+    let runner = service.runner();
+    let _idle = service.worker();
+    until("it is answered at once", || queue.list().unwrap()[0].tries == 2);
     runner.signal(Signal::TERM);
     runner.end();
 
-    let id = Digest::of(&poison).id();
-    let said = service.refuses(&["drop", &id], 65);
-    assert!(said.contains("it would be lost") && said.contains("--lose"), "{said}");
-    assert!(service.is_set_aside(&poison) && queue.list().unwrap().len() == 1);
-    let said = service.says(&["drop", "--lose", &id]);
-    assert!(said.contains(&format!("{} is removed from the file queue", name.id())), "{said}");
-    assert!(said.contains("postsuper -d 4bXyz"), "{said}");
-    assert!(!service.is_set_aside(&poison) && queue.list().unwrap().is_empty());
+    let found = service.crashed(&poison).unwrap();
+    let origin = found.envelope.origin.clone().unwrap();
+    assert_eq!((origin.holder, origin.queue_id), (MessageHolder::Queue, Some(name.id())));
+    let id = Digest::of(&poison).to_string();
+    let said = service.says(&["drop", &id]);
+    assert!(said.contains(&format!("until: maildrop_command queue drop --yes {}", name.id())), "{said}");
+    assert!(service.crashed(&poison).is_none());
+    let entry = queue.list().unwrap().remove(0);
+    assert_eq!((entry.state, entry.id), (State::New, name.id()));
     assert!(service.refuses(&["drop", &id], 66).contains("shunt list"));
-    // Postfix still has it: its next try is kept once more, and ends no worker.
-    let again = request(&["doug@x"], &poison);
-    assert!(service.client().deliver_at_once(&again, &poison)[0].starts_with("4.3.0 set aside"));
-    until("there is a copy again", || service.is_set_aside(&poison));
-    assert!(service.says(&["drop", &id]).contains("is removed"));
 }
 
 #[test]
-fn without_a_service_what_is_set_aside_can_be_seen_and_not_tried() {
-    let service = Service::start();
-    assert_eq!(service.says(&["list"]), "nothing is set aside\n");
+fn without_a_service_what_is_shunted_can_be_seen_and_not_tried() {
+    let mut service = Service::start();
+    assert_eq!(service.says(&["list"]), "nothing is shunted\n");
     assert_eq!(service.says(&["list", "--json"]), "[]\n");
-    assert_eq!(service.says(&["retry", "--all"]), "nothing is set aside\n");
+    assert_eq!(service.says(&["retry", "--all"]), "nothing is shunted\n");
     for arguments in [&["show", "0123456789abcdef"], &["retry", "0123456789abcdef"], &["drop", "0123456789abcdef"]] {
-        assert!(service.refuses(arguments, 66).contains("no message that was set aside is called 0123456789abcdef"));
+        assert!(service.refuses(arguments, 66).contains("no shunted message is called 0123456789abcdef"));
     }
     service.refuses(&["retry"], 64);
+    service.refuses(&["retry", "0123"], 66);
     service.refuses(&["retry", "--all", "0123456789abcdef"], 64);
-    let mut service = service;
     let poison = message(1);
-    service.set_aside(&poison, &["doug@x"]);
+    service.shunt_message(&poison, &["doug@x"]);
     service.front = None;
-    let said = service.refuses(&["retry", &Digest::of(&poison).id()], 69);
+    let id = Digest::of(&poison).to_string();
+    let said = service.refuses(&["retry", &id], 69);
     assert!(said.contains("maildrop_command service start"), "{said}");
-    assert!(service.is_set_aside(&poison));
-    // What may have been delivered by another way, longer ago than the ledger remembers, would be there twice.
-    let path = service.store().path(&Digest::of(&poison));
-    let bytes = std::fs::read(&path).unwrap();
-    let since = bytes.windows(11).position(|part| part == b"\"since\":\"20").unwrap() + 11;
-    let long_ago = [&bytes[..since], b"20", &bytes[since + 2..]].concat();
-    std::fs::write(&path, long_ago).unwrap();
-    let id = Digest::of(&poison).id();
+    assert!(service.is_shunted(&poison));
+    // What may have been delivered by another way, longer ago than the ledger remembers, would be duplicated. Its name has its time.
+    let file = service.crashed(&poison).unwrap().file;
+    let name = file.file_name().unwrap().to_str().unwrap();
+    let old = file.with_file_name(format!("01000000000000000000{}", &name[20..]));
+    std::fs::rename(&file, &old).unwrap();
     for which in [id.as_str(), "--all"] {
         let said = service.refuses(&["retry", which], 65);
-        assert!(said.contains(&format!("{id} was set aside longer ago")) && said.contains("--again"), "{said}");
+        assert!(
+            said.contains(&format!("{id} first crashed a worker longer ago")) && said.contains("--again"),
+            "{said}"
+        );
         assert!(service.refuses(&["retry", "--again", which], 69).contains("maildrop_command service start"));
     }
+    // Postfix may have given it up: this copy may be all there is.
+    let said = service.refuses(&["drop", &id], 65);
+    assert!(said.contains("it would be lost") && said.contains("--lose"), "{said}");
     // A copy of which somebody has changed the bytes is no message that came.
-    let mut bytes = std::fs::read(&path).unwrap();
+    let mut bytes = std::fs::read(&old).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
-    std::fs::write(&path, bytes).unwrap();
-    let id = Digest::of(&poison).id();
-    assert!(service.refuses(&["retry", &id], 65).contains("not those that were set aside"));
+    std::fs::write(&old, bytes).unwrap();
+    assert!(service.refuses(&["retry", &id], 65).contains("its bytes were changed"));
+    assert!(service.refuses(&["drop", &id], 65).contains("it cannot be read"));
+    let said = service.says(&["drop", "--lose", &id]);
+    assert!(said.contains(&format!("{id} is removed")), "{said}");
+    assert_eq!(service.says(&["list"]), "nothing is shunted\n");
 }
 
 #[test]
-fn a_full_disk_keeps_no_copy_and_ends_no_worker() {
+fn on_a_full_disk_a_message_is_shunted_all_the_same_and_no_worker_ends_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let test = child("service::what_ends_workers::on_a_full_disk", folder.path().to_str().unwrap());
     let mut command = Command::new("unshare");
@@ -314,8 +361,9 @@ fn on_a_full_disk() {
     while std::io::Write::write_all(&mut full, &[b'x'; 512]).is_ok() {}
     drop(full);
     service.strike(service.worker(), &poison, &["doug@x"], Signal::ABORT);
-    until("it is said", || service.log().contains("that a message has ended a worker cannot be written down"));
-    // Known all the same: the next death is the second.
+    let said = "what is known of a message that crashed a worker cannot be written down";
+    until("it is said", || service.log().contains(said));
+    // Known all the same: the next crash is the second.
     let (again, mut client) = (request(&["doug@x"], &poison), service.client());
     let lock = service.hold_lock_of(&poison);
     let before = service.begun_attempts();
@@ -326,15 +374,11 @@ fn on_a_full_disk() {
     assert!(client.verdicts(&again)[0].starts_with("4.3.0 "));
     service.bury(own, false);
     drop(lock);
-    until("it is said", || service.log().contains("no copy of a message that is set aside can be kept"));
+    until("it is said again", || service.log().matches(said).count() == 2);
     let _idle = service.worker();
     let text = service.client().deliver_at_once(&again_of(&again), &poison);
-    assert!(text[0].starts_with("4.3.0 set aside"), "{text:?}");
-    assert!(!service.is_set_aside(&poison));
-    // Once there is room, the next try brings the copy.
-    std::fs::remove_file(fill).unwrap();
-    assert!(service.client().deliver_at_once(&again_of(&again), &poison)[0].starts_with("4.3.0 set aside"));
-    until("there is a copy", || service.is_set_aside(&poison));
+    assert!(text[0].starts_with("4.3.0 shunted"), "{text:?}");
+    assert!(service.crashed(&poison).is_none());
 }
 
 /// The same, as its next try.

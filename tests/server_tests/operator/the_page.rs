@@ -506,7 +506,7 @@ fn operators_see_how_the_service_is_and_viewers_do_not() {
         "worker 2 ready",
         "front ready",
         "runner 1 ready",
-        "set aside 0",
+        "file queue shunted 0",
         "file queue held 1",
         "file queue new 0",
     ] {

@@ -219,7 +219,7 @@ fn where_disks_are_full() {
 
 fn full_disks(engine: Engine) {
     let mut scene = Scene::empty(engine);
-    // Each in a file system of its own: the file queue; what is set aside and remembered; messages on their way; the log; sockets.
+    // Each in a file system of its own: the file queue, with what crashed workers; the state; messages on their way; the log; sockets.
     let folders = ["state/queue", "state", "run/messages", "logs", "run"];
     for folder in ["state", "state/queue", "run", "run/messages", "logs"] {
         let path = scene.path(folder);

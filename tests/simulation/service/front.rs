@@ -6,7 +6,7 @@ use maildrop_command::handover::{Header, Request};
 use maildrop_command::serve::broker::state::{Action, Broker, ConnectionId, Event, LocalId, Settings};
 use maildrop_command::serve::handed::Body;
 use maildrop_command::serve::lmtp::{self, Client, Session, Spool, StartTls, Step};
-use maildrop_command::serve::suspects::Suspects;
+use maildrop_command::serve::shunt::CrashRecords;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub enum Word {
 impl Front {
     pub fn new(mistake: Option<Mistake>, per_user: usize, began: Instant) -> Self {
         Self {
-            broker: Broker::new(settings(0, per_user), Suspects::default(), began),
+            broker: Broker::new(settings(0, per_user), CrashRecords::default(), began),
             up: false,
             lives: 0,
             last_id: 0,
@@ -78,7 +78,7 @@ impl Front {
     /// A new process.
     pub fn start(&mut self, now: Instant) {
         self.lives += 1;
-        self.broker = Broker::new(settings(self.lives, self.per_user), Suspects::default(), now);
+        self.broker = Broker::new(settings(self.lives, self.per_user), CrashRecords::default(), now);
         self.up = true;
     }
 
@@ -131,7 +131,7 @@ impl Front {
             Event::ClientGone { connection } => self.note(("client gone", connection), now, began),
             Event::Handed { id, .. } => self.note(("handed", id), now, began),
             // How a worker's process ended is for those that count what messages have done: nobody is told here.
-            Event::ProcessEnded(_) | Event::Copies(_) => {}
+            Event::ProcessEnded(_) => {}
             Event::Stop => self.note("stop", now, began),
         }
         let actions = match (self.mistake, event) {

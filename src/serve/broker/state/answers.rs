@@ -24,16 +24,8 @@ impl Broker {
             return;
         };
         self.workers.free(connection);
-        let has_its_own = self.jobs.get(&id).is_some_and(|job| job.has_its_own);
         if self.pass_on(id, connection, body) || self.workers.get(connection).is_some_and(|worker| worker.leaving) {
             self.let_go(connection);
-        } else if has_its_own
-            && self.one_may_go()
-            && let Some(pid) = self.workers.retire(connection)
-        {
-            // What a suspect has left in it is nobody else's.
-            self.one_is_on_its_way = true;
-            self.actions.push(Action::RetireWorker { connection, pid });
         }
     }
 

@@ -80,7 +80,7 @@ impl Broker {
             self.traffic(request.source).received(request.recipients.len(), request.size);
             let job = self.admit(request, body, asker, now);
             self.named.insert(id, job);
-            if self.refuse_what_is_set_aside(job, now) {
+            if self.refuse_shunted(job, now) {
                 return;
             }
             if let Some(job) = self.jobs.get_mut(&job) {

@@ -7,7 +7,8 @@ impl Scene {
     /// A broker that is to have so many workers, all of which are there.
     fn of(workers: usize, settings: Settings) -> Self {
         let now = Instant::now();
-        let mut scene = Self { broker: Broker::new(Settings { workers, ..settings }, Suspects::default(), now), now };
+        let mut scene =
+            Self { broker: Broker::new(Settings { workers, ..settings }, CrashRecords::default(), now), now };
         for worker in 1..=workers as u64 {
             assert_eq!(scene.ready(worker), []);
         }

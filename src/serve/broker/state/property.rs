@@ -3,6 +3,7 @@
 use super::tests::{SETTINGS, request};
 use super::*;
 use crate::handover::control::End;
+use crate::queue::Digest;
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashSet};
 
@@ -113,7 +114,7 @@ impl World {
     fn new() -> Self {
         let now = Instant::now();
         Self {
-            broker: Broker::new(SETTINGS, Suspects::default(), now),
+            broker: Broker::new(SETTINGS, CrashRecords::default(), now),
             now,
             last_connection: 0,
             workers: Vec::new(),
@@ -162,7 +163,7 @@ impl World {
                     if let Ok((Header::Reply(reply), _)) = Header::read(&body) {
                         let verdicts: Vec<_> =
                             reply.results.into_iter().map(|told| Verdict::try_from(told).unwrap()).collect();
-                        self.is_set_aside_with_reason(&verdicts[0]);
+                        self.is_shunted_with_reason(&verdicts[0]);
                         self.only_those_are_delivered_whom_a_worker_had(reply.id, &verdicts);
                         assert_eq!(
                             self.named.remove(&reply.id),
@@ -174,7 +175,7 @@ impl World {
                 Action::Answer { id, verdicts } => {
                     assert!(self.local.remove(&id), "answered once");
                     self.only_those_are_delivered_whom_a_worker_had(Uuid::from_u128(id.0.into()), &verdicts);
-                    self.is_set_aside_with_reason(&verdicts[0]);
+                    self.is_shunted_with_reason(&verdicts[0]);
                 }
                 Action::EndWorker { connection, .. } | Action::CloseWorker { connection } => {
                     self.workers.retain(|worker| worker.connection != connection);
@@ -230,8 +231,8 @@ impl World {
     }
 
     /// Nothing is refused for what it has not done twice.
-    fn is_set_aside_with_reason(&self, verdict: &Verdict) {
-        if let Some((_, id)) = verdict.text().strip_prefix("set aside: ").and_then(|text| text.split_once('(')) {
+    fn is_shunted_with_reason(&self, verdict: &Verdict) {
+        if let Some((_, id)) = verdict.text().strip_prefix("shunted: ").and_then(|text| text.split_once('(')) {
             let deaths = self.deaths.get(id.trim_end_matches(')')).copied().unwrap_or_default();
             assert!(deaths >= 2, "{verdict}: {:?}", self.deaths);
         }
@@ -273,7 +274,7 @@ impl World {
                 if let Some(Ok((Header::Deliver(_), message))) =
                     in_hand.as_ref().filter(|_| own_hand).map(|(_, body)| Header::read(body))
                 {
-                    *self.deaths.entry(Digest::of(message).id()).or_default() += 1;
+                    *self.deaths.entry(Digest::of(message).to_string()).or_default() += 1;
                 }
                 let end = End::Signal(if own_hand { 6 } else { 9 });
                 if told_first {
@@ -420,7 +421,7 @@ proptest! {
         prop_assert!(world.local.is_empty(), "{:?}", world.local);
         prop_assert!(world.named.is_empty(), "{:?}", world.named);
         let standing = world.broker.standing(world.now);
-        prop_assert_eq!(standing, Standing { suspects: standing.suspects, tried_alone: standing.tried_alone, ..Standing::default() });
+        prop_assert_eq!(standing, Standing { suspects: standing.suspects, ..Standing::default() });
         prop_assert!(world.broker.jobs.is_empty() && world.broker.at_work.is_empty());
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { broker: Broker::new(SETTINGS, Suspects::default(), now), now }
+        Self { broker: Broker::new(SETTINGS, CrashRecords::default(), now), now }
     }
 
     pub(super) fn with_workers(workers: &[u64]) -> Self {

@@ -1,12 +1,12 @@
-//! `shunt retry`: all that a copy knows of is handed to the service, however many transactions it came by; the broker is played.
+//! `shunt retry`: a copy is handed to the service with what it came with; the broker is played.
 
 use crate::broker::Broker;
 use crate::program::program;
 use maildrop_command::delivery::Verdict;
 use maildrop_command::handover::Source;
-use maildrop_command::queue::{Behind, Digest, Shunted, ShuntedEnvelope, ShuntedRecipient, ShuntedStore};
+use maildrop_command::queue::{Digest, Envelope, Origin, Queue, Recipient};
 use std::process::Stdio;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 use tempfile::TempDir;
 
 const MESSAGE: &[u8] = b"Message-ID: <1@x>\r\n\r\nx\r\n";
@@ -24,7 +24,7 @@ fn service() -> TempDir {
     );
     std::fs::write(path("config.toml"), text).unwrap();
     std::fs::create_dir(path("run")).unwrap();
-    ShuntedStore::open(&path("state")).unwrap();
+    Queue::open(&path("state/queue")).unwrap();
     folder
 }
 
@@ -40,7 +40,8 @@ fn where_a_copy_cannot_be_read_it_is_not_said_that_there_is_none() {
         let output = run(arguments);
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     }
-    std::fs::write(folder.path().join("state/shunted").join("0".repeat(64)), "damaged").unwrap();
+    let name = format!("{}-{},2.msg", "0".repeat(20), "0".repeat(16));
+    std::fs::write(folder.path().join("state/queue/shunted").join(&name), "damaged").unwrap();
     for arguments in commands {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(65), "{output:?}");
@@ -48,52 +49,48 @@ fn where_a_copy_cannot_be_read_it_is_not_said_that_there_is_none() {
             String::from_utf8_lossy(&output.stdout).trim(),
             if arguments.len() == 2 && arguments[0] == "list" { "[]" } else { "" }
         );
-        assert!(String::from_utf8_lossy(&output.stderr).contains(&"0".repeat(64)), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(&name), "{output:?}");
     }
 }
 
-/// Each transaction of Postfix's brings some of them, and the copy comes to know them all.
 #[test]
-fn a_copy_of_more_recipients_than_one_message_may_have_is_handed_over_in_portions() {
+fn a_copy_is_handed_over_with_all_that_it_came_with() {
     let folder = service();
     let path = |name: &str| folder.path().join(name);
-    let store = ShuntedStore::open(&path("state")).unwrap();
-    let everybody: Vec<String> = (0..1100).map(|number| format!("{number}@x")).collect();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros().try_into().unwrap();
-    for some in everybody.chunks(50) {
-        let recipients =
-            some.iter().map(|address| ShuntedRecipient { address: address.clone(), original: None }).collect();
-        let envelope = ShuntedEnvelope {
-            sender: "lisa@gmail.com".into(),
-            recipients,
+    let queue = Queue::open(&path("state/queue")).unwrap();
+    let everybody: Vec<String> = (0..600).map(|number| format!("{number}@x")).collect();
+    let recipient = |to: &String| Recipient { address: to.clone(), original: Some("doug@axial.net".into()) };
+    let envelope = Envelope {
+        sender: "lisa@gmail.com".into(),
+        queued_at: 0,
+        injected_by: "the service".into(),
+        may_owe_sent: false,
+        vouches: false,
+        reason: None,
+        size: 0,
+        origin: Some(Origin {
             queue_id: Some("4bXyz".into()),
-            client_address: None,
-            sasl_username: None,
-            no_sent: false,
-            behind: Behind::Mta,
-        };
-        let copy = Shunted {
-            size: MESSAGE.len() as u64,
-            since: now,
-            set_aside_at: now,
-            deaths: Vec::new(),
-            envelopes: vec![envelope],
-        };
-        assert!(store.set_aside(&Digest::of(MESSAGE), copy, MESSAGE).unwrap());
-    }
+            client_address: Some("192.0.2.1".into()),
+            sasl_username: Some("lisa".into()),
+            ..Origin::default()
+        }),
+        recipients: everybody.iter().map(recipient).collect(),
+    };
+    queue.record_crash(Digest::of(MESSAGE), 2, envelope, MESSAGE, SystemTime::now()).unwrap();
     let broker = Broker::at(&path("run"));
     let mut retry = program(&["shunt", "retry", "--all", "--config"]);
     let retry = retry.arg(path("config.toml")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let retry = retry.spawn().unwrap();
-    let mut told = Vec::new();
-    while told.len() < everybody.len() {
-        let (mut client, request) = broker.until_go();
-        assert!(request.recipients.len() <= 500);
-        assert_eq!((request.source, request.queue_id.as_deref()), (Source::Shunt, Some("4bXyz")));
-        let verdicts = vec![Verdict::delivered("INBOX appended (uid 17)"); request.recipients.len()];
-        told.extend(request.recipients.into_iter().map(|to| to.address));
-        client.reply(request.id, &verdicts);
-    }
+    let (mut client, request) = broker.until_go();
+    assert_eq!((request.source, request.queue_id.as_deref()), (Source::Shunt, Some("4bXyz")));
+    assert_eq!(
+        (request.client_address.as_deref(), request.sasl_username.as_deref()),
+        (Some("192.0.2.1"), Some("lisa"))
+    );
+    assert!(request.no_sent && request.sender == "lisa@gmail.com" && request.size == MESSAGE.len() as u64);
+    assert_eq!(request.recipients[0].original.as_deref(), Some("doug@axial.net"));
+    client.reply(request.id, &vec![Verdict::delivered("INBOX appended (uid 17)"); request.recipients.len()]);
+    let told: Vec<String> = request.recipients.into_iter().map(|to| to.address).collect();
     assert_eq!(told, everybody);
     let output = retry.wait_with_output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
