@@ -19,7 +19,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON maildrop.notifications TO 'maildrop_noti
 GRANT SELECT, INSERT ON maildrop.notification_attempts TO 'maildrop_notify'@'%';
 
 -- A receiver that has been gone for days is disabled, and so is one that never answered its first question.
-GRANT SELECT, UPDATE (state, state_reason, updated_at) ON maildrop.subscriptions TO 'maildrop_notify'@'%';
+GRANT SELECT, UPDATE (state, state_reason, updated_at, verified_at) ON maildrop.subscriptions TO 'maildrop_notify'@'%';
 
 -- What a notification says of its message.
 GRANT SELECT (identity, message_id, sender, header_from, header_to, header_cc, subject, sent_at, headers, size)

@@ -192,6 +192,7 @@ CREATE TABLE subscriptions (
     state             text        NOT NULL DEFAULT 'unverified'
                                   CHECK (state IN ('unverified', 'active', 'paused', 'disabled')),
     state_reason      text,
+    verified_at       timestamptz,              -- when the callback answered the challenge; NULL: it has not yet
     expires_at        timestamptz,
     created_at        timestamptz NOT NULL,
     updated_at        timestamptz NOT NULL,
@@ -244,6 +245,7 @@ CREATE TABLE outbox (
     manner     text,                 -- appended, adopted, ...
     attempt    uuid,
     queue_id   text,
+    subscription uuid,               -- of a test: whom it is sent to
     host       text        NOT NULL,
     diff       jsonb       NOT NULL,
     created_at timestamptz NOT NULL
@@ -266,6 +268,7 @@ CREATE TABLE events (
     manner       text,
     attempt      uuid,
     queue_id     text,
+    subscription uuid,
     host         text        NOT NULL,
     diff         jsonb       NOT NULL,
     created_at   timestamptz NOT NULL,

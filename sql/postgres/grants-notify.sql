@@ -15,7 +15,7 @@ GRANT SELECT, INSERT ON notification_attempts TO :"role";
 
 -- A receiver that has been gone for days is disabled, and so is one that never answered its first question.
 GRANT SELECT ON subscriptions TO :"role";
-GRANT UPDATE (state, state_reason, updated_at) ON subscriptions TO :"role";
+GRANT UPDATE (state, state_reason, updated_at, verified_at) ON subscriptions TO :"role";
 
 -- What a notification says of its message.
 GRANT SELECT (identity, message_id, sender, header_from, header_to, header_cc, subject, sent_at, headers, size)

@@ -2,7 +2,7 @@
 
 use crate::base::problem;
 use crate::database::DatabaseError;
-use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
+use crate::operations::subscriptions::{SubscriptionState, UNANSWERED};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -201,9 +201,9 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "there-already", "There is such a subscription already")
     }
 
-    pub(super) fn another_state(state: &str) -> Self {
+    pub(super) fn another_state(state: SubscriptionState) -> Self {
         Self::new(StatusCode::CONFLICT, "another-state", "The subscription is not in the state for it")
-            .with(if state == UNVERIFIED { UNANSWERED.to_owned() } else { format!("it is {state}") })
+            .with(if state == SubscriptionState::Unverified { UNANSWERED.to_owned() } else { format!("it is {state}") })
     }
 
     pub(super) fn too_many_subscriptions(most: u64) -> Self {
@@ -299,8 +299,8 @@ mod tests {
             ("no_space", Problem::no_space()),
             ("share_is_full", Problem::share_is_full()),
             ("there_already", Problem::there_already()),
-            ("another_state", Problem::another_state("paused")),
-            ("another_state", Problem::another_state(UNVERIFIED)),
+            ("another_state", Problem::another_state(SubscriptionState::Paused)),
+            ("another_state", Problem::another_state(SubscriptionState::Unverified)),
             ("too_many_subscriptions", Problem::too_many_subscriptions(1000)),
             ("too_many_requests", Problem::too_many_requests(Duration::from_millis(1))),
             ("unavailable", Problem::unavailable()),

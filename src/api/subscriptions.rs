@@ -6,7 +6,9 @@ use super::{Api, BASE};
 use crate::base::timestamp;
 use crate::ledger::{Database, time_span};
 use crate::operations::notifications;
-use crate::operations::subscriptions::{self, Change, NewSubscription, Resource, Subscription, Those, Turn};
+use crate::operations::subscriptions::{
+    self, Change, NewSubscription, Resource, Subscription, SubscriptionState, Those, Turn,
+};
 use crate::operations::tokens::Scope;
 use crate::webhook::{Callback, MasterKey, ROTATION};
 use serde_json::{Value, json};
@@ -22,8 +24,6 @@ const LONGEST: usize = 511;
 const RESOURCES: [&str; 5] = ["all", "domain", "address", "mailbox", "message"];
 /// The detail that tells what is in a message's header.
 const FULL: &str = "full";
-/// The states.
-const STATES: [&str; 4] = ["unverified", "active", "paused", "disabled"];
 
 /// A subscription as it is told.
 fn told(one: &Subscription) -> Value {
@@ -83,7 +83,10 @@ pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
         owner: Some(&owner),
         resource: call.query.word("resource", RESOURCES)?,
         resource_id: call.query.one("resource_id")?,
-        state: call.query.word("state", STATES)?,
+        state: call
+            .query
+            .word("state", SubscriptionState::ALL.map(SubscriptionState::as_str))?
+            .and_then(SubscriptionState::parse),
         after,
     };
     let found = subscriptions::some(database, &those, limit)?;
@@ -148,7 +151,7 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
         in_order,
         max_in_flight,
         description,
-        state: unverified(settings.verify_callbacks),
+        verify: settings.verify_callbacks,
         expires_after: expires.map(after),
     };
     // One that is there already is answered with itself, however many there are.
@@ -190,11 +193,6 @@ fn expires(fields: &mut Fields) -> Option<Option<i64>> {
     Some(expires)
 }
 
-/// What a new callback begins with.
-const fn unverified(is_verified: bool) -> &'static str {
-    if is_verified { "unverified" } else { "active" }
-}
-
 /// What is subscribed to.
 fn named(kind: &str, id: &str) -> Result<Resource, &'static str> {
     match kind {
@@ -220,7 +218,8 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
         description: fields.text("description", Some(""), 200),
         expires_at: expires(&mut fields),
     };
-    let state = fields.word("state", None, ["active", "paused"]);
+    let states = [SubscriptionState::Active, SubscriptionState::Paused].map(SubscriptionState::as_str);
+    let state = fields.word("state", None, states).and_then(SubscriptionState::parse);
     fields.end()?;
     let moves = wanted.callback_url.as_ref().is_some_and(|url| *url != is.callback_url);
     // Another token of the name may have asked for it: where that is told is for who may read it, too.
@@ -230,12 +229,12 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     let state = state.filter(|state| *state != is.state);
     if let Some(state) = state {
         // A callback that is new has to be verified.
-        if !may_become(&is.state, state) || moves {
-            return Err(Problem::another_state(&is.state).into());
+        if !may_become(is.state, state) || moves {
+            return Err(Problem::another_state(is.state).into());
         }
     }
-    let verify = unverified(call.api.settings.verify_callbacks);
-    let turn = state.map(|state| if state == "paused" { Turn::Pause } else { Turn::Resume });
+    let verify = call.api.settings.verify_callbacks;
+    let turn = state.map(|state| if state == SubscriptionState::Paused { Turn::Pause } else { Turn::Resume });
     if !subscriptions::change(database, call.actor(), &is, &wanted, turn, verify)? {
         return Err(Problem::there_already().into());
     }
@@ -243,8 +242,9 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
 }
 
 /// Whether whoever may change a subscription may change its state so. A question of ours is answered by the callback alone.
-fn may_become(is: &str, state: &str) -> bool {
-    matches!((state, is), ("paused", "active") | ("active", "paused" | "disabled"))
+fn may_become(is: SubscriptionState, state: SubscriptionState) -> bool {
+    use SubscriptionState::{Active, Disabled, Paused};
+    matches!((state, is), (Paused, Active) | (Active, Paused | Disabled))
 }
 
 pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
@@ -279,11 +279,12 @@ mod tests {
 
     #[test]
     fn a_state_is_changed_by_three_ways_and_none_goes_round_the_question() {
-        let ways = [("active", "paused"), ("paused", "active"), ("disabled", "active")];
-        for (is, state) in STATES.iter().flat_map(|is| STATES.map(|state| (*is, state))) {
-            assert_eq!(may_become(is, state), ways.contains(&(is, state)), "{is} {state}");
+        let (states, ways) =
+            (SubscriptionState::ALL, [("active", "paused"), ("paused", "active"), ("disabled", "active")]);
+        for (is, state) in states.iter().flat_map(|is| states.map(|state| (*is, state))) {
+            assert_eq!(may_become(is, state), ways.contains(&(is.as_str(), state.as_str())), "{is} {state}");
         }
-        assert_eq!(STATES, ["unverified", "active", "paused", "disabled"]);
+        assert_eq!(states.map(SubscriptionState::as_str), ["unverified", "active", "paused", "disabled"]);
     }
 
     #[test]

@@ -156,7 +156,7 @@ fn the_examples_of_the_document_are_what_is_sent() {
     for example in [examples("copy"), examples("subscription")].concat() {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (copy, message) = (&example["data"]["copy"], &example["data"]["message"]);
-        let attempt = example["data"].get("attempt").unwrap_or(&example["resource_id"]);
+        let uuid = |value: &Value| value.as_str().and_then(|text| text.parse().ok());
         let row = Due {
             message: message.get("size").map(|size| MessageDetail {
                 sender: text(&message["sender"]),
@@ -181,8 +181,9 @@ fn the_examples_of_the_document_are_what_is_sent() {
             imap_user: text(&copy["user"]),
             mailbox: text(&copy["mailbox"]),
             manner: copy["manner"].as_str().map(ToOwned::to_owned),
-            attempt: attempt.as_str().unwrap().parse().ok(),
+            attempt: uuid(&example["data"]["attempt"]),
             queue_id: message["queue_id"].as_str().map(ToOwned::to_owned),
+            subscription: uuid(&example["data"]["subscription"]),
             host: text(&message["host"]),
             diff: example["diff"].to_string(),
             created_at: 1_763_780_645_678_901,

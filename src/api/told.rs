@@ -6,7 +6,7 @@ use crate::base::timestamp;
 use crate::ledger::Database;
 use crate::ledger::notifications::TEST;
 use crate::operations::notifications::{self, Due};
-use crate::operations::subscriptions::{Subscription, UNVERIFIED};
+use crate::operations::subscriptions::{Subscription, SubscriptionState};
 use crate::webhook::payload::read_id;
 use serde_json::json;
 use uuid::Uuid;
@@ -28,8 +28,8 @@ fn event_of(call: &Call, database: &mut dyn Database, one: &Subscription, id: Uu
 pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
-    if one.state != "active" {
-        return Err(Problem::another_state(&one.state).into());
+    if one.state != SubscriptionState::Active {
+        return Err(Problem::another_state(one.state).into());
     }
     let event = notifications::test(database, call.actor(), one.id)?;
     Ok(Reply::accepted(json!({ "event": format!("evt_{}", event.simple()) })))
@@ -37,7 +37,7 @@ pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
 
 /// What is told again to one that is told nothing yet would not come, and nobody would know why.
 fn is_verified(one: &Subscription) -> Result<(), Problem> {
-    if one.state == UNVERIFIED { Err(Problem::another_state(&one.state)) } else { Ok(()) }
+    if one.state == SubscriptionState::Unverified { Err(Problem::another_state(one.state)) } else { Ok(()) }
 }
 
 pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {

@@ -7,7 +7,7 @@ use crate::base::timestamp;
 use crate::ledger::{Database, time_span};
 use crate::operations::notifications::{self, Behind, GivenUp, Overview};
 use crate::operations::operations_log::CommandLine;
-use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED, notifications_are};
+use crate::operations::subscriptions::{SubscriptionState, UNANSWERED, notifications_are};
 use crate::site::Site;
 use crate::webhook::payload;
 use clap::{Args, Subcommand};
@@ -135,7 +135,7 @@ fn open(options: &SiteOptions) -> Result<(Site, Box<dyn Database>), ExitCode> {
 fn redeliver(arguments: &Redeliver) -> Result<(), ExitCode> {
     let (site, mut database) = open(&arguments.site)?;
     if let Some(id) = arguments.subscription
-        && one(database.as_mut(), id)?.state == UNVERIFIED
+        && one(database.as_mut(), id)?.state == SubscriptionState::Unverified
     {
         complain(UNANSWERED);
         return Err(ExitCode::DataErr);
@@ -191,7 +191,7 @@ fn tell(overview: &Overview) {
     let stands = |behind: &Behind| match (&behind.reason, behind.progress.rests_s) {
         (Some(reason), _) => format!("{}: {reason}", behind.state),
         (None, Some(rest)) => format!("{}, rests for {}", behind.state, span(rest)),
-        (None, None) => behind.state.clone(),
+        (None, None) => behind.state.to_string(),
     };
     let rows = overview.subscriptions.iter().map(|behind| {
         [

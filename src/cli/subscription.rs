@@ -9,7 +9,7 @@ use crate::ledger::Database;
 use crate::ledger::operations_log::Actor;
 use crate::operations::notifications;
 use crate::operations::operations_log::CommandLine;
-use crate::operations::subscriptions::{self, NewSubscription, Resource, Subscription};
+use crate::operations::subscriptions::{self, NewSubscription, Resource, Subscription, SubscriptionState};
 use crate::site::Site;
 use crate::webhook::{Callback, MasterKey, Rules, payload};
 use clap::{Args, Subcommand, ValueEnum};
@@ -317,7 +317,7 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
         in_order: arguments.in_order,
         max_in_flight: arguments.max_in_flight,
         description: arguments.description.clone(),
-        state: if notifications.verify_callbacks { "unverified" } else { "active" },
+        verify: notifications.verify_callbacks,
         expires_after: arguments.expires,
     };
     let by = CommandLine::of(&site);
@@ -370,7 +370,7 @@ fn list(arguments: &ListArguments) -> Result<ExitCode, ExitCode> {
     let rows = all.iter().map(|one| {
         [
             one.id.to_string(),
-            one.state.clone(),
+            one.state.to_string(),
             subscriptions::resource_of(one),
             one.callback_url.clone(),
             one.expires_at.map(timestamp::told).unwrap_or_default(),
@@ -413,7 +413,7 @@ fn delete(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
 fn test(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
     let (site, _, mut database) = open_site(&arguments.site)?;
     let now = one(database.as_mut(), arguments.id)?;
-    if now.state != subscriptions::ACTIVE {
+    if now.state != SubscriptionState::Active {
         complain(&format!("it is not active: it is {}", now.state));
         return Err(ExitCode::DataErr);
     }
@@ -431,11 +431,11 @@ fn test(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
 fn disable(DisableArguments { one: of, reason }: &DisableArguments) -> Result<ExitCode, ExitCode> {
     let (site, _, mut database) = open_site(&of.site)?;
     let now = one(database.as_mut(), of.id)?;
-    if now.state == subscriptions::OFF {
+    if now.state == SubscriptionState::Disabled {
         complain(&format!("it is disabled already: {}", now.state_reason.as_deref().unwrap_or("nobody knows why")));
         return Err(ExitCode::DataErr);
     }
-    if now.state == subscriptions::UNVERIFIED {
+    if now.state == SubscriptionState::Unverified {
         complain(&format!(
             "it is told nothing anyway: {}; `subscription delete` removes it",
             subscriptions::UNANSWERED
@@ -474,7 +474,7 @@ fn tell(one: &Subscription, as_json: bool) {
         return say(&json(one));
     }
     let told = |moment: Option<i64>| moment.map(timestamp::told).unwrap_or_else(|| "-".to_owned());
-    let state = one.state_reason.as_ref().map_or_else(|| one.state.clone(), |why| format!("{}: {why}", one.state));
+    let state = one.state_reason.as_ref().map_or_else(|| one.state.to_string(), |why| format!("{}: {why}", one.state));
     let types = if one.types.is_empty() { "all".to_owned() } else { one.types.join(", ") };
     let order = if one.in_order {
         "one after the other, in order".to_owned()

@@ -9,6 +9,7 @@
 
 use super::DatabaseError;
 use crate::base::hex;
+use std::borrow::Cow;
 use std::str::FromStr;
 
 /// A value in the place of a `?`.
@@ -22,7 +23,38 @@ pub enum Value<'a> {
     Uuid(uuid::Uuid),
     /// A moment, in microseconds since 1970.
     Moment(i64),
+    /// The text of a JSON value.
+    Json(&'a str),
     Null,
+}
+
+impl<'a> Value<'a> {
+    /// Text, or NULL.
+    #[must_use]
+    pub fn optional_text(text: Option<&'a str>) -> Self {
+        text.map_or(Self::Null, Self::Text)
+    }
+
+    /// A number, or NULL.
+    pub fn optional_number(number: Option<impl Into<i64>>) -> Self {
+        number.map_or(Self::Null, |number| Self::Integer(number.into()))
+    }
+
+    /// A UUID, or NULL.
+    #[must_use]
+    pub fn optional_uuid(uuid: Option<uuid::Uuid>) -> Self {
+        uuid.map_or(Self::Null, Self::Uuid)
+    }
+
+    /// A moment in seconds since 1970. NULL beyond the years 1000 to 9999, which a column of MySQL's does not have: a Date field can
+    /// claim any year.
+    #[must_use]
+    pub fn date(seconds: Option<i64>) -> Self {
+        const YEAR_1000: i64 = -30_610_224_000;
+        const YEAR_10000: i64 = 253_402_300_800;
+        let seconds = seconds.filter(|seconds| (YEAR_1000..YEAR_10000).contains(seconds));
+        seconds.map_or(Self::Null, |seconds| Self::Moment(seconds * 1_000_000))
+    }
 }
 
 /// The tables, for questions in SQL.
@@ -42,11 +74,29 @@ pub trait Tables {
     /// Where it may not be committed.
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError>;
 
-    /// Several changes, all of them or none, in one round trip (within the lock's transaction likewise).
+    /// Several statements, all of them or none, in one round trip (within the lock's transaction likewise), and the rows that they bring.
     ///
     /// # Errors
     /// Where they may not be committed.
-    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError>;
+    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError>;
+
+    /// Changes the rows of a table that no other session has locked, in a transaction of its own, and brings their keys.
+    ///
+    /// # Errors
+    /// Where it may not be committed.
+    fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError>;
+}
+
+/// A change of the rows of a table that no other session has locked.
+#[derive(Clone, Copy, Debug)]
+pub struct UnlockedChange<'a> {
+    pub table: &'a str,
+    /// The column with the rows' keys, which are UUIDs.
+    pub key: &'a str,
+    /// Which rows.
+    pub which: &'a str,
+    /// What is assigned.
+    pub set: &'a str,
 }
 
 /// How an engine writes what engines write differently.
@@ -97,6 +147,110 @@ impl Dialect {
             Self::Sqlite => "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
         }
     }
+
+    /// A value in the text of a statement. Whatever a message holds, what reaches the text is digits: there is no quoting to get wrong,
+    /// and no setting of the server (`standard_conforming_strings`, `sql_mode`, a character set) that changes its meaning.
+    pub(crate) fn literal(self, value: Value<'_>) -> String {
+        let is_postgresql = self == Self::Postgresql;
+        match value {
+            Value::Null => "NULL".into(),
+            Value::Integer(number) => number.to_string(),
+            Value::Bytes(bytes) if is_postgresql => format!("decode('{}','hex')", hex::encode(bytes)),
+            Value::Bytes(bytes) => format!("X'{}'", hex::encode(bytes)),
+            Value::Uuid(uuid) if is_postgresql => format!("'{}'::uuid", uuid.simple()),
+            Value::Uuid(uuid) => self.literal(Value::Bytes(uuid.as_bytes())),
+            Value::Text(text) if is_postgresql => {
+                format!("convert_from(decode('{}','hex'),'UTF8')", hex::encode(without_nul(text).as_bytes()))
+            }
+            Value::Json(json) if is_postgresql => {
+                format!("{}::jsonb", self.literal(Value::Text(&without_nul_escapes(json))))
+            }
+            Value::Text(text) | Value::Json(text) if self == Self::Sqlite => {
+                format!("CAST(X'{}' AS TEXT)", hex::encode(text.as_bytes()))
+            }
+            Value::Text(text) | Value::Json(text) => format!("_utf8mb4 X'{}'", hex::encode(text.as_bytes())),
+            // Exact, where to_timestamp() goes by way of a floating-point number.
+            Value::Moment(microseconds) if is_postgresql => {
+                format!("('1970-01-01 00:00:00+00'::timestamptz + {microseconds} * interval '1 microsecond')")
+            }
+            Value::Moment(microseconds) if self == Self::Sqlite => microseconds.to_string(),
+            Value::Moment(microseconds) => {
+                format!("(TIMESTAMP'1970-01-01 00:00:00' + INTERVAL {microseconds} MICROSECOND)")
+            }
+        }
+    }
+
+    /// Values with commas between them: the inside of an IN list.
+    pub(crate) fn list<'a>(self, values: impl IntoIterator<Item = Value<'a>>) -> String {
+        values.into_iter().map(|value| self.literal(value)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What an INSERT does where a row with this key is there already: it sets these columns of that one.
+    pub(crate) fn or_update(self, key: &str, set: &str) -> String {
+        match self {
+            Self::Postgresql | Self::Sqlite => format!("ON CONFLICT ({key}) DO UPDATE SET {set}"),
+            Self::Mysql | Self::Mariadb => format!("ON DUPLICATE KEY UPDATE {set}"),
+        }
+    }
+
+    /// `INSERT INTO rows`, which leaves rows alone that are there already.
+    pub(crate) fn insert_new(self, rows: &str) -> String {
+        match self {
+            Self::Postgresql | Self::Sqlite => format!("INSERT INTO {rows} ON CONFLICT DO NOTHING"),
+            // ON DUPLICATE KEY UPDATE would want a right to change rows.
+            Self::Mysql | Self::Mariadb => format!("INSERT IGNORE INTO {rows}"),
+        }
+    }
+
+    /// A column of JSON as text.
+    pub(crate) fn text_of_json(self, column: &str) -> String {
+        match self {
+            Self::Postgresql => format!("{column}::text"),
+            Self::Mysql | Self::Mariadb | Self::Sqlite => format!("CAST({column} AS CHAR)"),
+        }
+    }
+
+    /// The seconds between two moments.
+    pub(crate) fn seconds_between(self, from: &str, to: &str) -> String {
+        match self {
+            Self::Postgresql => format!("extract(epoch FROM {to} - {from})"),
+            Self::Mysql | Self::Mariadb => format!("TIMESTAMPDIFF(MICROSECOND, {from}, {to}) / 1000000"),
+            Self::Sqlite => format!("({to} - {from}) / 1000000.0"),
+        }
+    }
+}
+
+/// Text as PostgreSQL can store it: it has no NUL character (SQLSTATE 22021). None should come; the replacement character stands in,
+/// so that no message is deferred for good.
+pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{FFFD}").into() } else { text.into() }
+}
+
+/// JSON without the escape for NUL, which `jsonb` refuses: there is no such character in its text. `\\u0000` is a backslash and five
+/// characters, and stays.
+fn without_nul_escapes(json: &str) -> Cow<'_, str> {
+    const NUL: &str = r"\u0000";
+    if !json.contains(NUL) {
+        return json.into();
+    }
+    let mut clean = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some(backslash) = rest.find('\\') {
+        let (before, escape) = rest.split_at(backslash);
+        clean.push_str(before);
+        if let Some(after) = escape.strip_prefix(NUL) {
+            clean.push_str(r"\ufffd");
+            rest = after;
+        } else {
+            // The backslash and what it escapes, which may be a backslash.
+            let end = escape.char_indices().nth(2).map_or(escape.len(), |(end, _)| end);
+            let (pair, after) = escape.split_at(end);
+            clean.push_str(pair);
+            rest = after;
+        }
+    }
+    clean.push_str(rest);
+    clean.into()
 }
 
 /// A row of an answer.
@@ -144,12 +298,7 @@ pub(crate) fn unreadable(detail: String) -> DatabaseError {
 }
 
 /// The statement with a literal in the place of each `?`.
-pub(super) fn filled(
-    doing: &str,
-    sql: &str,
-    values: &[Value<'_>],
-    literal: impl Fn(Value<'_>) -> String,
-) -> Result<String, DatabaseError> {
+pub(super) fn filled(dialect: Dialect, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<String, DatabaseError> {
     let pieces: Vec<&str> = sql.split('?').collect();
     let [first, rest @ ..] = pieces.as_slice() else { return Ok(String::new()) };
     if rest.len() != values.len() {
@@ -158,7 +307,7 @@ pub(super) fn filled(
     }
     let mut filled = (*first).to_owned();
     for (value, piece) in values.iter().zip(rest) {
-        filled.push_str(&literal(*value));
+        filled.push_str(&dialect.literal(*value));
         filled.push_str(piece);
     }
     Ok(filled)
@@ -170,11 +319,57 @@ mod tests {
 
     #[test]
     fn each_place_gets_its_value() {
-        let literal = |value: Value<'_>| format!("<{value:?}>");
-        let filled = |sql, values: &[Value<'_>]| filled("x", sql, values, literal).ok();
-        assert_eq!(filled("a ? b ?", &[Value::Integer(1), Value::Null]).as_deref(), Some("a <Integer(1)> b <Null>"));
+        let filled = |sql, values: &[Value<'_>]| filled(Dialect::Mysql, "x", sql, values).ok();
+        assert_eq!(filled("a ? b ?", &[Value::Integer(1), Value::Null]).as_deref(), Some("a 1 b NULL"));
         assert_eq!(filled("a", &[]).as_deref(), Some("a"));
         assert_eq!(filled("a ?", &[]), None);
         assert_eq!(filled("a", &[Value::Null]), None);
+    }
+
+    #[test]
+    fn nothing_but_digits_gets_between_the_quotes() {
+        let hostile = "'); DROP TABLE copies; --\\' \" ` \u{1F600}\u{bf27}\0$$?";
+        for (dialect, before, after) in [
+            (Dialect::Postgresql, "convert_from(decode('", "','hex'),'UTF8')"),
+            (Dialect::Mysql, "_utf8mb4 X'", "'"),
+            (Dialect::Mariadb, "_utf8mb4 X'", "'"),
+            (Dialect::Sqlite, "CAST(X'", "' AS TEXT)"),
+        ] {
+            let literal = dialect.literal(Value::Text(hostile));
+            let digits = literal.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).unwrap();
+            assert!(digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{literal}");
+        }
+        assert_eq!(Dialect::Mysql.literal(Value::Text("")), "_utf8mb4 X''");
+        assert_eq!(Dialect::Mysql.literal(Value::Bytes(&[0, 0x27, 0xff])), "X'0027ff'");
+        assert_eq!(Dialect::Postgresql.literal(Value::optional_text(None)), "NULL");
+    }
+
+    #[test]
+    fn only_the_escape_for_nul_is_replaced_in_json() {
+        for (json, clean) in [
+            (r#"["a"]"#, r#"["a"]"#),
+            (r#"["\u0000"]"#, r#"["\ufffd"]"#),
+            (r#"["\\u0000"]"#, r#"["\\u0000"]"#),
+            (r#"["\\\u0000"]"#, r#"["\\\ufffd"]"#),
+            (r#"["\u0000é\n\u0000x"]"#, r#"["\ufffdé\n\ufffdx"]"#),
+            (r"\u0000\", r"\ufffd\"),
+        ] {
+            assert_eq!(without_nul_escapes(json), clean);
+        }
+    }
+
+    #[test]
+    fn a_date_outside_the_calendar_is_not_known() {
+        let date = |seconds| match Value::date(seconds) {
+            Value::Moment(moment) => Some(moment),
+            _ => None,
+        };
+        assert_eq!(date(Some(0)), Some(0));
+        assert_eq!(date(None), None);
+        let (first, last) = (-30_610_224_000, 253_402_300_799);
+        assert_eq!([date(Some(first)), date(Some(last))], [Some(first * 1_000_000), Some(last * 1_000_000)]);
+        for absurd in [i64::MIN, i64::MAX, first - 1, last + 1] {
+            assert_eq!(date(Some(absurd)), None);
+        }
     }
 }

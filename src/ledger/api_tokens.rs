@@ -1,7 +1,6 @@
 //! Who may use the API. Of a token there is its digest only.
 
 use super::columns::{number, optional, owned};
-use super::subscriptions::REVOKED_UNANSWERED;
 use super::{Database, time_span};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, Row, Value, unreadable};
@@ -197,11 +196,8 @@ pub(crate) fn revoke(database: &mut dyn Database, id: Uuid) -> Result<Option<Api
     let Some(found) = found.filter(|token| token.revoked_at.is_none()) else { return Ok(None) };
     let now = database.dialect().now();
     let revoked = format!("UPDATE api_tokens SET revoked_at = {now} WHERE id = ? AND revoked_at IS NULL");
-    // One that is unverified says so by its reason, for whoever resumes it. MySQL sets from left to right: the state is read before it
-    // is another one (MySQL's manual, "UPDATE Statement").
     let disabled = format!(
-        "UPDATE subscriptions SET state_reason = CASE WHEN state = 'unverified' THEN '{REVOKED_UNANSWERED}' \
-         ELSE 'its token was revoked' END, state = 'disabled', updated_at = {now} \
+        "UPDATE subscriptions SET state_reason = 'its token was revoked', state = 'disabled', updated_at = {now} \
          WHERE owner = ? AND state <> 'disabled' AND NOT EXISTS (SELECT 1 FROM api_tokens t WHERE t.name = ? \
          AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > {now}))"
     );

@@ -48,9 +48,9 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// All that this program does with a database.
-pub trait Database: Send + Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables + Notifications {}
+pub trait Database: Send + Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables {}
 
-impl<T: Send + Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables + Notifications> Database for T {}
+impl<T: Send + Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables> Database for T {}
 
 /// The key of a copy: the message's day, and a digest of message, role, user and mailbox; the same on every engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -191,7 +191,7 @@ pub fn write_all(
         })
         .collect();
     let changes: Vec<(&str, &[Value<'_>])> = values.iter().map(|values| (sql.as_str(), values.as_slice())).collect();
-    database.change_together("writing the operations log", &changes)
+    database.change_together("writing the operations log", &changes).map(drop)
 }
 
 /// So much of a text as a column holds, on one line.

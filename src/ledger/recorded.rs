@@ -483,7 +483,7 @@ pub(crate) fn adopt_owed(
             let tell = format!("{tell} FROM (SELECT 1 AS one) one WHERE ROW_COUNT() > 0");
             match database.select(doing, "SELECT id FROM subscriptions LIMIT 1", &[]) {
                 Ok(subscribed) if subscribed.is_empty() => database.change(doing, &adopt, &values).map(drop),
-                Ok(_) => database.change_together(doing, &[(&adopt, &values), (&tell, &told)]),
+                Ok(_) => database.change_together(doing, &[(&adopt, &values), (&tell, &told)]).map(drop),
                 Err(error) => Err(error),
             }
         }

@@ -1,6 +1,6 @@
 //! Subscriptions as people make them and look at them. What the notifier does with them is in `notifications`.
 
-use super::columns::{number, optional, owned};
+use super::columns::{number, optional, owned, text};
 use super::notifications::many;
 use super::notifications::overview::Progress;
 use super::{Database, time_span};
@@ -9,8 +9,55 @@ use crate::base::timestamp;
 use crate::database::{DatabaseError, Dialect, Row, Value, unreadable};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use std::fmt;
 use std::time::Duration;
 use uuid::Uuid;
+
+/// Whether a subscription is sent anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SubscriptionState {
+    /// Its callback has not answered the challenge yet.
+    Unverified,
+    Active,
+    /// People have paused it: what happens is kept.
+    Paused,
+    /// It is sent nothing until somebody resumes it.
+    Disabled,
+}
+
+impl SubscriptionState {
+    pub(crate) const ALL: [Self; 4] = [Self::Unverified, Self::Active, Self::Paused, Self::Disabled];
+
+    /// Its one text, in the tables and in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unverified => "unverified",
+            Self::Active => "active",
+            Self::Paused => "paused",
+            Self::Disabled => "disabled",
+        }
+    }
+
+    /// The state of this text.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+
+    /// As a column of an answer has it.
+    pub(super) fn of(row: &Row, column: usize) -> Result<Self, DatabaseError> {
+        let text = text(row, column)?;
+        Self::parse(text)
+            .ok_or_else(|| unreadable(format!("a subscription in the state {text:?}, which this release lacks")))
+    }
+}
+
+impl fmt::Display for SubscriptionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 /// What somebody wants to be told, and where.
 #[derive(Clone, Debug)]
@@ -28,8 +75,8 @@ pub(crate) struct NewSubscription {
     pub(crate) in_order: bool,
     pub(crate) max_in_flight: u8,
     pub(crate) description: String,
-    /// `unverified` or `active`.
-    pub(crate) state: &'static str,
+    /// Whether its callback has to answer a challenge first.
+    pub(crate) verify: bool,
     pub(crate) expires_after: Option<Duration>,
 }
 
@@ -46,7 +93,7 @@ pub(crate) struct Subscription {
     pub(crate) in_order: bool,
     pub(crate) max_in_flight: u8,
     pub(crate) description: String,
-    pub(crate) state: String,
+    pub(crate) state: SubscriptionState,
     pub(crate) state_reason: Option<String>,
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) expires_at: Option<i64>,
@@ -77,14 +124,15 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Resu
         None => Value::Null,
     };
     let (types, array) = (types_of(dialect, &new.types), array(dialect));
+    let (state, verified_at) = first_state(new.verify, now);
     let (target, target_digest, again) = match dialect {
         Dialect::Postgresql => ("", "", "ON CONFLICT (owner, resource, resource_id, callback_digest) DO NOTHING"),
         _ => (", target_digest", ", ?", "ON DUPLICATE KEY UPDATE id = subscriptions.id"),
     };
     let insert = format!(
         "INSERT INTO subscriptions (id, owner, callback_url, callback_digest, resource, resource_id, types, detail, in_order, \
-         max_in_flight, description, state, expires_at, created_at, updated_at{target}) \
-         VALUES (?, ?, ?, ?, ?, ?, {array}, ?, {}, {}, ?, ?, ?, {now}, {now}{target_digest}) {again}",
+         max_in_flight, description, state, verified_at, expires_at, created_at, updated_at{target}) \
+         VALUES (?, ?, ?, ?, ?, ?, {array}, ?, {}, {}, ?, '{state}', {verified_at}, ?, {now}, {now}{target_digest}) {again}",
         if new.in_order { "TRUE" } else { "FALSE" },
         new.max_in_flight,
     );
@@ -99,7 +147,6 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Resu
         Value::Text(&types),
         Value::Text(new.detail),
         Value::Text(&new.description),
-        Value::Text(new.state),
         expires_at,
     ];
     if dialect != Dialect::Postgresql {
@@ -128,6 +175,11 @@ pub(crate) fn there(database: &mut dyn Database, new: &NewSubscription) -> Resul
         Value::Bytes(&callback_digest),
     ];
     database.select(READING, &there, &same)?.first().map(|row| number(row, 0)).transpose()
+}
+
+/// What a subscription to a new callback begins with: its state, and when that was verified.
+fn first_state(verify: bool, now: &str) -> (SubscriptionState, &str) {
+    if verify { (SubscriptionState::Unverified, "NULL") } else { (SubscriptionState::Active, now) }
 }
 
 /// What makes a subscription the same: its parts, each with its length before it.
@@ -205,7 +257,7 @@ fn subscription(row: &Row) -> Result<Subscription, DatabaseError> {
         in_order: number::<u8>(row, 7)? == 1,
         max_in_flight: number(row, 8)?,
         description: owned(row, 9)?,
-        state: owned(row, 10)?,
+        state: SubscriptionState::of(row, 10)?,
         state_reason: optional(row, 11),
         expires_at: row.value(12)?,
         created_at: number(row, 13)?,
@@ -233,9 +285,6 @@ fn paused(dialect: Dialect) -> String {
 /// Why one is disabled whose callback never said that it wants to be told.
 pub(crate) const NEVER_ANSWERED: &str = "the callback has not answered its question within a day";
 
-/// Why one is disabled whose token was revoked before that.
-pub(crate) const REVOKED_UNANSWERED: &str = "its token was revoked before the callback had answered its question";
-
 /// Makes one that is paused or disabled active again, as if its receiver had never failed. One whose callback has not answered its
 /// question is asked again, for a day: else whoever may subscribe could have anybody told. `false` where there is none by this id; then
 /// nothing is changed.
@@ -260,16 +309,15 @@ fn resumed(dialect: Dialect) -> [String; 2] {
                     leased_until = NULL, leased_among = NULL WHERE subscription = ? \
                     AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state IN ('paused', 'disabled'))";
     let now = dialect.now();
-    // MySQL sets from left to right: the reason is read before it is gone.
     let resumed = format!(
-        "UPDATE subscriptions SET state = CASE WHEN state_reason IN ('{NEVER_ANSWERED}', '{REVOKED_UNANSWERED}') \
-         THEN 'unverified' ELSE 'active' END, state_reason = NULL, updated_at = {now} WHERE id = ? AND state IN ('paused', 'disabled')"
+        "UPDATE subscriptions SET state = CASE WHEN verified_at IS NULL THEN 'unverified' ELSE 'active' END, \
+         state_reason = NULL, updated_at = {now} WHERE id = ? AND state IN ('paused', 'disabled')"
     );
     [forgiven.into(), resumed]
 }
 
 /// Has it told nothing more until it is resumed, and says why. One that is disabled already stays as it is; and so does one that is
-/// unverified, which is told nothing anyway: resumed, it would be told without having been asked.
+/// unverified, which is told nothing anyway.
 ///
 /// # Errors
 /// Where the database fails; nothing is changed then.
@@ -306,7 +354,6 @@ pub(crate) const BEING_REMOVED: &str = "it is being removed";
 pub(crate) fn delete(database: &mut dyn Database, id: Uuid, until: Option<Deadline>) -> Result<bool, DatabaseError> {
     let (doing, now, values) = ("removing a subscription", database.dialect().now(), [Value::Uuid(id)]);
     if many::are_many(database, id)? {
-        // One whose callback has not answered is told nothing, and resumed it would be.
         let disable = format!(
             "UPDATE subscriptions SET state = 'disabled', state_reason = '{BEING_REMOVED}', updated_at = {now} \
              WHERE id = ? AND state IN ('active', 'paused')"
@@ -333,7 +380,7 @@ pub(crate) struct Those<'a> {
     pub(crate) owner: Option<&'a str>,
     pub(crate) resource: Option<&'a str>,
     pub(crate) resource_id: Option<&'a str>,
-    pub(crate) state: Option<&'a str>,
+    pub(crate) state: Option<SubscriptionState>,
     /// Those that were made after this one.
     pub(crate) after: Option<Uuid>,
 }
@@ -352,7 +399,7 @@ pub(crate) fn some(
         ("owner", those.owner),
         ("resource", those.resource),
         ("resource_id", those.resource_id),
-        ("state", those.state),
+        ("state", those.state.map(SubscriptionState::as_str)),
     ] {
         if let Some(value) = value {
             which += &format!(" AND s.{column} = ?");
@@ -396,7 +443,7 @@ pub(crate) struct Change {
 }
 
 /// Changes a subscription, and pauses or resumes it, in one transaction. A callback that it did not have before is asked a question
-/// first, in the state `unverified`. `false` where its owner has another one that it would be the same as.
+/// first, where `verify`. `false` where its owner has another one that it would be the same as.
 ///
 /// # Errors
 /// Where the database fails; nothing is changed then.
@@ -405,7 +452,7 @@ pub(crate) fn change(
     is: &Subscription,
     change: &Change,
     becomes: Option<Turn>,
-    unverified: &'static str,
+    verify: bool,
 ) -> Result<bool, DatabaseError> {
     let (dialect, doing) = (database.dialect(), "changing a subscription");
     let (mut set, mut values) = (vec![format!("updated_at = {}", dialect.now())], Vec::new());
@@ -422,8 +469,10 @@ pub(crate) fn change(
         if super::columns::only_number::<u64>(&database.select(doing, there, &same)?)? > 0 {
             return Ok(false);
         }
-        set.extend(["callback_url = ?", "callback_digest = ?", "state = ?", "state_reason = NULL"].map(Into::into));
-        values.extend([Value::Text(url), Value::Bytes(digest), Value::Text(unverified)]);
+        let (state, verified_at) = first_state(verify, dialect.now());
+        set.extend(["callback_url = ?", "callback_digest = ?", "state_reason = NULL"].map(Into::into));
+        set.push(format!("state = '{state}', verified_at = {verified_at}"));
+        values.extend([Value::Text(url), Value::Bytes(digest)]);
         if dialect != Dialect::Postgresql {
             set.push("target_digest = ?".into());
             values.push(Value::Bytes(target));

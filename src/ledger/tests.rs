@@ -8,7 +8,7 @@ mod web_sessions_tests;
 mod what_was_tried_tests;
 
 use super::trace::{self, By};
-use super::{CopyKey, Database, Outcome, check, forget, statistics};
+use super::{CopyKey, Database, Notifications, Outcome, check, forget, statistics};
 use crate::base::deadline::Deadline;
 use crate::database::{Client, DatabaseFailure, SqliteDatabase, Tables, Value};
 use crate::lock::{Holder, LockName};
@@ -491,5 +491,5 @@ fn an_embedded_ledger_has_no_addresses_and_forgets_nothing() {
     assert!(!epoch.is_unwritten() && epoch.began().is_none());
     // Nor does it tell anybody of anything.
     assert!(ledger.lease(Uuid::nil(), Duration::from_mins(1), 9, &[], 0).is_err());
-    assert!(ledger.settle(&[]).is_err());
+    assert!(ledger.has_unpublished(0).is_err());
 }

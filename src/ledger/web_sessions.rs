@@ -106,7 +106,7 @@ pub(crate) fn make_login(
         ("DELETE FROM web_logins WHERE expires_at < ?", &[Value::Moment(now)]),
         ("DELETE FROM web_sessions WHERE began_at < ?", &[Value::Moment(over)]),
     ];
-    database.change_together("making a login", &changes)
+    database.change_together("making a login", &changes).map(drop)
 }
 
 /// Whom a link logs in; `None` where no such link is good any more.

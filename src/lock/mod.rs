@@ -101,6 +101,14 @@ pub trait NamedLock {
     /// # Errors
     /// When the connection is gone; the server then frees the lock by itself.
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError>;
+
+    /// Frees the lock, after what was written under it is committed: on PostgreSQL the lock's transaction has it, elsewhere it is.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release), and on PostgreSQL where it may not be committed.
+    fn commit_and_release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
+        self.release(name)
+    }
 }
 
 /// Looks who holds a lock, and never takes it to find out: a delivery at that moment would be deferred.

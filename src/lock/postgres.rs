@@ -4,7 +4,9 @@
 //! works: it holds back no VACUUM. (A statement that *waits* for the lock has a snapshot, as every SELECT has.)
 
 use super::{Acquired, Holder, Holders, LockName, NamedLock};
-use crate::database::postgres::{Batch, PostgresDatabase, Process, TextRow, Transaction, literal, milliseconds};
+use crate::database::postgres::{
+    Batch, HEAR_OF_THE_COMMIT, PostgresDatabase, Process, TextRow, Transaction, literal, milliseconds,
+};
 use crate::database::{DatabaseError, DatabaseFailure};
 use std::time::Duration;
 
@@ -55,6 +57,17 @@ impl NamedLock for PostgresDatabase {
             self.roll_back()?;
         }
         Ok(())
+    }
+
+    fn commit_and_release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
+        let doing = "committing under the lock";
+        if self.transaction != Transaction::Lock(name.postgres_key()) {
+            return Err(DatabaseError::other(doing, "the lock is not held"));
+        }
+        let committed = self.batch(doing, &format!("{HEAR_OF_THE_COMMIT} COMMIT"));
+        self.transaction = Transaction::None;
+        committed?;
+        self.replicated(doing)
     }
 }
 

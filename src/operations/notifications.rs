@@ -141,7 +141,7 @@ pub(crate) fn event_of(
 
 fn is_about(one: &Subscription, event: &Due) -> bool {
     if event.event_type == TEST {
-        return event.attempt == Some(one.id);
+        return event.subscription == Some(one.id);
     }
     match one.resource.as_str() {
         "all" => true,

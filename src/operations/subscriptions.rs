@@ -9,25 +9,16 @@ use crate::ledger::event::EventType;
 use crate::ledger::operations_log::{Actor, Operation};
 use crate::ledger::subscriptions as rows;
 pub(crate) use crate::ledger::subscriptions::{
-    Change, NewSubscription, Subscription, Those, Turn, count_of_owner, read, some, there,
+    Change, NewSubscription, Subscription, SubscriptionState, Those, Turn, count_of_owner, read, some, there,
 };
 use crate::message::{Address, fold};
 use url::Url;
 use uuid::Uuid;
 
-/// The state of one that is told what happens.
-pub(crate) const ACTIVE: &str = "active";
-
-/// The state of one that is told nothing until somebody resumes it.
-pub(crate) const OFF: &str = "disabled";
-
 /// Whose subscriptions are that are made by hand.
 pub(crate) const OPERATOR: &str = "operator";
 
-/// The state of one whose callback has not answered its question yet.
-pub(crate) const UNVERIFIED: &str = "unverified";
-
-/// Why such a one is not told anything again.
+/// Why one that is unverified is not told anything again.
 pub(crate) const UNANSWERED: &str =
     "it is unverified: its callback has not answered its question yet, and is told nothing before it has";
 
@@ -76,7 +67,7 @@ pub(crate) fn change(
     is: &Subscription,
     wanted: &Change,
     becomes: Option<Turn>,
-    unverified: &'static str,
+    verify: bool,
 ) -> Result<bool, DatabaseError> {
     let settings = settings_of(wanted, &is.callback_url);
     let (operation, turned) = match becomes {
@@ -89,7 +80,7 @@ pub(crate) fn change(
         (None, settings) => format!("{turned}: {settings}"),
         (Some(_), settings) => format!("{turned}, and changed: {settings}"),
     };
-    let change = |database: &mut dyn Database| rows::change(database, is, wanted, becomes, unverified);
+    let change = |database: &mut dyn Database| rows::change(database, is, wanted, becomes, verify);
     let came = |changed: &bool| Came::to(if *changed { outcome } else { "there is one like that".into() });
     on(database, by, operation, is.id, change, came)
 }

@@ -14,7 +14,7 @@
 //! one for each event.
 
 use super::send::Sent;
-use crate::ledger::notifications::{Due, Leased, Next, SubscriptionState, Try};
+use crate::ledger::notifications::{Due, Leased, Next, StateChange, SubscriptionState, Try};
 use crate::ledger::subscriptions::NEVER_ANSWERED;
 use crate::webhook::Schedule;
 use std::collections::{BTreeMap, VecDeque};
@@ -57,8 +57,7 @@ pub(super) struct InHand {
     pub(super) failures: u32,
     /// For how long nothing is sent to it at all.
     pub(super) rests_for: Option<Duration>,
-    /// A new state, and why.
-    pub(super) state: Option<(&'static str, Option<String>)>,
+    pub(super) state: Option<StateChange>,
     /// Nothing is sent any more under this lease, and it is given back as soon as what is asked is answered.
     pub(super) closing: bool,
     /// Somebody else may have it by now.
@@ -75,7 +74,7 @@ impl InHand {
     pub(super) fn new(leased: Leased, allotment: usize, now: Instant) -> Self {
         Self {
             failures: leased.failures,
-            closing: leased.state == SubscriptionState::Idle,
+            closing: !leased.is_served(),
             leased,
             allotment,
             waiting: VecDeque::new(),
@@ -266,7 +265,7 @@ impl InHand {
     /// The callback has answered its question, or need not be asked.
     pub(super) fn verified(&mut self) {
         self.leased.state = SubscriptionState::Active;
-        self.state = Some(("active", None));
+        self.state = Some(StateChange::Verified);
         self.leased.ended_among = None;
         self.recovered();
     }
@@ -294,7 +293,7 @@ impl InHand {
     }
 
     pub(super) fn disable(&mut self, why: String) {
-        self.state = Some(("disabled", Some(why)));
+        self.state = Some(StateChange::Disabled(why));
         self.close();
     }
 }
@@ -375,6 +374,7 @@ pub(super) mod samples {
             manner: None,
             attempt: None,
             queue_id: None,
+            subscription: None,
             host: String::new(),
             diff: String::new(),
             created_at: 0,

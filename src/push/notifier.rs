@@ -12,8 +12,8 @@ use crate::base::stop::Stop;
 use crate::base::{hex, timestamp, tls};
 use crate::database::{Client, DatabaseError, DatabaseFailure, Idle};
 use crate::ledger::notifications::{
-    Due, LARGEST_DUE, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState, Wake,
-    at_most_after,
+    Due, LARGEST_DUE, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, StateChange, SubscriptionState,
+    Wake, at_most_after,
 };
 use crate::ledger::subscriptions::NEVER_ANSWERED;
 use crate::ledger::{Database, api_tokens};
@@ -334,20 +334,20 @@ impl<'a> Notifier<'a> {
 
     /// Between the steps of a round, so that none of them, nor all of them together, has answers wait: those that have come meanwhile are
     /// taken, and what is due by now is written down.
-    fn keep_up(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
+    fn keep_up(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
         let now = Instant::now();
         if self.in_hand.values().any(|hand| hand.is_due(now)) { self.settle(database) } else { Ok(()) }
     }
 
     /// The same before a step that may last: all that was answered is written down, due or not.
-    fn settle_all(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
+    fn settle_all(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
         let answered = self.in_hand.iter().filter(|(_, hand)| !hand.tries.is_empty()).map(|(id, _)| *id).collect();
         self.settle_these(database, answered)
     }
 
-    fn settle(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
+    fn settle(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         let now = Instant::now();
         let longer: Vec<Uuid> = self
             .in_hand
@@ -368,7 +368,11 @@ impl<'a> Notifier<'a> {
         self.settle_these(database, these)
     }
 
-    fn settle_these(&mut self, database: &mut dyn Notifications, ids: Vec<Uuid>) -> Result<(), DatabaseError> {
+    fn settle_these(
+        &mut self,
+        database: &mut (impl Notifications + ?Sized),
+        ids: Vec<Uuid>,
+    ) -> Result<(), DatabaseError> {
         for ids in ids.chunks(SETTLED_TOGETHER) {
             let asked_at = Instant::now();
             let settlements: Vec<Settlement<'_>> =
@@ -376,7 +380,7 @@ impl<'a> Notifier<'a> {
             let lost = database.settle(&settlements)?;
             for id in ids {
                 let Some(hand) = self.in_hand.get_mut(id) else { continue };
-                if let Some(("disabled", Some(why))) = &hand.state {
+                if let Some(StateChange::Disabled(why)) = &hand.state {
                     // Its host alone: what stands behind that may let somebody in, and the log has readers of its own.
                     let host =
                         Url::parse(&hand.leased.callback_url).ok().and_then(|url| url.host_str().map(str::to_owned));
@@ -399,8 +403,7 @@ impl<'a> Notifier<'a> {
 
     /// What is written down of this one.
     fn settlement<'b>(&'b self, hand: &'b InHand) -> Settlement<'b> {
-        let state = hand.state.as_ref().map(|(state, why)| (*state, why.as_deref()));
-        let disabled = matches!(state, Some(("disabled", _)));
+        let disabled = matches!(hand.state, Some(StateChange::Disabled(_)));
         Settlement {
             subscription: hand.leased.subscription,
             in_order: hand.leased.in_order,
@@ -410,15 +413,15 @@ impl<'a> Notifier<'a> {
             tries: &hand.tries,
             failures: hand.failures,
             open_for: hand.rests_for,
-            state,
+            state: hand.state.as_ref(),
             callback: &hand.leased.callback_url,
-            idle: hand.leased.state == SubscriptionState::Idle || disabled,
+            idle: !hand.leased.is_served() || disabled,
             alone: hand.leased.ended_among == Some(0),
         }
     }
 
     /// Reads what is due next of the subscriptions that have room.
-    fn read(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
+    fn read(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         let ids: Vec<Uuid> = self.in_hand.keys().copied().collect();
         let mut held = self.held();
         for id in ids {
@@ -480,7 +483,7 @@ impl<'a> Notifier<'a> {
     }
 
     /// Publishes, and leases what is due.
-    fn poll(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
+    fn poll(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         let at = Instant::now();
         let wake = self.wake();
         let mut more = false;

@@ -139,7 +139,7 @@ pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
 
 /// What a subscriber has asked for, to see that it comes.
 fn test(due: &Due) -> String {
-    let (moment, subscription) = (exact(due.created_at), due.attempt.unwrap_or_default().to_string());
+    let (moment, subscription) = (exact(due.created_at), due.subscription.unwrap_or_default().to_string());
     serde_json::json!({
         "id": id(due.event),
         "type": due.event_type,
@@ -235,6 +235,7 @@ mod tests {
             manner: Some("appended".into()),
             attempt: Some(Uuid::from_u128(0x0193_a1b2_c3d4_7e5f_8a9b_0c1d_2e3f_4a5b)),
             queue_id: Some("4bXyz12abc".into()),
+            subscription: None,
             host: "mx1.axial.net".into(),
             // As PostgreSQL and MySQL give JSON back: each in an order of its own.
             diff: r#"{"uid": {"---": null, "+++": 4711}, "state": {"+++": "delivered", "---": null}}"#.into(),
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn a_test_is_about_its_subscription_and_no_copy() {
         let id = Uuid::from_u128(7);
-        let test = Due { event_type: TEST.into(), attempt: Some(id), diff: "{}".into(), ..due() };
+        let test = Due { event_type: TEST.into(), attempt: None, subscription: Some(id), diff: "{}".into(), ..due() };
         let body: Value = serde_json::from_str(&render(&test, Some("https://m.example/api/v1"))).unwrap();
         assert_eq!((&body["type"], &body["resource"]), (&TEST.into(), &"subscription".into()));
         assert_eq!(body["data"], serde_json::json!({ "subscription": id.to_string() }));

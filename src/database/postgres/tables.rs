@@ -2,8 +2,7 @@
 
 use super::{Batch, HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, error};
 use crate::database::DatabaseError;
-use crate::database::postgres::literal;
-use crate::database::tables::{Dialect, Row, Tables, Value, filled};
+use crate::database::tables::{Dialect, Row, Tables, UnlockedChange, Value, filled};
 use postgres::SimpleQueryMessage;
 
 impl Tables for PostgresDatabase {
@@ -12,13 +11,13 @@ impl Tables for PostgresDatabase {
     }
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
-        let sql = filled(doing, sql, values, write)?;
+        let sql = filled(Dialect::Postgresql, doing, sql, values)?;
         let Batch(answers) = self.batch(doing, &format!("{}{sql}", self.time_limit()))?;
         rows(doing, &answers)
     }
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
-        let Batch(answers) = self.change_batch(doing, &filled(doing, sql, values, write)?)?;
+        let Batch(answers) = self.change_batch(doing, &filled(Dialect::Postgresql, doing, sql, values)?)?;
         let changed = answers.iter().filter_map(|answer| match answer {
             SimpleQueryMessage::CommandComplete(changed) => Some(*changed),
             _ => None,
@@ -27,25 +26,31 @@ impl Tables for PostgresDatabase {
         Ok(changed.sum())
     }
 
-    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError> {
-        let changes = changes.iter().map(|(sql, values)| filled(doing, sql, values, write));
+    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
+        let changes = changes.iter().map(|(sql, values)| filled(Dialect::Postgresql, doing, sql, values));
         let batch = changes.collect::<Result<Vec<_>, _>>()?.join("; ");
-        self.change_batch(doing, &batch).map(|_| ())
+        let Batch(answers) = self.change_batch(doing, &batch)?;
+        rows(doing, &answers)
+    }
+
+    fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError> {
+        let UnlockedChange { table, key, which, set } = *change;
+        let sql = format!(
+            "WITH unlocked AS (SELECT {key} AS id FROM {table} WHERE {which} FOR UPDATE SKIP LOCKED) \
+             UPDATE {table} SET {set} FROM unlocked WHERE {key} = unlocked.id RETURNING {}",
+            self.dialect().uuid(key)
+        );
+        let Batch(answers) = self.change_batch(doing, &sql)?;
+        rows(doing, &answers)
     }
 }
 
 impl PostgresDatabase {
-    /// The rows that a statement brings which changes rows.
-    pub(crate) fn change_and_read(&mut self, doing: &str, sql: &str) -> Result<Vec<Row>, DatabaseError> {
-        let Batch(answers) = self.change_batch(doing, sql)?;
-        rows(doing, &answers)
-    }
-
     /// Outside of a transaction, the server makes one of the batch (PostgreSQL manual, "Multiple Statements in a Simple
     /// Query"), and what a deadlock took back, or a lock that somebody else holds, is tried again. Within the lock's, the holder decides.
-    pub(crate) fn change_batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
+    fn change_batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
         if self.transaction != Transaction::None {
-            return self.batch(doing, sql);
+            return self.batch(doing, &format!("{}{sql}", self.limits_of_changes()));
         }
         let answers = self.retrying(|this| {
             let sql = format!("{HEAR_NOTHING} {}{sql}; {HEAR_OF_THE_COMMIT}", this.limits_of_changes());
@@ -66,18 +71,4 @@ fn rows(doing: &str, answers: &[SimpleQueryMessage]) -> Result<Vec<Row>, Databas
         (0..row.len()).map(cell).collect::<Result<_, _>>().map(Row).map_err(|error| error::failed(doing, &error))
     })
     .collect()
-}
-
-fn write(value: Value<'_>) -> String {
-    match value {
-        Value::Integer(number) => number.to_string(),
-        Value::Text(text) => literal::text(text),
-        Value::Bytes(bytes) => literal::bytes(bytes),
-        Value::Uuid(uuid) => literal::uuid(uuid),
-        // Exact, where to_timestamp() goes by way of a floating-point number.
-        Value::Moment(microseconds) => {
-            format!("('1970-01-01 00:00:00+00'::timestamptz + {microseconds} * interval '1 microsecond')")
-        }
-        Value::Null => literal::null(),
-    }
 }

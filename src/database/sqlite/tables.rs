@@ -2,9 +2,9 @@
 
 use super::SqliteDatabase;
 use crate::database::DatabaseError;
-use crate::database::tables::{Dialect, Row, Tables, Value};
+use crate::database::tables::{Dialect, Row, Tables, UnlockedChange, Value};
 use rusqlite::types::{ToSqlOutput, Value as Bound, ValueRef};
-use rusqlite::{ToSql, params_from_iter};
+use rusqlite::{Connection, ToSql, params_from_iter};
 
 impl Tables for SqliteDatabase {
     fn dialect(&self) -> Dialect {
@@ -12,17 +12,7 @@ impl Tables for SqliteDatabase {
     }
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
-        self.patiently(doing, |connection| {
-            let mut statement = connection.prepare(sql)?;
-            let columns = statement.column_count();
-            let mut rows = statement.query(params_from_iter(values))?;
-            let mut all = Vec::new();
-            while let Some(row) = rows.next()? {
-                let cell = |index| row.get_ref(index).map(as_text);
-                all.push(Row((0..columns).map(cell).collect::<rusqlite::Result<_>>()?));
-            }
-            Ok(all)
-        })
+        self.patiently(doing, |connection| rows(connection, sql, values))
     }
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
@@ -30,14 +20,32 @@ impl Tables for SqliteDatabase {
         Ok(changed as u64)
     }
 
-    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError> {
+    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
         self.writing(doing, |transaction| {
-            for (sql, values) in changes {
-                transaction.execute(sql, params_from_iter(*values))?;
-            }
-            Ok(())
+            let answers = changes.iter().map(|(sql, values)| rows(transaction, sql, values));
+            Ok(answers.collect::<rusqlite::Result<Vec<_>>>()?.concat())
         })
     }
+
+    /// Nobody else has locked a row: one writes at a time.
+    fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError> {
+        let UnlockedChange { table, key, which, set } = *change;
+        let sql = format!("UPDATE {table} SET {set} WHERE {which} RETURNING {}", self.dialect().uuid(key));
+        self.writing(doing, |transaction| rows(transaction, &sql, &[]))
+    }
+}
+
+/// Runs a statement to its end.
+fn rows(connection: &Connection, sql: &str, values: &[Value<'_>]) -> rusqlite::Result<Vec<Row>> {
+    let mut statement = connection.prepare(sql)?;
+    let columns = statement.column_count();
+    let mut rows = statement.query(params_from_iter(values))?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        let cell = |index| row.get_ref(index).map(as_text);
+        all.push(Row((0..columns).map(cell).collect::<rusqlite::Result<_>>()?));
+    }
+    Ok(all)
 }
 
 fn as_text(value: ValueRef<'_>) -> Option<String> {
@@ -53,7 +61,7 @@ impl ToSql for Value<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match *self {
             Self::Integer(number) | Self::Moment(number) => ToSqlOutput::Owned(Bound::Integer(number)),
-            Self::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            Self::Text(text) | Self::Json(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
             Self::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
             Self::Uuid(uuid) => ToSqlOutput::Owned(Bound::Blob(uuid.as_bytes().to_vec())),
             Self::Null => ToSqlOutput::Owned(Bound::Null),

@@ -1,6 +1,6 @@
 //! What happened, and what became of telling it, for those who read it instead of being told, or want to be told again.
 
-use super::{Due, MessageDetail, TEST, due_of, event_columns, now, text_of_json, uuid};
+use super::{Due, MessageDetail, TEST, due_of, event_columns, now, uuid};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, Dialect, Row, Value};
 use crate::ledger::trace::{self, TracedCopy};
@@ -17,7 +17,7 @@ pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize)
     // What is not told has no tries, and is due at no moment.
     let sql = format!(
         "SELECT e.position, 0, {}, 0 FROM events e WHERE e.position > ? ORDER BY e.position LIMIT {most}",
-        event_columns(database)
+        event_columns(database.dialect())
     );
     let rows = database.select("reading events", &sql, &[Value::Integer(after)])?;
     rows.iter().map(|row| due_of(row, false)).collect()
@@ -28,7 +28,7 @@ pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize)
 /// # Errors
 /// Where it cannot be read.
 pub(crate) fn event(database: &mut dyn Database, event: Uuid) -> Result<Option<Due>, DatabaseError> {
-    let sql = format!("SELECT e.position, 0, {}, 0 FROM events e WHERE e.event = ?", event_columns(database));
+    let sql = format!("SELECT e.position, 0, {}, 0 FROM events e WHERE e.event = ?", event_columns(database.dialect()));
     let rows = database.select("reading an event", &sql, &[Value::Uuid(event)])?;
     rows.first().map(|row| due_of(row, false)).transpose()
 }
@@ -68,7 +68,7 @@ pub(crate) fn message(database: &mut dyn Database, identity: &[u8; 32]) -> Resul
          FROM messages m WHERE m.identity = ?",
         dialect.microseconds("m.recorded_at"),
         dialect.microseconds("m.sent_at"),
-        text_of_json(database, "m.headers"),
+        dialect.text_of_json("m.headers"),
     );
     let rows = database.select("reading a message", &sql, &[Value::Bytes(identity)])?;
     let Some(row) = rows.first() else { return Ok(None) };
@@ -311,12 +311,13 @@ pub(crate) fn tries(
 /// # Errors
 /// Where it may not be committed.
 pub(crate) fn tell_one(database: &mut dyn Database, subscription: Uuid, event: i64) -> Result<(), DatabaseError> {
-    let (dialect, now) = (database.dialect(), now(database));
+    let dialect = database.dialect();
+    let now = now(dialect);
     let again = again(dialect, now);
     let told = format!("INSERT INTO notifications (subscription, event, due_at) VALUES (?, ?, {now}) {again}");
     let (wake, id) = (wake(dialect, now), [Value::Uuid(subscription)]);
     let values = [Value::Uuid(subscription), Value::Integer(event)];
-    database.change_together("telling an event once more", &[(&wake, &id), (&told, &values)])
+    database.change_together("telling an event once more", &[(&wake, &id), (&told, &values)]).map(drop)
 }
 
 /// What makes a notification due again, as if it had never been tried.
@@ -326,23 +327,14 @@ pub(super) fn due_again(now: &str) -> String {
 
 /// A notification that is there already is due again.
 pub(super) fn again(dialect: Dialect, now: &str) -> String {
-    let set = due_again(now);
-    match dialect {
-        Dialect::Postgresql => format!("ON CONFLICT (subscription, event) DO UPDATE SET {set}"),
-        _ => format!("ON DUPLICATE KEY UPDATE {set}"),
-    }
+    dialect.or_update("subscription, event", &due_again(now))
 }
 
 /// A subscription is served at once, whether its receiver rests or not. First of all: whoever settles it waits for its row, and
 /// looks for what is due then.
 pub(super) fn wake(dialect: Dialect, now: &str) -> String {
-    let again = match dialect {
-        Dialect::Postgresql => "ON CONFLICT (subscription) DO UPDATE SET",
-        _ => "ON DUPLICATE KEY UPDATE",
-    };
-    format!(
-        "INSERT INTO subscription_queues (subscription, due_at) VALUES (?, {now}) {again} due_at = {now}, open_until = NULL"
-    )
+    let again = dialect.or_update("subscription", &format!("due_at = {now}, open_until = NULL"));
+    format!("INSERT INTO subscription_queues (subscription, due_at) VALUES (?, {now}) {again}")
 }
 
 /// Sends a subscription something, to see that it comes; the event's id.
@@ -352,7 +344,7 @@ pub(super) fn wake(dialect: Dialect, now: &str) -> String {
 pub(crate) fn test(database: &mut dyn Database, subscription: Uuid, host: &str) -> Result<Uuid, DatabaseError> {
     let (event, now, nothing) = (Uuid::now_v7(), database.dialect().now(), [0; 32]);
     let sql = format!(
-        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, attempt, host, diff, \
+        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, subscription, host, diff, \
          created_at) VALUES (?, '{TEST}', ?, ?, '', 'recipient', '', '', '', ?, ?, '{{}}', {now})"
     );
     let values = [

@@ -90,7 +90,7 @@ pub(crate) fn tell_again(
     since: Option<i64>,
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
-    let (doing, now) = ("telling once more what was given up", now(database));
+    let (doing, now) = ("telling once more what was given up", now(database.dialect()));
     let mut which = "due_at IS NULL".to_owned();
     let mut values = Vec::new();
     if let Some(since) = since {
@@ -137,7 +137,7 @@ pub(crate) fn tell_all(
     only_failed: bool,
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
-    let (dialect, now, doing) = (database.dialect(), now(database), "telling once more what happened");
+    let (dialect, now, doing) = (database.dialect(), now(database.dialect()), "telling once more what happened");
     let span = "e.created_at >= ? AND e.created_at < ?";
     let moments = [Value::Moment(since), Value::Moment(before)];
     let id = Value::Uuid(subscription);
@@ -197,7 +197,7 @@ pub(crate) fn give_up(
     event: Option<i64>,
     before: Option<i64>,
 ) -> Result<u64, DatabaseError> {
-    let now = now(database);
+    let now = now(database.dialect());
     let mut which = "due_at IS NOT NULL".to_owned();
     let mut values = Vec::new();
     if let Some(event) = event {

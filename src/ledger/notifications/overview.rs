@@ -1,8 +1,8 @@
 //! How far behind subscribers are, for people.
 
-use super::{if_readable, now, seconds, uuid};
+use super::{SubscriptionState, if_readable, now, seconds, uuid};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Dialect, Row, Value};
+use crate::database::{DatabaseError, Row, Value};
 use crate::ledger::{Database, columns};
 use serde::Serialize;
 use uuid::Uuid;
@@ -41,7 +41,7 @@ pub(crate) struct Figures {
 /// # Errors
 /// Where they cannot be read.
 pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, DatabaseError> {
-    let (dialect, now) = (database.dialect(), now(database));
+    let (dialect, now) = (database.dialect(), now(database.dialect()));
     let sql = format!(
         "SELECT (SELECT count(*) FROM outbox), (SELECT {} FROM outbox), \
          (SELECT count(*) FROM notifications WHERE due_at IS NOT NULL), \
@@ -49,8 +49,8 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, Da
          (SELECT {} FROM subscription_queues WHERE due_at <= {now}), \
          (SELECT count(*) FROM subscription_queues WHERE open_until > {now}), \
          (SELECT count(*) FROM subscriptions WHERE state = 'disabled')",
-        between(dialect, "min(created_at)", now),
-        between(dialect, "min(due_at)", now),
+        dialect.seconds_between("min(created_at)", now),
+        dialect.seconds_between("min(due_at)", now),
     );
     let tables = "outbox notifications subscription_queues subscriptions";
     let rows = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &[]))?.unwrap_or_default();
@@ -83,12 +83,12 @@ pub(crate) struct AtAGlance {
 /// # Errors
 /// Where it cannot be read.
 pub(crate) fn at_a_glance(database: &mut dyn Database, since: i64) -> Result<Option<AtAGlance>, DatabaseError> {
-    let (dialect, now) = (database.dialect(), now(database));
+    let (dialect, now) = (database.dialect(), now(database.dialect()));
     let sql = format!(
         "SELECT (SELECT count(*) FROM subscriptions), (SELECT count(*) FROM subscriptions WHERE state = 'disabled'), \
          (SELECT count(*) FROM notifications WHERE failed_at >= ?), \
          (SELECT {} FROM (SELECT {OLDEST} AS oldest FROM subscriptions s WHERE s.state = 'active') t)",
-        between(dialect, "min(t.oldest)", now),
+        dialect.seconds_between("min(t.oldest)", now),
     );
     let (tables, moments) = ("events notifications subscriptions", [Value::Moment(since)]);
     let read = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &moments))?;
@@ -109,7 +109,7 @@ pub(crate) struct Behind {
     pub resource: String,
     pub resource_id: String,
     pub callback_url: String,
-    pub state: String,
+    pub state: SubscriptionState,
     pub reason: Option<String>,
     #[serde(flatten)]
     pub progress: Progress,
@@ -141,18 +141,10 @@ pub(crate) struct Progress {
 const OLDEST: &str = "(SELECT e.created_at FROM notifications n JOIN events e ON e.position = n.event \
                       WHERE n.subscription = s.id AND n.due_at IS NOT NULL ORDER BY n.event LIMIT 1)";
 
-/// Between two moments, in seconds.
-fn between(dialect: Dialect, from: &str, to: &str) -> String {
-    match dialect {
-        Dialect::Postgresql => format!("extract(epoch FROM {to} - {from})"),
-        _ => format!("TIMESTAMPDIFF(MICROSECOND, {from}, {to}) / 1000000"),
-    }
-}
-
 impl Progress {
     /// Its columns, of `s`, a row of `subscriptions`, and `q`, that of `subscription_queues`, if there is one.
     pub(in crate::ledger) fn columns(database: &dyn Database) -> String {
-        let (dialect, now) = (database.dialect(), now(database));
+        let (dialect, now) = (database.dialect(), now(database.dialect()));
         let of = |due: &str| {
             format!("(SELECT count(*) FROM notifications n WHERE n.subscription = s.id AND n.due_at IS {due})")
         };
@@ -161,11 +153,11 @@ impl Progress {
              CASE WHEN q.failures > 0 THEN q.last_failure END, CASE WHEN q.failures > 0 THEN {} END",
             of("NOT NULL"),
             of("NULL"),
-            between(dialect, OLDEST, now),
+            dialect.seconds_between(OLDEST, now),
             dialect.microseconds("q.failing_since"),
-            between(dialect, now, "q.open_until"),
-            between(dialect, "q.last_success_at", now),
-            between(dialect, "q.last_failure_at", now),
+            dialect.seconds_between(now, "q.open_until"),
+            dialect.seconds_between("q.last_success_at", now),
+            dialect.seconds_between("q.last_failure_at", now),
         )
     }
 
@@ -192,7 +184,7 @@ impl Progress {
 /// Where it cannot be read.
 pub(crate) fn overview(database: &mut dyn Database) -> Result<Overview, DatabaseError> {
     let (doing, dialect) = (FAR_BEHIND, database.dialect());
-    let outbox = format!("SELECT count(*), {} FROM outbox", between(dialect, "min(created_at)", now(database)));
+    let outbox = format!("SELECT count(*), {} FROM outbox", dialect.seconds_between("min(created_at)", now(dialect)));
     let outbox = database.select(doing, &outbox, &[])?;
     let oldest = outbox.first().map(|row| seconds(row, 1)).transpose()?.flatten();
     let subscriptions = format!(
@@ -209,7 +201,7 @@ pub(crate) fn overview(database: &mut dyn Database) -> Result<Overview, Database
             resource: columns::owned(row, 2)?,
             resource_id: columns::owned(row, 3)?,
             callback_url: columns::owned(row, 4)?,
-            state: columns::owned(row, 5)?,
+            state: SubscriptionState::of(row, 5)?,
             reason: columns::optional(row, 6),
             progress: Progress::of(row, 7)?,
         })

@@ -103,12 +103,12 @@ fn a_receiver_that_asks_for_a_rest_has_it_and_one_that_is_gone_is_disabled() {
     let mut gone = in_hand(leased(false, 0), 9);
     let _ = positions(&mut gone);
     assert!(matches!(answer(&mut gone, 1, 410, None), Next::Again(_)));
-    assert!(matches!(&gone.state, Some(("disabled", Some(why))) if why.contains("410")));
+    assert!(matches!(&gone.state, Some(StateChange::Disabled(why)) if why.contains("410")));
 
     let mut days = in_hand(Leased { failing_for: DAYS, ..leased(false, 9) }, 9);
     let _ = positions(&mut days);
     answer(&mut days, 1, 500, None);
-    assert!(matches!(&days.state, Some(("disabled", Some(why))) if why.contains("5days") && why.contains("500")));
+    assert!(matches!(&days.state, Some(StateChange::Disabled(why)) if why.contains("5days") && why.contains("500")));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn who_has_just_taken_something_is_not_disabled_for_what_fails_then() {
     hand.verified();
     let _ = positions(&mut hand);
     answer(&mut hand, 1, 500, None);
-    assert_eq!((&hand.state, hand.failures), (&Some(("active", None)), 1));
+    assert_eq!((&hand.state, hand.failures), (&Some(StateChange::Verified), 1));
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn what_waits_and_what_is_under_way_takes_memory_until_it_is_answered() {
 
 #[test]
 fn who_is_asked_one_thing_at_a_time_makes_use_of_one_request() {
-    use SubscriptionState::{Active, Idle, Unverified};
+    use SubscriptionState::{Active, Disabled, Unverified};
     for (state, in_order, failures, wants) in [
         (Active, false, 0, 64),
         (Active, false, 4, 64),
@@ -210,7 +210,7 @@ fn who_is_asked_one_thing_at_a_time_makes_use_of_one_request() {
         (Active, true, 0, 1),
         (Unverified, false, 0, 1),
         // It is given back at once.
-        (Idle, false, 0, 0),
+        (Disabled, false, 0, 0),
     ] {
         let mut hand = in_hand(Leased { state, max_in_flight: 64, ..leased(in_order, failures) }, 0);
         assert_eq!(hand.wants(), wants, "{state:?} {in_order} {failures}");
@@ -324,11 +324,11 @@ fn a_callback_that_does_not_answer_its_question_is_asked_again_until_its_time_is
     assert_eq!(told.next, Next::Again(hand.rests_for.unwrap()));
     let mut late = in_hand(unverified(1), 0);
     unanswered(&mut late, DAYS + Duration::from_secs(1));
-    assert_eq!(late.state, Some(("disabled", Some(NEVER_ANSWERED.into()))));
+    assert_eq!(late.state, Some(StateChange::Disabled(NEVER_ANSWERED.into())));
 
     let mut hand = in_hand(unverified(3), 2);
     hand.verified();
-    assert_eq!((hand.state.clone(), hand.failures), (Some(("active", None)), 0));
+    assert_eq!((hand.state.clone(), hand.failures), (Some(StateChange::Verified), 0));
     assert_eq!(positions(&mut hand), [1, 2]);
 }
 
@@ -363,7 +363,7 @@ fn more_is_read_where_there_is_room_and_where_it_is_known_what_comes_next() {
     assert!(hand.wants_more());
     let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 0) };
     assert!(!in_hand(unverified, 0).wants_more());
-    let idle = Leased { state: SubscriptionState::Idle, ..leased(false, 0) };
+    let idle = Leased { state: SubscriptionState::Paused, ..leased(false, 0) };
     assert!(in_hand(idle, 1).is_finished());
     // Nothing waits, and nothing is to be read.
     let mut empty = in_hand(leased(false, 0), 0);

@@ -4,7 +4,6 @@ use super::super::in_hand::samples::{due, leased};
 use super::super::send::Answer;
 use super::*;
 use crate::config::Config;
-use crate::database::{Dialect, Row, Tables, Value};
 use crate::site::embedded::Embedded;
 use std::sync::mpsc;
 
@@ -41,24 +40,6 @@ fn taken(subscription: u128) -> Sent {
     Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer }
 }
 
-impl Tables for Slow {
-    fn dialect(&self) -> Dialect {
-        Dialect::Sqlite
-    }
-
-    fn select(&mut self, _: &str, _: &str, _: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
-        Ok(Vec::new())
-    }
-
-    fn change(&mut self, _: &str, _: &str, _: &[Value<'_>]) -> Result<u64, DatabaseError> {
-        Ok(0)
-    }
-
-    fn change_together(&mut self, _: &str, _: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError> {
-        Ok(())
-    }
-}
-
 impl Notifications for Slow {
     fn publish(&mut self, _: &LockName, wake: Wake) -> Result<Published, DatabaseError> {
         self.step("publish");
@@ -68,6 +49,14 @@ impl Notifications for Slow {
 
     fn lease(&mut self, _: Uuid, _: Duration, _: usize, _: &[&str], _: usize) -> Result<Vec<Leased>, DatabaseError> {
         self.step("lease");
+        Ok(Vec::new())
+    }
+
+    fn has_unpublished(&mut self, _: i64) -> Result<bool, DatabaseError> {
+        Ok(false)
+    }
+
+    fn lease_longer(&mut self, _: Uuid, _: Duration, _: &[Uuid]) -> Result<Vec<Uuid>, DatabaseError> {
         Ok(Vec::new())
     }
 

@@ -11,7 +11,7 @@ use crate::ledger::Database;
 use crate::ledger::operations_log::Actor;
 use crate::ledger::time_span;
 use crate::ledger::web_sessions::WebSession;
-use crate::operations::subscriptions::UNVERIFIED;
+use crate::operations::subscriptions::SubscriptionState;
 use crate::operations::{notifications, subscriptions};
 use crate::webhook::{ROTATION, payload};
 use axum::Extension;
@@ -55,16 +55,17 @@ impl Done {
         one: &Subscription,
         act: impl FnOnce() -> Result<Self, DatabaseError>,
     ) -> Result<Self, DatabaseError> {
-        if one.state == UNVERIFIED { Ok(Self::of(UNVERIFIED)) } else { act() }
+        if one.state == SubscriptionState::Unverified { Ok(Self::of("unverified")) } else { act() }
     }
 }
 
 pub(in crate::web) async fn test(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Answered {
     done((page, viewer, id), |database, by, one| {
-        if one.state == "active" {
+        let is_active = one.state == SubscriptionState::Active;
+        if is_active {
             notifications::test(database, by, one.id)?;
         }
-        Ok(Done::changed(one.state == "active", "tested"))
+        Ok(Done::changed(is_active, "tested"))
     })
     .await
 }

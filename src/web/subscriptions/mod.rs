@@ -13,7 +13,7 @@ use crate::config::{Config, Engine};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::ledger::web_sessions::WebSession;
-use crate::operations::subscriptions::{self, Subscription, Those};
+use crate::operations::subscriptions::{self, Subscription, SubscriptionState, Those};
 use crate::webhook::MasterKey;
 use axum::Extension;
 use axum::extract::{Query, State};
@@ -173,9 +173,9 @@ fn of(one: &Subscription) -> String {
 /// Its state, why, and since when its receiver fails.
 fn state(one: &Subscription) -> Markup {
     let progress = &one.progress;
-    let class = match one.state.as_str() {
-        "active" if progress.failures == 0 => "good",
-        "disabled" => "bad",
+    let class = match one.state {
+        SubscriptionState::Active if progress.failures == 0 => "good",
+        SubscriptionState::Disabled => "bad",
         _ => "wait",
     };
     html! {

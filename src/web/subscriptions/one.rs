@@ -5,7 +5,7 @@ use super::super::{Answered, Page, guard};
 use super::{ROWS, Subscription, ask, found, last_answer, of, path, seconds, shown, state};
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::notifications::{self, Pending, Taken};
-use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
+use crate::operations::subscriptions::{SubscriptionState, UNANSWERED};
 use crate::webhook::payload;
 use axum::Extension;
 use axum::extract::{Path, Query, State};
@@ -103,7 +103,7 @@ fn done(asked: &Asked) -> Option<String> {
         "tested" => "A test is on its way: see below what becomes of it.".to_owned(),
         "paused" => "It is told nothing now. What happens is kept.".to_owned(),
         "resumed" => "It is told again, beginning with what was kept.".to_owned(),
-        UNVERIFIED => format!("Nothing was done: {UNANSWERED}."),
+        "unverified" => format!("Nothing was done: {UNANSWERED}."),
         "unchanged" => "Nothing was done: it is in another state meanwhile.".to_owned(),
         "renewed" => "It has another secret. The old one signs beside it for a day.".to_owned(),
         "again" if many == 1 => "1 notification is due again.".to_owned(),
@@ -148,16 +148,16 @@ fn actions(one: &Subscription) -> Markup {
     };
     html! {
         div .actions {
-            @match one.state.as_str() {
-                "active" => { (button("test", "Send a test")) (button("pause", "Pause")) }
-                "paused" | "disabled" => { (button("resume", "Resume")) }
-                _ => {}
+            @match one.state {
+                SubscriptionState::Active => { (button("test", "Send a test")) (button("pause", "Pause")) }
+                SubscriptionState::Paused | SubscriptionState::Disabled => { (button("resume", "Resume")) }
+                SubscriptionState::Unverified => {}
             }
             (button("secret", "Show the secret"))
             (button("new-secret", "Give it another secret"))
         }
-        @if one.state == UNVERIFIED { p .hint { "Its receiver has not answered its first question yet. It is told nothing until then." } }
-        @if one.progress.given_up > 0 && one.state != UNVERIFIED {
+        @if one.state == SubscriptionState::Unverified { p .hint { "Its receiver has not answered its first question yet. It is told nothing until then." } }
+        @if one.progress.given_up > 0 && one.state != SubscriptionState::Unverified {
             form .search method="post" action={ (path) "/recover" } {
                 label .short for="since" {
                     "Given up since"

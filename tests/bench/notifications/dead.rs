@@ -8,6 +8,7 @@ use crate::growth::verdict;
 use crate::support::database::Engine;
 use crate::support::receivers::Receivers;
 use maildrop_command::base::deadline::Deadline;
+use maildrop_command::ledger::Notifications;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 

@@ -4,8 +4,8 @@
 use super::telling::{happen, settlement, subscribe};
 use crate::support::database::Engine;
 use crate::support::scene::Scene;
-use maildrop_command::ledger::Database;
 use maildrop_command::ledger::notifications::{Due, Next, Published, Settlement, Try, Wake};
+use maildrop_command::ledger::{Database, Notifications};
 use maildrop_command::lock::LockName;
 use std::time::Duration;
 use uuid::Uuid;

@@ -7,6 +7,7 @@ use super::telling::{Notifier, PENDING, happen, happening, settlement, subscribe
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
+use maildrop_command::ledger::Notifications;
 use maildrop_command::ledger::notifications::{Due, Next, Published, Try, Wake};
 use maildrop_command::lock::LockName;
 use serde_json::json;

@@ -9,8 +9,8 @@ use crate::support::server;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
 use maildrop_command::database::DatabaseFailure;
-use maildrop_command::ledger::Database;
-use maildrop_command::ledger::notifications::{Next, Published, Settlement, Try, Wake};
+use maildrop_command::ledger::notifications::{Next, Published, Settlement, StateChange, Try, Wake};
+use maildrop_command::ledger::{Database, Notifications};
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::site::Site;
 use std::collections::BTreeSet;
@@ -87,7 +87,7 @@ fn a_subscription_is_disabled_only_by_the_notifier_that_has_leased_it(engine: En
         let settlement = Settlement {
             lease: None,
             failures: 1,
-            state: Some(("disabled", Some("it's \"gone\""))),
+            state: Some(&StateChange::Disabled("it's \"gone\"".into())),
             callback: "https://hooks.example.com/gone",
             idle: true,
             ..settlement(gone, by, &[])

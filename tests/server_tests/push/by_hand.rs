@@ -162,7 +162,7 @@ fn what_is_done_to_a_subscription_stands_in_the_operations_log(engine: Engine) {
     let id = made["id"].as_str().unwrap();
     operator.said(&create);
     // Its callback has answered.
-    scene.database.execute("UPDATE subscriptions SET state = 'active'");
+    scene.database.execute("UPDATE subscriptions SET state = 'active', verified_at = created_at");
     let test = operator.said(&["subscription", "test", id]);
     operator.said(&["subscription", "pause", id]);
     operator.refuses(65, &["subscription", "pause", id]);

@@ -10,7 +10,8 @@ use crate::support::standby::Primary;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
 use maildrop_command::database::DatabaseFailure;
-use maildrop_command::ledger::notifications::{Published, Settlement, Wake};
+use maildrop_command::ledger::Notifications;
+use maildrop_command::ledger::notifications::{Published, Settlement, StateChange, Wake};
 use maildrop_command::lock::LockName;
 use maildrop_command::site::Site;
 use serde_json::json;
@@ -139,7 +140,7 @@ fn who_settles_after_it_was_resumed_does_not_undo_that(engine: Engine) {
         lease: None,
         failures: 6,
         open_for: Some(Duration::from_hours(1)),
-        state: Some(("disabled", Some("gone"))),
+        state: Some(&StateChange::Disabled("gone".into())),
         callback: url,
         ..settlement(one, by, &[])
     };

@@ -8,6 +8,7 @@ use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
+use maildrop_command::ledger::Notifications;
 use maildrop_command::ledger::notifications::{Due, Next, Published, Settlement, Try, Wake};
 use maildrop_command::lock::LockName;
 use maildrop_command::site::Site;

@@ -32,9 +32,9 @@ fn who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_
         rest.ask(&token, "POST /subscriptions", Some(&wanted)).good(201)["id"].as_str().unwrap().to_owned()
     });
     for state in ["active", "paused"] {
-        scene
-            .database
-            .execute(&format!("UPDATE subscriptions SET state = '{state}' WHERE callback_url LIKE '%/{state}'"));
+        scene.database.execute(&format!(
+            "UPDATE subscriptions SET state = '{state}', verified_at = created_at WHERE callback_url LIKE '%/{state}'"
+        ));
     }
     let states = |scene: &mut Scene| scene.database.texts("SELECT state FROM subscriptions ORDER BY id");
     assert_eq!(states(&mut scene), ["unverified", "unverified", "active", "paused"]);

@@ -7,6 +7,7 @@ use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
+use maildrop_command::ledger::Notifications;
 use maildrop_command::site::Site;
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -144,6 +144,9 @@ pub fn subscribe(scene: &mut Scene, resource: (&str, &str), url: &str, more: &[(
     if !postgres {
         columns.extend([("target_digest", digest), ("types", "'[]'".into())]);
     }
+    if !more.contains(&("state", "'unverified'")) {
+        columns.push(("verified_at", now.into()));
+    }
     columns.retain(|(column, _)| !more.iter().any(|(other, _)| other == column));
     columns.extend(more.iter().map(|(column, value)| (*column, (*value).to_owned())));
     if !more.iter().any(|(column, _)| *column == "state") {

@@ -6,6 +6,7 @@ use super::telling::{PENDING, happen, subscribe};
 use crate::support::database::{Connection, Engine};
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
+use maildrop_command::ledger::Notifications;
 use maildrop_command::ledger::notifications::{Published, Wake};
 use maildrop_command::lock::LockName;
 use serde_json::{Value, json};

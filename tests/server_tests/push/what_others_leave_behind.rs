@@ -4,6 +4,7 @@ use super::telling::{happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
 use crate::support::scene::Scene;
+use maildrop_command::ledger::Notifications;
 use maildrop_command::ledger::notifications::{Published, Wake};
 use maildrop_command::lock::LockName;
 use std::process::Stdio;

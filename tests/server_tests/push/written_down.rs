@@ -51,7 +51,7 @@ fn each_operation_that_the_command_line_and_the_api_have_is_in_the_operations_lo
     let what = "made a subscription";
     assert_eq!(written(&mut scene, &mut last), by_api(what, what, "of domain axial.net"));
     // Its callback has answered.
-    scene.database.execute("UPDATE subscriptions SET state = 'active'");
+    scene.database.execute("UPDATE subscriptions SET state = 'active', verified_at = created_at");
     let same = |what: &str, outcome: &str| by_api(what, what, outcome);
     for (request, body, log) in [
         (format!("GET {it}"), None, Vec::new()),

@@ -1,0 +1,296 @@
+//! Events are published, and subscriptions are leased.
+
+use super::{
+    Choice, Due, Leased, Notifications, PUBLISHED_AT_ONCE, Published, READ_OF_HEADERS, Settlement, SubscriptionState,
+    Wake, due_of, earlier, event_columns, later, matches, now, seconds, settle, uuid,
+};
+use crate::database::{DatabaseError, Dialect, Row, UnlockedChange, Value};
+use crate::ledger::{Database, columns};
+use crate::lock::{Acquired, LockName};
+use std::fmt::Write;
+use std::time::Duration;
+use uuid::Uuid;
+
+const PUBLISHING: &str = "publishing events";
+const LEASING: &str = "leasing subscriptions";
+
+/// For so long a subscription counts as changed of late. By the database's clock, as `subscriptions.updated_at` is.
+const CHANGED_OF_LATE: Duration = Duration::from_mins(10);
+
+/// What is copied from `outbox` to `events` as it is.
+const COPIED: &str = "event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, attempt, queue_id, \
+     subscription, host, diff, created_at";
+
+impl Notifications for dyn Database + '_ {
+    fn publish(&mut self, lock: &LockName, wake: Wake) -> Result<Published, DatabaseError> {
+        match self.acquire(lock, Duration::ZERO)? {
+            Acquired::Held => {}
+            Acquired::Busy(_) => return Ok(Published::Busy),
+        }
+        match publish_under_lock(self, wake) {
+            // Who has the lock next sees what was published.
+            Ok(published) => self.commit_and_release(lock).map(|()| published),
+            Err(error) => match self.release(lock) {
+                Ok(()) => Err(error),
+                // The connection is gone, and the lock with it.
+                Err(second) => Err(DatabaseError { detail: format!("{}; then, {second}", error.detail), ..error }),
+            },
+        }
+    }
+
+    fn has_unpublished(&mut self, after: i64) -> Result<bool, DatabaseError> {
+        let first = "SELECT position FROM outbox WHERE position > ? ORDER BY position LIMIT 1";
+        Ok(!self.select("looking for events", first, &[Value::Integer(after)])?.is_empty())
+    }
+
+    fn lease(
+        &mut self,
+        by: Uuid,
+        lease: Duration,
+        most: usize,
+        served: &[&str],
+        in_hand: usize,
+    ) -> Result<Vec<Leased>, DatabaseError> {
+        let choice = choice(self, most, served, in_hand)?;
+        if choice.is_empty() {
+            return Ok(Vec::new());
+        }
+        let dialect = self.dialect();
+        let chosen = dialect.list(choice.subscriptions.iter().map(|(id, _)| Value::Uuid(*id)));
+        let taken = UnlockedChange {
+            table: "subscription_queues",
+            key: "subscription",
+            which: &format!("subscription IN ({chosen}) AND {}", is_to_be_leased(dialect)),
+            set: &format!(
+                "leased_by = {}, leased_until = {}, leased_among = {}",
+                dialect.literal(Value::Uuid(by)),
+                later(dialect, lease),
+                choice.among
+            ),
+        };
+        let taken = self.change_unlocked(LEASING, &taken)?;
+        let taken = taken.iter().map(|row| uuid(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        if taken.is_empty() {
+            return Ok(Vec::new());
+        }
+        let select = format!(
+            "SELECT {} FROM subscription_queues q LEFT JOIN subscriptions s ON s.id = q.subscription WHERE q.subscription IN ({})",
+            leased_columns(dialect),
+            dialect.list(taken.into_iter().map(Value::Uuid))
+        );
+        choice.leased(&self.select(LEASING, &select, &[])?)
+    }
+
+    fn lease_longer(&mut self, by: Uuid, lease: Duration, subscriptions: &[Uuid]) -> Result<Vec<Uuid>, DatabaseError> {
+        if subscriptions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (dialect, doing) = (self.dialect(), "leasing subscriptions for longer");
+        let (now, until) = (now(dialect), later(dialect, lease));
+        let whose = format!(
+            "leased_by = {} AND subscription IN ({})",
+            dialect.literal(Value::Uuid(by)),
+            dialect.list(subscriptions.iter().map(|id| Value::Uuid(*id)))
+        );
+        self.change(doing, &format!("UPDATE subscription_queues SET leased_until = {until} WHERE {whose}"), &[])?;
+        let ours = format!(
+            "SELECT {} FROM subscription_queues WHERE {whose} AND leased_until > {now}",
+            dialect.uuid("subscription")
+        );
+        let rows = self.select(doing, &ours, &[])?;
+        let kept = rows.iter().map(|row| uuid(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        Ok(subscriptions.iter().copied().filter(|id| !kept.contains(id)).collect())
+    }
+
+    fn due(&mut self, leased: &Leased, except: &[i64], most: usize) -> Result<Vec<Due>, DatabaseError> {
+        let dialect = self.dialect();
+        let mut except = except.iter().fold(String::new(), |mut list, position| {
+            let _ = write!(list, "{}{position}", if list.is_empty() { "" } else { ", " });
+            list
+        });
+        if !except.is_empty() {
+            except = format!("AND n.event NOT IN ({except})");
+        }
+        let now = now(dialect);
+        let (due, order) = if leased.in_order {
+            ("n.due_at IS NOT NULL".to_owned(), "n.event")
+        } else {
+            (format!("n.due_at <= {now}"), "n.due_at, n.event")
+        };
+        let (columns, join) = if leased.full {
+            let columns = format!(
+                ", m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {}, LEFT({}, {READ_OF_HEADERS}), m.size",
+                dialect.microseconds("m.sent_at"),
+                dialect.text_of_json("m.headers")
+            );
+            (columns, "LEFT JOIN messages m ON m.identity = e.identity")
+        } else {
+            (String::new(), "")
+        };
+        let select = format!(
+            "SELECT n.event, n.tries, {}, CASE WHEN n.due_at <= {now} THEN {} END{columns} \
+             FROM notifications n JOIN events e ON e.position = n.event {join} \
+             WHERE n.subscription = ? AND {due} {except} ORDER BY {order} LIMIT {most}",
+            event_columns(dialect),
+            dialect.microseconds("n.due_at"),
+        );
+        let rows = self.select("reading what is due", &select, &[Value::Uuid(leased.subscription)])?;
+        // In order, whatever comes after one that has to wait waits, too.
+        let rows = rows.iter().take_while(|row| row.text(18).is_some());
+        rows.map(|row| due_of(row, leased.full)).collect()
+    }
+
+    fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
+        settle::settle(self, settlements)
+    }
+}
+
+fn publish_under_lock(database: &mut dyn Database, wake: Wake) -> Result<Published, DatabaseError> {
+    let dialect = database.dialect();
+    let now = now(dialect);
+    let oldest =
+        format!("SELECT position, {} FROM outbox ORDER BY position LIMIT {PUBLISHED_AT_ONCE}", dialect.uuid("event"));
+    let rows = database.select(PUBLISHING, &oldest, &[])?;
+    let positions: Vec<i64> = rows.iter().map(|row| columns::number(row, 0)).collect::<Result<_, _>>()?;
+    let published = Published::Events { count: rows.len(), last: positions.last().copied().unwrap_or_default() };
+    let mut statements = Vec::new();
+    if !rows.is_empty() {
+        let events = rows.iter().map(|row| uuid(row, 1).map(Value::Uuid)).collect::<Result<Vec<_>, _>>()?;
+        let positions = dialect.list(positions.into_iter().map(Value::Integer));
+        let matching = matches(dialect, &published_now(&dialect.list(events)));
+        statements.push(format!(
+            "INSERT INTO events ({COPIED}, published_at) SELECT {COPIED}, {now} FROM outbox WHERE position IN ({positions}) \
+             ORDER BY position"
+        ));
+        statements.push(dialect.insert_new(&format!(
+            "notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) m"
+        )));
+        // In one order, so that two who wake subscriptions wait for each other, and for nothing else.
+        statements.push(format!(
+            "INSERT INTO subscription_queues (subscription, due_at) \
+             SELECT m.id, {now} FROM (SELECT DISTINCT a.id FROM ({matching}) a ORDER BY a.id) m {}",
+            due_where(dialect, &format!("subscription_queues.due_at IS NULL OR subscription_queues.due_at > {now}"))
+        ));
+        statements.push(format!("DELETE FROM outbox WHERE position IN ({positions})"));
+    }
+    if let Some(these) = ought_to_be_served(dialect, wake) {
+        statements.push(format!(
+            "INSERT INTO subscription_queues (subscription, due_at) SELECT w.id, {now} FROM (SELECT s.id FROM subscriptions s \
+             LEFT JOIN subscription_queues q ON q.subscription = s.id WHERE q.due_at IS NULL AND {these} ORDER BY s.id) w {}",
+            due_where(dialect, "subscription_queues.due_at IS NULL")
+        ));
+    }
+    if !statements.is_empty() {
+        let statements: Vec<(&str, &[Value<'_>])> = statements.iter().map(|sql| (sql.as_str(), &[][..])).collect();
+        database.change_together(PUBLISHING, &statements)?;
+    }
+    Ok(published)
+}
+
+/// What an INSERT does where a subscription has a row already: where this holds of that, it is due now, or once its receiver has rested.
+fn due_where(dialect: Dialect, which: &str) -> String {
+    let now = now(dialect);
+    let due = format!("GREATEST({now}, COALESCE(subscription_queues.open_until, {now}))");
+    match dialect {
+        // A row that is left alone is not written.
+        Dialect::Postgresql | Dialect::Sqlite => {
+            format!("{} WHERE {which}", dialect.or_update("subscription", &format!("due_at = {due}")))
+        }
+        Dialect::Mysql | Dialect::Mariadb => {
+            let set = format!("due_at = CASE WHEN {which} THEN {due} ELSE subscription_queues.due_at END");
+            dialect.or_update("subscription", &set)
+        }
+    }
+}
+
+/// Of the events `e`, those that are published now, for the subscriptions `s` that were there when they were recorded. Both moments are
+/// the database's.
+fn published_now(events: &str) -> String {
+    // Not as a bare comparison: PostgreSQL would look for the events by the index on their time, a third of all.
+    format!("e.event IN ({events}) AND COALESCE(s.created_at <= e.created_at, FALSE)")
+}
+
+/// Of the subscriptions `s`, those that ought to be served: they have not been asked yet, or something is due. `None`: nobody is
+/// looked for.
+fn ought_to_be_served(dialect: Dialect, wake: Wake) -> Option<String> {
+    let now = now(dialect);
+    let changed = match wake {
+        Wake::Nobody => return None,
+        Wake::Changed => {
+            format!("(s.state = 'unverified' OR s.updated_at > {}) AND ", earlier(dialect, CHANGED_OF_LATE))
+        }
+        Wake::All => String::new(),
+    };
+    Some(format!(
+        "{changed}s.state IN ('unverified', 'active') AND (s.expires_at IS NULL OR s.expires_at > {now}) \
+         AND (s.state = 'unverified' OR EXISTS (SELECT 1 FROM notifications n \
+         WHERE n.subscription = s.id AND n.due_at IS NOT NULL))"
+    ))
+}
+
+/// Which rows of `subscription_queues` may be leased.
+fn is_to_be_leased(dialect: Dialect) -> String {
+    let now = now(dialect);
+    format!("due_at <= {now} AND (leased_until IS NULL OR leased_until < {now})")
+}
+
+/// Those that are leased next, as things stand: somebody else may take them first.
+fn choice(database: &mut dyn Database, most: usize, served: &[&str], in_hand: usize) -> Result<Choice, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, leased_among FROM subscription_queues WHERE {}{} ORDER BY due_at LIMIT {most}",
+        dialect.uuid("subscription"),
+        is_to_be_leased(dialect),
+        of_others(&vec!["?".to_owned(); served.len()]),
+    );
+    let values: Vec<Value<'_>> = served.iter().map(|owner| Value::Text(owner)).collect();
+    let rows = database.select(LEASING, &sql, &values)?;
+    let due = rows.iter().map(|row| Ok((uuid(row, 0)?, row.value(1)?))).collect::<Result<_, DatabaseError>>()?;
+    Ok(Choice::of(due, in_hand))
+}
+
+/// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, that of `subscriptions`, if there is one.
+fn leased_columns(dialect: Dialect) -> String {
+    let now = now(dialect);
+    let ago = |moment| dialect.seconds_between(moment, now);
+    format!(
+        "{}, s.callback_url, CASE WHEN s.detail = 'full' THEN 1 ELSE 0 END, CASE WHEN s.in_order THEN 1 ELSE 0 END, s.max_in_flight, \
+         s.secret_generation, {}, CASE WHEN s.id IS NULL OR s.expires_at <= {now} THEN 'disabled' ELSE s.state END, {}, q.failures, {}, \
+         s.owner",
+        dialect.uuid("q.subscription"),
+        ago("s.secret_rotated_at"),
+        ago("s.updated_at"),
+        ago("q.failing_since"),
+    )
+}
+
+/// Which of the rows of `subscription_queues` that are due are of nobody among these owners: a condition more. What is left of a
+/// subscription that was removed is nobody's.
+fn of_others(owners: &[String]) -> String {
+    if owners.is_empty() {
+        return String::new();
+    }
+    format!(
+        " AND NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = subscription_queues.subscription AND s.owner IN ({}))",
+        owners.join(", ")
+    )
+}
+
+/// Reads them. Of a subscription that was removed there is nothing but its row in the queue.
+pub(super) fn leased_of(row: &Row) -> Result<Leased, DatabaseError> {
+    Ok(Leased {
+        subscription: uuid(row, 0)?,
+        owner: columns::optional(row, 11).unwrap_or_default(),
+        callback_url: columns::optional(row, 1).unwrap_or_default(),
+        full: row.text(2) == Some("1"),
+        in_order: row.text(3) == Some("1"),
+        max_in_flight: row.value::<u32>(4)?.unwrap_or_default().max(1),
+        secret_generation: row.value(5)?.unwrap_or_default(),
+        secret_age: seconds(row, 6)?,
+        state: SubscriptionState::of(row, 7)?,
+        age: seconds(row, 8)?.unwrap_or_default(),
+        failures: columns::number(row, 9)?,
+        failing_for: seconds(row, 10)?.unwrap_or_default(),
+        ended_among: None,
+    })
+}

@@ -1,0 +1,229 @@
+//! What came of tries, and how their subscriptions are left.
+
+use super::{Next, Settlement, StateChange, later, now, uuid};
+use crate::database::{DatabaseError, Dialect, Value};
+use crate::ledger::Database;
+use std::fmt::Write;
+use uuid::Uuid;
+
+/// A statement, and its values.
+type Statement<'a> = (String, Vec<Value<'a>>);
+
+/// See [`Notifications::settle`](super::Notifications::settle).
+pub(super) fn settle(database: &mut dyn Database, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
+    let dialect = database.dialect();
+    let statements: Vec<Statement<'_>> = settlements.iter().flat_map(|one| statements(dialect, one)).collect();
+    let statements: Vec<_> = statements.iter().map(|(sql, values)| (sql.as_str(), values.as_slice())).collect();
+    let rows = database.change_together("settling notifications", &statements)?;
+    let ours = rows.iter().filter(|row| row.text(0).is_some()).map(|row| uuid(row, 0));
+    let ours = ours.collect::<Result<Vec<_>, _>>()?;
+    Ok(settlements.iter().map(|one| one.subscription).filter(|id| !ours.contains(id)).collect())
+}
+
+/// The first of them brings the subscription's id, if it is leased to us still.
+fn statements<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Statement<'a>> {
+    let (subscription, by) = (Value::Uuid(settlement.subscription), Value::Uuid(settlement.by));
+    let now = now(dialect);
+    let locked = format!(
+        "SELECT CASE WHEN leased_by = ? THEN {} END FROM subscription_queues WHERE subscription = ? FOR UPDATE",
+        dialect.uuid("subscription")
+    );
+    let mut statements = vec![(locked, vec![by, subscription])];
+    statements.extend(of_tries(dialect, settlement));
+    if let Some(state) = settlement.state {
+        let (set, reason) = match state {
+            StateChange::Verified => (format!("state = 'active', verified_at = {now}"), Value::Null),
+            StateChange::Disabled(why) => ("state = 'disabled'".into(), Value::Text(why)),
+        };
+        let change = format!(
+            "UPDATE subscriptions SET {set}, state_reason = ?, updated_at = {now} \
+             WHERE id = ? AND state IN ('unverified', 'active') AND callback_url = ? \
+             AND EXISTS (SELECT 1 FROM subscription_queues q WHERE q.subscription = ? AND q.leased_by = ?)"
+        );
+        statements.push((change, vec![reason, subscription, Value::Text(settlement.callback), subscription, by]));
+    }
+    statements.push(queue(dialect, settlement));
+    statements
+}
+
+/// What is written down of the tries, and of their notifications.
+fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Statement<'a>> {
+    let (subscription, now) = (Value::Uuid(settlement.subscription), now(dialect));
+    let (mut rows, mut tried, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for one in settlement.tries {
+        let Some(position) = one.position else { continue };
+        let (status, outcome) = (Value::optional_number(one.status), Value::Text(&one.outcome));
+        let (next_at, failed_at) = match one.next {
+            Next::Again(wait) => (later(dialect, wait), "NULL"),
+            Next::GivenUp => ("NULL".into(), now),
+            Next::Done => ("NULL".into(), "NULL"),
+        };
+        rows.push(format!("(?, {position}, ?, ?, ?, ?, ?, ?, {next_at})"));
+        tried.extend([
+            subscription,
+            Value::Moment(one.started_at),
+            Value::Text(settlement.host),
+            Value::Integer(i32::try_from(one.took.as_millis()).unwrap_or(i32::MAX).into()),
+            status,
+            outcome,
+            Value::optional_text(one.response.as_deref()),
+        ]);
+        if one.next == Next::Done {
+            done.push((position, one.due_at));
+            continue;
+        }
+        let change = format!(
+            "UPDATE notifications SET tries = tries + 1, due_at = {next_at}, last_status = ?, last_error = ?, failed_at = {failed_at} \
+             WHERE subscription = ? AND event = {position} AND {}",
+            as_taken(dialect, &[(position, one.due_at)])
+        );
+        changes.push((change, vec![status, outcome, subscription]));
+    }
+    let mut statements = Vec::new();
+    // In one statement, which is planned once. Where the answer to COMMIT was lost, they are there already.
+    if !rows.is_empty() {
+        let insert = dialect.insert_new(&format!(
+            "notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, next_at) VALUES {}",
+            rows.join(", ")
+        ));
+        statements.push((insert, tried));
+    }
+    statements.extend(changes);
+    if !done.is_empty() {
+        let delete = format!(
+            "DELETE FROM notifications WHERE subscription = ? AND event IN ({}) AND ({} OR due_at IS NULL)",
+            dialect.list(done.iter().map(|(position, _)| Value::Integer(*position))),
+            as_taken(dialect, &done)
+        );
+        statements.push((delete, vec![subscription]));
+    }
+    statements
+}
+
+/// Whether `notifications.due_at` is still what it was when these were read. It is compared as a number, and by CASE, so that neither
+/// engine looks for an index for it: the rows are found by their key.
+fn as_taken(dialect: Dialect, read: &[(i64, i64)]) -> String {
+    let mut was = format!("{} = CASE event", dialect.microseconds("due_at"));
+    for (position, due_at) in read {
+        let _ = write!(was, " WHEN {position} THEN {due_at}");
+    }
+    was + " END"
+}
+
+/// How its row of `subscription_queues` is left: when it is due next, who has leased it, and how its receiver does.
+fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> {
+    let Settlement { lease, open_for, idle, in_order, alone, failures, .. } = settlement;
+    let (subscription, by, now) = (Value::Uuid(settlement.subscription), Value::Uuid(settlement.by), now(dialect));
+    let null = || "NULL".to_owned();
+    let (mut set, mut values) = (Vec::new(), Vec::new());
+    // min() in a statement that changes rows reads all that wait on MySQL.
+    let order = if *in_order { "event" } else { "due_at" };
+    let next = format!(
+        "(SELECT due_at FROM notifications WHERE subscription = ? AND due_at IS NOT NULL ORDER BY {order} LIMIT 1)"
+    );
+    let open_until = open_for.map_or_else(null, |wait| later(dialect, wait));
+    match (idle, open_for, lease) {
+        (true, _, _) => set.push("due_at = NULL".into()),
+        // For as long as it is leased it counts for nothing; left alone, it makes no new entry of the index.
+        (false, None, Some(_)) => {}
+        (false, None, None) => {
+            set.push(format!("due_at = {next}"));
+            values.push(subscription);
+        }
+        // On MySQL, GREATEST is NULL where one of them is.
+        (false, Some(_), _) => {
+            set.push(format!("due_at = COALESCE(GREATEST({next}, {open_until}), {open_until})"));
+            values.push(subscription);
+        }
+    }
+    match lease {
+        Some(lease) => {
+            set.push(format!("leased_by = ?, leased_until = {}", later(dialect, *lease)));
+            values.push(by);
+        }
+        None => {
+            let among = if *alone { "1" } else { "NULL" };
+            set.push(format!("leased_by = NULL, leased_until = NULL, leased_among = {among}"));
+        }
+    }
+    set.push(format!(
+        "failures = {failures}, failing_since = {}, open_until = {open_until}",
+        failing_since(settlement, now)
+    ));
+    if settlement.tries.iter().any(|one| one.next == Next::Done) {
+        set.push(format!("last_success_at = {now}"));
+    }
+    if let Some(failed) = settlement.tries.iter().rev().find(|one| one.next != Next::Done) {
+        set.push(format!("last_failure_at = {now}, last_failure = ?"));
+        values.push(Value::Text(&failed.outcome));
+    }
+    values.extend([subscription, by]);
+    let update = format!("UPDATE subscription_queues SET {} WHERE subscription = ? AND leased_by = ?", set.join(", "));
+    (update, values)
+}
+
+/// Since when it fails. One that has taken anything among these tries, or has answered its question, has failed since then only: how long
+/// it had failed before is over, whatever came in between.
+fn failing_since(settlement: &Settlement<'_>, now: &str) -> String {
+    let is_taken = settlement.tries.iter().any(|one| one.next == Next::Done);
+    let is_verified = settlement.state == Some(&StateChange::Verified);
+    match settlement.failures {
+        0 => "NULL".into(),
+        _ if is_taken || is_verified => now.into(),
+        _ => format!("COALESCE(failing_since, {now})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Try;
+    use super::*;
+    use std::time::Duration;
+
+    fn tried(next: Next) -> Try {
+        let outcome = if next == Next::Done { "answered 204" } else { "answered 500" }.to_owned();
+        let response = None;
+        let (started_at, took) = (0, Duration::ZERO);
+        Try { position: Some(1), due_at: 0, started_at, took, status: None, outcome, response, next }
+    }
+
+    #[test]
+    fn who_has_taken_anything_has_failed_since_then_and_no_longer() {
+        let (again, done, given_up) = (Next::Again(Duration::ZERO), Next::Done, Next::GivenUp);
+        let (never, new, kept) = ("NULL", "now()", "COALESCE(failing_since, now())");
+        let (verified, disabled) = (StateChange::Verified, StateChange::Disabled("gone".into()));
+        for (failures, tries, state, since) in [
+            (0, &[done][..], None, never),
+            (0, &[again, done], None, never),
+            (1, &[again], None, kept),
+            (2, &[again, given_up], Some(&disabled), kept),
+            (1, &[done, again], None, new),
+            // As they came in: what was sent before may be answered later.
+            (1, &[again, done, given_up], None, new),
+            (1, &[again], Some(&verified), new),
+        ] {
+            let tries: Vec<Try> = tries.iter().copied().map(tried).collect();
+            let settlement = Settlement {
+                subscription: Uuid::nil(),
+                in_order: false,
+                by: Uuid::nil(),
+                lease: None,
+                host: "mx1",
+                tries: &tries,
+                failures,
+                open_for: None,
+                state,
+                callback: "",
+                idle: false,
+                alone: false,
+            };
+            let (told, values) = queue(Dialect::Postgresql, &settlement);
+            assert!(told.contains(&format!("failing_since = {since},")), "{settlement:?}: {told}");
+            let (good, bad) = (tries.iter().any(|one| one.next == done), tries.iter().any(|one| one.next != done));
+            assert_eq!(told.contains(", last_success_at = now()"), good, "{told}");
+            assert_eq!(told.contains(", last_failure_at = now(), last_failure = ?"), bad, "{told}");
+            assert_eq!(values.iter().any(|value| matches!(value, Value::Text("answered 500"))), bad);
+            assert_eq!(told.matches('?').count(), values.len());
+        }
+    }
+}
