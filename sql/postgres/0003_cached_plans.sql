@@ -1,6 +1,7 @@
--- The statements of a delivery as functions, so that a session keeps their plans: planning is half of what the server does for
--- a delivery. Optional: a session whose functions are missing, or not granted, sends the statements themselves; so does each
--- session in its first delivery, since a plan that is used once is not worth its making.
+-- Statements of a delivery as functions, so that a session keeps their plans: those whose planning is most of what the server does
+-- for them (look-up 0.14 ms, look 0.24 ms, copy 0.16 ms of its processor time; of the others it is less than a function's call).
+-- Optional: a session whose functions are missing, or not granted, sends the statements themselves; so does each session in its first
+-- delivery, since a plan that is used once is not worth its making.
 --
 -- Functions, and not prepared statements: they are called by a simple query like any other, so they work through PgBouncer.
 -- They run with the caller's rights, and find the tables by the search_path.
@@ -27,20 +28,6 @@ BEGIN
     LEFT JOIN addresses a ON a.address = ANY ($1);
 END $$;
 
--- The attempts, before the lock.
-CREATE FUNCTION maildrop_journal(
-    attempt uuid, identity bytea, lock_digest bytea, message_id text, queue_id text, sender text, host text, pid bigint,
-    copy_keys bytea[], roles text[], imap_users text[], mailboxes text[], recipients text[],
-    uid_validities bigint[], uid_nexts bigint[]
-) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
-#variable_conflict use_column
-BEGIN
-    INSERT INTO attempts (attempt, identity, lock_digest, message_id, queue_id, sender, host, pid, session,
-                          copy_key, role, imap_user, mailbox, recipient, uid_validity, uid_next, started_at)
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, pg_backend_pid(), c.*, clock_timestamp()
-    FROM unnest($9, $10, $11, $12, $13, $14, $15) c;
-END $$;
-
 -- The look, under the lock. STABLE: its snapshot is that of the statement that calls it, which has to come after the one that
 -- took the lock. A generic plan: PostgreSQL takes an array of unknown length for ten rows, for which it would rather plan each
 -- time.
@@ -64,52 +51,15 @@ BEGIN
     ORDER BY k.place, a.started_at, a.attempt;
 END $$;
 
--- The record: the message, a copy of it, its event, and the end of an attempt.
-CREATE FUNCTION maildrop_message(
-    identity bytea, lock_digest bytea, message_id text, content_digest bytea, sender text, header_from text,
-    header_to text, header_cc text, subject text, sent_at timestamptz, headers jsonb, size bigint
-) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
-#variable_conflict use_column
-BEGIN
-    INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to,
-                          header_cc, subject, sent_at, headers, size, recorded_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, clock_timestamp())
-    ON CONFLICT (identity) DO NOTHING;
-END $$;
-
+-- A delivered copy in the record.
 CREATE FUNCTION maildrop_copy(
-    identity bytea, copy_key bytea, role text, imap_user text, mailbox text, recipient text, state text,
-    uid_validity bigint, uid bigint, reason text
+    identity bytea, copy_key bytea, role text, imap_user text, mailbox text, recipient text, uid_validity bigint, uid bigint
 ) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
-    INSERT INTO copies (message, copy_key, role, imap_user, mailbox, recipient, state, uid_validity, uid, reason,
-                        delivered_at, updated_at)
-    VALUES ((SELECT id FROM messages WHERE identity = $1), $2, $3, $4, $5, $6, $7, $8, $9, $10,
-            CASE $7 WHEN 'delivered' THEN clock_timestamp() END, clock_timestamp())
-    ON CONFLICT (copy_key) DO UPDATE SET (recipient, state, uid_validity, uid, reason, delivered_at, updated_at) =
-        ROW (excluded.recipient, excluded.state, excluded.uid_validity, excluded.uid, excluded.reason,
-             coalesce(copies.delivered_at, excluded.delivered_at), excluded.updated_at)
-        WHERE excluded.state = 'delivered' OR copies.state <> 'delivered';
-END $$;
-
-CREATE FUNCTION maildrop_ended(copy_key bytea, attempt uuid, outcome text, stages jsonb)
-RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
-#variable_conflict use_column
-BEGIN
-    UPDATE attempts SET ended_at = clock_timestamp(), outcome = $3, stages = $4
-    WHERE copy_key = $1 AND attempt = $2 AND ended_at IS NULL;
-END $$;
-
--- Without a subscription it writes no row, and reads no more of subscriptions than whether it has one.
-CREATE FUNCTION maildrop_event(
-    event uuid, type text, copy_key bytea, identity bytea, message_id text, role text, recipient text, imap_user text,
-    mailbox text, manner text, attempt uuid, queue_id text, host text, diff jsonb
-) RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner,
-                        attempt, queue_id, host, diff, created_at)
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, clock_timestamp()
-    WHERE EXISTS (SELECT FROM subscriptions);
+    INSERT INTO copies (message, copy_key, role, imap_user, mailbox, recipient, state, uid_validity, uid, delivered_at, updated_at)
+    VALUES ((SELECT id FROM messages WHERE identity = $1), $2, $3, $4, $5, $6, 'delivered', $7, $8,
+            clock_timestamp(), clock_timestamp())
+    ON CONFLICT (copy_key) DO UPDATE SET recipient = $6, uid_validity = $7, uid = $8, reason = NULL,
+        delivered_at = COALESCE(copies.delivered_at, clock_timestamp()), updated_at = clock_timestamp(), state = 'delivered';
 END $$;

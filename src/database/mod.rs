@@ -20,8 +20,8 @@ pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
 pub use self::session::{ByIdle, Client, Idle, Session};
 pub use self::sqlite::SqliteDatabase;
-pub(crate) use self::tables::unreadable;
 pub use self::tables::{Dialect, Row, Tables, UnlockedChange, Value};
+pub(crate) use self::tables::{unreadable, without_nul};
 pub use self::timelines::{KnownTimelines, Timeline};
 
 use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};

@@ -28,6 +28,8 @@ mod error;
 pub(crate) mod sql;
 mod tables;
 
+pub(crate) use tables::rows;
+
 use super::timelines::Timeline;
 use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session, session, unsupported_products};
 use crate::base::deadline::Deadline;
@@ -570,15 +572,6 @@ pub(crate) fn column<T: FromValue>(row: &Row, index: usize, doing: &str) -> Resu
             Err(DatabaseError::other(doing, format!("column {} of the answer is not what it should be", index + 1)))
         }
     }
-}
-
-/// A column of 16 or 32 bytes.
-pub(crate) fn bytes_column<const N: usize>(row: &Row, index: usize, doing: &str) -> Result<[u8; N], DatabaseError> {
-    let bytes: Vec<u8> = column(row, index, doing)?;
-    let length = bytes.len();
-    bytes.try_into().map_err(|_| {
-        DatabaseError::other(doing, format!("column {} of the answer has {length} bytes instead of {N}", index + 1))
-    })
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@ mod application_name;
 mod connect;
 mod connection;
 mod error;
-pub(crate) mod literal;
 mod tables;
 
 pub(crate) use application_name::Process;
 
 use super::timelines::Timeline;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Limits, Server, Session, session};
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Dialect, Limits, Server, Session, Value, session};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
 use connection::Connection;
@@ -36,7 +35,7 @@ const ROW_LOCK_WAIT: Duration = Duration::from_secs(10);
 const MORE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether our role may call the functions of the migration `cached_plans`: asked of its last one, since they are made together.
-const CACHED_PLANS: &str = "coalesce(has_function_privilege(to_regproc('maildrop_event'), 'EXECUTE'), false)";
+const CACHED_PLANS: &str = "coalesce(has_function_privilege(to_regproc('maildrop_copy'), 'EXECUTE'), false)";
 
 /// Whether the server takes no writes; where its history began, and how far that reaches; whether commits wait for a standby, and
 /// none follows (of which kind each is, only a role with `pg_read_all_stats` is told: to others it is NULL). The reach is by the
@@ -154,7 +153,10 @@ impl Session for PostgresDatabase {
         let rename = if nameless == self.called {
             String::new()
         } else {
-            format!(", set_config('application_name', {}, false)", literal::text(&nameless.to_string()))
+            format!(
+                ", set_config('application_name', {}, false)",
+                Dialect::Postgresql.literal(Value::Text(&nameless.to_string()))
+            )
         };
         // A lock of a transaction has gone with it. One of the session's own nobody here takes: what there may be is freed.
         let proof = format!(

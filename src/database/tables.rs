@@ -45,16 +45,6 @@ impl<'a> Value<'a> {
     pub fn optional_uuid(uuid: Option<uuid::Uuid>) -> Self {
         uuid.map_or(Self::Null, Self::Uuid)
     }
-
-    /// A moment in seconds since 1970. NULL beyond the years 1000 to 9999, which a column of MySQL's does not have: a Date field can
-    /// claim any year.
-    #[must_use]
-    pub fn date(seconds: Option<i64>) -> Self {
-        const YEAR_1000: i64 = -30_610_224_000;
-        const YEAR_10000: i64 = 253_402_300_800;
-        let seconds = seconds.filter(|seconds| (YEAR_1000..YEAR_10000).contains(seconds));
-        seconds.map_or(Self::Null, |seconds| Self::Moment(seconds * 1_000_000))
-    }
 }
 
 /// The tables, for questions in SQL.
@@ -148,6 +138,20 @@ impl Dialect {
         }
     }
 
+    /// A moment in seconds since 1970; NULL beyond the years 1 to 9999, which some who read the table (and the SQL standard) do not have,
+    /// and before 1000 on MySQL. A Date field can claim any year.
+    pub(crate) fn date(self, seconds: Option<i64>) -> Value<'static> {
+        const YEAR_1: i64 = -62_135_596_800;
+        const YEAR_1000: i64 = -30_610_224_000;
+        const YEAR_10000: i64 = 253_402_300_800;
+        let first = match self {
+            Self::Postgresql | Self::Sqlite => YEAR_1,
+            Self::Mysql | Self::Mariadb => YEAR_1000,
+        };
+        let seconds = seconds.filter(|seconds| (first..YEAR_10000).contains(seconds));
+        seconds.map_or(Value::Null, |seconds| Value::Moment(seconds * 1_000_000))
+    }
+
     /// A value in the text of a statement. Whatever a message holds, what reaches the text is digits: there is no quoting to get wrong,
     /// and no setting of the server (`standard_conforming_strings`, `sql_mode`, a character set) that changes its meaning.
     pub(crate) fn literal(self, value: Value<'_>) -> String {
@@ -190,6 +194,21 @@ impl Dialect {
         match self {
             Self::Postgresql | Self::Sqlite => format!("ON CONFLICT ({key}) DO UPDATE SET {set}"),
             Self::Mysql | Self::Mariadb => format!("ON DUPLICATE KEY UPDATE {set}"),
+        }
+    }
+
+    /// The same, of a row of which `which` holds; any other one is left alone.
+    pub(crate) fn or_update_where(self, table: &str, key: &str, which: &str, set: &[(&str, &str)]) -> String {
+        let set = set.iter().map(|(column, value)| match self {
+            Self::Postgresql | Self::Sqlite => format!("{column} = {value}"),
+            Self::Mysql | Self::Mariadb => {
+                format!("{column} = CASE WHEN {which} THEN {value} ELSE {table}.{column} END")
+            }
+        });
+        let update = self.or_update(key, &set.collect::<Vec<_>>().join(", "));
+        match self {
+            Self::Postgresql | Self::Sqlite => format!("{update} WHERE {which}"),
+            Self::Mysql | Self::Mariadb => update,
         }
     }
 
@@ -360,16 +379,17 @@ mod tests {
 
     #[test]
     fn a_date_outside_the_calendar_is_not_known() {
-        let date = |seconds| match Value::date(seconds) {
-            Value::Moment(moment) => Some(moment),
-            _ => None,
-        };
-        assert_eq!(date(Some(0)), Some(0));
-        assert_eq!(date(None), None);
-        let (first, last) = (-30_610_224_000, 253_402_300_799);
-        assert_eq!([date(Some(first)), date(Some(last))], [Some(first * 1_000_000), Some(last * 1_000_000)]);
-        for absurd in [i64::MIN, i64::MAX, first - 1, last + 1] {
-            assert_eq!(date(Some(absurd)), None);
+        let last = 253_402_300_799;
+        for (dialect, first) in [(Dialect::Postgresql, -62_135_596_800), (Dialect::Mariadb, -30_610_224_000)] {
+            let date = |seconds| match dialect.date(seconds) {
+                Value::Moment(moment) => Some(moment),
+                _ => None,
+            };
+            assert_eq!((date(Some(0)), date(None)), (Some(0), None));
+            assert_eq!([date(Some(first)), date(Some(last))], [Some(first * 1_000_000), Some(last * 1_000_000)]);
+            for absurd in [i64::MIN, i64::MAX, first - 1, last + 1] {
+                assert_eq!(date(Some(absurd)), None);
+            }
         }
     }
 }

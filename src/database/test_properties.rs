@@ -1,28 +1,29 @@
 //! What holds for any text in a statement: a function that panics where it does not, for tests and for the fuzz targets
 //! (tests/fuzz).
 
-use super::postgres::literal;
-use crate::database::mysql::sql;
+use super::{Dialect, Value};
 
 /// Nothing gets out of its quotes: between them are hexadecimal digits, and they spell the text.
 ///
 /// # Panics
 /// Where it does not hold.
 pub fn any_text(text: &str) {
+    let (postgresql, mysql) = (|value| Dialect::Postgresql.literal(value), |value| Dialect::Mysql.literal(value));
     // PostgreSQL's text has no NUL.
     let storable = text.replace('\0', "\u{fffd}");
-    assert_eq!(spelt(&literal::text(text), "convert_from(decode('", "','hex'),'UTF8')"), storable);
-    assert_eq!(spelt(&literal::optional_text(Some(text)), "convert_from(decode('", "','hex'),'UTF8')"), storable);
+    assert_eq!(spelt(&postgresql(Value::Text(text)), "convert_from(decode('", "','hex'),'UTF8')"), storable);
     let json = serde_json::to_string(&[text]).expect("strings serialize");
-    let stored = spelt(&literal::json(&json), "convert_from(decode('", "','hex'),'UTF8')::jsonb");
+    let stored = spelt(&postgresql(Value::Json(&json)), "convert_from(decode('", "','hex'),'UTF8')::jsonb");
     assert_eq!(serde_json::from_str::<[String; 1]>(&stored).expect("JSON"), [storable]);
     // What is no JSON gets no further than to the server's refusal.
-    spelt(&literal::json(text), "convert_from(decode('", "','hex'),'UTF8')::jsonb");
+    spelt(&postgresql(Value::Json(text)), "convert_from(decode('", "','hex'),'UTF8')::jsonb");
 
-    assert_eq!(spelt(&sql::text(text), "_utf8mb4 X'", "'"), text);
-    assert_eq!(spelt(&sql::optional_text(Some(text)), "_utf8mb4 X'", "'"), text);
-    assert_eq!(spelt(&sql::bytes(text.as_bytes()), "X'", "'"), text);
-    assert_eq!(spelt(&literal::bytes(text.as_bytes()), "decode('", "','hex')"), text);
+    for value in [Value::Text(text), Value::Json(text)] {
+        assert_eq!(spelt(&mysql(value), "_utf8mb4 X'", "'"), text);
+        assert_eq!(spelt(&Dialect::Sqlite.literal(value), "CAST(X'", "' AS TEXT)"), text);
+    }
+    assert_eq!(spelt(&mysql(Value::Bytes(text.as_bytes())), "X'", "'"), text);
+    assert_eq!(spelt(&postgresql(Value::Bytes(text.as_bytes())), "decode('", "','hex')"), text);
 }
 
 /// What the digits between `before` and `after` spell.

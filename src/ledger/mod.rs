@@ -22,6 +22,7 @@ pub(crate) mod postgres;
 pub mod recorded;
 mod sqlite;
 pub(crate) mod stage_times;
+mod statements;
 pub(crate) mod statistics;
 pub(crate) mod subscriptions;
 pub(crate) mod time_span;

@@ -6,21 +6,15 @@
 mod epoch;
 
 use super::{
-    AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, Destination,
-    EndedAttempt, Epoch, EventRecord, Journal, Ledger, Looked, MessageRecord, OpenAttempt, Record, WayIn,
-    looked_by_itself, seconds, without_headers,
+    AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, Destination, Epoch, Journal, Ledger, Looked, MessageRecord,
+    Record, WayIn, looked_by_itself, seconds, statements, without_headers,
 };
-use crate::database::mysql::{Answer, bytes_column, column, only_row, sql};
-use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use crate::database::mysql::{Answer, column, only_row, rows, sql};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables, Value};
 use crate::lock::{Holder, Holders, LockName, or_untold};
-use crate::mailbox::{Placement, Position};
 use crate::message::fold;
-use mysql::Row;
 use std::time::Duration;
-use time::OffsetDateTime;
-use time::macros::format_description;
 use tracing::warn;
-use uuid::Uuid;
 
 /// A source of up to this size, in bytes, goes with the batch, twice as long in hexadecimal digits. A larger one goes as it is, by
 /// a prepared statement, for more round trips.
@@ -36,13 +30,13 @@ impl Ledger for MysqlDatabase {
     fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
         let doing = "looking the addresses up";
         let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
-        let wanted = in_list(&folded);
+        let wanted = self.in_list(&folded);
         let batch = format!(
             "SELECT address, imap_user, inbox, sent FROM addresses WHERE address IN ({wanted}); \
              SELECT NOT EXISTS (SELECT 1 FROM addresses), {}, \
              (SELECT TIMESTAMPDIFF(MICROSECOND, proven_at, UTC_TIMESTAMP(6)) FROM ways_in WHERE digest = {})",
             sql::READ_ONLY,
-            way_in.map_or_else(|| "NULL".to_owned(), |way_in| sql::bytes(&way_in.digest)),
+            self.dialect().literal(way_in.map_or(Value::Null, |way_in| Value::Bytes(&way_in.digest))),
         );
         let answers = self.run(doing, &batch, 2)?;
         let mut entries = Vec::new();
@@ -70,8 +64,8 @@ impl Ledger for MysqlDatabase {
              AND NOT EXISTS (SELECT 1 FROM addresses WHERE address IN ({wanted})) \
              ON DUPLICATE KEY UPDATE refused = refusals.refused + 1, last_at = UTC_TIMESTAMP(6); \
              SELECT ROW_COUNT() > 0, {read_only}",
-            host = sql::text(host),
-            wanted = in_list(&folded),
+            host = self.dialect().literal(Value::Text(host)),
+            wanted = self.in_list(&folded),
             read_only = sql::READ_ONLY,
         );
         let answers = self.retrying(|database| database.run(doing, &batch, 2))?;
@@ -84,54 +78,20 @@ impl Ledger for MysqlDatabase {
     }
 
     fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
-        let insert = format!(
-            "INSERT INTO ways_in (digest, way_in, proven_at, host) VALUES ({}, {}, UTC_TIMESTAMP(6), {host}) \
-             ON DUPLICATE KEY UPDATE proven_at = UTC_TIMESTAMP(6), host = {host}",
-            sql::bytes(&way_in.digest),
-            sql::text(&way_in.text),
-            host = sql::text(host),
-        );
-        self.retrying(|database| database.run("remembering a way in to the mailbox store", &insert, 1).map(drop))
+        let written = statements::way_in(self.dialect(), way_in, host);
+        self.change("remembering a way in to the mailbox store", &written, &[]).map(drop)
     }
 
     fn disprove_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
-        let (digest, host) = (sql::bytes(&way_in.digest), sql::text(host));
-        let update = format!("UPDATE ways_in SET proven_at = '1970-01-01', host = {host} WHERE digest = {digest}");
-        let doing = "remembering that a way in to the mailbox store is none";
-        self.retrying(|database| database.run(doing, &update, 1).map(drop))
+        let written = statements::no_way_in(self.dialect(), way_in, host);
+        self.change("remembering that a way in to the mailbox store is none", &written, &[]).map(drop)
     }
 
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         if journal.copies.is_empty() {
             return Ok(());
         }
-        let attempt = sql::bytes(journal.attempt.as_bytes());
-        let identity = sql::bytes(journal.identity.as_bytes());
-        let lock_digest = sql::bytes(journal.lock.digest());
-        let message_id = sql::text(journal.message_id);
-        let queue_id = sql::optional_text(journal.queue_id);
-        let sender = sql::optional_text(journal.sender);
-        let host = sql::text(journal.host);
-        let pid = journal.pid;
-        let rows = journal.copies.iter().map(|copy| {
-            format!(
-                "({attempt}, {key}, {role}, {user}, {mailbox}, {identity}, {lock_digest}, {message_id}, {recipient}, \
-                 {queue_id}, {sender}, {host}, {pid}, CONNECTION_ID(), {uid_validity}, {uid_next}, UTC_TIMESTAMP(6))",
-                key = sql::bytes(copy.key.as_bytes()),
-                role = sql::text(copy.role.as_str()),
-                user = sql::text(copy.user),
-                mailbox = sql::text(copy.mailbox),
-                recipient = sql::text(copy.recipient),
-                uid_validity = sql::optional_number(copy.position.map(|position| position.uid_validity)),
-                uid_next = sql::optional_number(copy.position.map(|position| position.uid_next)),
-            )
-        });
-        let insert = format!(
-            "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, \
-             recipient, queue_id, sender, host, pid, session, uid_validity, uid_next, started_at) VALUES {}",
-            sql::list(rows)
-        );
-        self.retrying(|database| database.run("writing the journal", &insert, 1)).map(drop)
+        self.change(statements::JOURNALLING, &statements::journal(self.dialect(), journal), &[]).map(drop)
     }
 
     fn acquire_and_look(
@@ -170,13 +130,7 @@ impl Ledger for MysqlDatabase {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        if record.message.is_none() && !record.copies.is_empty() {
-            return Err(DatabaseError::other(
-                "recording the delivery",
-                "copies without their message: a mistake in this program",
-            ));
-        }
-        if record.message.is_none() && record.ended.is_empty() {
+        if record.message.is_none() && record.copies.is_empty() && record.ended.is_empty() {
             return Ok(());
         }
         without_headers::record_or_less(record, |record| {
@@ -186,16 +140,7 @@ impl Ledger for MysqlDatabase {
     }
 
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
-        let doing = "asking when the first attempt began";
-        if copies.is_empty() {
-            return Ok(Duration::ZERO);
-        }
-        let keys = keys(copies);
-        let ask = format!("SELECT MAX({AGE}) FROM attempts WHERE copy_key IN ({keys})");
-        let answers = self.run(doing, &ask, 1)?;
-        let age: Option<i64> = column(only_row(&answers, doing)?, 0, doing)?;
-        // Negative if the server's clock was set back.
-        Ok(age.and_then(|age| u64::try_from(age).ok()).map_or(Duration::ZERO, Duration::from_micros))
+        statements::first_attempt_age(self, copies)
     }
 }
 
@@ -216,48 +161,14 @@ impl MysqlDatabase {
         if copies.is_empty() {
             return Ok(Default::default());
         }
-        let keys = keys(copies);
+        let [attempts, recorded] = statements::look(self.dialect(), copies);
         let (also, statements) = asked.map_or((String::new(), 2), |asked| (format!("; {asked}"), 3));
-        // Two snapshots, the attempts' first: an attempt's end is committed together with its copy, so an ended attempt has its
-        // copy in the later snapshot. The other way round, a commit in between would show neither the copy nor the attempt.
-        let batch = format!(
-            "SELECT copy_key, attempt, recipient, {AGE}, uid_validity, uid_next, host, lock_digest FROM attempts \
-             WHERE copy_key IN ({keys}) AND ended_at IS NULL ORDER BY started_at, attempt; \
-             SELECT copy_key, uid_validity, uid, lock_digest, \
-             TIMESTAMPDIFF(MICROSECOND, recorded_at, UTC_TIMESTAMP(6)), \
-             CASE WHEN state = 'owed' THEN COALESCE(reason, '') END \
-             FROM copies LEFT JOIN messages ON messages.id = copies.message \
-             WHERE copy_key IN ({keys}){also}"
-        );
-        let answers = self.run(doing, &batch, statements)?;
+        let answers = self.run(doing, &format!("{attempts}; {recorded}{also}"), statements)?;
         let [attempts, recorded, also @ ..] = answers.as_slice() else {
             return Err(DatabaseError::other(doing, "two answers were to come, or three"));
         };
         let epoch = if also.is_empty() { Epoch::default() } else { epoch::told(only_row(also, doing)?, doing)? };
-        let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
-        for row in attempts {
-            let (key, attempt) = (CopyKey::from_bytes(bytes_column(row, 0, doing)?), open_attempt(row, doing)?);
-            for history in histories.iter_mut().filter(|history| history.key == key) {
-                history.open_attempts.push(attempt.clone());
-            }
-        }
-        for row in recorded {
-            let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
-            if let Some(why) = column::<Option<String>>(row, 5, doing)? {
-                for history in histories.iter_mut().filter(|history| history.key == key) {
-                    history.owed = Some(why.clone());
-                }
-                continue;
-            }
-            let both = column::<Option<u32>>(row, 1, doing)?.zip(column(row, 2, doing)?);
-            let placement = both.map(|(uid_validity, uid)| Placement { uid_validity, uid });
-            let age: Option<i64> = column(row, 4, doing)?;
-            let recorded = age.map(|age| Ok((lock_name(row, 3, doing)?, seconds(age)))).transpose()?;
-            for history in histories.iter_mut().filter(|history| history.key == key) {
-                (history.delivered, history.recorded) = (Some(DeliveredAt { placement }), recorded);
-            }
-        }
-        Ok((histories, epoch))
+        Ok((statements::histories(copies, &rows(doing, attempts)?, &rows(doing, recorded)?)?, epoch))
     }
 
     /// Who holds the lock: the session that the server names, and what its journal says of it. A delivery asks by the index of its
@@ -267,7 +178,7 @@ impl MysqlDatabase {
         let doing = "asking who holds the lock";
         let ours = match copies {
             [] => String::new(),
-            copies => format!("copy_key IN ({}) AND ", keys(copies)),
+            copies => format!("copy_key IN ({}) AND ", statements::keys(self.dialect(), copies)),
         };
         let batch = format!(
             "SELECT IS_USED_LOCK({lock}); \
@@ -275,8 +186,8 @@ impl MysqlDatabase {
              WHERE {ours}ended_at IS NULL AND lock_digest = {digest} \
              AND session = IS_USED_LOCK({lock}) AND session <> CONNECTION_ID() \
              ORDER BY started_at DESC LIMIT 1",
-            lock = sql::text(&lock.mysql_name()),
-            digest = sql::bytes(lock.digest()),
+            lock = self.dialect().literal(Value::Text(&lock.mysql_name())),
+            digest = self.dialect().literal(Value::Bytes(lock.digest())),
         );
         let answers = self.run(doing, &batch, 2)?;
         if let Some(row) = answers.get(1).and_then(|rows| rows.first()) {
@@ -319,39 +230,34 @@ impl MysqlDatabase {
     /// One transaction in one round trip; in four if there is a large source. The caller rolls back if it fails. A lost answer to
     /// COMMIT is an error like any other, and no reason to try again.
     fn try_to_record(&mut self, record: &Record<'_>, source: Option<&[u8]>) -> Result<(), DatabaseError> {
-        let doing = "recording the delivery";
-        let mut statements = Vec::new();
+        let (doing, dialect) = (statements::RECORDING, self.dialect());
+        let mut batch = Vec::new();
         if !record.events.is_empty() {
             // Before the transaction: within it, the look at subscriptions would be its snapshot, which MariaDB holds the rest to.
             // Not within the INSERT, which would wait for whoever changes a subscription (1205).
-            statements.push("SELECT EXISTS (SELECT 1 FROM subscriptions) INTO @maildrop_subscribed".into());
+            batch.push("SELECT EXISTS (SELECT 1 FROM subscriptions) INTO @maildrop_subscribed".into());
         }
-        statements.push("START TRANSACTION".into());
+        batch.push("START TRANSACTION".into());
         if let Some(message) = &record.message {
-            statements.push(insert_message(message));
-            statements.push("SET @maildrop_message = LAST_INSERT_ID()".into());
-        }
-        match source {
-            Some(source) if goes_in_batch(source.len(), self.max_allowed_packet()) => {
-                statements.push(insert_source(&sql::bytes(source)))
-            }
-            Some(source) => {
-                statements
-                    .push("SELECT EXISTS (SELECT 1 FROM message_sources WHERE message_id = @maildrop_message)".into());
-                let answers = self.run_all(doing, &mut statements)?;
-                let kept_already: bool = column(only_row(&answers, doing)?, 0, doing)?;
-                if !kept_already {
-                    self.run_with_bytes("keeping the source of the message", &insert_source("?"), source)?;
+            batch.push(statements::message(dialect, message));
+            match source {
+                Some(source) if goes_in_batch(source.len(), self.max_allowed_packet()) => {
+                    batch.push(statements::source(dialect, message, &dialect.literal(Value::Bytes(source))));
                 }
+                Some(source) => {
+                    batch.push(statements::source_is_missing(dialect, message));
+                    let answers = self.run_all(doing, &mut batch)?;
+                    if column(only_row(&answers, doing)?, 0, doing)? {
+                        let insert = statements::source(dialect, message, "?");
+                        self.run_with_bytes("keeping the source of the message", &insert, source)?;
+                    }
+                }
+                None => {}
             }
-            None => {}
         }
-        statements.extend(record.copies.iter().map(upsert_copy));
-        statements.extend(record.ended.iter().map(end_attempt));
-        statements.extend(record.events.iter().map(insert_event));
-        statements.push("COMMIT".into());
-        self.run_all(doing, &mut statements)?;
-        Ok(())
+        batch.extend(statements::after_message(dialect, record, false)?);
+        batch.push("COMMIT".into());
+        self.run_all(doing, &mut batch).map(drop)
     }
 
     fn run_all(&mut self, doing: &str, statements: &mut Vec<String>) -> Result<Vec<Answer>, DatabaseError> {
@@ -359,153 +265,14 @@ impl MysqlDatabase {
         let batch = std::mem::take(statements).join("; ");
         self.run(doing, &batch, count)
     }
-}
 
-fn keys(copies: &[CopyKey]) -> String {
-    sql::list(copies.iter().map(|key| sql::bytes(key.as_bytes())))
-}
-
-/// The inside of an IN list, which may not be empty.
-fn in_list(addresses: &[String]) -> String {
-    if addresses.is_empty() { "NULL".into() } else { sql::list(addresses.iter().map(|address| sql::text(address))) }
-}
-
-fn open_attempt(row: &Row, doing: &str) -> Result<OpenAttempt, DatabaseError> {
-    let age: i64 = column(row, 3, doing)?;
-    let both = column::<Option<u32>>(row, 4, doing)?.zip(column(row, 5, doing)?);
-    Ok(OpenAttempt {
-        attempt: Uuid::from_bytes(bytes_column(row, 1, doing)?),
-        recipient: column(row, 2, doing)?,
-        host: column(row, 6, doing)?,
-        lock: lock_name(row, 7, doing)?,
-        age: seconds(age),
-        position: both.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
-    })
-}
-
-fn lock_name(row: &Row, index: usize, doing: &str) -> Result<LockName, DatabaseError> {
-    Ok(LockName::from_digest(bytes_column(row, index, doing)?))
-}
-
-/// The message, unless it is there. The assignment to `id` changes nothing, but sets LAST_INSERT_ID() either way (MySQL manual
-/// 15.2.7.2).
-fn insert_message(message: &MessageRecord<'_>) -> String {
-    format!(
-        "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, \
-         header_cc, subject, sent_at, headers, size, recorded_at) \
-         VALUES ({identity}, {lock}, {message_id}, {content}, {sender}, {from}, {to}, {cc}, {subject}, {sent_at}, \
-         {headers}, {size}, UTC_TIMESTAMP(6)) \
-         ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)",
-        identity = sql::bytes(message.identity.as_bytes()),
-        lock = sql::bytes(message.lock.digest()),
-        message_id = sql::text(message.message_id),
-        content = sql::bytes(message.content_digest),
-        sender = sql::text(message.sender),
-        from = sql::optional_text(message.from),
-        to = sql::optional_text(message.to),
-        cc = sql::optional_text(message.cc),
-        subject = sql::optional_text(message.subject),
-        sent_at = sql::optional_text(message.date.and_then(date).as_deref()),
-        headers = sql::text(message.headers),
-        size = message.size,
-    )
-}
-
-/// The source, unless it is there: a delivery has no right to change one. `source` is a literal or `?`.
-fn insert_source(source: &str) -> String {
-    format!(
-        "INSERT INTO message_sources (message_id, source) SELECT @maildrop_message, {source} FROM DUAL \
-         WHERE NOT EXISTS (SELECT 1 FROM message_sources WHERE message_id = @maildrop_message)"
-    )
-}
-
-/// The copy's row, new or changed: delivered never becomes owed. Assignments go from left to right, so `state` comes last. The
-/// values are repeated, since MySQL and MariaDB have no name for the new row in common (`VALUES()` is deprecated in MySQL; MariaDB
-/// knows no alias).
-fn upsert_copy(copy: &CopyRecord<'_>) -> String {
-    let recipient = sql::text(copy.recipient);
-    let (state, placement, reason) = match copy.state {
-        CopyState::Delivered(placement) => ("'delivered'", placement, None),
-        CopyState::Owed(reason) => ("'owed'", None, Some(reason)),
-    };
-    let uid_validity = sql::optional_number(placement.map(|placement| placement.uid_validity));
-    let uid = sql::optional_number(placement.map(|placement| placement.uid));
-    let reason = sql::optional_text(reason);
-    let (delivered_at, change) = match copy.state {
-        CopyState::Delivered(_) => (
-            "UTC_TIMESTAMP(6)",
-            format!(
-                "recipient = {recipient}, uid_validity = {uid_validity}, uid = {uid}, reason = NULL, \
-                 delivered_at = COALESCE(delivered_at, UTC_TIMESTAMP(6)), updated_at = UTC_TIMESTAMP(6), \
-                 state = 'delivered'"
-            ),
-        ),
-        CopyState::Owed(_) => (
-            "NULL",
-            format!(
-                "recipient = IF(state = 'delivered', recipient, {recipient}), \
-                 reason = IF(state = 'delivered', reason, {reason}), \
-                 updated_at = IF(state = 'delivered', updated_at, UTC_TIMESTAMP(6))"
-            ),
-        ),
-    };
-    format!(
-        "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, uid_validity, uid, reason, \
-         delivered_at, updated_at) \
-         VALUES ({key}, @maildrop_message, {role}, {user}, {mailbox}, {recipient}, {state}, {uid_validity}, {uid}, \
-         {reason}, {delivered_at}, UTC_TIMESTAMP(6)) \
-         ON DUPLICATE KEY UPDATE {change}",
-        key = sql::bytes(copy.key.as_bytes()),
-        role = sql::text(copy.role.as_str()),
-        user = sql::text(copy.user),
-        mailbox = sql::text(copy.mailbox),
-    )
-}
-
-/// An attempt's end. One that has ended stays as it ended.
-fn end_attempt(ended: &EndedAttempt<'_>) -> String {
-    format!(
-        "UPDATE attempts SET ended_at = UTC_TIMESTAMP(6), outcome = {}, stages = {} \
-         WHERE attempt = {} AND copy_key = {} AND ended_at IS NULL",
-        sql::text(&ended.outcome.to_string()),
-        sql::optional_text(ended.stages),
-        sql::bytes(ended.attempt.as_bytes()),
-        sql::bytes(ended.key.as_bytes()),
-    )
-}
-
-/// What there is to tell of a copy, where anybody is subscribed.
-fn insert_event(event: &EventRecord<'_>) -> String {
-    format!(
-        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, \
-         attempt, queue_id, host, diff, created_at) \
-         SELECT {name}, '{kind}', {key}, {identity}, {message_id}, '{role}', {recipient}, {user}, {mailbox}, {manner}, \
-         {attempt}, {queue_id}, {host}, {diff}, UTC_TIMESTAMP(6) FROM DUAL WHERE @maildrop_subscribed",
-        name = sql::bytes(event.event.as_bytes()),
-        kind = event.kind.as_str(),
-        key = sql::bytes(event.key.as_bytes()),
-        identity = sql::bytes(event.identity.as_bytes()),
-        message_id = sql::text(event.message_id),
-        role = event.role.as_str(),
-        recipient = sql::text(event.recipient),
-        user = sql::text(event.user),
-        mailbox = sql::text(event.mailbox),
-        manner = sql::optional_text(event.manner),
-        attempt = event.attempt.map_or_else(|| "NULL".to_owned(), |attempt| sql::bytes(attempt.as_bytes())),
-        queue_id = sql::optional_text(event.queue_id),
-        host = sql::text(event.host),
-        diff = sql::text(&event.diff.as_json()),
-    )
-}
-
-/// A Date field's seconds since 1970 as a DATETIME; `None` outside of its years 1000 to 9999, for which strict mode would refuse
-/// the row.
-fn date(seconds: i64) -> Option<String> {
-    let date = OffsetDateTime::from_unix_timestamp(seconds).ok()?;
-    if !(1000..=9999).contains(&date.year()) {
-        return None;
+    /// The inside of an IN list, which may not be empty.
+    fn in_list(&self, addresses: &[String]) -> String {
+        match addresses {
+            [] => "NULL".into(),
+            _ => self.dialect().list(addresses.iter().map(|address| Value::Text(address))),
+        }
     }
-    date.format(format_description!("[year]-[month]-[day] [hour]:[minute]:[second]")).ok()
 }
 
 /// Whether a source of so many bytes, as hexadecimal digits, fits into a packet together with the rest of the transaction.
@@ -524,13 +291,5 @@ mod tests {
         let for_a_quarter = ROOM_BESIDE_SOURCE + (1 << 19);
         assert!(goes_in_batch(1 << 18, for_a_quarter) && !goes_in_batch((1 << 18) + 1, for_a_quarter));
         assert!(!goes_in_batch(1, ROOM_BESIDE_SOURCE + 1));
-    }
-
-    #[test]
-    fn a_date_that_the_server_cannot_hold_is_left_out() {
-        assert_eq!(date(0).as_deref(), Some("1970-01-01 00:00:00"));
-        assert_eq!(date(4_102_444_800).as_deref(), Some("2100-01-01 00:00:00"));
-        assert_eq!(date(i64::MAX), None);
-        assert_eq!(date(-62_000_000_000), None);
     }
 }

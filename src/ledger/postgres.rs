@@ -1,16 +1,14 @@
 //! The ledger on PostgreSQL.
 //!
-//! Each method is one round trip; the look goes with the lock's statements. Before the lock they are single statements with
-//! parameters. Under it they are batches of the simple query protocol: the record, so that it and its COMMIT are one round trip;
-//! the look, since a statement with parameters keeps its snapshot until the next one (see [`PostgresDatabase`]). A batch has no
-//! parameters, so each value is written in hexadecimal digits (`database/postgres/literal.rs`), and cannot leave its quotes.
+//! Each method is one round trip; the look goes with the lock's statements. Most are batches of the simple query protocol: the journal
+//! and the record, so that each and its COMMIT are one round trip; the look, since a statement with parameters keeps its snapshot until
+//! the next one (see [`PostgresDatabase`]).
 
 use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger};
-use super::{Looked, OpenAttempt, Record, WayIn, without_headers};
+use super::{Looked, OpenAttempt, Record, WayIn, statements as shared, without_headers};
 use crate::base::hex;
-use crate::database::postgres::literal::stored;
 use crate::database::postgres::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, TextRow, Transaction, column};
-use crate::database::{DatabaseError, DatabaseFailure};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Tables, without_nul};
 use crate::lock::{AcquiredAnd, LockName, NamedLock};
 use crate::mailbox::{Placement, Position};
 use crate::message::fold;
@@ -55,7 +53,7 @@ impl Ledger for PostgresDatabase {
 
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
         let doing = "writing down that a recipient is refused";
-        let (host, asked) = (stored(host), asked(addresses));
+        let (host, asked) = (without_nul(host), asked(addresses));
         let values: &[(&(dyn ToSql + Sync), _)] = &[(&host, Type::TEXT), (&asked, Type::TEXT_ARRAY)];
         let rows = self.retrying(|this| this.execute(doing, REFUSE, values))?;
         self.replicated(doing)?;
@@ -63,49 +61,22 @@ impl Ledger for PostgresDatabase {
     }
 
     fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
-        self.write_way_in("remembering a way in to the mailbox store", &statements::way_in(way_in, host))
+        self.write_way_in(
+            "remembering a way in to the mailbox store",
+            &shared::way_in(Dialect::Postgresql, way_in, host),
+        )
     }
 
     fn disprove_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
         let doing = "remembering that a way in to the mailbox store is none";
-        self.write_way_in(doing, &statements::no_way_in(way_in, host))
+        self.write_way_in(doing, &shared::no_way_in(Dialect::Postgresql, way_in, host))
     }
 
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
-        let doing = "writing the journal";
-        let attempt = journal.attempt.to_string();
-        let message_id = stored(journal.message_id);
-        let queue_id = journal.queue_id.map(stored);
-        let sender = journal.sender.map(stored);
-        let host = stored(journal.host);
-        let copies = &journal.copies;
-        let keys: Vec<&[u8]> = copies.iter().map(|copy| &copy.key.as_bytes()[..]).collect();
-        let roles: Vec<&str> = copies.iter().map(|copy| copy.role.as_str()).collect();
-        let users: Vec<_> = copies.iter().map(|copy| stored(copy.user)).collect();
-        let mailboxes: Vec<_> = copies.iter().map(|copy| stored(copy.mailbox)).collect();
-        let recipients: Vec<_> = copies.iter().map(|copy| stored(copy.recipient)).collect();
-        let validities: Vec<_> = copies.iter().map(|copy| copy.position.map(|p| i64::from(p.uid_validity))).collect();
-        let nexts: Vec<_> = copies.iter().map(|copy| copy.position.map(|p| i64::from(p.uid_next))).collect();
-        let statement = statements::journal(self.plans_are_cached());
-        let values: &[(&(dyn ToSql + Sync), _)] = &[
-            (&attempt, Type::TEXT),
-            (&&journal.identity.as_bytes()[..], Type::BYTEA),
-            (&&journal.lock.digest()[..], Type::BYTEA),
-            (&message_id, Type::TEXT),
-            (&queue_id, Type::TEXT),
-            (&sender, Type::TEXT),
-            (&host, Type::TEXT),
-            (&i64::from(journal.pid), Type::INT8),
-            (&keys, Type::BYTEA_ARRAY),
-            (&roles, Type::TEXT_ARRAY),
-            (&users, Type::TEXT_ARRAY),
-            (&mailboxes, Type::TEXT_ARRAY),
-            (&recipients, Type::TEXT_ARRAY),
-            (&validities, Type::INT8_ARRAY),
-            (&nexts, Type::INT8_ARRAY),
-        ];
-        self.retrying(|this| this.execute(doing, &statement, values))?;
-        self.replicated(doing)
+        if journal.copies.is_empty() {
+            return Ok(());
+        }
+        self.change(shared::JOURNALLING, &shared::journal(Dialect::Postgresql, journal), &[]).map(drop)
     }
 
     /// One round trip. Where the look fails, the lock is not taken either: the server aborts the transaction. The epoch is asked for
@@ -168,7 +139,7 @@ impl Ledger for PostgresDatabase {
             Transaction::None => (statements::BEGIN, statements::BEGIN_AGAIN),
             Transaction::Lock(_) => (statements::SAVEPOINT, statements::SAVEPOINT_AGAIN),
             Transaction::Schema => {
-                return Err(DatabaseError::other(statements::DOING, "the schema is being changed on this connection"));
+                return Err(DatabaseError::other(shared::RECORDING, "the schema is being changed on this connection"));
             }
         };
         let mut begin = first;
@@ -185,13 +156,7 @@ impl Ledger for PostgresDatabase {
     }
 
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
-        let doing = "looking for the first attempt";
-        let age = match self.batch(doing, &statements::first_attempt_age(copies))?.rows().next() {
-            Some(row) => row.value(doing, 0)?,
-            None => None,
-        };
-        // Negative where the server's clock was set back.
-        Ok(age.and_then(|age| Duration::try_from_secs_f64(age).ok()).unwrap_or_default())
+        shared::first_attempt_age(self, copies)
     }
 }
 
@@ -205,32 +170,23 @@ impl PostgresDatabase {
 
     /// One round trip; two more where the message's source is kept, so that it crosses as bytes, and once for all recipients.
     fn try_record(&mut self, begin: &str, record: &Record<'_>) -> Result<(), DatabaseError> {
-        let doing = statements::DOING;
-        let cached = self.plans_are_cached();
+        let (doing, dialect, cached) = (shared::RECORDING, Dialect::Postgresql, self.plans_are_cached());
         let mut batch = format!("{begin}{HEAR_NOTHING}");
         if let Some(message) = &record.message {
-            batch.push_str(&statements::message(cached, message));
+            batch += &format!("{};", shared::message(dialect, message));
             if let Some(raw) = message.raw {
-                batch.push_str(&statements::source_is_missing(message));
-                if self.batch(doing, &batch)?.truth(doing)? {
-                    let identity = &message.identity.as_bytes()[..];
-                    self.execute(doing, statements::SOURCE, &[(&identity, Type::BYTEA), (&raw, Type::BYTEA)])?;
+                batch += &shared::source_is_missing(dialect, message);
+                if self.batch(doing, &batch)?.rows().next_back().map(|row| row.value(doing, 0)).transpose()?.flatten()
+                    == Some(1)
+                {
+                    self.execute(doing, &shared::source(dialect, message, "$1"), &[(&raw, Type::BYTEA)])?;
                 }
                 batch.clear();
             }
-        } else if !record.copies.is_empty() {
-            return Err(DatabaseError::other(doing, "copies without their message"));
         }
-        for copy in &record.copies {
-            if let Some(message) = &record.message {
-                batch.push_str(&statements::copy(cached, message, copy));
-            }
-        }
-        for ended in &record.ended {
-            batch.push_str(&statements::ended(cached, ended));
-        }
-        for event in &record.events {
-            batch.push_str(&statements::event(cached, event));
+        for statement in shared::after_message(dialect, record, cached)? {
+            batch += &statement;
+            batch.push(';');
         }
         batch.push_str(HEAR_OF_THE_COMMIT);
         batch.push_str("COMMIT");
@@ -296,7 +252,7 @@ fn histories<'a>(
 
 /// Addresses as they are in the table.
 fn asked(addresses: &[&str]) -> Vec<String> {
-    addresses.iter().map(|address| stored(&fold(address)).into_owned()).collect()
+    addresses.iter().map(|address| without_nul(&fold(address)).into_owned()).collect()
 }
 
 /// Two unsigned numbers that are known together or not at all. A number that IMAP cannot have counts as not known, which only

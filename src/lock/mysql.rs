@@ -17,7 +17,7 @@
 
 use super::{Acquired, Holder, LockName, NamedLock};
 use crate::database::mysql::{Product, column, only_row, sql};
-use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables, Value};
 use std::time::Duration;
 use tracing::warn;
 
@@ -33,14 +33,14 @@ impl NamedLock for MysqlDatabase {
             return Ok(Acquired::Held);
         }
         let doing = "asking who holds the lock";
-        let ask = format!("SELECT IS_USED_LOCK({})", sql::text(&name.mysql_name()));
+        let ask = format!("SELECT IS_USED_LOCK({})", self.dialect().literal(Value::Text(&name.mysql_name())));
         let session = self.run(doing, &ask, 1).and_then(|answers| column(only_row(&answers, doing)?, 0, doing));
         Ok(Acquired::Busy(or_untold(session.map(|session: Option<u64>| session.map(Holder::of_session)))))
     }
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
         let doing = "making sure of the lock";
-        let lock = sql::text(&name.mysql_name());
+        let lock = self.dialect().literal(Value::Text(&name.mysql_name()));
         let ask = format!("SELECT IS_USED_LOCK({lock}) <=> CONNECTION_ID(), {}", sql::READ_ONLY);
         let answers = self.run(doing, &ask, 1)?;
         let row = only_row(&answers, doing)?;
@@ -58,7 +58,7 @@ impl NamedLock for MysqlDatabase {
 
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
         let doing = "releasing the lock";
-        let ask = format!("SELECT RELEASE_LOCK({})", sql::text(&name.mysql_name()));
+        let ask = format!("SELECT RELEASE_LOCK({})", self.dialect().literal(Value::Text(&name.mysql_name())));
         let answers = self.run(doing, &ask, 1)?;
         match column::<Option<i64>>(only_row(&answers, doing)?, 0, doing)? {
             Some(1) => {}
@@ -74,7 +74,7 @@ impl MysqlDatabase {
     pub(crate) fn get_lock(&mut self, name: &LockName, wait: Duration) -> Result<bool, DatabaseError> {
         let doing = "asking for the lock";
         let seconds = timeout(self.product(), wait, self.remaining());
-        let lock = sql::text(&name.mysql_name());
+        let lock = self.dialect().literal(Value::Text(&name.mysql_name()));
         // CASE evaluates GET_LOCK only where its turn comes (a test holds the servers to it).
         let ask = format!(
             "SELECT CASE WHEN IS_USED_LOCK({lock}) <=> CONNECTION_ID() THEN {OURS_ALREADY} \

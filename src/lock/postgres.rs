@@ -5,9 +5,9 @@
 
 use super::{Acquired, Holder, Holders, LockName, NamedLock};
 use crate::database::postgres::{
-    Batch, HEAR_OF_THE_COMMIT, PostgresDatabase, Process, TextRow, Transaction, literal, milliseconds,
+    Batch, HEAR_OF_THE_COMMIT, PostgresDatabase, Process, TextRow, Transaction, milliseconds,
 };
-use crate::database::{DatabaseError, DatabaseFailure};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Value};
 use std::time::Duration;
 
 /// The server ends the lock's session this long after the delivery's deadline. By then the process is gone; only the session of
@@ -40,7 +40,7 @@ impl NamedLock for PostgresDatabase {
         // The very transaction that took it, in the very process: right even if a pooler had given us another one. It ends with the
         // lock, and the lock with it: nothing else frees one of a transaction. (A tenth of what `pg_locks` costs the server, which
         // has to look through the locks of all sessions.) In an aborted transaction it fails, and the lock is gone.
-        let sql = format!("SELECT {THIS_TRANSACTION} = {}", literal::text(&self.locked_in));
+        let sql = format!("SELECT {THIS_TRANSACTION} = {}", Dialect::Postgresql.literal(Value::Text(&self.locked_in)));
         self.batch(doing, &sql)?.truth(doing)
     }
 
@@ -172,8 +172,9 @@ const ROWS_OF_BEGIN: usize = 1;
 fn begin(remaining: Duration, name: Option<&str>) -> String {
     let idle = milliseconds(remaining + AFTER_THE_DEADLINE);
     let statement = milliseconds(remaining);
-    let name = name
-        .map_or_else(String::new, |name| format!(", set_config('application_name', {}, true)", literal::text(name)));
+    let name = name.map_or_else(String::new, |name| {
+        format!(", set_config('application_name', {}, true)", Dialect::Postgresql.literal(Value::Text(name)))
+    });
     format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
          SELECT {THIS_TRANSACTION}, \
@@ -208,7 +209,7 @@ mod tests {
             "'idle_in_transaction_session_timeout', '50000', true",
             "'statement_timeout', '20000', true",
             "'lock_timeout', '0', true",
-            &format!("'application_name', {}, true", literal::text("maildrop - 1@mx1")),
+            &format!("'application_name', {}, true", Dialect::Postgresql.literal(Value::Text("maildrop - 1@mx1"))),
         ] {
             assert!(begin.contains(&format!("set_config({set})")), "{set}: {begin}");
         }

@@ -9,7 +9,7 @@
 
 use super::{Application, Applied, Migration, Schema, TABLE_WAIT, schema_lock};
 use crate::database::mysql::{column, only_row, sql};
-use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables, Value};
 use crate::lock::{Acquired, NamedLock};
 
 const MIGRATIONS: &[Migration] = &[
@@ -97,8 +97,8 @@ impl MysqlDatabase {
         let recorded = format!(
             "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, {}, UTC_TIMESTAMP(6))",
             migration.number,
-            sql::text(migration.name),
-            sql::text(&migration.checksum()),
+            self.dialect().literal(Value::Text(migration.name)),
+            self.dialect().literal(Value::Text(&migration.checksum())),
         );
         self.run(doing, &recorded, 1).map(|_| Application::Done)
     }

@@ -14,7 +14,7 @@ impl Tables for MysqlDatabase {
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let sql = self.in_time(filled(self.dialect(), doing, sql, values)?);
-        rows(doing, &self.run(doing, &sql, 1)?)
+        all_rows(doing, &self.run(doing, &sql, 1)?)
     }
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
@@ -32,7 +32,7 @@ impl Tables for MysqlDatabase {
         }
         statements.push("COMMIT".to_owned());
         let batch = statements.join("; ");
-        rows(doing, &self.retrying(|database| database.run(doing, &batch, statements.len()))?)
+        all_rows(doing, &self.retrying(|database| database.run(doing, &batch, statements.len()))?)
     }
 
     fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError> {
@@ -41,7 +41,7 @@ impl Tables for MysqlDatabase {
         let unlocked =
             format!("START TRANSACTION; SELECT {} FROM {table} WHERE {which} FOR UPDATE SKIP LOCKED", dialect.hex(key));
         self.retrying(|database| {
-            let found = rows(doing, &database.run(doing, &unlocked, 2)?)?;
+            let found = all_rows(doing, &database.run(doing, &unlocked, 2)?)?;
             if found.is_empty() {
                 return database.run(doing, "COMMIT", 1).map(|_| found);
             }
@@ -53,8 +53,13 @@ impl Tables for MysqlDatabase {
     }
 }
 
-fn rows(doing: &str, answers: &[Answer]) -> Result<Vec<Row>, DatabaseError> {
-    let rows = answers.iter().flatten().map(|row| {
+fn all_rows(doing: &str, answers: &[Answer]) -> Result<Vec<Row>, DatabaseError> {
+    Ok(answers.iter().map(|answer| rows(doing, answer)).collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+/// What a statement has answered, as text.
+pub(crate) fn rows(doing: &str, answer: &Answer) -> Result<Vec<Row>, DatabaseError> {
+    let rows = answer.iter().map(|row| {
         let cell = |index| {
             let cell: Option<Vec<u8>> = column(row, index, doing)?;
             Ok(cell.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))

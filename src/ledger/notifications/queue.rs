@@ -191,16 +191,7 @@ fn publish_under_lock(database: &mut dyn Database, wake: Wake) -> Result<Publish
 fn due_where(dialect: Dialect, which: &str) -> String {
     let now = now(dialect);
     let due = format!("GREATEST({now}, COALESCE(subscription_queues.open_until, {now}))");
-    match dialect {
-        // A row that is left alone is not written.
-        Dialect::Postgresql | Dialect::Sqlite => {
-            format!("{} WHERE {which}", dialect.or_update("subscription", &format!("due_at = {due}")))
-        }
-        Dialect::Mysql | Dialect::Mariadb => {
-            let set = format!("due_at = CASE WHEN {which} THEN {due} ELSE subscription_queues.due_at END");
-            dialect.or_update("subscription", &set)
-        }
-    }
+    dialect.or_update_where("subscription_queues", "subscription", which, &[("due_at", &due)])
 }
 
 /// Of the events `e`, those that are published now, for the subscriptions `s` that were there when they were recorded. Both moments are

@@ -5,7 +5,7 @@
 --
 -- into an empty database of a PostgreSQL that does nothing else, as superuser, from the root of the repository. 400,000 messages
 -- of thirty days, each with one copy and one ended attempt; then, after a checkpoint, 1000 deliveries of one copy, of the last day,
--- by the functions that a delivery calls.
+-- by the statements that a delivery makes.
 \set ON_ERROR_STOP on
 SET client_min_messages = warning;
 \i sql/postgres/0001_schema.sql
@@ -34,22 +34,27 @@ CHECKPOINT;
 
 CREATE TABLE measured (wal_records bigint, wal_fpi bigint, wal_bytes numeric);
 CREATE PROCEDURE deliver(first bigint, last bigint) LANGUAGE plpgsql AS $$
+<<this>>
 DECLARE
     attempt uuid;
 BEGIN
     FOR n IN first..last LOOP
         attempt := gen_random_uuid();
-        PERFORM maildrop_journal(attempt, key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', '4XyZ',
-            'lisa@gmail.example', 'mx1', 1,
-            ARRAY[key(n, 'c')], ARRAY['recipient'], ARRAY['scuba'], ARRAY['INBOX'], ARRAY['scuba@mail.example'],
-            ARRAY[1::bigint], ARRAY[17::bigint]);
+        INSERT INTO attempts (attempt, identity, lock_digest, message_id, queue_id, sender, host, pid, session, started_at,
+                              copy_key, role, imap_user, mailbox, recipient, uid_validity, uid_next)
+        VALUES (attempt, key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', '4XyZ', 'lisa@gmail.example', 'mx1', 1,
+                pg_backend_pid(), clock_timestamp(), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 1, 17);
         COMMIT;
-        PERFORM maildrop_message(key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', sha256(n::text::bytea),
-            'lisa@gmail.example', 'Lisa', 'scuba', NULL, 'Diving', now(),
+        INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, subject, sent_at,
+                              headers, size, recorded_at)
+        VALUES (key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', sha256(n::text::bytea), 'lisa@gmail.example',
+            'Lisa', 'scuba', 'Diving', now(),
             (SELECT coalesce(jsonb_agg(jsonb_build_array('X-Field-' || i, md5((n * 100 + i)::text) || md5(i::text))), '[]')
-             FROM generate_series(1, current_setting('measure.fields')::int) i), 4000);
-        PERFORM maildrop_copy(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 'delivered', 1, 17, NULL);
-        PERFORM maildrop_ended(key(n, 'c'), attempt, 'appended', '{"lock": 0.25, "look": 0.1}');
+             FROM generate_series(1, current_setting('measure.fields')::int) i), 4000, clock_timestamp())
+        ON CONFLICT (identity) DO NOTHING;
+        PERFORM maildrop_copy(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 1, 17);
+        UPDATE attempts a SET ended_at = clock_timestamp(), outcome = 'appended', stages = '{"lock": 0.25, "look": 0.1}'
+        WHERE a.copy_key = key(n, 'c') AND a.attempt = this.attempt AND a.ended_at IS NULL;
         COMMIT;
     END LOOP;
 END $$;

@@ -1,4 +1,4 @@
--- For measure, beside this file: deliveries of one copy, by the functions that a delivery calls, and what they could write beside them.
+-- For measure, beside this file: deliveries of one copy, by the statements that a delivery makes, and what they could write beside them.
 SET client_min_messages = warning;
 ALTER TABLE attempts SET (autovacuum_enabled = off);
 ALTER TABLE messages SET (autovacuum_enabled = off);
@@ -23,6 +23,7 @@ CREATE FUNCTION fields(n bigint) RETURNS jsonb LANGUAGE sql AS $$
     SELECT jsonb_agg(jsonb_build_array('X-Field-' || i, md5((n * 100 + i)::text) || md5(i::text))) FROM generate_series(1, 42) i
 $$;
 CREATE PROCEDURE deliver(first bigint, last bigint, what text) LANGUAGE plpgsql AS $$
+<<this>>
 DECLARE
     attempt uuid;
     diff jsonb := '{"state": {"+++": "delivered", "---": null}, "uid_validity": {"+++": 1, "---": null}, "uid": {"+++": 17, "---": null}}';
@@ -31,14 +32,19 @@ BEGIN
     FOR n IN first..last LOOP
         attempt := gen_random_uuid();
         id := '<' || n || '@mail.example.com>';
-        PERFORM maildrop_journal(attempt, key(n, 'm'), sha256(('l' || n)::bytea), id, '4XyZ', 'lisa@gmail.example', 'mx1', 1,
-            ARRAY[key(n, 'c')], ARRAY['recipient'], ARRAY['scuba'], ARRAY['INBOX'], ARRAY['scuba@mail.example'],
-            ARRAY[1::bigint], ARRAY[17::bigint]);
+        INSERT INTO attempts (attempt, identity, lock_digest, message_id, queue_id, sender, host, pid, session, started_at,
+                              copy_key, role, imap_user, mailbox, recipient, uid_validity, uid_next)
+        VALUES (attempt, key(n, 'm'), sha256(('l' || n)::bytea), id, '4XyZ', 'lisa@gmail.example', 'mx1', 1, pg_backend_pid(),
+                clock_timestamp(), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 1, 17);
         COMMIT;
-        PERFORM maildrop_message(key(n, 'm'), sha256(('l' || n)::bytea), id, sha256(n::text::bytea),
-            'lisa@gmail.example', 'Lisa', 'scuba', NULL, 'Diving', now(), '[]', 4000);
-        PERFORM maildrop_copy(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 'delivered', 1, 17, NULL);
-        PERFORM maildrop_ended(key(n, 'c'), attempt, 'appended', '{"lock": 0.25, "look": 0.1}');
+        INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, subject, sent_at,
+                              headers, size, recorded_at)
+        VALUES (key(n, 'm'), sha256(('l' || n)::bytea), id, sha256(n::text::bytea), 'lisa@gmail.example', 'Lisa', 'scuba', 'Diving',
+                now(), '[]', 4000, clock_timestamp())
+        ON CONFLICT (identity) DO NOTHING;
+        PERFORM maildrop_copy(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 1, 17);
+        UPDATE attempts a SET ended_at = clock_timestamp(), outcome = 'appended', stages = '{"lock": 0.25, "look": 0.1}'
+        WHERE a.copy_key = key(n, 'c') AND a.attempt = this.attempt AND a.ended_at IS NULL;
         CASE what
             WHEN 'none' THEN NULL;
             WHEN 'fat' THEN
@@ -52,8 +58,11 @@ BEGIN
                 VALUES (gen_random_uuid(), 'message.delivered', key(n, 'c'), key(n, 'm'), id, 'recipient', 'scuba@mail.example', 'scuba',
                         'INBOX', 'appended', attempt, '4XyZ', 'mx1', diff, clock_timestamp());
             ELSE
-                PERFORM maildrop_event(gen_random_uuid(), 'message.delivered', key(n, 'c'), key(n, 'm'), id, 'recipient',
-                                         'scuba@mail.example', 'scuba', 'INBOX', 'appended', attempt, '4XyZ', 'mx1', diff);
+                INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, attempt,
+                                    queue_id, host, diff, created_at)
+                SELECT gen_random_uuid(), 'message.delivered', key(n, 'c'), key(n, 'm'), id, 'recipient', 'scuba@mail.example', 'scuba',
+                       'INBOX', 'appended', attempt, '4XyZ', 'mx1', diff, clock_timestamp()
+                WHERE EXISTS (SELECT FROM subscriptions);
                 IF what = 'notify' THEN
                     PERFORM pg_notify('told', '');
                 END IF;

@@ -70,7 +70,6 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
 
     let statements: Vec<String> =
         tap.queries().iter().flat_map(|batch| batch.split("; ").map(str::to_owned).collect::<Vec<_>>()).collect();
-    admin.query_drop("SET @maildrop_message = 5000").unwrap();
     if server == "MYSQL9" {
         admin.query_drop("SET explain_format = 'TRADITIONAL'").unwrap();
     }
@@ -109,6 +108,6 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
     }
     explained.sort();
     explained.dedup();
-    let all = ["a", "addresses", "attempts", "c", "copies", "epochs", "message_sources", "messages"];
+    let all = ["a", "addresses", "attempts", "c", "copies", "epochs", "m", "messages", "s"];
     assert_eq!(explained, all, "not all were looked at");
 }

@@ -1,0 +1,372 @@
+//! The statements of a delivery's journal, look and record, once for all engines. A value goes into them as a literal
+//! ([`Dialect::literal`]): they are sent in batches, which have no parameters.
+
+use super::{
+    CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, EndedAttempt, EventRecord, Journal, MessageRecord,
+    OpenAttempt, Record, WayIn, seconds,
+};
+use crate::database::{DatabaseError, Dialect, Row, Tables, Value, sqlite, unreadable};
+use crate::lock::LockName;
+use crate::mailbox::{Placement, Position};
+use std::time::Duration;
+use uuid::Uuid;
+
+pub(super) const JOURNALLING: &str = "writing the journal";
+pub(super) const RECORDING: &str = "recording the delivery";
+
+/// The present moment. On PostgreSQL, `now()` would be when the lock's transaction began, before anything was appended.
+fn now(dialect: Dialect) -> String {
+    match dialect {
+        // To the microsecond, which SQLite's own function has not.
+        Dialect::Sqlite => sqlite::now().to_string(),
+        _ => dialect.now().into(),
+    }
+}
+
+/// How long ago a moment was, in microseconds.
+fn age(dialect: Dialect, moment: &str) -> String {
+    format!("{} - {}", dialect.microseconds(&now(dialect)), dialect.microseconds(moment))
+}
+
+/// The keys of copies, inside of an IN list.
+pub(super) fn keys(dialect: Dialect, copies: &[CopyKey]) -> String {
+    dialect.list(copies.iter().map(|key| Value::Bytes(key.as_bytes())))
+}
+
+/// The attempts of a journal, which has at least one.
+pub(super) fn journal(dialect: Dialect, journal: &Journal<'_>) -> String {
+    let literal = |value| dialect.literal(value);
+    let session = match dialect {
+        Dialect::Postgresql => "pg_backend_pid()",
+        Dialect::Mysql | Dialect::Mariadb => "CONNECTION_ID()",
+        // There is no server that could number sessions.
+        Dialect::Sqlite => "NULL",
+    };
+    let of_all = [
+        literal(Value::Uuid(journal.attempt)),
+        literal(Value::Bytes(journal.identity.as_bytes())),
+        literal(Value::Bytes(journal.lock.digest())),
+        literal(Value::Text(journal.message_id)),
+        literal(Value::optional_text(journal.queue_id)),
+        literal(Value::optional_text(journal.sender)),
+        literal(Value::Text(journal.host)),
+        journal.pid.to_string(),
+        session.to_owned(),
+        now(dialect),
+    ]
+    .join(", ");
+    let rows = journal.copies.iter().map(|copy| {
+        let of_copy = [
+            Value::Bytes(copy.key.as_bytes()),
+            Value::Text(copy.role.as_str()),
+            Value::Text(copy.user),
+            Value::Text(copy.mailbox),
+            Value::Text(copy.recipient),
+            Value::optional_number(copy.position.map(|position| position.uid_validity)),
+            Value::optional_number(copy.position.map(|position| position.uid_next)),
+        ];
+        format!("({of_all}, {})", dialect.list(of_copy))
+    });
+    format!(
+        "INSERT INTO attempts (attempt, identity, lock_digest, message_id, queue_id, sender, host, pid, session, started_at, \
+         copy_key, role, imap_user, mailbox, recipient, uid_validity, uid_next) VALUES {}",
+        rows.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// The look in two statements with a snapshot each, the attempts' first: an attempt's end is committed together with its copy, so an
+/// ended attempt has its copy in the later snapshot. The other way round, a commit in between would show neither the copy nor the
+/// attempt. (PostgreSQL's is one statement, whose plan a session keeps.)
+pub(super) fn look(dialect: Dialect, copies: &[CopyKey]) -> [String; 2] {
+    let (keys, key) = (keys(dialect, copies), dialect.hex("copy_key"));
+    [
+        format!(
+            "SELECT {key}, {}, recipient, host, {}, uid_validity, uid_next, {} FROM attempts \
+             WHERE copy_key IN ({keys}) AND ended_at IS NULL ORDER BY started_at, attempt",
+            dialect.uuid("attempt"),
+            dialect.hex("lock_digest"),
+            age(dialect, "started_at")
+        ),
+        format!(
+            "SELECT {key}, uid_validity, uid, {}, {}, CASE WHEN state = 'owed' THEN COALESCE(reason, '') END \
+             FROM copies LEFT JOIN messages ON messages.id = copies.message WHERE copy_key IN ({keys})",
+            dialect.hex("lock_digest"),
+            age(dialect, "recorded_at")
+        ),
+    ]
+}
+
+/// What the answers to [`look`] say of the copies that were asked for.
+pub(super) fn histories(
+    copies: &[CopyKey],
+    attempts: &[Row],
+    recorded: &[Row],
+) -> Result<Vec<CopyHistory>, DatabaseError> {
+    let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
+    for row in attempts {
+        let attempt = OpenAttempt {
+            attempt: Uuid::from_bytes(row.digest(1)?),
+            recipient: row.text(2).unwrap_or_default().to_owned(),
+            host: row.text(3).unwrap_or_default().to_owned(),
+            lock: LockName::from_digest(row.digest(4)?),
+            position: pair(row, 5)?.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
+            age: row.value(7)?.map(seconds).ok_or_else(|| unreadable("an attempt without a beginning".into()))?,
+        };
+        for history in of(&mut histories, row)? {
+            history.open_attempts.push(attempt.clone());
+        }
+    }
+    for row in recorded {
+        let placement = pair(row, 1)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
+        let (age, owed): (Option<i64>, _) = (row.value(4)?, row.text(5));
+        let since = age.map(|age| Ok((LockName::from_digest(row.digest(3)?), seconds(age)))).transpose()?;
+        for history in of(&mut histories, row)? {
+            match owed {
+                Some(why) => history.owed = Some(why.to_owned()),
+                None => (history.delivered, history.recorded) = (Some(DeliveredAt { placement }), since),
+            }
+        }
+    }
+    Ok(histories)
+}
+
+/// Those of the copy whose key is in the first column.
+fn of<'a>(
+    histories: &'a mut [CopyHistory],
+    row: &Row,
+) -> Result<impl Iterator<Item = &'a mut CopyHistory>, DatabaseError> {
+    let key = CopyKey::from_bytes(row.digest(0)?);
+    Ok(histories.iter_mut().filter(move |history| history.key == key))
+}
+
+/// Two unsigned numbers, in this column and the next, that are known together or not at all. A number that IMAP cannot have counts as
+/// not known, which only makes a search longer.
+pub(super) fn pair(row: &Row, column: usize) -> Result<Option<(u32, u32)>, DatabaseError> {
+    let number =
+        |column| Ok::<_, DatabaseError>(row.value::<i64>(column)?.and_then(|number| u32::try_from(number).ok()));
+    Ok(number(column)?.zip(number(column + 1)?))
+}
+
+/// How long ago the first attempt at any of these copies began, ended or not; zero if there was none.
+pub(super) fn first_attempt_age(database: &mut impl Tables, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
+    if copies.is_empty() {
+        return Ok(Duration::ZERO);
+    }
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {} FROM attempts WHERE copy_key IN ({})",
+        age(dialect, "MIN(started_at)"),
+        keys(dialect, copies)
+    );
+    let rows = database.select("looking for the first attempt", &sql, &[])?;
+    let age: Option<i64> = rows.first().map(|row| row.value(0)).transpose()?.flatten();
+    // Negative where the database's clock was set back.
+    Ok(age.and_then(|age| u64::try_from(age).ok()).map_or(Duration::ZERO, Duration::from_micros))
+}
+
+/// A way in that was proven just now.
+pub(super) fn way_in(dialect: Dialect, way_in: &WayIn, host: &str) -> String {
+    let (now, host) = (now(dialect), dialect.literal(Value::Text(host)));
+    format!(
+        "INSERT INTO ways_in (digest, way_in, proven_at, host) VALUES ({}, {now}, {host}) {}",
+        dialect.list([Value::Bytes(&way_in.digest), Value::Text(&way_in.text)]),
+        dialect.or_update("digest", &format!("proven_at = {now}, host = {host}"))
+    )
+}
+
+/// A way in that is proven no more.
+pub(super) fn no_way_in(dialect: Dialect, way_in: &WayIn, host: &str) -> String {
+    format!(
+        "UPDATE ways_in SET proven_at = {}, host = {} WHERE digest = {}",
+        dialect.literal(Value::Moment(0)),
+        dialect.literal(Value::Text(host)),
+        dialect.literal(Value::Bytes(&way_in.digest))
+    )
+}
+
+/// The row of the message.
+pub(super) fn id_of(dialect: Dialect, message: &MessageRecord<'_>) -> String {
+    id_by(&dialect.literal(Value::Bytes(message.identity.as_bytes())))
+}
+
+fn id_by(identity: &str) -> String {
+    format!("(SELECT id FROM messages WHERE identity = {identity})")
+}
+
+/// The message, unless another recipient's delivery has recorded it.
+pub(super) fn message(dialect: Dialect, message: &MessageRecord<'_>) -> String {
+    let values = [
+        Value::Bytes(message.identity.as_bytes()),
+        Value::Bytes(message.lock.digest()),
+        Value::Text(message.message_id),
+        Value::Bytes(message.content_digest),
+        Value::Text(message.sender),
+        Value::optional_text(message.from),
+        Value::optional_text(message.to),
+        Value::optional_text(message.cc),
+        Value::optional_text(message.subject),
+        dialect.date(message.date),
+        Value::Json(message.headers),
+        Value::Integer(i64::try_from(message.size).unwrap_or(i64::MAX)),
+    ];
+    let unless_there = match dialect {
+        Dialect::Postgresql | Dialect::Sqlite => "ON CONFLICT (identity) DO NOTHING",
+        // IGNORE would cut what does not fit.
+        Dialect::Mysql | Dialect::Mariadb => "ON DUPLICATE KEY UPDATE id = messages.id",
+    };
+    format!(
+        "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, header_cc, subject, \
+         sent_at, headers, size, recorded_at) VALUES ({}, {}) {unless_there}",
+        dialect.list(values),
+        now(dialect)
+    )
+}
+
+/// The message's source, unless it is there: a delivery has no right to change one. `source` is a literal, or the place of a parameter.
+pub(super) fn source(dialect: Dialect, message: &MessageRecord<'_>, source: &str) -> String {
+    format!(
+        "INSERT INTO message_sources (message_id, source) SELECT m.id, {source} FROM messages m WHERE m.identity = {} \
+         AND NOT EXISTS (SELECT 1 FROM message_sources s WHERE s.message_id = m.id)",
+        dialect.literal(Value::Bytes(message.identity.as_bytes()))
+    )
+}
+
+/// Whether the message's source is still to be stored.
+pub(super) fn source_is_missing(dialect: Dialect, message: &MessageRecord<'_>) -> String {
+    format!(
+        "SELECT CASE WHEN EXISTS (SELECT 1 FROM message_sources WHERE message_id = {}) THEN 0 ELSE 1 END",
+        id_of(dialect, message)
+    )
+}
+
+/// The values of a delivered copy, in the order of `maildrop_copy`'s.
+fn values_of_copy<'a>(
+    message: &'a MessageRecord<'_>,
+    copy: &'a CopyRecord<'_>,
+    placement: Option<Placement>,
+) -> [Value<'a>; 8] {
+    [
+        Value::Bytes(message.identity.as_bytes()),
+        Value::Bytes(copy.key.as_bytes()),
+        Value::Text(copy.role.as_str()),
+        Value::Text(copy.user),
+        Value::Text(copy.mailbox),
+        Value::Text(copy.recipient),
+        Value::optional_number(placement.map(|placement| placement.uid_validity)),
+        Value::optional_number(placement.map(|placement| placement.uid)),
+    ]
+}
+
+/// A copy that is delivered, by its values: only another delivery changes where it is. MySQL assigns from left to right.
+pub(super) fn delivered_copy(dialect: Dialect, values: [&str; 8]) -> String {
+    let ([identity, key, role, user, mailbox, recipient, uid_validity, uid], now) = (values, now(dialect));
+    let set = format!(
+        "recipient = {recipient}, uid_validity = {uid_validity}, uid = {uid}, reason = NULL, \
+         delivered_at = COALESCE(copies.delivered_at, {now}), updated_at = {now}, state = 'delivered'"
+    );
+    format!(
+        "INSERT INTO copies (message, copy_key, role, imap_user, mailbox, recipient, state, uid_validity, uid, delivered_at, updated_at) \
+         VALUES ({}, {key}, {role}, {user}, {mailbox}, {recipient}, 'delivered', {uid_validity}, {uid}, {now}, {now}) {}",
+        id_by(identity),
+        dialect.or_update("copy_key", &set)
+    )
+}
+
+/// The function of PostgreSQL's with that statement, which is planned for longer than it is executed.
+pub(super) const COPY: &str = "maildrop_copy";
+
+fn delivered(dialect: Dialect, cached: bool, values: [Value<'_>; 8]) -> String {
+    if cached {
+        return format!("SELECT * FROM {COPY}({})", dialect.list(values));
+    }
+    let literals = values.map(|value| dialect.literal(value));
+    delivered_copy(dialect, literals.each_ref().map(String::as_str))
+}
+
+/// A copy that is owed, unless it is delivered.
+fn owed_copy(dialect: Dialect, message: &MessageRecord<'_>, copy: &CopyRecord<'_>, reason: &str) -> String {
+    let (now, [recipient, reason]) =
+        (now(dialect), [copy.recipient, reason].map(|text| dialect.literal(Value::Text(text))));
+    let values = [
+        Value::Bytes(copy.key.as_bytes()),
+        Value::Text(copy.role.as_str()),
+        Value::Text(copy.user),
+        Value::Text(copy.mailbox),
+    ];
+    let set = [("recipient", recipient.as_str()), ("reason", &reason), ("updated_at", &now)];
+    format!(
+        "INSERT INTO copies (message, copy_key, role, imap_user, mailbox, recipient, state, reason, updated_at) \
+         VALUES ({}, {}, {recipient}, 'owed', {reason}, {now}) {}",
+        id_of(dialect, message),
+        dialect.list(values),
+        dialect.or_update_where("copies", "copy_key", "copies.state <> 'delivered'", &set)
+    )
+}
+
+/// An attempt's end. One that has ended stays as it ended.
+fn ended(dialect: Dialect, ended: &EndedAttempt<'_>) -> String {
+    format!(
+        "UPDATE attempts SET ended_at = {}, outcome = {}, stages = {} WHERE copy_key = {} AND attempt = {} AND ended_at IS NULL",
+        now(dialect),
+        dialect.literal(Value::Text(&ended.outcome.to_string())),
+        dialect.literal(ended.stages.map_or(Value::Null, Value::Json)),
+        dialect.literal(Value::Bytes(ended.key.as_bytes())),
+        dialect.literal(Value::Uuid(ended.attempt))
+    )
+}
+
+/// What there is to tell of a copy, where anybody is subscribed: nobody costs a look at an empty table. MySQL has looked before its
+/// transaction.
+fn event(dialect: Dialect, event: &EventRecord<'_>) -> String {
+    let diff = event.diff.as_json();
+    let values = [
+        Value::Uuid(event.event),
+        Value::Text(event.kind.as_str()),
+        Value::Bytes(event.key.as_bytes()),
+        Value::Bytes(event.identity.as_bytes()),
+        Value::Text(event.message_id),
+        Value::Text(event.role.as_str()),
+        Value::Text(event.recipient),
+        Value::Text(event.user),
+        Value::Text(event.mailbox),
+        Value::optional_text(event.manner),
+        Value::optional_uuid(event.attempt),
+        Value::optional_text(event.queue_id),
+        Value::Text(event.host),
+        Value::Json(&diff),
+    ];
+    let if_subscribed = match dialect {
+        Dialect::Mysql | Dialect::Mariadb => "FROM DUAL WHERE @maildrop_subscribed",
+        Dialect::Postgresql | Dialect::Sqlite => "WHERE EXISTS (SELECT 1 FROM subscriptions)",
+    };
+    format!(
+        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, attempt, queue_id, \
+         host, diff, created_at) SELECT {}, {} {if_subscribed}",
+        dialect.list(values),
+        now(dialect)
+    )
+}
+
+/// What follows the message in its record: its copies, the attempts that have ended, and what there is to tell, if anybody can be
+/// told. `cached`: by the function whose plan a session keeps, where there is one.
+///
+/// # Errors
+/// Where there are copies without their message.
+pub(super) fn after_message(dialect: Dialect, record: &Record<'_>, cached: bool) -> Result<Vec<String>, DatabaseError> {
+    let mut statements = Vec::new();
+    for copy in &record.copies {
+        let Some(message) = &record.message else {
+            return Err(DatabaseError::other(RECORDING, "copies without their message: a mistake in this program"));
+        };
+        statements.push(match copy.state {
+            CopyState::Delivered(placement) => delivered(dialect, cached, values_of_copy(message, copy, placement)),
+            CopyState::Owed(reason) => owed_copy(dialect, message, copy, reason),
+        });
+    }
+    statements.extend(record.ended.iter().map(|one| ended(dialect, one)));
+    // An embedded database has no subscribers.
+    if dialect != Dialect::Sqlite {
+        statements.extend(record.events.iter().map(|one| event(dialect, one)));
+    }
+    Ok(statements)
+}
