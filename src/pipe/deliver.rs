@@ -136,7 +136,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     if let Some(socket) = arguments.via.as_ref().filter(|_| !arguments.dry_run) {
         match by_the_service(arguments, socket, size_limit, deadline) {
             ByService::Answered(verdict) => return verdict,
-            ByService::NotTaken(message) => left = Some(message),
+            ByService::NotTaken(message) => left = Some(*message),
         }
     }
 
@@ -197,7 +197,7 @@ enum ByService {
     /// It is delivered or deferred, by the service or before it was asked.
     Answered(Verdict),
     /// The service did not take it: it is to be delivered from here.
-    NotTaken(Message),
+    NotTaken(Box<Message>),
 }
 
 fn by_the_service(arguments: &Arguments, socket: &Path, size_limit: Option<u64>, deadline: Deadline) -> ByService {
@@ -223,7 +223,7 @@ fn by_the_service(arguments: &Arguments, socket: &Path, size_limit: Option<u64>,
     }
     warn!(reason, queue_id, "the service did not take the message, which is delivered without it");
     match incoming::understood(raw) {
-        Ok(message) => ByService::NotTaken(message),
+        Ok(message) => ByService::NotTaken(Box::new(message)),
         Err(verdict) => ByService::Answered(no_message(verdict)),
     }
 }

@@ -264,8 +264,9 @@ impl Site {
             stages.authenticate = if first { began.elapsed() } else { asking.elapsed() };
             let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
             let to = places.iter().filter_map(|&place| envelopes.get(place)).collect();
-            let batch = Batch { envelopes: to, is_one_of_several: batch.len() < mailboxes.len() };
-            let ended = self.deliver_copies(message, &batch, terms, &upload_time, database, &mut owed, &mut stages);
+            let batch =
+                Batch { envelopes: to, is_one_of_several: batch.len() < mailboxes.len(), upload_time: &upload_time };
+            let ended = self.deliver_copies(message, &batch, terms, database, &mut owed, &mut stages);
             // It has taken as much time as there was, under the message's lock: this process does not ask it again before what it was
             // sent has settled. So its other messages do not hold it up as long, one after the other.
             if let Some(author) = sender.as_ref().filter(|_| ended.author_hangs) {
@@ -328,9 +329,8 @@ impl Site {
     fn deliver_copies(
         &self,
         message: &Message,
-        Batch { envelopes, is_one_of_several }: &Batch<'_>,
+        Batch { envelopes, is_one_of_several, upload_time }: &Batch<'_>,
         terms: &Terms<'_>,
-        upload_time: &UploadTime,
         database: &mut dyn Database,
         owed: &mut [Owed],
         stages: &mut Stages,
@@ -461,6 +461,8 @@ struct Batch<'a> {
     envelopes: Vec<&'a Envelope>,
     /// Whether the message has other batches as well.
     is_one_of_several: bool,
+    /// For all batches of the message.
+    upload_time: &'a UploadTime,
 }
 
 /// As few batches as can be, of sizes that differ by one at most: so that hardly any has a single mailbox.

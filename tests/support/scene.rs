@@ -28,6 +28,14 @@ macro_rules! on_each_engine {
     };
 }
 
+/// The same on PostgreSQL and on one that is like MySQL: for what does not depend on the engine.
+macro_rules! on_two_engines {
+    ($($scenario:ident),+ $(,)?) => {
+        mod postgres17 { $( #[test] fn $scenario() { super::$scenario($crate::support::database::Engine::Postgres17); } )+ }
+        mod mysql9 { $( #[test] fn $scenario() { super::$scenario($crate::support::database::Engine::Mysql9); } )+ }
+    };
+}
+
 /// The same for the other versions of them that are supported.
 macro_rules! on_each_other_version {
     ($($scenario:ident),+ $(,)?) => {

@@ -10,7 +10,7 @@ use std::process::{Child, Output, Stdio};
 
 const PG: Engine = Engine::Postgres17;
 
-on_each_engine!(
+on_two_engines!(
     migrate_brings_an_empty_database_up_to_date,
     ten_machines_migrate_at_once,
     an_edited_migration_is_refused,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-on_each_engine!(
+on_two_engines!(
     each_screen_is_shown_with_the_pages_own_rights,
     who_had_the_lock_that_another_gave_up_on_is_named_afterwards,
     statistics_count_an_hour_a_day_and_a_week,

@@ -8,7 +8,7 @@ use crate::support::scene::Scene;
 use crate::support::visitor::{Page, Visitor, copies, rows, text};
 use maildrop_command::site::Site;
 
-on_each_engine!(
+on_two_engines!(
     what_is_owed_lost_and_failed_is_delivered_again_with_the_rights_that_are_documented,
     a_page_that_may_not_open_mailboxes_offers_the_command_line,
     with_the_rights_of_any_page_nothing_is_done_and_that_is_said

@@ -13,7 +13,7 @@ use maildrop_command::ledger::operations_log::{Actor, Affected, Operation, read,
 use maildrop_command::site::Site;
 use std::time::{Duration, UNIX_EPOCH};
 
-on_each_engine!(
+on_two_engines!(
     a_reader_sees_it_out_of_a_mailbox,
     without_mailboxes_it_is_shown_from_the_sources_or_what_is_in_the_way_is_said,
     rows_of_the_operations_log_are_added_by_those_who_act_and_deleted_by_prune_alone

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-on_each_engine!(
+on_two_engines!(
     a_refusal_is_one_row_of_its_host_updated_in_place,
     by_default_nobody_is_refused,
     a_commit_that_is_not_answered_refuses_nobody,

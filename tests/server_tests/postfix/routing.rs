@@ -7,7 +7,7 @@ const PG: Engine = Engine::Postgres17;
 /// Whoever is unknown is refused.
 const REJECT: &str = "[routing]\nunknown = \"reject\"\n";
 
-on_each_engine!(
+on_two_engines!(
     the_table_of_addresses_leads_to_the_mailbox,
     while_nobody_is_known_nobody_is_refused,
     while_the_table_is_being_filled_nobody_need_be_refused,

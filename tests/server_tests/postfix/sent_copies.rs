@@ -7,7 +7,7 @@ use crate::support::wire::{Fate, Speaker, Wire, says};
 
 const PG: Engine = Engine::Postgres17;
 
-on_each_engine!(
+on_two_engines!(
     the_sent_copy_is_one_for_all_recipients,
     a_sent_copy_that_fails_does_not_cost_the_recipient_anything,
     a_copy_that_the_author_saves_after_sending_is_the_one,

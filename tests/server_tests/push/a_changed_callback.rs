@@ -8,7 +8,7 @@ use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use serde_json::json;
 
-on_each_engine!(a_callback_that_is_changed_a_moment_after_the_old_one_was_told_is_asked_itself);
+on_two_engines!(a_callback_that_is_changed_a_moment_after_the_old_one_was_told_is_asked_itself);
 
 fn a_callback_that_is_changed_a_moment_after_the_old_one_was_told_is_asked_itself(engine: Engine) {
     let (mut scene, old, new) = (Scene::with(engine, &[]), Receiver::start(), Receiver::start());

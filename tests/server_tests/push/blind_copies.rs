@@ -9,7 +9,7 @@ use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use serde_json::json;
 
-on_each_engine![a_token_of_one_domain_does_not_learn_of_a_blind_copy_to_another];
+on_two_engines![a_token_of_one_domain_does_not_learn_of_a_blind_copy_to_another];
 
 const OPEN: &str = "doug@mail.axial.net";
 const BLIND: &str = "scuba@blind.example";

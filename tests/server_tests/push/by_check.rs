@@ -10,7 +10,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use uuid::Uuid;
 
-on_each_engine![what_the_notifiers_role_lacks_is_told, who_is_told_nothing_is_told];
+on_two_engines![what_the_notifiers_role_lacks_is_told, who_is_told_nothing_is_told];
 
 /// What `check` finds of these.
 fn all(config: &str, what: &str) -> Vec<Value> {

@@ -6,7 +6,7 @@ use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 
-on_each_engine![a_domain_is_what_stands_behind_the_last_at_sign];
+on_two_engines![a_domain_is_what_stands_behind_the_last_at_sign];
 on_each_other_version![a_domain_is_what_stands_behind_the_last_at_sign];
 
 fn a_domain_is_what_stands_behind_the_last_at_sign(engine: Engine) {

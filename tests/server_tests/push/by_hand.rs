@@ -9,7 +9,7 @@ use crate::support::scene::Scene;
 use serde_json::{Value, json};
 use std::process::Output;
 
-on_each_engine![
+on_two_engines![
     one_that_is_disabled_by_hand_is_told_nothing_and_says_why,
     what_comes_after_an_event_that_is_given_up_is_told_at_once,
     what_is_taken_although_it_was_given_up_meanwhile_is_done,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-on_each_engine![
+on_two_engines![
     a_developer_subscribes_is_told_and_is_told_again,
     a_domains_token_never_sees_another_ones_mail,
     an_authors_copy_is_for_who_looks_after_the_author,

@@ -8,7 +8,7 @@ use crate::support::program::{program, wait_until};
 use crate::support::scene::Scene;
 use serde_json::{Value, json};
 
-on_each_engine![answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happened_was_told];
+on_two_engines![answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happened_was_told];
 
 fn answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happened_was_told(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-on_each_engine![a_newcomer_has_a_verified_notification];
+on_two_engines![a_newcomer_has_a_verified_notification];
 
 struct Ended(Child);
 

@@ -15,7 +15,7 @@ use maildrop_command::web::WebSettings;
 use maildrop_command::webhook::MasterKey;
 use uuid::Uuid;
 
-on_each_engine![
+on_two_engines![
     what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again,
     a_subscription_is_tested_paused_resumed_and_given_another_secret,
     a_page_without_the_rights_for_it_says_what_mends_that,

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
-on_each_engine!(
+on_two_engines!(
     a_hundred_receivers_that_do_not_answer_hold_up_nobody,
     a_receiver_that_rests_is_asked_once_and_told_everything_when_it_answers,
     a_receiver_that_takes_nothing_is_disabled_and_told_everything_once_it_is_resumed,

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-on_each_engine![
+on_two_engines![
     what_is_brought_is_delivered_once_and_to_whom_the_token_is_for,
     only_who_may_speak_for_authors_has_copies_put_in_sent,
     where_the_database_does_not_commit_it_nobody_is_unknown,

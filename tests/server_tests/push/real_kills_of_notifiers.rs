@@ -20,7 +20,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-on_each_engine!(notifiers_are_killed_stopped_and_cut_off_at_random_moments);
+on_two_engines!(notifiers_are_killed_stopped_and_cut_off_at_random_moments);
 
 /// Milliseconds until each receiver answers. The last one is told in order.
 const ANSWERS: [u64; 5] = [0, 0, 5, 50, 1];

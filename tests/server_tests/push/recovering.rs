@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
-on_each_engine!(who_takes_one_of_two_that_are_settled_together_has_failed_since_then);
+on_two_engines!(who_takes_one_of_two_that_are_settled_together_has_failed_since_then);
 
 fn tried(due: &Due, next: Next) -> Try {
     Try {

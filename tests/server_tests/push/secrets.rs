@@ -11,7 +11,7 @@ use crate::support::scene::Scene;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-on_each_engine!(no_log_no_table_and_no_page_has_a_secret_or_a_token);
+on_two_engines!(no_log_no_table_and_no_page_has_a_secret_or_a_token);
 
 /// After all that has to do with them was done.
 fn no_log_no_table_and_no_page_has_a_secret_or_a_token(engine: Engine) {

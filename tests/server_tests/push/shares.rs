@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use uuid::Uuid;
 
-on_each_engine![
+on_two_engines![
     silent_receivers_of_one_token_leave_half_of_the_requests_to_others,
     of_the_owners_that_are_served_enough_nothing_is_leased,
 ];

@@ -7,7 +7,7 @@ use crate::support::scene::Scene;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-on_each_engine![
+on_two_engines![
     what_is_kept_is_handed_out_to_who_may_and_written_down,
     what_is_not_kept_comes_out_of_a_mailbox_where_they_may_be_opened,
 ];

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use uuid::Uuid;
 
-on_each_engine![
+on_two_engines![
     a_delivery_is_told_once,
     each_event_reaches_who_wants_it_once_and_signed,
     a_killed_notifier_loses_nothing_and_repeats_only_what_was_under_way,

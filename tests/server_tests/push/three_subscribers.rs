@@ -12,7 +12,7 @@ use crate::support::scene::LISA;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-on_each_engine![each_of_three_subscribers_is_told_what_the_ledger_says];
+on_two_engines![each_of_three_subscribers_is_told_what_the_ledger_says];
 
 fn each_of_three_subscribers_is_told_what_the_ledger_says(engine: Engine) {
     let mut site = MailHosts::set_up(&Options::new(engine, 6));

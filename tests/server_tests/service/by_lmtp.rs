@@ -44,7 +44,7 @@ fn each_has_one(scene: &Scene, names: &[&str], subject: &str) {
     assert_eq!(copies(scene, "lisa", "Sent", subject), 1, "{subject}: Sent");
 }
 
-on_each_engine![
+on_two_engines![
     each_recipient_has_one_copy_and_an_answer_of_its_own,
     a_worker_that_is_killed_in_the_midst_of_a_message_puts_it_off_for_all,
     a_front_that_is_killed_is_there_again_on_the_same_socket,

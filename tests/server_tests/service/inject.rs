@@ -7,7 +7,7 @@ use maildrop_command::queue::{Counts, Queue};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Output, Stdio};
 
-on_each_engine!(
+on_two_engines!(
     what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that_is_said,
     an_unknown_recipient_is_turned_away_and_nothing_is_accepted,
     where_unknown_recipients_are_deferred_whoever_brings_mail_is_told_to_try_later,

@@ -78,7 +78,7 @@ fn scene(engine: Engine, names: &[&str]) -> Scene {
     scene
 }
 
-on_each_engine![
+on_two_engines![
     ten_recipients_have_a_copy_each_and_the_author_has_one,
     a_batch_and_processes_for_the_same_recipients_at_once_make_one_copy_each,
 ];

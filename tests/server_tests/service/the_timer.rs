@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-on_each_engine![
+on_two_engines![
     of_two_hosts_one_finishes_what_is_owed_and_nothing_is_there_twice,
     the_other_host_goes_on_where_one_is_killed,
     a_mailbox_store_that_refuses_costs_no_copy_and_is_tried_again,

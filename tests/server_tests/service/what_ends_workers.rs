@@ -97,7 +97,7 @@ fn a_message_that_crashes_two_workers_is_shunted_while_others_flow_and_delivered
     service.end();
 }
 
-on_each_engine!(no_message_is_blamed_for_a_database_that_stands_still);
+on_two_engines!(no_message_is_blamed_for_a_database_that_stands_still);
 
 #[test]
 fn a_worker_that_has_served_for_long_enough_goes_on_where_another_one_would_miss_its_password() {
