@@ -165,7 +165,7 @@ fn a_configuration_that_is_wrong() {
         (good.replace("[imap]", "[imap"), "line "),
         (good.replace("user = \"service\"", "user = 7"), "imap.user"),
         (good.replace("user = \"service\"", "user = \"service\"\npassword = \"topsecret\""), "imap.password"),
-        (good.replace("password_file", "password = \"topsecret\"\npassword_file"), "password"),
+        (good.replacen("password_file", "password = \"topsecret\"\npassword_file", 1), "password"),
         // What cannot be parsed is not quoted either.
         (good.replace("user = \"service\"", "user = \"service\"\npassword = topsecret"), "line "),
         (good.replace("imap.password", "no-such.password"), "no-such.password"),

@@ -63,7 +63,7 @@ fn whoever_may_not_prune_hears_of_it_where_there_is_nothing_to_prune(engine: Eng
         let refused = scene.subcommand(&[&["prune"], &ages[..]].concat());
         let said = String::from_utf8(refused.stderr).unwrap();
         assert!(
-            refused.status.code() == Some(69) && said.contains("the role in the configuration lacks a right"),
+            refused.status.code() == Some(69) && said.contains("the role of database.roles.operator lacks a right"),
             "{said}"
         );
     }

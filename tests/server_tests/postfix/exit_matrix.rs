@@ -167,6 +167,8 @@ fn rows(site: &MailHosts) -> Vec<Row> {
         Row::ours("a wrong password for the database", Deferred, "4.3.5", "the database is not set up").with(|row| {
             let wrong = site.scene.file("wrong-password", "wrong", 0o644);
             let right = site.scene.seen("database.password");
+            // In a line of its own, that of deliveries.
+            let [right, wrong] = [right, wrong].map(|file| format!("\npassword_file = \"{file}\""));
             row.config = Some(site.edited_configuration("nologin.toml", &right, &wrong));
         }),
         Row::ours("the mailbox store cannot be reached", Deferred, "4.4.1", "the mailbox store cannot be reached")
