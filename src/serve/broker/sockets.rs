@@ -425,18 +425,24 @@ impl Conversation {
         }
     }
 
-    /// What a client has said. A large message waits in a file, as one does that comes by LMTP.
-    fn client_said(&self, body: Vec<u8>) -> Result<Event, Over> {
-        let connection = self.id;
-        if body.len() as u64 > self.spool.above
-            && let Ok((Header::Deliver(mut request), message)) = Header::read(&body)
-            && message.len() as u64 > self.spool.above
-        {
-            let file = self.spool.keep(message).map_err(Over::NotKept)?;
-            request.file = Some(file.path().to_owned());
-            return Ok(Event::ClientDelivers { connection, request: Box::new(request), body: Body::File(file) });
+    /// What a client has said. A large message waits in a file, as one does that comes by LMTP; it is written on a thread of its own,
+    /// since all others wait for this one.
+    async fn client_said(&self, body: Vec<u8>) -> Result<Event, Over> {
+        let (connection, spool) = (self.id, Arc::clone(&self.spool));
+        if body.len() as u64 <= spool.above {
+            return Ok(Event::ClientSaid { connection, body });
         }
-        Ok(Event::ClientSaid { connection, body })
+        let kept = tokio::task::spawn_blocking(move || {
+            if let Ok((Header::Deliver(mut request), message)) = Header::read(&body)
+                && message.len() as u64 > spool.above
+            {
+                let file = spool.keep(message)?;
+                request.file = Some(file.path().to_owned());
+                return Ok(Event::ClientDelivers { connection, request: Box::new(request), body: Body::File(file) });
+            }
+            Ok(Event::ClientSaid { connection, body })
+        });
+        kept.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(Over::NotKept)
     }
 
     /// Understands what was read, and tells the loop.
@@ -446,7 +452,7 @@ impl Conversation {
         loop {
             let Some(frames) = connection.next()? else { return Ok(fed?) };
             let event = match self.peers {
-                Peers::Clients => self.client_said(from_client(frames)?)?,
+                Peers::Clients => self.client_said(from_client(frames)?).await?,
                 Peers::Workers => match FromWorker::parse(frames)? {
                     FromWorker::Ready => {
                         let name = connection.peer().and_then(|peer| peer.identity.clone()).unwrap_or_default();

@@ -164,7 +164,9 @@ async fn a_large_message_of_a_client_waits_in_a_file_and_without_room_its_client
 
     let (conversation, _inbox) = conversation(Peers::Clients);
     let conversation = Conversation { spool: Arc::new(spool(folder.path())), ..conversation };
-    let Ok(Event::ClientDelivers { request, body, .. }) = conversation.client_said(deliver(1001)) else { panic!() };
+    let Ok(Event::ClientDelivers { request, body, .. }) = conversation.client_said(deliver(1001)).await else {
+        panic!()
+    };
     let file = request.file.clone().unwrap();
     assert_eq!((std::fs::read(&file).unwrap(), request.size, body.in_memory()), (message.clone(), 1001, &b""[..]));
     drop(body);
