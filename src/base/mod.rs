@@ -1,4 +1,4 @@
-//! The ground floor: what knows no mail. Uses no other room.
+//! The parts that know no mail, one of each.
 
 pub(crate) mod back_off;
 pub mod blocking_pool;
@@ -7,6 +7,8 @@ pub(crate) mod core_dumps;
 pub mod deadline;
 pub mod endpoint;
 pub(crate) mod exposition;
+#[cfg(feature = "test-faults")]
+pub(crate) mod fault_injection;
 pub(crate) mod files;
 pub mod hex;
 pub(crate) mod http_connections;
@@ -22,7 +24,5 @@ pub mod shares;
 pub(crate) mod stop;
 pub(crate) mod summary_cache;
 pub(crate) mod terminal;
-#[cfg(feature = "test-faults")]
-pub(crate) mod test_faults;
 pub(crate) mod timestamp;
 pub(crate) mod tls;

@@ -6,7 +6,7 @@ use rustix::net::{SendFlags, send};
 use std::io;
 use tracing::warn;
 
-/// The two things that it says, as `serve::master::notice` reads them.
+/// The two things that it says, as `service::master::front_channel` reads them.
 pub(crate) const READY: &str = "{\"kind\":\"ready\",\"ready\":true}\n";
 pub(crate) const UNREADY: &str = "{\"kind\":\"ready\",\"ready\":false}\n";
 

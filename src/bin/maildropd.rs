@@ -1,9 +1,9 @@
-//! The service's program: see [`maildrop_command::service`].
+//! The service's program: see [`maildrop_command::program::maildropd`].
 
-use maildrop_command::service;
+use maildrop_command::program::maildropd;
 use std::process::exit;
 
 fn main() {
     let arguments: Vec<_> = std::env::args_os().collect();
-    exit(i32::from(service::run(&arguments)));
+    exit(i32::from(maildropd::run(&arguments)));
 }

@@ -6,7 +6,7 @@ use crate::base::deadline::Deadline;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::ledger::NeverEnded;
-use crate::ledger::recorded::{RecordedCopy, Selection};
+use crate::ledger::audit_queries::{RecordedCopy, Selection};
 use crate::operations::audit::{Audit, Gone, NotTaken, Twice, audit, take_out};
 use crate::site::Site;
 use clap::Args;

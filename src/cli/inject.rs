@@ -5,8 +5,8 @@ use super::{Slow, complain, json, say, table};
 use crate::base::deadline::Deadline;
 use crate::config::{Config, DatabaseRole, MAX_RECIPIENTS, Serve};
 use crate::delivery::Deferral;
-use crate::intake::{self, NotKnown};
 use crate::message::{Address, EnvelopeSender};
+use crate::operations::submission::{self, NotKnown};
 use crate::queue::{NewMail, Queue, QueueError, Recipient};
 use crate::site::Site;
 use clap::Args;
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         return Err(ExitCode::Usage);
     }
     at_the_door(&site, &recipients)?;
-    let queue = intake::queue(&serve.queue()).map_err(|error| {
+    let queue = submission::queue(&serve.queue()).map_err(|error| {
         let NotTaken { problem, exit } = not_queued(&error);
         complain(&format!("{problem}\nnothing was accepted"));
         exit
@@ -139,7 +139,7 @@ fn at_the_door(site: &Site, recipients: &[Address]) -> Result<(), ExitCode> {
     }
     let _slow = Slow::watch("asking the database who is known");
     let database = site.open_database(None, Deadline::after(PATIENCE)).map_err(Deferral::Database);
-    let known = database.and_then(|mut database| intake::at_the_door(site, recipients, database.as_mut()));
+    let known = database.and_then(|mut database| submission::at_the_door(site, recipients, database.as_mut()));
     let known = known.map_err(|deferral| {
         complain(&format!("{deferral}\nnothing was accepted; `maildrop_command check` shows what is in the way"));
         ExitCode::TempFail
@@ -152,7 +152,7 @@ fn at_the_door(site: &Site, recipients: &[Address]) -> Result<(), ExitCode> {
 
 /// One file after the other. One that cannot be accepted does not keep the others from it.
 fn take_in(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) -> ExitCode {
-    let limit = intake::largest(site);
+    let limit = submission::largest(site);
     let (mut exit, mut all) = (ExitCode::Ok, Vec::new());
     for path in &arguments.files {
         let file = path.to_string_lossy().into_owned();
@@ -187,9 +187,9 @@ fn take_in(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) ->
 fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: NewMail) -> Result<(String, usize), NotTaken> {
     let raw = read(path, limit)?;
     let size = raw.len();
-    let id = intake::take_in(site, queue, mail, raw, limit).map_err(|error| match &error {
-        intake::NotTaken::Queue(error) => not_queued(error),
-        intake::NotTaken::AnotherAuthor => {
+    let id = submission::take_in(site, queue, mail, raw, limit).map_err(|error| match &error {
+        submission::NotTaken::Queue(error) => not_queued(error),
+        submission::NotTaken::AnotherAuthor => {
             NotTaken { problem: format!("--as-author, and {error}"), exit: ExitCode::DataErr }
         }
         _ => NotTaken { problem: error.to_string(), exit: ExitCode::DataErr },

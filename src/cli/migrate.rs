@@ -5,7 +5,7 @@ use super::{complain, say, table};
 use crate::base::deadline::Deadline;
 use crate::config::{Config, DatabaseRole};
 use crate::database::DatabaseFailure;
-use crate::schema::{self, Application, MigrateError, Migration, MigrationState, MigrationStatus};
+use crate::ledger::schema::{self, Application, MigrateError, Migration, MigrationState, MigrationStatus};
 use crate::site::Site;
 use clap::Args;
 use std::path::PathBuf;

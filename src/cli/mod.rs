@@ -1,5 +1,5 @@
 //! The subcommands, a file each: they print what `operations` return, and end with an exit status of sysexits(3); `Err` is one
-//! whose reason has been printed. Uses all rooms below.
+//! whose reason has been printed.
 
 pub mod audit;
 pub(crate) mod check;

@@ -1,15 +1,14 @@
 //! The configuration file: TOML, every key documented in `config.example.toml`.
-//! Uses all rooms below it: what it reads is theirs.
 //!
 //! An error is one line with the file, the line, the key and what mends it. An unknown key is an error: a misspelt one must not
 //! leave a default in force unnoticed.
 
+mod cross_checks;
 mod database;
 mod network;
 mod notifications;
 mod password_file;
 mod policy;
-mod rules;
 mod sections;
 mod serve;
 mod servers;
@@ -24,7 +23,8 @@ pub use notifications::Notifications;
 pub use password_file::PasswordFile;
 pub use policy::Policy;
 pub use sections::{
-    Delivery, HeaderFields, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient,
+    Delivery, DomainRule, HeaderFields, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust,
+    UnknownRecipient,
 };
 pub(crate) use serve::{BESIDE_A_MESSAGE, RECYCLE_ABOVE, runtime_directory_of};
 pub use serve::{LARGEST_MESSAGE, MAX_RECIPIENTS, Serve};
@@ -37,7 +37,6 @@ use crate::base::log;
 use crate::base::secret::Secret;
 use crate::database::{KnownTimelines, Limits, Server};
 use crate::imap;
-use crate::routing::Router;
 use database::DatabaseSection;
 use serde::Deserialize;
 use servers::ImapSection;
@@ -227,12 +226,6 @@ impl Config {
             (LogTo::Syslog | LogTo::File, _) => log::Target::Syslog,
         };
         log::Settings { target, level: self.log.level, format: self.log.format }
-    }
-
-    /// What addresses are routed by.
-    #[must_use]
-    pub fn router(&self) -> Router {
-        Router::new(self.routing.domain.clone(), self.routing.recipient_delimiter.clone())
     }
 }
 

@@ -4,7 +4,6 @@ use super::values;
 use crate::base::deadline;
 use crate::base::log::{Format, Level};
 use crate::lock::DEFAULT_NAMESPACE;
-use crate::routing::DomainRule;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,6 +48,38 @@ pub struct Routing {
 impl Default for Routing {
     fn default() -> Self {
         Self { recipient_delimiter: "+".into(), unknown: UnknownRecipient::default(), domain: Vec::new() }
+    }
+}
+
+/// A rule for all addresses of one domain.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DomainRule {
+    /// The domain; case does not count.
+    #[serde(rename = "name")]
+    pub domain: String,
+    /// The user, made from `{address}`, `{local}` and `{domain}`: of the folded address, without its extension.
+    pub user: String,
+    /// The mailbox for arriving mail.
+    pub inbox: String,
+    /// The mailbox for sent mail.
+    pub sent: String,
+}
+
+impl Default for DomainRule {
+    fn default() -> Self {
+        let [domain, user, inbox, sent] = ["", "{address}", "INBOX", "Sent"].map(ToOwned::to_owned);
+        Self { domain, user, inbox, sent }
+    }
+}
+
+impl DomainRule {
+    /// Whether the template for the user has no unknown placeholder. One without any is one user, who gets the mail of the whole domain.
+    #[must_use]
+    pub fn has_known_placeholders(&self) -> bool {
+        let bare =
+            ["{address}", "{local}", "{domain}"].iter().fold(self.user.clone(), |bare, known| bare.replace(known, ""));
+        !self.user.is_empty() && !bare.contains(['{', '}'])
     }
 }
 

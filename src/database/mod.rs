@@ -1,5 +1,4 @@
 //! Sessions with databases, one file per engine: connecting, statements, errors. Lock, ledger and schema use them.
-//! Uses `base`.
 //!
 //! A session serves one delivery at a time, and is never reconnected: the lock would be lost. [`Idle`] proves that it may serve
 //! another.

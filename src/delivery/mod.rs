@@ -1,4 +1,4 @@
-//! One delivery, from top to bottom. Uses all rooms below it.
+//! One delivery, from top to bottom.
 //!
 //! Given a message, an envelope and open connections, [`deliver`] says what became of it. It knows nothing of standard input,
 //! exit codes or its process; it only asks whether its [`Caller`] still lives.
@@ -29,8 +29,8 @@ mod append_round;
 mod attempt;
 mod caller;
 mod events;
-mod forgotten;
 mod lock_name;
+mod lost_commits;
 mod other_attempts;
 mod report;
 mod resolve;
@@ -40,8 +40,8 @@ mod upload_time;
 mod verdict;
 
 pub use caller::{Caller, NoCaller};
-pub use forgotten::looked_for;
 pub use lock_name::{bare_message_id, lock_of, lock_of_message_id};
+pub use lost_commits::looked_for;
 pub use report::{CopyReport, Deferral, Delivered, Manner, Refusal};
 pub use stages::{Stages, milliseconds};
 pub use upload_time::UploadTime;

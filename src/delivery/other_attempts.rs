@@ -2,7 +2,7 @@
 //! taken out.
 
 use super::attempt::Attempt;
-use super::{Deferral, Delivery, forgotten};
+use super::{Deferral, Delivery, lost_commits};
 use crate::ledger::{Cause, CopyHistory, DeliveredAt, Looked, OpenAttempt};
 use crate::lock::LockName;
 use crate::mailbox::{FoundCopy, Placement, Position};
@@ -55,7 +55,7 @@ impl OtherAttempts {
         looked: &Looked,
     ) -> Result<(), (Cause, Deferral)> {
         let histories = &looked.copies[..];
-        let forgets = forgotten::may_be(delivery.came, looked.epoch, delivery.policy.queue_lifetime);
+        let forgets = lost_commits::may_be(delivery.came, looked.epoch, delivery.policy.queue_lifetime);
         let not_there = || (Cause::JournalForgotten, Deferral::JournalForgotten);
         let mine = |attempt: &&OpenAttempt| attempt.attempt == delivery.attempt;
         let own_age = histories.iter().flat_map(|h| &h.open_attempts).find(mine).map(|attempt| attempt.age);

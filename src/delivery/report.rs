@@ -2,7 +2,7 @@
 
 use crate::database::DatabaseError;
 use crate::ledger::Outcome;
-use crate::ledger::recorded::EarlierDelivery;
+use crate::ledger::audit_queries::EarlierDelivery;
 use crate::lock::Holder;
 use crate::mailbox::{MailboxError, Placement};
 use crate::message::Role;

@@ -1,4 +1,4 @@
-//! The IMAP client (RFC 3501). Uses `base`; knows nothing of deliveries.
+//! The IMAP client (RFC 3501): knows nothing of deliveries.
 //!
 //! The client is our own, since ready-made ones lack what matters here: a literal is never sent before the server asked for
 //! it, its last CRLF can be held back, the response code of a refused APPEND is kept, a lost reply is told apart from a refusal,
@@ -9,11 +9,11 @@
 //! replies, `fetch` finds in them what we asked for, `stream` moves bytes within the deadline; `late` says how late an APPEND may
 //! land.
 
+mod append_settle;
 pub(crate) mod argument;
-pub(crate) mod conversation;
+pub(crate) mod connection;
 mod error;
 pub(crate) mod fetch;
-mod late;
 #[cfg(test)]
 #[path = "../../tests/properties/imap/mod.rs"]
 mod properties_test;
@@ -24,8 +24,8 @@ pub mod test_properties;
 mod token;
 pub(crate) mod wire;
 
+pub(crate) use append_settle::Locks;
 pub use error::{MailboxError, MailboxFailure};
-pub(crate) use late::Locks;
 pub use session::{Begun, Connection, Session, begin, connect};
 pub(crate) use stream::USER_TIMEOUT;
 

@@ -1,7 +1,7 @@
 //! Connect, TLS, greeting, login.
 
 use super::argument::Command;
-use super::conversation::{Conversation, Progress, farewell};
+use super::connection::{Conversation, Progress, farewell};
 use super::stream::Stream;
 use super::wire::{Answer, Status};
 use super::{Broken, Encryption, Mechanism, Settings};

@@ -68,7 +68,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
         let deadline = Deadline::after(Duration::from_mins(2));
-        let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
+        let mut database = crate::ledger::schema::open_embedded(directory.path(), &client, deadline).unwrap();
         let rows = database
             .select("reading", "SELECT 'recipient', 'owed', 'observer', NULL, 'sender', 'delivered'", &[])
             .unwrap();

@@ -1,6 +1,6 @@
 //! Deliveries by their attempts: which never ended, and which are to be made again.
 
-use super::recorded::Selection;
+use super::audit_queries::Selection;
 use super::time_span::{self, Pages, Table};
 use super::{CopyKey, Database, Outcome, columns};
 use crate::database::{DatabaseError, Row, Value};

@@ -1,5 +1,4 @@
 //! The ledger: what was tried and what was done, in the database that every machine shares.
-//! Uses `base`, `message`, `imap`, `database`, `lock`, `mailbox` and `schema`.
 //!
 //! Three tables (`sql/<engine>/`): `attempts` is the journal, a row for each attempt at a copy; `messages` has what is known of a
 //! message; `copies` says of each copy where it is, or that it is owed.
@@ -7,19 +6,21 @@
 pub(crate) mod activity;
 mod addresses;
 pub(crate) mod api_tokens;
+pub mod audit_queries;
 pub(crate) mod check;
 mod columns;
 pub(crate) mod deliveries;
 mod epoch;
 pub mod event;
-pub(crate) mod forget;
-pub(crate) mod lock_users;
+pub(crate) mod lock_exec_holders;
 mod mysql;
 pub mod notifications;
 pub mod operations_log;
 mod outcome;
 pub(crate) mod postgres;
-pub mod recorded;
+mod record_fallback;
+pub(crate) mod retention;
+pub mod schema;
 mod sqlite;
 pub(crate) mod stage_times;
 mod statements;
@@ -28,7 +29,6 @@ pub(crate) mod subscriptions;
 pub(crate) mod time_span;
 pub(crate) mod trace;
 pub mod web_sessions;
-mod without_headers;
 
 pub(crate) use addresses::one_name;
 pub use addresses::{AddressBook, Destination};
@@ -40,10 +40,10 @@ pub use notifications::Notifications;
 pub use outcome::{AttemptResult, Cause, Outcome};
 
 use crate::database::{DatabaseError, Session, Tables};
+use crate::ledger::schema::Schema;
 use crate::lock::{Acquired, Holder, Holders, LockName, NamedLock};
 use crate::mailbox::{Placement, Position};
 use crate::message::{Identity, Role, key_of_copy};
-use crate::schema::Schema;
 use sha2::{Digest, Sha256};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -345,7 +345,7 @@ pub trait Ledger: NamedLock {
     /// # Errors
     /// Where it may not be committed.
     fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
-        without_headers::journal_or_bare(journal, |journal| self.try_journal(journal))
+        record_fallback::journal_or_bare(journal, |journal| self.try_journal(journal))
     }
 
     /// Takes the lock, and then looks at these copies, which this session has journalled: by a later statement than the one that

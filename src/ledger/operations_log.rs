@@ -244,7 +244,7 @@ mod tests {
 
     fn ledger(directory: &std::path::Path) -> impl Database {
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
-        crate::schema::open_embedded(directory, &client, Deadline::after(Duration::from_mins(2))).unwrap()
+        crate::ledger::schema::open_embedded(directory, &client, Deadline::after(Duration::from_mins(2))).unwrap()
     }
 
     #[test]

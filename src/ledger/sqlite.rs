@@ -1,6 +1,6 @@
 //! The ledger in SQLite (`sql/sqlite/`).
 
-use super::{CopyHistory, CopyKey, Journal, Ledger, Record, statements, without_headers};
+use super::{CopyHistory, CopyKey, Journal, Ledger, Record, record_fallback, statements};
 use crate::database::{DatabaseError, Dialect, SqliteDatabase, Tables};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Ledger for SqliteDatabase {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        without_headers::record_or_less(record, |record| {
+        record_fallback::record_or_less(record, |record| {
             let after = statements::after_message(DIALECT, record, false)?;
             self.writing(statements::RECORDING, |transaction| {
                 if let Some(message) = &record.message {

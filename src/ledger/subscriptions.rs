@@ -1,7 +1,7 @@
 //! Subscriptions as people make them and look at them. What the notifier does with them is in `notifications`.
 
 use super::columns::{number, optional, owned, text};
-use super::notifications::many;
+use super::notifications::bulk;
 use super::notifications::overview::Progress;
 use super::{Database, time_span};
 use crate::base::deadline::Deadline;
@@ -353,13 +353,13 @@ pub(crate) const BEING_REMOVED: &str = "it is being removed";
 /// Where the database fails; it is there then, too.
 pub(crate) fn delete(database: &mut dyn Database, id: Uuid, until: Option<Deadline>) -> Result<bool, DatabaseError> {
     let (doing, now, values) = ("removing a subscription", database.dialect().now(), [Value::Uuid(id)]);
-    if many::are_many(database, id)? {
+    if bulk::are_many(database, id)? {
         let disable = format!(
             "UPDATE subscriptions SET state = 'disabled', state_reason = '{BEING_REMOVED}', updated_at = {now} \
              WHERE id = ? AND state IN ('active', 'paused')"
         );
         database.change(doing, &disable, &values)?;
-        if !many::remove(database, id, until)? {
+        if !bulk::remove(database, id, until)? {
             return Ok(false);
         }
     }

@@ -160,7 +160,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
         let deadline = Deadline::after(Duration::from_secs(120));
-        let database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
+        let database = crate::ledger::schema::open_embedded(directory.path(), &client, deadline).unwrap();
         (directory, database)
     }
 

@@ -1,18 +1,17 @@
 //! Named locks: at most one session of all machines that use the database holds the lock of a name. They know nothing of mail.
-//! Uses `base` and `database`.
 
 mod mysql;
 mod name;
 mod postgres;
-mod slice;
+mod shard;
 mod sqlite;
 
 pub(crate) use mysql::or_untold;
 pub(crate) use name::OF_PROGRAMS;
 pub use name::{DEFAULT_NAMESPACE, LockName};
 pub(crate) use postgres::AcquiredAnd;
-pub use slice::Slice;
-pub(crate) use slice::job_of;
+pub use shard::Slice;
+pub(crate) use shard::job_of;
 
 use crate::database::DatabaseError;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Mailboxes: where copies live. Uses `base`, `message` and `imap`.
+//! Mailboxes: where copies live.
 //!
 //! One value of [`Mailbox`] is one mailbox of one user, opened and authenticated.
 

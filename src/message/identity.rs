@@ -21,7 +21,7 @@
 //!
 //! The encoding must never change: ledgers hold its digests. The tests pin it.
 
-use super::day;
+use super::date_field;
 use super::fields::{Field, Fields, relaxed};
 use memchr::memchr2;
 use sha2::{Digest, Sha256};
@@ -183,7 +183,7 @@ impl Essence {
             }
             if field.is("date") {
                 dated |= relaxed(field.value).next().is_some();
-                day.get_or_insert_with(|| day::of_value(relaxed(field.value)));
+                day.get_or_insert_with(|| date_field::of_value(relaxed(field.value)));
             }
             if field.is("received") {
                 picked_up = Some(field).filter(is_of_pickup);

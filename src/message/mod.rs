@@ -1,4 +1,4 @@
-//! A message: its bytes, what can be read in them, and its identity. Uses `base`.
+//! A message: its bytes, what can be read in them, and its identity.
 //!
 //! Only an empty message is refused. `fields` finds the header, `decode` reads metadata from it, `identity` says whether two messages
 //! are the same. All of it takes time in proportion to the length of the message.
@@ -6,7 +6,7 @@
 pub(crate) mod address;
 pub mod authentication_results;
 mod copy_role;
-mod day;
+mod date_field;
 mod decode;
 mod disclosure;
 mod fields;
@@ -303,7 +303,7 @@ impl Message {
     #[must_use]
     pub fn came_before(&self, now: OffsetDateTime) -> Option<Duration> {
         let field = Fields::of(&self.bytes).find(|field| field.is("Received"))?;
-        let came = day::of_received(field.value)?;
+        let came = date_field::of_received(field.value)?;
         now.unix_timestamp().checked_sub(came).and_then(|age| u64::try_from(age).ok()).map(Duration::from_secs)
     }
 

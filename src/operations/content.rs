@@ -6,7 +6,7 @@ use crate::base::deadline::Deadline;
 use crate::base::shares::{Share, Shares};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::operations_log::{self, Actor, Affected, Operation};
-use crate::ledger::{Database, recorded};
+use crate::ledger::{Database, audit_queries};
 use crate::message::{Identity, Message};
 use crate::site::Site;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(crate) fn look<T>(
     mailboxes: Option<Deadline>,
     of: impl FnOnce(Message) -> Result<Option<T>, TakesTooLong>,
 ) -> Result<Found<T>, DatabaseError> {
-    let Some((message, message_id, size)) = recorded::message_with(database, identity)? else {
+    let Some((message, message_id, size)) = audit_queries::message_with(database, identity)? else {
         return Ok(Found::Unknown);
     };
     let (memory, client) = look.memory;
@@ -123,7 +123,7 @@ fn from_ledger(
     database: &mut dyn Database,
     (message, identity): (i64, &Identity),
 ) -> Result<(Message, Place), RedeliveryError> {
-    let why = match recorded::source(database, message) {
+    let why = match audit_queries::source(database, message) {
         Ok(Some(bytes)) => match Message::receive(bytes).ok().filter(|message| message.identity() == identity) {
             Some(message) => return Ok((message, Place::Ledger)),
             None => "its source in the ledger is another message's",

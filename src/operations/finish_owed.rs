@@ -17,12 +17,12 @@
 //! | a login that is refused | of its user; or, where all are refused, of the store | passes over this user's other copies; after [`REFUSED`] users, if nobody was let in, tries [another](lets_in_another), and ends if that is refused. The next run takes these users last |
 //! | anything else | of this copy | goes on |
 
-use super::one_host::Held;
 use super::redelivery::{self, Place, RedeliveryError};
+use super::singleton_lock::Held;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Manner, Refusal};
-use crate::ledger::recorded::{self, OwedCopyKey, RecordedCopy};
+use crate::ledger::audit_queries::{self, OwedCopyKey, RecordedCopy};
 use crate::ledger::{CopyKey, Database, time_span};
 use crate::mailbox::MailboxFailure;
 use crate::site::Site;
@@ -177,8 +177,8 @@ pub(crate) fn finish_owed(
 
 /// Tries to finish one copy, and counts what came of it.
 fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, shown: &mut Shown, run: &mut OwedRun) {
-    let begun = match recorded::begin_try(ledger, &owed.key) {
-        Ok(true) => recorded::by_key(ledger, &owed.key),
+    let begun = match audit_queries::begin_try(ledger, &owed.key) {
+        Ok(true) => audit_queries::by_key(ledger, &owed.key),
         Ok(false) => Ok(None),
         Err(error) => Err(error),
     };
@@ -205,7 +205,7 @@ fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, sho
             warn!(message_id, user, mailbox, why, "a copy is still owed");
             run.failed += 1;
             run.first_failure.get_or_insert_with(|| format!("{message_id} for {mailbox} of {user}: {why}"));
-            if let Err(error) = recorded::still_owed(ledger, &owed.key, &why) {
+            if let Err(error) = audit_queries::still_owed(ledger, &owed.key, &why) {
                 run.problem = Some(error.to_string());
             }
         }
@@ -219,7 +219,7 @@ fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, sho
 /// Whether the store lets in somebody to whom mail was delivered of late. If not, it is our account that is refused, and not
 /// those who were: they need not exist.
 fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<String>) -> Result<bool, DatabaseError> {
-    let others = recorded::newest_delivered_to(ledger)?;
+    let others = audit_queries::newest_delivered_to(ledger)?;
     let other = others.iter().find(|(user, _)| !refused.contains(user) && !site.is_service_account(user));
     let Some((user, mailbox)) = other else { return Ok(false) };
     Ok(match site.mailbox(user, mailbox, Deadline::after(site.deadline())) {
@@ -291,7 +291,7 @@ impl Pages {
     fn next(&mut self, began: i64, ledger: &mut dyn Database) -> Result<Option<OwedCopyKey>, DatabaseError> {
         while self.page.is_empty() && !self.ended {
             let after = self.after.as_ref().map_or((0, &[][..]), |(last_try, key)| (*last_try, &key.as_bytes()[..]));
-            self.page = recorded::owed_after(ledger, after)?.into();
+            self.page = audit_queries::owed_after(ledger, after)?.into();
             match self.page.back() {
                 Some(last) => self.after = Some((last.last_try, last.key)),
                 None => self.ended = true,
@@ -328,7 +328,7 @@ impl<'a> Turns<'a> {
             0 => BTreeSet::new(),
             left => {
                 let owed = left + counted.not_due + counted.left_to_authors;
-                recorded::lately_delivered_to(ledger, owed.saturating_add(MESSAGES_BEHIND))?
+                audit_queries::lately_delivered_to(ledger, owed.saturating_add(MESSAGES_BEHIND))?
             }
         };
         Ok(Self { plan, refused, known, of_refused: false, kinds: Self::from_the_first() })

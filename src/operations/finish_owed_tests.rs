@@ -106,7 +106,7 @@ fn order(plan: &Plan, refused: &BTreeSet<String>, counted: &OwedRun, ledger: &mu
     let mut turns = Turns::of(plan, refused, counted, ledger).unwrap();
     let mut order = Vec::new();
     while let Some(owed) = turns.next(ledger).unwrap() {
-        assert!(recorded::begin_try(ledger, &owed.key).unwrap());
+        assert!(audit_queries::begin_try(ledger, &owed.key).unwrap());
         order.push(owed.user);
     }
     order

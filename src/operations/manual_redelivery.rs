@@ -8,8 +8,8 @@ use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::base::timestamp::span;
 use crate::database::DatabaseError;
+use crate::ledger::audit_queries::{self, DeliveredCopy, Mailboxes, RecordedCopy};
 use crate::ledger::deliveries::{DeliveryQuery, KnownDelivery, TriedDelivery, each_delivery, known_delivery};
-use crate::ledger::recorded::{self, DeliveredCopy, Mailboxes, RecordedCopy};
 use crate::ledger::{CopyKey, Database, Outcome, time_span};
 use crate::lock::LockName;
 use crate::message::{Identity, Role};
@@ -111,7 +111,7 @@ fn find(site: &Site, database: &mut dyn Database, request: Request) -> Result<St
         let found = if delivered { Err(ReplayOutcome::AlreadyThere) } else { Ok(tried) };
         return Ok((Some(SelectedCopy::tried(copy, known)), found));
     }
-    let Some((copy, delivered)) = recorded::by_key(database, &copy)? else { return Ok((None, unknown())) };
+    let Some((copy, delivered)) = audit_queries::by_key(database, &copy)? else { return Ok((None, unknown())) };
     let selected = SelectedCopy::of(&copy, kind);
     let found = match (kind, delivered) {
         (Kind::Restore, false) => Err(ReplayOutcome::Refused("it is not delivered, but owed".into())),

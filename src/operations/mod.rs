@@ -1,4 +1,4 @@
-//! What is asked of a site besides deliveries. Each returns data; printing is for `cli`. Uses all rooms below.
+//! What is asked of a site besides deliveries. Each returns data; printing is for `cli`.
 
 pub(crate) mod activity;
 pub mod audit;
@@ -6,17 +6,18 @@ pub(crate) mod check;
 pub(crate) mod content;
 pub(crate) mod dovecot_settings;
 pub(crate) mod finish_owed;
-pub(crate) mod hold_lock;
+pub(crate) mod lock_holder;
 pub mod locks;
 pub(crate) mod manual_redelivery;
 pub(crate) mod notifications;
-pub(crate) mod one_host;
 pub(crate) mod operations_log;
 pub(crate) mod prune;
 pub(crate) mod quickstart;
 pub mod redelivery;
 pub(crate) mod replay;
+pub(crate) mod singleton_lock;
 pub(crate) mod stats;
+pub(crate) mod submission;
 pub(crate) mod subscriptions;
 pub(crate) mod tokens;
 pub(crate) mod trace;

@@ -8,12 +8,12 @@ use crate::database::DatabaseError;
 use crate::ledger::Database;
 pub(crate) use crate::ledger::notifications::Due;
 use crate::ledger::notifications::TEST;
+use crate::ledger::notifications::bulk;
+pub(crate) use crate::ledger::notifications::bulk::Many;
 use crate::ledger::notifications::history;
 pub(crate) use crate::ledger::notifications::history::{
     Pending, Taken, Told, events_after, message, newest, pending, pending_one, taken, tries,
 };
-use crate::ledger::notifications::many;
-pub(crate) use crate::ledger::notifications::many::Many;
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview, figures};
 use crate::ledger::operations_log::{Actor, Operation};
@@ -70,7 +70,7 @@ pub(crate) fn tell_all(
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let object = subscription.to_string();
-    let tell = |database: &mut dyn Database| many::tell_all(database, subscription, span, after, only_failed, until);
+    let tell = |database: &mut dyn Database| bulk::tell_all(database, subscription, span, after, only_failed, until);
     logged(database, by, Operation::NotifiedAgain, Some(&object), tell, due_again)
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn redeliver(
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let object = subscription.map(|id| id.to_string());
-    let tell = |database: &mut dyn Database| many::tell_again(database, subscription, since, until);
+    let tell = |database: &mut dyn Database| bulk::tell_again(database, subscription, since, until);
     logged(database, by, Operation::NotifiedAgain, object.as_deref(), tell, due_again)
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn give_up(
         },
     };
     let object = subscription.to_string();
-    let give_up = |database: &mut dyn Database| many::give_up(database, subscription, event, before);
+    let give_up = |database: &mut dyn Database| bulk::give_up(database, subscription, event, before);
     let came = |many: &u64| Came::to(notifications_are(*many, "given up"));
     logged(database, by, Operation::GaveUpNotifications, Some(&object), give_up, came).map(Some)
 }

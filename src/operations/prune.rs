@@ -1,4 +1,4 @@
-//! Removes old rows (`ledger::forget` has the SQL), and nothing that a delivery may still need:
+//! Removes old rows (`ledger::retention` has the SQL), and nothing that a delivery may still need:
 //!
 //! 1. An open attempt stays; no delivery reads an ended one.
 //! 2. A message is removed under its own lock, which every delivery holds that reads it or records a copy of it: none sees half
@@ -8,7 +8,7 @@
 
 use crate::config::Retention;
 use crate::database::{DatabaseError, DatabaseFailure};
-use crate::ledger::forget::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldOperations, OldSources};
+use crate::ledger::retention::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldOperations, OldSources};
 use crate::ledger::{Database, Record, time_span};
 use crate::lock::Acquired;
 use serde::Serialize;
@@ -85,11 +85,11 @@ pub(crate) fn kinds(retention: &Retention) -> Vec<(Kind, Duration)> {
 pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) -> Result<Pruned, DatabaseError> {
     let before = before(database, age)?;
     let would_remove = match kind {
-        Kind::Attempts => forget::count_attempts(database, before, true)?,
-        Kind::Sources => forget::count_sources(database, before, false)?,
-        Kind::Messages => forget::count_messages(database, before, false)?,
-        Kind::Events => forget::count_events(database, before)?,
-        Kind::Operations => forget::count_operations(database, before)?,
+        Kind::Attempts => retention::count_attempts(database, before, true)?,
+        Kind::Sources => retention::count_sources(database, before, false)?,
+        Kind::Messages => retention::count_messages(database, before, false)?,
+        Kind::Events => retention::count_events(database, before)?,
+        Kind::Operations => retention::count_operations(database, before)?,
     };
     Ok(Pruned { would_remove: Some(would_remove), ..kept(database, kind, age, before)? })
 }
@@ -114,7 +114,7 @@ pub(crate) fn prune(
         Kind::Events => &["notifications", "notification_attempts", "events"],
         Kind::Operations => &["operations_log"],
     };
-    forget::try_right(database, tables)?;
+    retention::try_right(database, tables)?;
     let (mut removed, mut locked, mut stopped) = (0, 0, false);
     let mut attempts = OldAttempts::before(before);
     let mut sources = OldSources::before(before);
@@ -157,11 +157,11 @@ fn nothing(kind: Kind, age: Duration, before: i64) -> Pruned {
 fn kept(database: &mut dyn Database, kind: Kind, age: Duration, before: i64) -> Result<Pruned, DatabaseError> {
     let none = nothing(kind, age, before);
     Ok(match kind {
-        Kind::Attempts => Pruned { open: forget::count_attempts(database, before, false)?, ..none },
-        Kind::Sources => Pruned { owed: forget::count_sources(database, before, true)?, ..none },
+        Kind::Attempts => Pruned { open: retention::count_attempts(database, before, false)?, ..none },
+        Kind::Sources => Pruned { owed: retention::count_sources(database, before, true)?, ..none },
         Kind::Messages => Pruned {
-            owed: forget::count_owed_messages(database, before)?,
-            heard_of: forget::count_messages(database, before, true)?,
+            owed: retention::count_owed_messages(database, before)?,
+            heard_of: retention::count_messages(database, before, true)?,
             ..none
         },
         Kind::Events | Kind::Operations => none,
@@ -221,7 +221,7 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
             let deadline = Deadline::after(Duration::from_mins(2));
-            let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
+            let mut database = crate::ledger::schema::open_embedded(directory.path(), &client, deadline).unwrap();
             // Of long ago, one that has ended, and one that never did.
             let began = 1_600_000_000_000_000;
             let insert = "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, \

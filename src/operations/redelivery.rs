@@ -6,7 +6,7 @@
 use crate::base::deadline::Deadline;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::{Manner, Refusal};
-use crate::ledger::recorded::{self, RecordedCopy, Selection};
+use crate::ledger::audit_queries::{self, RecordedCopy, Selection};
 use crate::ledger::{CopyKey, Database};
 use crate::mailbox::{MailboxError, MailboxFailure, Matching, ReadableMailbox, Recorded, Wanted};
 use crate::message::{Identity, Message, was_made_up};
@@ -75,7 +75,7 @@ pub(crate) fn lost_by(
     selection: &Selection<'_>,
     until: Deadline,
 ) -> Result<Audit, DatabaseError> {
-    let mailboxes = recorded::delivered(database, selection)?;
+    let mailboxes = audit_queries::delivered(database, selection)?;
     let mut audit = audit::look(site, database, &mailboxes, until, &mut |_| {})?;
     audit.gone.retain(|(_, gone)| gone.now().is_none());
     Ok(audit)
@@ -181,7 +181,7 @@ fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<O
     let found = mailbox.find(&wanted).map_err(out_of_reach)?;
     let Some(own) = found.copies.first() else { return Ok(None) };
     let mut database = site.open_database(None, deadline)?;
-    recorded::adopt_owed(database.as_mut(), copy, own.placement, site.host())?;
+    audit_queries::adopt_owed(database.as_mut(), copy, own.placement, site.host())?;
     Ok(Some(Manner::Adopted(own.placement)))
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn message_and_its_place(
     deadline: Deadline,
 ) -> Result<(Message, Place), RedeliveryError> {
     let same = |bytes: Vec<u8>| Message::receive(bytes).ok().filter(|message| message.identity() == identity);
-    let denied = match recorded::source(database, message) {
+    let denied = match audit_queries::source(database, message) {
         Ok(source) => match source.and_then(same) {
             Some(message) => return Ok((message.for_any_recipient(), Place::Ledger)),
             None => None,
@@ -235,7 +235,7 @@ pub(crate) fn message_and_its_place(
     };
     let mut why = String::from("its source is not kept (record.raw)");
     let mut out_of_reach = Vec::new();
-    let mut others = recorded::of_message(database, message)?;
+    let mut others = audit_queries::of_message(database, message)?;
     // The lost copy itself comes last: it may be there after all.
     others.sort_by_key(|other| Some(other.key()) == target);
     for other in &others {

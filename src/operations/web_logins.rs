@@ -110,7 +110,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
         let deadline = Deadline::after(Duration::from_mins(2));
-        let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
+        let mut database = crate::ledger::schema::open_embedded(directory.path(), &client, deadline).unwrap();
         let database = &mut database;
         let lifetimes = Lifetimes::of(Duration::from_hours(12));
         let link = link(database, BY, "http://127.0.0.1:8025", "anna", WebRole::Reader).unwrap();
@@ -155,7 +155,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
         let deadline = Deadline::after(Duration::from_mins(2));
-        let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
+        let mut database = crate::ledger::schema::open_embedded(directory.path(), &client, deadline).unwrap();
         let link = link(&mut database, BY, "", "anna", WebRole::Viewer).unwrap();
         let ten_minutes = [Value::Integer(600_000_000)];
         database

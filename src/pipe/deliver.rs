@@ -11,10 +11,10 @@ use crate::base::log;
 use crate::base::timestamp::duration;
 use crate::config::DatabaseRole;
 use crate::delivery::{Deferral, Refusal, Stages, StatusDetail, Verdict};
-use crate::handover::client::socket_path;
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::pipe::report;
 use crate::pipe::watchdog::Watchdog;
+use crate::protocol::client::socket_path;
 use crate::site::{self, Envelope, Setup, Site, Terms};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
@@ -176,14 +176,14 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     }
     let mut stages = Stages::default();
     #[cfg(feature = "test-faults")]
-    crate::base::test_faults::at("before");
+    crate::base::fault_injection::at("before");
     let result = opened.transpose().map_err(Refusal::from).and_then(|opened| {
         let sessions = &mut opened.unwrap_or_default();
         let terms = Terms { policy: &policy, caller: &StandardStreams, deadline };
         site.deliver(sessions, &message, &envelope, &terms, &mut stages)
     });
     #[cfg(feature = "test-faults")]
-    crate::base::test_faults::at("after");
+    crate::base::fault_injection::at("after");
     let verdict = match &result {
         Ok(delivered) => Verdict::from(delivered),
         Err(refusal) => Verdict::from(refusal),

@@ -35,7 +35,7 @@ pub(super) fn receive<T>(
     let (tell, hear) = mpsc::channel();
     let reader = thread::Builder::new().name("message".into()).spawn(move || {
         #[cfg(feature = "test-faults")]
-        crate::base::test_faults::at("message");
+        crate::base::fault_injection::at("message");
         // It fails only where the receiver is gone.
         let _ = tell.send(up_to(limit, raw).and_then(|raw| whole(raw, limit)).and_then(understood));
     });

@@ -1,5 +1,4 @@
-//! The way in for Postfix's pipe(8) and local(8): one message on standard input, one recipient, one exit status. Uses all
-//! rooms up to `zmtp`.
+//! The way in for Postfix's pipe(8) and local(8): one message on standard input, one recipient, one exit status.
 
 pub mod deliver;
 mod exit_status;

@@ -3,8 +3,8 @@
 use super::incoming::caller_gone;
 use crate::base::deadline::Deadline;
 use crate::delivery::{Caller, StatusDetail, Verdict};
-use crate::handover::client::{self, Handing, Lost, NotTaken, milliseconds};
-use crate::handover::{Recipient, Request, Source};
+use crate::protocol::client::{self, Handing, Lost, NotTaken, milliseconds};
+use crate::protocol::{Recipient, Request, Source};
 use crate::site::Envelope;
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! The file queue: mail that has no Postfix behind it, a file for each message, until it is delivered. Beside it, in `shunted/`,
-//! messages that crashed workers, which their holders try again. Uses `base` and `lock`.
+//! messages that crashed workers, which their holders try again.
 //!
 //! ```text
 //! enqueue ──▶ tmp/ ──▶ new/ ◀──▶ work/ ──▶ (delivered: removed)      bad/      what cannot be read
@@ -23,7 +23,7 @@
 //! anew, with the recipients that remain, before the old file is removed. The other order could lose them. Twice is
 //! harmless: the ledger knows what was delivered, and a second delivery of it finds it there already.
 
-mod by_hand;
+mod admin;
 mod claim;
 #[cfg(test)]
 mod claim_tests;
@@ -41,7 +41,7 @@ mod name;
 mod recover;
 mod shunted;
 
-pub use by_hand::ByHandError;
+pub use admin::ByHandError;
 pub use claim::{Claim, Listed, Settled, Settlement};
 pub use envelope::{Envelope, Recipient};
 pub use error::QueueError;

@@ -1,7 +1,7 @@
 //! What processes have left behind that are gone: at the start of a runner, and each minute. And what is held, since the ledger may
 //! have forgotten that it was delivered.
 
-use super::by_hand::move_for_good;
+use super::admin::move_for_good;
 use super::envelope::Unreadable;
 use super::folder::Folder;
 use super::{Folders, Name, Queue, QueueError};

@@ -7,7 +7,7 @@ use crate::database::{
     Client, DatabaseError, DatabaseFailure, Found, MysqlDatabase, Patience, PostgresDatabase, Server, first_that_writes,
 };
 use crate::ledger::Database;
-use crate::schema;
+use crate::ledger::schema;
 use std::time::Duration;
 use tracing::debug;
 

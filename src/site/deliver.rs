@@ -11,7 +11,7 @@ use crate::delivery::{
     self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, OwedCopy, Policy, Refusal, Stages,
     UploadTime, Whose,
 };
-use crate::ledger::recorded::{self, EarlierDelivery, RecordedCopy};
+use crate::ledger::audit_queries::{self, EarlierDelivery, RecordedCopy};
 use crate::ledger::{CopyKey, Database, Destination};
 use crate::mailbox::{ImapMailbox, MailboxError, Placement};
 use crate::message::{Address, Message, Role};
@@ -479,7 +479,7 @@ fn how_it_came(message: &Message, copies: &[CopyReport], database: &mut dyn Data
     let is_there = |copy: &&CopyReport| copy.role == Role::Recipient && copy.manner == Manner::AlreadyThere;
     let copy = copies.iter().find(is_there)?;
     let key = CopyKey::new(message.identity(), copy.role, &copy.user, &copy.mailbox);
-    recorded::earlier_delivery(database, &key).unwrap_or_else(|error| {
+    audit_queries::earlier_delivery(database, &key).unwrap_or_else(|error| {
         warn!(%error, "how the copy that was there already came to be there is not known");
         None
     })

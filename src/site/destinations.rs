@@ -7,7 +7,7 @@ use crate::delivery::{Deferral, Refusal};
 use crate::ledger::{AddressBook, Database, Destination};
 use crate::message::authentication_results::Vouched;
 use crate::message::{Address, Message, Role};
-use crate::routing::{Party, Route};
+use crate::site::routing::{Party, Route};
 use tracing::info;
 
 /// Where the copies of one message go.

@@ -276,7 +276,7 @@ impl Greeting {
         match self {
             Self::Begun(begun) => {
                 #[cfg(feature = "test-faults")]
-                crate::base::test_faults::at("imap");
+                crate::base::fault_injection::at("imap");
                 begun.finish(settings, deadline)
             }
             Self::Beside(beside) => {
@@ -297,7 +297,7 @@ impl<T: Send + 'static> Beside<T> {
         let work = {
             let name = name.to_owned();
             move || {
-                crate::base::test_faults::at(&name);
+                crate::base::fault_injection::at(&name);
                 work()
             }
         };

@@ -10,7 +10,7 @@ use crate::ledger::check::rows;
 use crate::ledger::{Database, Destination};
 use crate::mailbox::{MailboxError, MailboxFailure};
 use crate::message::Address;
-use crate::routing::{Party, Route};
+use crate::site::routing::{Party, Route};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -6,7 +6,7 @@ use crate::support;
 use crate::visitor::{Page, Visitor, copies, text};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::Manner;
-use maildrop_command::ledger::recorded::Selection;
+use maildrop_command::ledger::audit_queries::Selection;
 use maildrop_command::message::Identity;
 use maildrop_command::operations::redelivery;
 use maildrop_command::site::Site;

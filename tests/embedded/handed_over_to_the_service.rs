@@ -4,7 +4,7 @@ use crate::broker::{Broker, Client, frame_of};
 use crate::program::{Running, feed, program};
 use crate::support::{child, subject};
 use maildrop_command::delivery::{StatusDetail, Verdict};
-use maildrop_command::handover::{Header, LONGEST_HEADER};
+use maildrop_command::protocol::{Header, LONGEST_HEADER};
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;

@@ -48,7 +48,6 @@ mod the_command_line;
 mod the_envelope;
 mod the_file_queue;
 mod the_first_verdict_is_the_last_word;
-mod the_floors;
 mod the_ledger_remembers;
 mod the_lmtp_server;
 mod the_page;

@@ -22,7 +22,7 @@ pub fn soon() -> Deadline {
 }
 
 pub fn open(directory: &Path) -> SqliteDatabase {
-    maildrop_command::schema::open_embedded(directory, &client("4bXyz"), soon()).unwrap()
+    maildrop_command::ledger::schema::open_embedded(directory, &client("4bXyz"), soon()).unwrap()
 }
 
 pub fn identity(text: &str) -> Identity {

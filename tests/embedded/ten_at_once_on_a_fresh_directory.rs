@@ -2,11 +2,11 @@
 //! database and the same tables at the same time.
 
 use crate::support::{child, identity, open, subject};
+use maildrop_command::ledger::schema::Schema;
 use maildrop_command::ledger::{CopyKey, Journal, JournalCopy, Ledger};
 use maildrop_command::ledger::{Inspect, State, Wanted, inspect};
 use maildrop_command::lock::LockName;
 use maildrop_command::message::Role;
-use maildrop_command::schema::Schema;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;

@@ -2,7 +2,7 @@
 
 use crate::support::{identity, open};
 use maildrop_command::database::{Tables, Value};
-use maildrop_command::ledger::recorded::{self, Selection};
+use maildrop_command::ledger::audit_queries::{self, Selection};
 use maildrop_command::ledger::{
     CopyHistory, CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, Ledger, MessageRecord, Outcome,
     Record,
@@ -262,16 +262,16 @@ fn copies_that_are_owed_are_told_in_the_order_of_their_last_attempts() {
         // The next one is a later moment, to the microsecond.
         std::thread::sleep(Duration::from_millis(2));
     }
-    let owed = recorded::owed(&mut ledger, &all()).unwrap();
+    let owed = audit_queries::owed(&mut ledger, &all()).unwrap();
     assert_eq!(owed.iter().map(|copy| copy.user.clone()).collect::<Vec<_>>(), users);
     assert_eq!(owed[0].reason.as_deref(), Some("over quota"));
     let of_one = Selection { since: 0, mailbox: Some("lisa3/Sent") };
-    assert_eq!(recorded::owed(&mut ledger, &of_one).unwrap().len(), 1);
+    assert_eq!(audit_queries::owed(&mut ledger, &of_one).unwrap().len(), 1);
     // Their authors' mail programs have a while to save them.
     for (left_for, by_now, left) in
         [(None, 8, 0), (Some(Duration::ZERO), 8, 0), (Some(Duration::from_secs(3600)), 0, 8)]
     {
-        let (copies, others) = recorded::owed_by_now(&mut ledger, &all(), left_for).unwrap();
+        let (copies, others) = audit_queries::owed_by_now(&mut ledger, &all(), left_for).unwrap();
         assert_eq!((copies.len(), others), (by_now, left), "{left_for:?}");
     }
 }
@@ -291,7 +291,7 @@ fn however_many_are_owed_each_is_told_once() {
         let record = Record { message: Some(scene.message()), copies: copies.collect(), ended: vec![], events: vec![] };
         ledger.record(&record).unwrap();
         let mut told: Vec<String> =
-            recorded::owed(&mut ledger, &all()).unwrap().into_iter().map(|copy| copy.user).collect();
+            audit_queries::owed(&mut ledger, &all()).unwrap().into_iter().map(|copy| copy.user).collect();
         told.sort();
         assert_eq!(told, users[..to]);
     }
@@ -303,13 +303,13 @@ fn a_source_and_a_place_are_told_as_they_were_recorded() {
     let mut ledger = open(directory.path());
     let kept = Scene { raw: Some(b"as it came\0\xff"), ..scene() };
     kept.record(&mut ledger, kept.inbox, CopyState::Delivered(placement(7)));
-    let mailboxes = recorded::delivered(&mut ledger, &all()).unwrap();
+    let mailboxes = audit_queries::delivered(&mut ledger, &all()).unwrap();
     let copies = &mailboxes[&("doug@x".to_owned(), "INBOX".to_owned())];
     assert_eq!(copies[0].placement, placement(7));
     let message = copies[0].message;
-    assert_eq!(recorded::source(&mut ledger, message).unwrap().as_deref(), kept.raw);
-    assert_eq!(recorded::source(&mut ledger, message + 1).unwrap(), None);
-    let copy = recorded::of_message(&mut ledger, message).unwrap().remove(0);
+    assert_eq!(audit_queries::source(&mut ledger, message).unwrap().as_deref(), kept.raw);
+    assert_eq!(audit_queries::source(&mut ledger, message + 1).unwrap(), None);
+    let copy = audit_queries::of_message(&mut ledger, message).unwrap().remove(0);
     assert_eq!(copy.placement, placement(7));
     let ago = time::OffsetDateTime::now_utc() - copy.arrived();
     assert!(ago.whole_hours() == 0, "{ago}");

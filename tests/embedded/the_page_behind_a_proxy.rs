@@ -5,9 +5,9 @@ use crate::the_page::{Place, make_up_links, message};
 use crate::visitor::{Answer, Page};
 use axum::http::StatusCode;
 use maildrop_command::config::Config;
+use maildrop_command::http::web::WebSettings;
 use maildrop_command::site::Site;
 use maildrop_command::site::embedded::Embedded;
-use maildrop_command::web::WebSettings;
 use std::path::Path;
 
 const LEAST: &str = "[database]\nengine = \"postgresql\"\nhost = \"x\"\ndatabase = \"x\"\nuser = \"x\"\n\

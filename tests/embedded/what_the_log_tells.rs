@@ -4,8 +4,8 @@
 use crate::program::{feed, program, wait_until};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::Client;
+use maildrop_command::ledger::schema::open_embedded;
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
-use maildrop_command::schema::open_embedded;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;

@@ -11,17 +11,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (manuals, completions) = (folder.join("man"), folder.join("completions"));
     std::fs::create_dir_all(&manuals)?;
     std::fs::create_dir_all(&completions)?;
-    let mut definition = maildrop_command::command::definition();
-    let mut service = maildrop_command::service::definition();
+    let mut definition = maildrop_command::program::maildrop_command::definition();
+    let mut service = maildrop_command::program::maildropd::definition();
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut definition, "maildrop_command", &completions)?;
         clap_complete::generate_to(shell, &mut service, "maildropd", &completions)?;
     }
     // Section 8 is for what an administrator runs.
-    let page = clap_mangen::Man::new(maildrop_command::service::definition()).section("8");
+    let page = clap_mangen::Man::new(maildrop_command::program::maildropd::definition()).section("8");
     page.generate_to(&manuals)?;
     // Anew: the completions have made subcommands of `help` and all that it helps with.
-    clap_mangen::generate_to(without_help(maildrop_command::command::definition()), &manuals)?;
+    clap_mangen::generate_to(without_help(maildrop_command::program::maildrop_command::definition()), &manuals)?;
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 
 use crate::program::PATIENCE;
 use maildrop_command::delivery::Verdict;
-use maildrop_command::handover::{Found, Header, Logins, MARK, Reply, Request, Told};
-use maildrop_command::zmtp::{Blocking, BlockingError, Settings, SocketType, from_client, to_client};
+use maildrop_command::protocol::zmtp::{Blocking, BlockingError, Settings, SocketType, from_client, to_client};
+use maildrop_command::protocol::{Found, Header, Logins, MARK, Reply, Request, Told};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -326,7 +326,7 @@ const NOT_RUN: [(&str, &str); 66] = [
         HOURS,
     ),
     ("tests/mutants/run", HOURS),
-    ("tests/mutants/run imap src/site.rs", HOURS),
+    ("tests/mutants/run imap src/site/mod.rs", HOURS),
     ("tests/mutants/run --by \"--lib -- zmtp::\" zmtp", HOURS),
     ("tests/mutants/run --servers", HOURS),
     ("tests/mutants/run --servers imap", HOURS),

@@ -6,6 +6,7 @@ use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
 use maildrop_command::database::{Client, Limits, PostgresDatabase, Server, Tls};
 use maildrop_command::ledger::event::{Standing, change};
+use maildrop_command::ledger::schema;
 use maildrop_command::ledger::{
     CopyKey, CopyRecord, CopyState, EndedAttempt, EventRecord, Journal, JournalCopy, MessageRecord, Outcome, Record,
 };
@@ -13,7 +14,6 @@ use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::Position;
 use maildrop_command::message::Identity;
 use maildrop_command::message::Role;
-use maildrop_command::schema;
 use postgres::error::SqlState;
 use std::time::{Duration, Instant};
 use uuid::Uuid;

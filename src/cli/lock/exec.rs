@@ -4,7 +4,7 @@ use super::program::{ProgramOutcome, die_with, run_under_lock};
 use super::{exit, list, program_name};
 use crate::cli::site_options::SiteOptions;
 use crate::cli::{complain, duration};
-use crate::operations::hold_lock::{LockRequest, lock_of_program};
+use crate::operations::lock_holder::{LockRequest, lock_of_program};
 use crate::operations::locks::Entry;
 use clap::Args;
 use std::ffi::OsString;

@@ -3,7 +3,7 @@
 use crate::cli::say;
 use crate::delivery::lock_of_message_id;
 use crate::lock::{DEFAULT_NAMESPACE, OF_PROGRAMS};
-use crate::operations::hold_lock::lock_of_program;
+use crate::operations::lock_holder::lock_of_program;
 use clap::Args;
 use sysexits::ExitCode;
 

@@ -4,7 +4,7 @@ use super::{exit, program_name};
 use crate::cli::site_options::{SiteOptions, failed};
 use crate::cli::{Slow, complain, json, say, table};
 use crate::lock::LockName;
-use crate::operations::hold_lock::lock_of_program;
+use crate::operations::lock_holder::lock_of_program;
 use crate::operations::locks::{Entry, Listing, list};
 use crate::site::Site;
 use clap::Args;

@@ -1,6 +1,6 @@
 //! `lock exec`: a program that runs while its lock is held, and no longer.
 //!
-//! One loop receives what the [thread that holds the lock](crate::operations::hold_lock) reports, signals, and the program's
+//! One loop receives what the [thread that holds the lock](crate::operations::lock_holder) reports, signals, and the program's
 //! end. If the lock is lost, the program and all that it started get SIGTERM, and what is left after the grace SIGKILL.
 //!
 //! The program has a process group of its own, so that a signal reaches all that it started. If standard input is a terminal
@@ -13,7 +13,7 @@ use crate::cli::site_options::failed;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::lock::{Acquired, Holder};
-use crate::operations::hold_lock::{LockRequest, PATIENCE, PERIOD, Report, hold};
+use crate::operations::lock_holder::{LockRequest, PATIENCE, PERIOD, Report, hold};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;

@@ -5,8 +5,8 @@ use super::progress::ReplayProgress;
 use super::{Arguments, Tally, exit_of};
 use crate::base::timestamp;
 use crate::cli::site_options::failed;
+use crate::ledger::audit_queries::{self, RecordedCopy, Selection};
 use crate::ledger::operations_log::Operation;
-use crate::ledger::recorded::{self, RecordedCopy, Selection};
 use crate::operations::operations_log::{Done, OperationsLog};
 use crate::operations::redelivery::{self, Redelivery};
 use crate::site::Site;
@@ -26,7 +26,7 @@ fn selection(arguments: &Arguments) -> Selection<'_> {
 pub(super) fn owed(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitCode> {
     let (_, mut database) = arguments.site.open(PATIENCE)?;
     let left_for = site.left_to_authors_for();
-    let owed = recorded::owed_by_now(database.as_mut(), &selection(arguments), left_for);
+    let owed = audit_queries::owed_by_now(database.as_mut(), &selection(arguments), left_for);
     let (copies, left) = owed.map_err(|error| failed(&error))?;
     drop(database);
     if left > 0 && !arguments.json {

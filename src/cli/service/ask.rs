@@ -3,7 +3,7 @@
 use super::{NOT_RUNNING, Place, complain, exit};
 use crate::cli::site_options::CONFIGURATION;
 use crate::config::{Config, Serve, runtime_directory_of};
-use crate::handover::ask::NotAsked;
+use crate::protocol::control_client::NotAsked;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use sysexits::ExitCode;

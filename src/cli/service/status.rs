@@ -3,9 +3,9 @@
 use super::ask::not_asked;
 use super::{DEGRADED, NOT_RUNNING, Place, complain, exit, say};
 use crate::cli::{json, table};
-use crate::handover::ask::{NotAsked, SHORT, ask};
-use crate::handover::control::{Command, Process, State, Status, Task};
-use crate::handover::words::age;
+use crate::protocol::control::{Command, Process, State, Status, Task};
+use crate::protocol::control_client::{NotAsked, SHORT, ask};
+use crate::protocol::status_text::age;
 use clap::Args;
 use sysexits::ExitCode;
 
@@ -76,8 +76,8 @@ fn row(process: &Process) -> [String; 6] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handover::control::{Counted, End, LastEnd, LastRun, Role};
-    use crate::handover::words::tests::gone;
+    use crate::protocol::control::{Counted, End, LastEnd, LastRun, Role};
+    use crate::protocol::status_text::tests::gone;
 
     #[test]
     fn a_throttled_worker_stands_in_the_table_with_its_reason() {

@@ -10,13 +10,13 @@
 //! - MySQL's session is READ COMMITTED: in REPEATABLE READ a claim would hold up inserts between the rows that it takes, and publishing
 //!   would wait for whoever changes a subscription.
 
+pub(crate) mod attempts;
+pub(crate) mod bulk;
+pub(crate) mod by_message;
 pub(crate) mod history;
-pub(crate) mod many;
-pub(crate) mod of_message;
 pub(crate) mod overview;
 mod queue;
 mod settle;
-pub(crate) mod tries;
 
 use super::columns;
 pub use super::subscriptions::SubscriptionState;

@@ -1,6 +1,6 @@
 //! Old events, and what subscribers were told of them.
 
-use super::{Site, THEN, forget, site};
+use super::{Site, THEN, retention, site};
 use crate::base::hex;
 use crate::database::{Tables, Value};
 use std::ops::Range;
@@ -53,7 +53,7 @@ fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
     };
     // Nobody is subscribed any more: what is told to nobody goes last.
     site.happen(1..3, THEN, 7);
-    let mut old = forget::OldEvents::before(THEN + 1);
+    let mut old = retention::OldEvents::before(THEN + 1);
     let mut pieces = || old.forget_some(&mut site.database).unwrap();
     assert_eq!([pieces(), pieces(), pieces()], [Some(2), Some(0), None]);
     assert_eq!(left(&mut site), [0; 3]);
@@ -62,9 +62,9 @@ fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
     site.happen(504..506, THEN + 1, 7);
     // A clock was set back: what lies behind one that is newer waits for it.
     site.happen(506..507, THEN, 7);
-    assert_eq!(forget::count_events(&mut site.database, THEN + 1).unwrap(), 502);
-    assert_eq!(forget::count_events(&mut site.database, THEN).unwrap(), 0);
-    let mut old = forget::OldEvents::before(THEN + 1);
+    assert_eq!(retention::count_events(&mut site.database, THEN + 1).unwrap(), 502);
+    assert_eq!(retention::count_events(&mut site.database, THEN).unwrap(), 0);
+    let mut old = retention::OldEvents::before(THEN + 1);
     let mut pieces = || old.forget_some(&mut site.database).unwrap();
     assert_eq!([pieces(), pieces(), pieces()], [Some(500), Some(1), None]);
     assert_eq!(left(&mut site), [3, 3, 3]);
@@ -77,7 +77,7 @@ fn what_somebody_has_told_once_more_while_old_events_are_forgotten_goes_with_the
     site.subscribes(7);
     site.happen(1..1201, THEN, 7);
     site.happen(1201..1202, THEN + 1, 7);
-    let mut old = forget::OldEvents::before(THEN + 1);
+    let mut old = retention::OldEvents::before(THEN + 1);
     assert_eq!(old.forget_some(&mut site.database).unwrap(), Some(500));
     // Between two batches somebody subscribes, and has all told that there is.
     site.subscribes(8);

@@ -3,7 +3,7 @@
 use super::{Site, site};
 use crate::base::deadline::Deadline;
 use crate::database::Value;
-use crate::ledger::notifications::many::PIECE;
+use crate::ledger::notifications::bulk::PIECE;
 use crate::ledger::subscriptions::{BEING_REMOVED, delete};
 use std::time::Duration;
 use uuid::Uuid;

@@ -3,7 +3,7 @@
 use super::mailbox::{ImapMailbox, is_missing};
 use crate::imap::Broken;
 use crate::imap::argument::date_time;
-use crate::imap::conversation::Progress;
+use crate::imap::connection::Progress;
 use crate::imap::fetch;
 use crate::imap::wire::{Answer, Status};
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, NewCopy};

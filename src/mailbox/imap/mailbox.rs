@@ -4,7 +4,7 @@ use super::append::UnderWay;
 use super::message_id_match;
 use crate::base::deadline::Deadline;
 use crate::imap::argument::{Command, date};
-use crate::imap::conversation::Conversation;
+use crate::imap::connection::Conversation;
 use crate::imap::fetch::{self, Fetched};
 use crate::imap::session::{self, Connection, ITS_OWN_TROUBLE, Session};
 use crate::imap::wire::{Answer, MAX_LITERALS, Reply};

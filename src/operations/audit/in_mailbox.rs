@@ -3,7 +3,7 @@
 use super::{Gone, Twice};
 use crate::database::DatabaseError;
 use crate::ledger::Database;
-use crate::ledger::recorded::{self, DeliveredCopy, RecordedCopy};
+use crate::ledger::audit_queries::{self, DeliveredCopy, RecordedCopy};
 use crate::mailbox::{Listed, MailboxError, MailboxFailure, Placement, Position, Presence, ReadableMailbox, Recorded};
 use crate::message::{Identity, filtered, message_id_for_search};
 use sha2::{Digest, Sha256};
@@ -41,7 +41,7 @@ pub(super) fn look(
         Ok(seen) => seen.position,
         Err(error) if error.failure == MailboxFailure::NoSuchMailbox => {
             for page in copies.chunks(PAGE) {
-                let page = recorded::of_mailbox(database, name, page)?;
+                let page = audit_queries::of_mailbox(database, name, page)?;
                 found.gone.extend(page.into_iter().map(|copy| (copy, Gone::NoMailbox)));
             }
             return Ok(found);
@@ -51,7 +51,7 @@ pub(super) fn look(
     let list = position.map(|position| List::read(mailbox, position, copies)).transpose()?.unwrap_or_default();
     let mut compared = Compared { mailbox, position, list, contents: HashMap::new() };
     for page in copies.chunks(PAGE) {
-        let page = recorded::of_mailbox(database, name, page)?;
+        let page = audit_queries::of_mailbox(database, name, page)?;
         let asked: Vec<Recorded<'_>> = page.iter().map(RecordedCopy::recorded).collect();
         let presences = compared.mailbox.presence(&asked)?.copies;
         for (copy, presence) in page.into_iter().zip(presences) {
@@ -62,7 +62,7 @@ pub(super) fn look(
             let mut others = compared.list.others(&copy);
             let (Some(keep), false) = (copy.placement, others.is_empty()) else { continue };
             // A copy that the ledger has in another role is not one too many.
-            let known = recorded::of_message(database, copy.message)?;
+            let known = audit_queries::of_message(database, copy.message)?;
             others.retain(|at| {
                 let is_it =
                     |k: &RecordedCopy| (k.user.as_str(), k.mailbox.as_str()) == name && k.placement == Some(*at);

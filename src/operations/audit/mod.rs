@@ -12,7 +12,7 @@ pub use take_out::{NotTaken, take_out};
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::ledger::recorded::{self, Mailboxes, RecordedCopy, Selection};
+use crate::ledger::audit_queries::{self, Mailboxes, RecordedCopy, Selection};
 use crate::ledger::{Database, NeverEnded, deliveries};
 use crate::mailbox::{MailboxError, Placement};
 use crate::site::Site;
@@ -107,9 +107,9 @@ pub fn audit(
     selection: &Selection<'_>,
     each: &mut dyn FnMut(usize, usize),
 ) -> Result<Audit, DatabaseError> {
-    let mailboxes = recorded::delivered(database, selection)?;
+    let mailboxes = audit_queries::delivered(database, selection)?;
     let never_ended = deliveries::never_ended(database, selection, site.deadline())?;
-    let (owed, _) = recorded::owed_by_now(database, selection, site.left_to_authors_for())?;
+    let (owed, _) = audit_queries::owed_by_now(database, selection, site.left_to_authors_for())?;
     let of = mailboxes.len();
     let found = look(site, database, &mailboxes, never(), &mut |done| each(done, of))?;
     Ok(Audit { never_ended, owed, ..found })

@@ -8,8 +8,8 @@ use super::Twice;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::Deferral;
+use crate::ledger::audit_queries::{self, RecordedCopy};
 use crate::ledger::event::{Diff, EventType};
-use crate::ledger::recorded::{self, RecordedCopy};
 use crate::ledger::{Database, EndedAttempt, EventRecord, Journal, JournalCopy, Outcome, Record};
 use crate::lock::Acquired;
 use crate::mailbox::{MailboxError, ReadableMailbox, Recorded, Removal};
@@ -137,7 +137,7 @@ fn under_lock(
         return Err(NotTaken::Changed("the ledger has the copy elsewhere now"));
     }
     // A delivery may have recorded it since then: one mailbox can be the recipient's and the sender's.
-    let own = recorded::of_message(database, copy.message)?;
+    let own = audit_queries::of_message(database, copy.message)?;
     let in_mailbox = |other: &RecordedCopy| (&other.user, &other.mailbox) == (&copy.user, &copy.mailbox);
     if own.iter().any(|other| in_mailbox(other) && other.placement == Some(twice.extra)) {
         return Err(NotTaken::Changed("the ledger has the copy too many as one of its own now"));

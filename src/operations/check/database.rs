@@ -6,8 +6,8 @@ use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::looked_for;
 use crate::ledger::check::{bad, bad_if, good, inspect, is_complete, rows, warning};
 use crate::ledger::notifications::overview::{self, Figures};
+use crate::ledger::schema;
 use crate::ledger::{Database, Finding, Wanted, statistics, time_span};
-use crate::schema;
 use crate::site::Site;
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use crate::base::hex;
 use crate::database::sqlite::file_locks::{kernels_locks, read_note};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
-use crate::ledger::lock_users::{lock_users, message_of_lock};
+use crate::ledger::lock_exec_holders::{lock_users, message_of_lock};
 use crate::lock::{Holder, LockName};
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -7,7 +7,7 @@
 use super::{Entry, Hidden, Listing, application};
 use crate::database::{DatabaseError, Value};
 use crate::ledger::Database;
-use crate::ledger::lock_users::{LockUser, lock_users, message_of_lock};
+use crate::ledger::lock_exec_holders::{LockUser, lock_users, message_of_lock};
 use crate::lock::LockName;
 use std::collections::{BTreeMap, BTreeSet};
 

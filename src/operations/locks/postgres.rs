@@ -4,7 +4,7 @@
 use crate::database::DatabaseError;
 use crate::database::postgres::Process;
 use crate::ledger::Database;
-use crate::ledger::lock_users::message_of_lock;
+use crate::ledger::lock_exec_holders::message_of_lock;
 use crate::lock::LockName;
 use crate::operations::locks::{Entry, Hidden, Listing, application};
 use std::time::Duration;

@@ -352,7 +352,7 @@ impl Job<'_> {
         let (site, dry_run) = (self.replay.site, self.replay.dry_run);
         let began = Instant::now();
         #[cfg(feature = "test-faults")]
-        crate::base::test_faults::at("replay");
+        crate::base::fault_injection::at("replay");
         let mut stages = Stages::default();
         let database = self.database().map_err(|error| Refusal::from(Deferral::Database(error)));
         let result = match database.and_then(|database| site.plan(message, envelope, database)) {

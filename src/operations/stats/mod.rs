@@ -1,7 +1,7 @@
 //! Counts attempts by how they ended, and how long each stage took.
 
 mod histogram;
-mod telling;
+mod notifications;
 
 use super::notifications::Figures;
 use crate::base::timestamp;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use uuid::Uuid;
 
-pub(crate) use telling::{Telling, telling};
+pub(crate) use notifications::{Telling, telling};
 
 /// The ledger has hundredths of a millisecond.
 const UNITS: f64 = 100.0;

@@ -6,7 +6,7 @@ pub(crate) use summary::{RecipientState, RecipientSummary, held_by, held_then};
 
 use crate::base::{hex, timestamp};
 use crate::database::DatabaseError;
-use crate::ledger::notifications::of_message;
+use crate::ledger::notifications::by_message;
 use crate::ledger::trace::{self, By, FoundMessage, MessageTrace};
 use crate::ledger::{Database, time_span};
 use crate::lock::LockName;
@@ -126,7 +126,7 @@ fn read(
         };
         let mut story = trace::read(database, &found, holder)?;
         let identity = hex::decode(&story.identity).and_then(|bytes| bytes.try_into().ok());
-        story.notifications = identity.map(|identity| of_message::told(database, &identity)).transpose()?.flatten();
+        story.notifications = identity.map(|identity| by_message::told(database, &identity)).transpose()?.flatten();
         stories.push(story);
     }
     let now = time_span::now(database)?;

@@ -1,5 +1,5 @@
 -- For measure-mysql, beside this file: 400,000 messages of thirty days, each with one copy and one ended attempt; and deliveries of one
--- copy, of the last day, by the statements of src/ledger/mysql.rs. @by_day says what keys begin with, @fields how many header fields
+-- copy, of the last day, by the statements of src/ledger/mysql/mod.rs. @by_day says what keys begin with, @fields how many header fields
 -- are kept. After 0001_schema.sql.
 SET NAMES utf8mb4;
 SET SESSION sql_log_bin = 0;

@@ -1,4 +1,4 @@
--- For measure, beside this file: deliveries of one copy, by the statements of src/ledger/mysql.rs, and what they could write beside them.
+-- For measure, beside this file: deliveries of one copy, by the statements of src/ledger/mysql/mod.rs, and what they could write beside them.
 SET NAMES utf8mb4;
 -- The same with what a notification could say of its message.
 CREATE TABLE fat_outbox LIKE outbox;

@@ -23,7 +23,7 @@ const OTHERS: usize = 1000;
 /// For so long the others flow.
 const SECONDS: f64 = 60.0;
 
-/// The bugs that a message may order (src/base/test_faults.rs).
+/// The bugs that a message may order (src/base/fault_injection.rs).
 #[cfg(feature = "test-faults")]
 const FAULTS: [(&str, &str); 4] = [
     ("abort", "an abort"),

@@ -1,7 +1,7 @@
 //! A copy that is not where the ledger has it is looked for where it can have got to, and by what it is.
 
 use maildrop_command::base::deadline::Deadline;
-use maildrop_command::ledger::recorded::RecordedCopy;
+use maildrop_command::ledger::audit_queries::RecordedCopy;
 use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, Matching, NewCopy, Pace, Placement, Position,

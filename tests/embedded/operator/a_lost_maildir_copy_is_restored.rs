@@ -3,7 +3,7 @@
 use crate::program::{feed, program};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::Manner;
-use maildrop_command::ledger::recorded::Selection;
+use maildrop_command::ledger::audit_queries::Selection;
 use maildrop_command::operations::redelivery;
 use maildrop_command::site::Site;
 use maildrop_command::site::embedded::Embedded;

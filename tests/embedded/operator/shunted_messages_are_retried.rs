@@ -3,7 +3,7 @@
 use crate::broker::Broker;
 use crate::program::program;
 use maildrop_command::delivery::Verdict;
-use maildrop_command::handover::Source;
+use maildrop_command::protocol::Source;
 use maildrop_command::queue::{Digest, Envelope, Origin, Queue, Recipient};
 use std::process::Stdio;
 use std::time::SystemTime;

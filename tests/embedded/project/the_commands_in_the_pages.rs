@@ -18,7 +18,7 @@ fn each_command_line_of_the_program_is_one_that_it_knows() {
         shown.iter().map(|line| (line, true)).chain(commands_in_the_text().iter().map(|line| (line, false)))
     {
         for command in ours(text).iter().filter(|command| command.last().is_some_and(|word| word != "…")) {
-            match maildrop_command::command::definition().try_get_matches_from(command) {
+            match maildrop_command::program::maildrop_command::definition().try_get_matches_from(command) {
                 Ok(_) => known += 1,
                 // The text may name a command without what it is to work on.
                 Err(error) if !whole && error.kind() == ErrorKind::MissingRequiredArgument => known += 1,
@@ -35,7 +35,8 @@ fn each_command_line_of_the_program_is_one_that_it_knows() {
 
 #[test]
 fn each_example_in_the_help_is_one_that_the_program_knows() {
-    let (mut wrong, mut known, mut left) = (Vec::new(), 0, vec![maildrop_command::command::definition()]);
+    let (mut wrong, mut known, mut left) =
+        (Vec::new(), 0, vec![maildrop_command::program::maildrop_command::definition()]);
     while let Some(command) = left.pop() {
         left.extend(command.get_subcommands().cloned());
         let help = [command.get_after_help(), command.get_after_long_help()];
@@ -44,7 +45,7 @@ fn each_example_in_the_help_is_one_that_the_program_knows() {
                 // What it does stands beside it, in a column.
                 let line = line.trim_start().split("   ").next().unwrap_or_default();
                 for example in ours(line) {
-                    match maildrop_command::command::definition().try_get_matches_from(&example) {
+                    match maildrop_command::program::maildrop_command::definition().try_get_matches_from(&example) {
                         Ok(_) => known += 1,
                         Err(error) => wrong.push(format!("{}: `{line}`: {}", command.get_name(), error.kind())),
                     }

@@ -108,7 +108,7 @@ fn a_worker_finds_a_front_that_was_killed_and_started_again() {
 mod by_a_bug {
     use super::super::what_ends_workers::TIME_TO_HANG;
     use super::*;
-    use maildrop_command::handover::Request;
+    use maildrop_command::protocol::Request;
 
     /// A worker with a bug has a message; another worker and another message go on.
     fn struck(fault: &str, milliseconds: u64, verdict: &str) -> std::process::ExitStatus {

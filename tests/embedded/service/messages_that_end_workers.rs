@@ -5,7 +5,7 @@ use super::stage::Stage;
 use super::support::{message, request, until};
 use super::whole::Whole;
 use maildrop_command::delivery::Verdict;
-use maildrop_command::handover::{Header, Request};
+use maildrop_command::protocol::{Header, Request};
 use maildrop_command::queue::{Digest, Queue};
 use std::sync::atomic::{AtomicBool, Ordering};
 

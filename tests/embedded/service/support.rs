@@ -5,17 +5,17 @@ use maildrop_command::base::log;
 use maildrop_command::config::Config;
 use maildrop_command::database::{SqliteDatabase, Tables};
 use maildrop_command::delivery::Verdict;
-use maildrop_command::handover::control::{End, Role, line};
-use maildrop_command::handover::{Header, Recipient, Reply, Request, Source};
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::message::Message;
-use maildrop_command::serve::master::child_start;
-use maildrop_command::serve::master::notice::Notice;
-use maildrop_command::serve::timer::{self, TimerSettings};
-use maildrop_command::serve::worker::{self, WorkerSettings};
+use maildrop_command::protocol::control::{End, Role, line};
+use maildrop_command::protocol::zmtp::{Blocking, Settings, SocketType, from_client, to_client};
+use maildrop_command::protocol::{Header, Recipient, Reply, Request, Source};
+use maildrop_command::service::master::child_start;
+use maildrop_command::service::master::front_channel::Notice;
+use maildrop_command::service::timer::{self, TimerSettings};
+use maildrop_command::service::worker::{self, WorkerSettings};
 use maildrop_command::site::Site;
 use maildrop_command::site::embedded::Embedded;
-use maildrop_command::zmtp::{Blocking, Settings, SocketType, from_client, to_client};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use serde_json::{Value, json};
 use std::fs;
@@ -247,7 +247,7 @@ impl Service {
         let site = Site::embedded(Embedded::new(self.path().to_owned()));
         let name = site.lock_name(&Message::receive(message.to_vec()).unwrap());
         let mut database =
-            maildrop_command::schema::open_embedded(self.path(), &crate::support::client("x"), soon()).unwrap();
+            maildrop_command::ledger::schema::open_embedded(self.path(), &crate::support::client("x"), soon()).unwrap();
         assert!(matches!(database.acquire(&name, Duration::ZERO).unwrap(), Acquired::Held));
         database
     }

@@ -1,7 +1,7 @@
 //! A message goes by the front to a worker, and what became of it comes back.
 
 use super::support::{Service, message, request, until};
-use maildrop_command::handover::Header;
+use maildrop_command::protocol::Header;
 use rustix::process::Signal;
 use std::process::{Command, Stdio};
 

@@ -5,10 +5,10 @@ use super::support::{Client, process_in};
 use crate::program::wait_until;
 use crate::support::{child, soon, subject};
 use maildrop_command::database::SqliteDatabase;
-use maildrop_command::handover::control::Role;
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::message::Message;
-use maildrop_command::serve::master::{self, Start};
+use maildrop_command::protocol::control::Role;
+use maildrop_command::service::master::{self, Start};
 use maildrop_command::site::Site;
 use maildrop_command::site::embedded::Embedded;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const MASTER: &str = "service::whole::a_master";
 /// While this file is there, no worker can be started.
 const NO_WORKERS: &str = "no workers";
 
-/// While this file is there, each worker that is started commits the fault that a message orders (src/base/test_faults.rs).
+/// While this file is there, each worker that is started commits the fault that a message orders (src/base/fault_injection.rs).
 const FAULTS: &str = "faults of messages";
 
 /// It speaks LMTP at `lmtp` and HTTP at `http` in its folder. Dropped, it is ended.
@@ -88,7 +88,7 @@ impl Whole {
         let site = Site::embedded(Embedded::new(folder.to_owned()));
         let name = site.lock_name(&Message::receive(message.as_bytes().to_vec()).unwrap());
         let client = crate::support::client("x");
-        let mut database = maildrop_command::schema::open_embedded(folder, &client, soon()).unwrap();
+        let mut database = maildrop_command::ledger::schema::open_embedded(folder, &client, soon()).unwrap();
         assert!(matches!(database.acquire(&name, Duration::ZERO).unwrap(), Acquired::Held));
         database
     }

@@ -4,7 +4,7 @@ use crate::support_mysql::{Mail, Tap, TestDatabase, client, on_each_server};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::database::{MysqlDatabase, Server};
-use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, recorded};
+use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, audit_queries};
 use mysql::prelude::Queryable;
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
         message.raw = Some(&source);
     }
     first.record(&record).unwrap();
-    assert!(recorded::earlier_delivery(&mut first, &to_scuba.keys()[0]).unwrap().is_some());
+    assert!(audit_queries::earlier_delivery(&mut first, &to_scuba.keys()[0]).unwrap().is_some());
 
     let statements: Vec<String> =
         tap.queries().iter().flat_map(|batch| batch.split("; ").map(str::to_owned).collect::<Vec<_>>()).collect();

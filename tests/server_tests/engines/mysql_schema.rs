@@ -4,10 +4,10 @@ use crate::support_mysql::{Mail, TestDatabase, client, migrate, on_each_server};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables};
 use maildrop_command::delivery::bare_message_id;
+use maildrop_command::ledger::schema::{Application, Migration, Schema};
 use maildrop_command::ledger::{CopyState, Ledger, Record};
 use maildrop_command::ledger::{State, Wanted, inspect};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
-use maildrop_command::schema::{Application, Migration, Schema};
 use mysql::prelude::Queryable;
 use std::time::Duration;
 

@@ -3,9 +3,9 @@
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
 use crate::support::program::wait_until;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, PostgresDatabase};
+use maildrop_command::ledger::schema::{self, Application, MigrateError, Migrated, Migration, MigrationState, Schema};
 use maildrop_command::ledger::{CopyState, Ledger};
 use maildrop_command::lock::{Acquired, NamedLock};
-use maildrop_command::schema::{self, Application, MigrateError, Migrated, Migration, MigrationState, Schema};
 use postgres::error::SqlState;
 use std::sync::Barrier;
 use std::thread;

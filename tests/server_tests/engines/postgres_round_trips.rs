@@ -4,7 +4,7 @@ use crate::support::counting_proxy::CountingProxy;
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres, tcp};
 use crate::support::program::wait_until;
 use maildrop_command::database::PostgresDatabase;
-use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, recorded};
+use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, audit_queries};
 use maildrop_command::lock::{Acquired, NamedLock};
 use std::thread;
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn no_statement_reads_a_whole_table(server: &str) {
         }
         database.record(&record).unwrap();
     }
-    assert!(recorded::earlier_delivery(&mut database, &mail.keys()[0]).unwrap().is_some());
+    assert!(audit_queries::earlier_delivery(&mut database, &mail.keys()[0]).unwrap().is_some());
     drop(database);
     until_all_sessions_have_ended(&test);
     settle(&test, reads);

@@ -7,7 +7,7 @@ use crate::support::scene::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::Manner;
-use maildrop_command::ledger::recorded::{self, Selection};
+use maildrop_command::ledger::audit_queries::{self, Selection};
 use maildrop_command::operations::redelivery;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -169,7 +169,7 @@ fn the_authors_own_copy_is_told_once_as_adopted(engine: Engine) {
     // Two who found it owed: one of them records it while the other one is still looking.
     let site = scene.site();
     let selection = Selection { since: 0, mailbox: None };
-    let copy = recorded::owed(scene.open_database().as_mut(), &selection).unwrap().remove(0);
+    let copy = audit_queries::owed(scene.open_database().as_mut(), &selection).unwrap().remove(0);
     let (other, begun) = (copy.clone(), AtomicBool::new(false));
     let dovecot = scene.settings.imap.clone();
     let wire = Wire::to(dovecot, move |speaker, piece| {

@@ -17,7 +17,7 @@ use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::delivery::Deferral;
 use maildrop_command::imap::Settings;
 use maildrop_command::ledger::WayIn;
-use maildrop_command::ledger::recorded::Selection;
+use maildrop_command::ledger::audit_queries::Selection;
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::mailbox::MailboxFailure::IdentityIgnored;
 use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, is_shown_what_is_made_for, prove};

@@ -10,7 +10,7 @@ use crate::support::wire::{Fate, Speaker, Wire, says};
 use crate::support::{host_and_port, server};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::lock_of_message_id;
-use maildrop_command::ledger::recorded::Selection;
+use maildrop_command::ledger::audit_queries::Selection;
 use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE};
 use maildrop_command::operations::audit::{NotTaken, audit, take_out};
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use crate::support::scene::{LISA, Scene};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::Manner;
-use maildrop_command::ledger::recorded::{RecordedCopy, Selection};
+use maildrop_command::ledger::audit_queries::{RecordedCopy, Selection};
 use maildrop_command::operations::audit::{Audit, Gone};
 use maildrop_command::operations::redelivery;
 use std::time::Duration;

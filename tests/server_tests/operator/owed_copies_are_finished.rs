@@ -6,7 +6,7 @@ use crate::support::scene::{LISA, Scene};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::Manner;
-use maildrop_command::ledger::recorded::{self, RecordedCopy, Selection};
+use maildrop_command::ledger::audit_queries::{self, RecordedCopy, Selection};
 use maildrop_command::operations::redelivery::{self, RedeliveryError};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub fn owed(engine: Engine, more: &str) -> (Scene, String) {
 
 fn list(scene: &Scene) -> Vec<RecordedCopy> {
     let mut database = scene.site().open_database(None, soon()).unwrap();
-    recorded::owed(database.as_mut(), &Selection { since: 0, mailbox: None }).unwrap()
+    audit_queries::owed(database.as_mut(), &Selection { since: 0, mailbox: None }).unwrap()
 }
 
 fn finished_with(mut scene: Scene, message: &str) {

@@ -144,7 +144,9 @@ fn said(output: &Output) -> String {
 
 /// Whether the text only names a command, and leaves out what it is to work on.
 fn is_only_named(text: &str) -> bool {
-    let whole = |command: &Vec<String>| match maildrop_command::command::definition().try_get_matches_from(command) {
+    let whole = |command: &Vec<String>| match maildrop_command::program::maildrop_command::definition()
+        .try_get_matches_from(command)
+    {
         Ok(_) => command.last().is_some_and(|word| word != "replay"),
         Err(error) => !matches!(
             error.kind(),

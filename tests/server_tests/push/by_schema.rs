@@ -100,7 +100,7 @@ for body in bodies:
                 sys.exit(f'{json.dumps(wrong)} is valid, and only nearly {json.dumps(body)}')
 ";
 
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/api/openapi.json");
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/http/api/openapi.json");
 
 /// Holds what was sent to the document; the types of it. `None` where the validator cannot be had.
 #[track_caller]

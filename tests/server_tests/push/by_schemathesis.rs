@@ -19,7 +19,7 @@ const PACKAGE: &str = "schemathesis==4.32.5";
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
                       response_schema_conformance,ignored_auth,unsupported_method,use_after_free";
 
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/api/openapi.json");
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/http/api/openapi.json");
 
 /// It has no serializer for messages of its own.
 const HOOKS: &str = r#"
@@ -162,7 +162,7 @@ fn followed_by(report: &str) -> BTreeSet<String> {
 
 /// Each link of the document, as schemathesis names it: `GET /events -> [200] next -> GET /events`.
 fn links() -> BTreeSet<String> {
-    let document: Value = serde_json::from_str(include_str!("../../../src/api/openapi.json")).unwrap();
+    let document: Value = serde_json::from_str(include_str!("../../../src/http/api/openapi.json")).unwrap();
     let mut operations = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap().iter().filter(|(_, it)| it["operationId"].is_string()) {

@@ -10,8 +10,8 @@ use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use crate::support::visitor::{Page, Visitor, rows, text};
 use maildrop_command::config::Config;
+use maildrop_command::http::web::WebSettings;
 use maildrop_command::site::Site;
-use maildrop_command::web::WebSettings;
 use maildrop_command::webhook::MasterKey;
 use uuid::Uuid;
 

@@ -1,7 +1,7 @@
 //! Our own ZMTP held to ZeroMQ's library (pyzmq): as a client, as a server, with heartbeats, and with peers that do not fit.
 
 use crate::support::peers::{Peer, own_sockets};
-use maildrop_command::zmtp::{
+use maildrop_command::protocol::zmtp::{
     Blocking, BlockingError, Connection, Settings, SocketType, ZmtpError, from_client, to_client,
 };
 use std::io::{Read, Write};

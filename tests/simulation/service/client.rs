@@ -1,15 +1,15 @@
 //! The program that pipe(8) starts where it hands its message to a front: the words of `handover`, and what they mean.
 //!
-//! What talks with the socket (`src/handover/client.rs`) is not run here. This does the same: three tries, a look at
+//! What talks with the socket (`src/protocol/client.rs`) is not run here. This does the same: three tries, a look at
 //! the caller before Go, a delivery of its own only where no Go was sent.
 
 use super::{Around, Asked, Effect, Service, name};
 use crate::scenario::Scenario;
 use crate::service::front::{DEADLINE, Word};
 use maildrop_command::delivery::Verdict;
-use maildrop_command::handover::{Header, Recipient, Reply, Request, Source};
 use maildrop_command::message::Message;
-use maildrop_command::serve::broker::state::{ConnectionId, Event};
+use maildrop_command::protocol::{Header, Recipient, Reply, Request, Source};
+use maildrop_command::service::broker::state::{ConnectionId, Event};
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;

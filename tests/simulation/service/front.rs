@@ -2,11 +2,11 @@
 
 use crate::mistake::Mistake;
 use maildrop_command::delivery::Verdict;
-use maildrop_command::handover::{Header, Request};
-use maildrop_command::serve::broker::state::{Action, Broker, ConnectionId, Event, LocalId, Settings};
-use maildrop_command::serve::handed::Body;
-use maildrop_command::serve::lmtp::{self, Client, Session, Spool, StartTls, Step};
-use maildrop_command::serve::shunt::CrashRecords;
+use maildrop_command::protocol::{Header, Request};
+use maildrop_command::service::broker::state::{Action, Broker, ConnectionId, Event, LocalId, Settings};
+use maildrop_command::service::inflight_message::Body;
+use maildrop_command::service::lmtp::{self, Client, Session, Spool, StartTls, Step};
+use maildrop_command::service::shunt::CrashRecords;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

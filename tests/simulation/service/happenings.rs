@@ -4,7 +4,7 @@
 use super::front::Word;
 use super::{Around, DEAD, Effect, SILENT, Service};
 use crate::scenario::Left;
-use maildrop_command::serve::broker::state::{ConnectionId, LocalId};
+use maildrop_command::service::broker::state::{ConnectionId, LocalId};
 use std::collections::VecDeque;
 
 /// Something that happens by itself.

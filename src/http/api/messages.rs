@@ -1,0 +1,212 @@
+//! Messages: what the ledger knows of one, and mail in by HTTP.
+
+use super::call::{Call, Reply};
+use super::problem::{self, Failure, Problem, Wrong};
+use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length};
+use crate::base::shares::{Share, Shares};
+use crate::base::{hex, timestamp};
+use crate::delivery::Deferral;
+use crate::http::blocking::Work;
+use crate::ledger::Database;
+use crate::ledger::trace::TracedCopy;
+use crate::message::{Address, EnvelopeSender, shown_sender};
+use crate::operations::notifications;
+use crate::operations::submission::{self, NotKnown, NotTaken};
+use crate::operations::tokens::Scope;
+use crate::queue::{NewMail, Recipient};
+use axum::body::Body;
+use axum::http::HeaderMap;
+use hyper::body::Body as _;
+use serde_json::{Value, json};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+    call.query.only(&[])?;
+    let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let identity = identity.ok_or_else(Problem::not_found)?;
+    let found = notifications::message(database, &identity)?.ok_or_else(Problem::not_found)?;
+    let sees = |copy: &&TracedCopy| call.token.bounds.hold_copy(&found.address_of(copy), &copy.user, &copy.mailbox);
+    let copies: Vec<Value> = found
+        .copies
+        .iter()
+        .filter(sees)
+        .map(|copy| {
+            json!({
+                "copy": hex::encode(&copy.key),
+                "role": copy.role.as_str(),
+                "address": found.address_of(copy),
+                "user": copy.user,
+                "mailbox": copy.mailbox,
+                "state": if copy.delivered { "delivered" } else { "owed" },
+                "uid_validity": copy.uid_validity,
+                "uid": copy.uid,
+                "reason": copy.reason,
+                "delivered": copy.delivered_at.map(timestamp::exact),
+            })
+        })
+        .collect();
+    if copies.is_empty() && !call.token.bounds.is_everything() {
+        return Err(Problem::not_found().into());
+    }
+    let detail = &found.detail;
+    Ok(Reply::ok(json!({
+        "id": call.id.to_ascii_lowercase(),
+        "message_id": found.message_id,
+        "sender": shown_sender(&detail.sender),
+        "from": detail.from,
+        "to": detail.to,
+        "cc": detail.cc,
+        "subject": detail.subject,
+        "date": detail.date.map(timestamp::exact),
+        "size": detail.size,
+        "headers": serde_json::from_str(&detail.headers).unwrap_or(Value::Null),
+        "recorded": timestamp::exact(found.recorded_at),
+        "copies": copies,
+    })))
+}
+
+/// How long it may take to write a message down: as long as a request.
+const WRITING: Duration = Duration::from_secs(30);
+
+/// Takes a message in, into the file queue of the service. Once this has answered, it is on the disk.
+pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Result<Reply, Problem> {
+    call.query.only(&["author", "recipient", "sender"])?;
+    let (api, settings) = (Arc::clone(&call.api), &call.api.settings);
+    let as_author = call.query.word("author", ["true", "false"])? == Some("true");
+    if as_author && !Scope::Sent.is_of(&call.token) {
+        return Err(Problem::out_of_scope(Scope::Sent.as_str()));
+    }
+    let sender = call.query.one("sender")?.unwrap_or_default();
+    let sender = EnvelopeSender::parse(sender)
+        .map_err(|error| Problem::wrong_parameter("sender", error.to_string()))?
+        .to_string();
+    // What goes into an author's Sent is a matter of those who look after that author.
+    let is_within = |address: Address| call.token.bounds.hold_address(&address.folded().to_string());
+    if as_author && !call.token.bounds.is_everything() && !Address::parse(&sender).is_ok_and(is_within) {
+        return Err(Problem::out_of_bounds(format!("it may not speak for {sender}")));
+    }
+    let recipients = recipients(&call)?;
+    // Before its body is read: who is unknown, and what is too large, costs nothing.
+    let (known, door) = (recipients.clone(), Arc::clone(&api));
+    let known =
+        ask(&api.blocking, move |database| match submission::at_the_door(&door.settings.site, &known, database) {
+            Ok(known) => Ok(known),
+            Err(Deferral::Database(error)) => Err(error.into()),
+            Err(other) => Err(Problem::not_known_now(vec![wrong(other.to_string())]).into()),
+        });
+    if let Err(NotKnown { problems, for_good }) = known.await? {
+        let errors = problems.iter().map(|(to, refusal)| wrong(format!("{to}: {refusal}"))).collect();
+        return Err(if for_good { Problem::unknown_recipients(errors) } else { Problem::not_known_now(errors) });
+    }
+    let largest = usize::try_from(settings.largest_message).unwrap_or(usize::MAX);
+    let (raw, share) = read(headers, body, largest, &api.memory, &call.token.id.to_string()).await?;
+    let mail = NewMail {
+        sender,
+        recipients: recipients.iter().map(|to| Recipient { address: to.to_string(), original: None }).collect(),
+        injected_by: format!("API, by {}", call.token.name),
+        may_owe_sent: as_author,
+        vouches: as_author,
+    };
+    let size = raw.len();
+    let queued = Arc::clone(&api);
+    // Only now: how long a body takes is up to who sends it.
+    let written = api.blocking.run(Work::TakeIn, WRITING, move |_, _| {
+        // Until it is written, whether anybody waits for that or not.
+        let _held = share;
+        let settings = &queued.settings;
+        let queue = submission::queue(&settings.queue)?;
+        let share = queue.half_of_the_disk()?.min(QUEUED_BY_A_TOKEN);
+        if !queued.queued.add(&queue, &mail.injected_by, size as u64, share)? {
+            return Ok(None);
+        }
+        submission::take_in(&settings.site, &queue, mail, raw, settings.largest_message).map(Some)
+    });
+    match written.await {
+        Ok(Ok(None)) => Err(Problem::share_is_full()),
+        Ok(Ok(Some(id))) => {
+            tracing::info!(id, size, by = call.token.name, "mail was taken in by the API");
+            Ok(Reply::accepted(json!({ "id": id, "size": size })))
+        }
+        Ok(Err(NotTaken::TooLarge(_))) => Err(Problem::too_large(largest)),
+        Ok(Err(error @ (NotTaken::NoMessage(_) | NotTaken::AnotherAuthor))) => {
+            Err(Problem::no_message(error.to_string()))
+        }
+        Ok(Err(NotTaken::Queue(error))) => {
+            tracing::error!(%error, "mail could not be taken in by the API");
+            Err(if error.is_no_space() { Problem::no_space() } else { Problem::unavailable() })
+        }
+        Err(_) => Err(Problem::unavailable()),
+    }
+}
+
+/// The body of a message, no larger than this, and the memory that it takes, with what is reserved for more of it. Where there is not so
+/// much for this token at the moment, what has come of it is dropped at once.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    mut body: Body,
+    largest: usize,
+    memory: &Arc<Shares>,
+    token: &str,
+) -> Result<(Vec<u8>, Share), Problem> {
+    // No more than it says is ever reserved for it.
+    let expected = check_length(headers, largest)?.unwrap_or(largest);
+    let mut share = memory.take(token, 0).ok_or_else(Problem::unavailable)?;
+    let mut raw = Vec::new();
+    let all = async {
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let frame = frame.map_err(|error| problem::of_body(error.into_inner().as_ref(), largest))?;
+            let Ok(piece) = frame.into_data() else { continue };
+            if piece.len() > largest.saturating_sub(raw.len()) {
+                return Err(Problem::too_large(largest));
+            }
+            make_place(&mut raw, piece.len(), expected, &mut share)?;
+            raw.extend_from_slice(&piece);
+        }
+        Ok(())
+    };
+    timeout(BODY_OF_A_MESSAGE, all).await.map_err(|_| Problem::too_slow())??;
+    Ok((raw, share))
+}
+
+/// Makes place for so many more bytes: for twice as many as have come, and no more than are `expected`, so that each is moved seldom.
+fn make_place(raw: &mut Vec<u8>, more: usize, expected: usize, share: &mut Share) -> Result<(), Problem> {
+    let (now, needed) = (raw.capacity(), raw.len() + more);
+    if needed <= now {
+        return Ok(());
+    }
+    let wanted = needed.max(now.saturating_mul(2).min(expected));
+    if !share.take_more(wanted - now) || raw.try_reserve_exact(wanted - raw.len()).is_err() {
+        return Err(Problem::unavailable());
+    }
+    Ok(())
+}
+
+fn wrong(detail: String) -> Wrong {
+    Wrong { detail, pointer: None, parameter: Some("recipient".into()) }
+}
+
+/// The recipients, each once, if the token is for all of them.
+fn recipients(call: &Call) -> Result<Vec<Address>, Problem> {
+    let mut recipients: Vec<Address> = Vec::new();
+    for text in call.query.all("recipient") {
+        let address =
+            Address::parse(text).map_err(|error| Problem::wrong_parameter("recipient", format!("{text}: {error}")))?;
+        let folded = address.folded();
+        if !call.token.bounds.hold_address(&folded.to_string()) {
+            return Err(Problem::out_of_bounds(format!("it may not bring mail for {address}")));
+        }
+        if !recipients.iter().any(|known| known.folded() == folded) {
+            recipients.push(address);
+        }
+    }
+    let most = call.api.settings.max_recipients;
+    match recipients.len() {
+        0 => Err(Problem::wrong_parameter("recipient", "it is missing")),
+        number if number > most => Err(Problem::wrong_parameter("recipient", format!("{most} are allowed"))),
+        _ => Ok(recipients),
+    }
+}

@@ -1,0 +1,340 @@
+//! The REST API: who is told of what, what happened, and mail in by HTTP.
+//!
+//! `openapi.json` says what there is, to those who use it as well: a test holds it and [`OPERATIONS`] to each other. A request goes
+//! through [`serve`]: who asks, how often, whether he may, what he says; then one question to the ledger. Whatever goes wrong is told
+//! as a problem (RFC 9457), and what a token may not see is not there.
+
+mod call;
+mod events;
+mod messages;
+mod notifications;
+mod problem;
+mod queued;
+mod rates;
+mod source;
+mod subscriptions;
+
+use crate::base::blocking_pool::asked_by;
+use crate::base::shares::Shares;
+use crate::config::{Config, MAX_RECIPIENTS};
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::http::blocking::{Blocking, Caller, NotAuthenticated, Unanswered};
+use crate::ledger::Database;
+use crate::operations::submission;
+use crate::operations::tokens::{self, ApiToken, Scope, TokenText};
+use crate::site::Site;
+use crate::webhook::{MasterKey, Rules};
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{RawPathParams, Request};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, Method, request::Parts};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, get, on};
+use call::{Call, Query, Reply};
+use problem::{Failure, Problem};
+use queued::Queued;
+use rates::Rates;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::time::timeout;
+
+/// What there is, for programs (OpenAPI 3.1).
+const DOCUMENT: &str = include_str!("openapi.json");
+/// Where all of it is.
+const BASE: &str = "/api/v1";
+/// How long a body may be, in bytes, that is no message.
+const LARGEST_BODY: usize = 64 << 10;
+/// How long a message may be at most, since it is held in memory.
+const LARGEST_MESSAGE: u64 = 64 << 20;
+/// How many bytes of mail that is not delivered yet one token may have in the file queue, but no more than half of its file system.
+const QUEUED_BY_A_TOKEN: u64 = 1 << 30;
+/// How long a body may take to come.
+const BODY: Duration = Duration::from_secs(10);
+const BODY_OF_A_MESSAGE: Duration = Duration::from_secs(25);
+
+/// What the API goes by.
+#[derive(Debug)]
+pub(crate) struct ApiSettings {
+    /// `None`: nobody is told anything, so that nobody can subscribe.
+    key: Option<MasterKey>,
+    rules: Rules,
+    verify_callbacks: bool,
+    site: Site,
+    /// The folder of the file queue.
+    queue: PathBuf,
+    max_recipients: usize,
+    largest_message: u64,
+    /// Where other machines find it.
+    public: Option<String>,
+}
+
+/// A key cannot be read.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct KeyError(String);
+
+impl ApiSettings {
+    /// As a configuration says; `site` has the role by which the database is asked. The keys are read now.
+    ///
+    /// # Errors
+    /// Where a key is named and cannot be read.
+    pub(crate) fn of(config: &Config, site: &Site) -> Result<Self, KeyError> {
+        let settings = &config.notifications;
+        Ok(Self {
+            key: MasterKey::configured(settings).map_err(KeyError)?,
+            rules: Rules::from(settings),
+            verify_callbacks: settings.verify_callbacks,
+            queue: config.serve.queue(),
+            max_recipients: MAX_RECIPIENTS as usize,
+            largest_message: submission::largest(site).min(LARGEST_MESSAGE),
+            public: config.web.public_api(),
+            site: site.clone(),
+        })
+    }
+}
+
+/// What all requests share.
+struct Api {
+    settings: ApiSettings,
+    blocking: Blocking,
+    rates: Rates,
+    /// The memory of messages, in bytes, the web UI's among them. Of one that is brought counts what has come of it: a body that comes
+    /// slowly holds up nobody.
+    memory: Arc<Shares>,
+    /// What is in the queue, by token.
+    queued: Queued,
+}
+
+/// What is done for a request: with the ledger, with a message that is brought, or with one that is kept.
+#[derive(Clone, Copy)]
+enum Work {
+    Ledger(fn(&Call, &mut dyn Database) -> Result<Reply, Failure>),
+    Message,
+    Source,
+}
+
+/// What the body has to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Nothing,
+    Json,
+    MergePatch,
+    Message,
+}
+
+impl Content {
+    const fn media_type(self) -> Option<&'static str> {
+        match self {
+            Self::Nothing => None,
+            Self::Json => Some("application/json"),
+            Self::MergePatch => Some("application/merge-patch+json"),
+            Self::Message => Some("message/rfc822"),
+        }
+    }
+}
+
+/// One thing that can be asked for.
+struct Operation {
+    method: Method,
+    path: &'static str,
+    scope: Scope,
+    content: Content,
+    work: Work,
+}
+
+const fn operation(
+    method: Method,
+    path: &'static str,
+    scope: Scope,
+    content: Content,
+    work: fn(&Call, &mut dyn Database) -> Result<Reply, Failure>,
+) -> Operation {
+    Operation { method, path, scope, content, work: Work::Ledger(work) }
+}
+
+/// All of them. `openapi.json` says the same.
+static OPERATIONS: [Operation; 16] = {
+    use Content::{Json, MergePatch, Nothing};
+    use Scope::{EventsRead, MessagesRead, SubscriptionsRead as Read, SubscriptionsWrite as Write};
+    [
+        operation(Method::GET, "/subscriptions", Read, Nothing, subscriptions::list),
+        operation(Method::POST, "/subscriptions", Write, Json, subscriptions::create),
+        operation(Method::GET, "/subscriptions/{id}", Read, Nothing, subscriptions::show),
+        operation(Method::PATCH, "/subscriptions/{id}", Write, MergePatch, subscriptions::change),
+        operation(Method::DELETE, "/subscriptions/{id}", Write, Nothing, subscriptions::delete),
+        operation(Method::GET, "/subscriptions/{id}/secret", Write, Nothing, subscriptions::secret),
+        operation(Method::POST, "/subscriptions/{id}/secret", Write, Nothing, subscriptions::new_secret),
+        operation(Method::POST, "/subscriptions/{id}/test", Write, Nothing, notifications::test),
+        operation(Method::POST, "/subscriptions/{id}/redeliver", Write, Json, notifications::redeliver),
+        operation(Method::POST, "/subscriptions/{id}/recover", Write, Json, notifications::recover),
+        operation(Method::GET, "/subscriptions/{id}/notifications", Read, Nothing, notifications::notifications),
+        operation(Method::GET, "/subscriptions/{id}/attempts", Read, Nothing, notifications::attempts),
+        operation(Method::GET, "/events", EventsRead, Nothing, events::list),
+        operation(Method::GET, "/messages/{id}", MessagesRead, Nothing, messages::show),
+        Operation {
+            method: Method::GET,
+            path: "/messages/{id}/source",
+            scope: Scope::MessagesContent,
+            content: Nothing,
+            work: Work::Source,
+        },
+        Operation {
+            method: Method::POST,
+            path: "/messages",
+            scope: Scope::MessagesWrite,
+            content: Content::Message,
+            work: Work::Message,
+        },
+    ]
+};
+
+/// The API, under `/api`.
+pub(crate) fn router(blocking: Blocking, settings: ApiSettings, memory: Arc<Shares>) -> Router {
+    let api = Arc::new(Api { settings, blocking, rates: Rates::default(), memory, queued: Queued::default() });
+    let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
+    for operation in &OPERATIONS {
+        // Each of them has a method that there is a filter for.
+        let Ok(filter) = MethodFilter::try_from(operation.method.clone()) else { continue };
+        let api = Arc::clone(&api);
+        let answer = move |request: Request| {
+            let api = Arc::clone(&api);
+            async move { serve(api, operation, request).await.unwrap_or_else(IntoResponse::into_response) }
+        };
+        match paths.iter_mut().find(|(path, _)| *path == operation.path) {
+            Some((_, routes)) => *routes = std::mem::take(routes).on(filter, answer),
+            None => paths.push((operation.path, on(filter, answer))),
+        }
+    }
+    let mut router = Router::new().route("/api/openapi.json", get(document));
+    for (path, routes) in paths {
+        router = router.route(&format!("{BASE}{path}"), routes.fallback(another_method));
+    }
+    // Only what is below is ours. What is beside it is the page's, where there is one.
+    router.route("/api/{*rest}", get(nothing_there).fallback(nothing_there)).fallback(nothing_there)
+}
+
+async fn document() -> Response {
+    ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], DOCUMENT).into_response()
+}
+
+async fn another_method() -> Problem {
+    Problem::another_method()
+}
+
+async fn nothing_there() -> Problem {
+    Problem::not_found()
+}
+
+async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -> Result<Response, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_default();
+    let token = authenticate(&api, &caller, &parts.headers).await?;
+    // Only now: who has no token must not use up another one's share.
+    api.rates.count(token.id, token.rate, Instant::now()).map_err(Problem::too_many_requests)?;
+    if !operation.scope.is_of(&token) {
+        return Err(Problem::out_of_scope(operation.scope.as_str()));
+    }
+    let id = path_id(&mut parts).await?;
+    let query = Query::parse(parts.uri.query().unwrap_or_default())?;
+    check_content(operation.content, &parts.headers)?;
+    let call = Call { api, token, id, query, body: Bytes::new() };
+    let mut response = asked_by(call.owner(), answer(operation, call, &parts.headers, body)).await?;
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+async fn answer(operation: &Operation, mut call: Call, headers: &HeaderMap, body: Body) -> Result<Response, Problem> {
+    match operation.work {
+        Work::Message => Ok(messages::take_in(call, headers, body).await?.into_response()),
+        Work::Source => source::hand_out(call).await,
+        Work::Ledger(work) => {
+            if operation.content != Content::Nothing {
+                call.body = read(headers, body, LARGEST_BODY, BODY).await?;
+            }
+            let api = Arc::clone(&call.api);
+            Ok(ask(&api.blocking, move |database| work(&call, database)).await?.into_response())
+        }
+    }
+}
+
+/// What `{id}` is in the path; empty where there is none.
+async fn path_id(parts: &mut Parts) -> Result<String, Problem> {
+    use axum::extract::FromRequestParts;
+    // What is no UTF-8 is not there.
+    let params = RawPathParams::from_request_parts(parts, &()).await.map_err(|_| Problem::not_found())?;
+    Ok(params.iter().find(|(name, _)| *name == "id").map(|(_, id)| id.to_owned()).unwrap_or_default())
+}
+
+/// Who asks (RFC 6750).
+async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result<ApiToken, Problem> {
+    let Some(shown) = headers.get(AUTHORIZATION) else { return Err(Problem::no_token()) };
+    let bearer = shown.to_str().ok().and_then(|shown| shown.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
+    let text = bearer.and_then(TokenText::parse).ok_or_else(Problem::wrong_token)?;
+    let (digest, client) = (text.digest(), |token: &ApiToken| tokens::owner(&token.name));
+    let shown = api.blocking.authenticate(caller, digest, client, move |database| tokens::shown(database, &text)).await;
+    let token = shown.map_err(|problem| match problem {
+        NotAuthenticated::TooManyFailures { wait } => Problem::too_many_requests(wait),
+        NotAuthenticated::Unanswered(unanswered) => unanswered_as(&unanswered),
+    })?;
+    token.ok_or_else(Problem::wrong_token)
+}
+
+/// What `work` finds in the ledger, or what is wrong with what it was asked.
+async fn ask<T: Send + 'static>(
+    blocking: &Blocking,
+    work: impl FnOnce(&mut dyn Database) -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Problem> {
+    let found = blocking.ask(move |database| match work(database) {
+        Ok(found) => Ok(Ok(found)),
+        Err(Failure::Problem(problem)) => Ok(Err(problem)),
+        Err(Failure::Database(error)) => Err(error),
+    });
+    found.await.unwrap_or_else(|unanswered| Err(unanswered_as(&unanswered)))
+}
+
+/// What is told where the ledger has not answered.
+fn unanswered_as(unanswered: &Unanswered) -> Problem {
+    tracing::warn!(error = %unanswered, "a request to the API could not be answered");
+    match unanswered {
+        // Who asks is not to be told of our roles and tables.
+        Unanswered::Database(DatabaseError {
+            failure: DatabaseFailure::AccessDenied | DatabaseFailure::Schema,
+            ..
+        }) => Problem::not_set_up("the database does not let the API do this; its log says why"),
+        _ => Problem::unavailable(),
+    }
+}
+
+fn check_content(wanted: Content, headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(wanted) = wanted.media_type() else { return Ok(()) };
+    let is = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is = is.split(';').next().unwrap_or_default().trim();
+    // A change may come as any JSON.
+    let same = is.eq_ignore_ascii_case(wanted)
+        || (wanted == "application/merge-patch+json" && is.eq_ignore_ascii_case("application/json"));
+    if same { Ok(()) } else { Err(Problem::another_media_type(wanted)) }
+}
+
+/// How long a body is, where it says so. What says itself that it is larger is not read at all.
+fn check_length(headers: &HeaderMap, largest: usize) -> Result<Option<usize>, Problem> {
+    let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let Some(said) = said else { return Ok(None) };
+    usize::try_from(said).ok().filter(|said| *said <= largest).map(Some).ok_or_else(|| Problem::too_large(largest))
+}
+
+/// A body, no larger than this.
+async fn read(headers: &HeaderMap, body: Body, largest: usize, within: Duration) -> Result<Bytes, Problem> {
+    check_length(headers, largest)?;
+    match timeout(within, to_bytes(body, largest)).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(error)) => Err(problem::of_body(error.into_inner().as_ref(), largest)),
+        Err(_) => Err(Problem::too_slow()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

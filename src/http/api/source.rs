@@ -1,0 +1,91 @@
+//! The source of a message, for who may read it: by the same code, and with the same line in the operations log, as on the page.
+
+use super::call::Call;
+use super::problem::Problem;
+use super::{Api, ask, unanswered_as};
+use crate::base::deadline::Deadline;
+use crate::base::hex;
+use crate::base::sent_body::SentBody;
+use crate::base::shares::Share;
+use crate::database::DatabaseError;
+use crate::http::blocking::{NotDone, Unanswered, Work};
+use crate::ledger::Database;
+use crate::ledger::operations_log::{Actor, Operation};
+use crate::message::Message;
+use crate::operations::content::{Found, Look, look};
+use crate::operations::notifications;
+use axum::body::Body;
+use axum::http::HeaderValue;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long it may take to find it: a request may take a little longer.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// Hands it out, if the token may see a copy of it: in the form for display, since who else has got it is not for everybody who may read it.
+pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
+    call.query.only(&[])?;
+    let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let identity = identity.ok_or_else(Problem::not_found)?;
+    let (api, who, bounds) = (Arc::clone(&call.api), call.token.name.clone(), call.token.bounds);
+    let token = call.token.id.to_string();
+    let seen = ask(&api.blocking, move |database| {
+        let found = notifications::message(database, &identity)?;
+        Ok(found.is_some_and(|message| {
+            let sees = |copy| bounds.hold_copy(&message.address_of(copy), &copy.user, &copy.mailbox);
+            bounds.is_everything() || message.copies.iter().any(sees)
+        }))
+    });
+    if !seen.await? {
+        return Err(Problem::not_found());
+    }
+    let (shared, opens_mailboxes) = (Arc::clone(&api), api.settings.site.opens_mailboxes());
+    let read = move |database: &mut dyn Database, mailboxes: Option<Deadline>| -> Result<_, DatabaseError> {
+        let actor = Actor { who: &who, way: "api", role: None, host: shared.settings.site.host() };
+        let memory = (&shared.memory, token.as_str());
+        let wanted = Look { actor, operation: Operation::Downloaded, object: Some("source"), noted: None, memory };
+        let bytes = |message: Message| Ok(Some(message.into_received()));
+        look(&shared.settings.site, database, &identity, wanted, mailboxes, bytes)
+    };
+    let found = match opens_mailboxes {
+        true => {
+            let looked = api.blocking.run(Work::Look, PATIENCE, move |site, deadline| {
+                let mut database = site.open_to_ask(deadline)?;
+                read(database.as_mut(), Some(deadline))
+            });
+            let looked = looked.await.map_err(|not_done| match not_done {
+                NotDone::Busy | NotDone::Failed => Problem::unavailable(),
+                NotDone::TooLate => Problem::out_of_reach(),
+            })?;
+            looked.map_err(Unanswered::from)
+        }
+        false => api.blocking.ask_long(PATIENCE, move |database| read(database, None)).await,
+    };
+    match found.map_err(|unanswered| unanswered_as(&unanswered))? {
+        Found::Shown(message, _, share) => Ok(answer(message, share)),
+        Found::Busy => Err(Problem::unavailable()),
+        Found::Unknown => Err(Problem::not_found()),
+        Found::Nowhere { may_pass: true, .. } => Err(Problem::out_of_reach()),
+        Found::Nowhere { why, .. } => Err(Problem::no_source(why_for_others(&api, why))),
+    }
+}
+
+/// What is said of mailboxes names those of others: that is for the operations log.
+fn why_for_others(api: &Api, why: String) -> String {
+    if api.settings.site.opens_mailboxes() {
+        "it is in no mailbox any more, and its source is not kept (record.raw)".into()
+    } else {
+        why
+    }
+}
+
+fn answer(message: Vec<u8>, share: Share) -> Response {
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("message/rfc822")),
+        // Where it is opened in a browser: it is a stranger's.
+        (CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"message.eml\"")),
+    ];
+    (headers, Body::new(SentBody::begin(message, share))).into_response()
+}

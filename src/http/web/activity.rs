@@ -1,0 +1,555 @@
+//! Activity: what was tried lately, the newest first. All that narrows it stands in the address, so that it can be sent to
+//! others.
+
+use super::layout::{self, Screen, class, milliseconds, number};
+use super::{Answered, Page, auth, failed};
+use crate::base::hex;
+use crate::base::summary_cache::{Summary, SummaryCache};
+use crate::base::timestamp::{self, exact, told};
+use crate::database::DatabaseError;
+use crate::http::blocking::Unanswered;
+use crate::ledger::activity::{self, Came, FoundTried, OwedCopy, Place, Tried, Wanted};
+use crate::ledger::web_sessions::WebSession;
+use crate::ledger::{AttemptResult, Database, Outcome, time_span};
+use crate::message::Role;
+use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, figures, search};
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Redirect};
+use axum::{Extension, Json};
+use maud::{Markup, html};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use url::form_urlencoded::Serializer;
+use uuid::Uuid;
+
+/// How many rows a page has.
+const ROWS: usize = 50;
+/// How long a search may take: three guesses at most, each of which ends once it took long (`ledger::activity`).
+const PATIENCE: Duration = Duration::from_secs(25);
+/// How far back is looked, unless somebody says: with and without a name to look for.
+const DAY: &str = "1d";
+const FIVE_DAYS: &str = "5d";
+/// How long the figures above the list may take to count, and how long a request waits for them: the list is what it is for.
+const FIGURES_PATIENCE: Duration = Duration::from_mins(1);
+const FIGURES_WAIT: Duration = Duration::from_secs(1);
+/// For how long they are shown again, at least.
+const FIGURES_HOLD: Duration = Duration::from_secs(10);
+/// After so many seconds the browser asks what is new in a list.
+const POLL: u32 = 5;
+/// An attempt is seen once its journal is committed, which is later than the moment that it bears; and it comes to something later
+/// still. What began within this, in microseconds, is read each time. What takes longer is not counted in a list of a certain state.
+const OVERLAP: i64 = 15_000_000;
+/// How many new rows are counted at most.
+const MOST_NEW: usize = 500;
+
+/// What the address says, as it was typed.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Asked {
+    q: String,
+    state: String,
+    role: String,
+    host: String,
+    user: String,
+    since: String,
+    until: String,
+    /// The last row of the page before.
+    before: String,
+}
+
+/// The states that can be asked for: how the address says it, in words.
+const STATES: [(&str, &str); 5] = [
+    ("delivered", "delivered"),
+    ("deferred", "deferred"),
+    ("refused", "refused"),
+    ("open", "not ended, or never"),
+    ("owed", "owed now"),
+];
+
+pub(super) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(asked): Query<Asked>,
+) -> Answered {
+    let (wanted, problem) = match asked.wanted() {
+        Ok(wanted) => (wanted, None),
+        Err(problem) => (Asked::default().wanted().unwrap_or_default(), Some(problem)),
+    };
+    let wants_owed = asked.state == "owed";
+    let (site, what) = (page.site.clone(), asked.q.clone());
+    let asks = problem.is_none();
+    let find = move |database: &mut dyn Database| {
+        Ok(match (asks, wants_owed) {
+            (false, _) => Found::Nothing,
+            (true, true) => Found::Owed(activity::owed(database, ROWS)?),
+            (true, false) => Found::Tried(search(&site, database, &what, wanted, ROWS)?),
+        })
+    };
+    let blocking = page.blocking.clone();
+    let figures = page.figures.get(async move { blocking.ask_long(FIGURES_PATIENCE, figures).await });
+    let (figures, found) = tokio::join!(figures, asked.ask(&page, find));
+    let found = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    // Who pastes a Message-ID wants the message.
+    if let Found::Tried((FoundTried { tried, .. }, Some(taken_as))) = &found
+        && matches!(taken_as, TakenAs::MessageId | TakenAs::QueueId)
+        && let [first, rest @ ..] = tried.as_slice()
+        && rest.iter().all(|other| other.identity == first.identity)
+        && asked.is_a_name_only()
+    {
+        return Ok(Redirect::to(&message_path(first)).into_response());
+    }
+    let main = html! {
+        (figures_above(&figures, &viewer))
+        (form(&asked, problem.as_deref()))
+        @match &found {
+            Found::Nothing => {}
+            Found::Owed((owed, more)) => { (owed_table(owed, *more)) }
+            Found::Tried((found, taken_as)) => { (tried_table(&asked, found, *taken_as)) }
+        }
+    };
+    Ok(layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response())
+}
+
+/// The new rows of a list.
+#[derive(Serialize)]
+struct New {
+    /// By the names that they have there.
+    rows: Vec<String>,
+    /// From when on the next request asks: then what is old is not read again and again.
+    after: i64,
+}
+
+/// From when on a row is new, in microseconds, by the database's clock.
+#[derive(Deserialize)]
+pub(super) struct After {
+    after: i64,
+}
+
+/// The rows of a list that began, or came to something, after a moment.
+pub(super) async fn new_rows(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(asked): Query<Asked>,
+    Query(After { after }): Query<After>,
+) -> Answered {
+    let Some(wanted) = asked.lives() else { return Ok(auth::nothing_here().await) };
+    let wanted = Wanted { since: after.max(wanted.since), ..wanted };
+    let find = move |database: &mut dyn Database| {
+        let now = time_span::now(database)?;
+        let found = activity::find_without_messages(database, &wanted, MOST_NEW)?;
+        let rows = found.tried.iter().map(row_id).collect();
+        Ok(New { rows, after: after.max(now.saturating_sub(OVERLAP)) })
+    };
+    let new = asked.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    Ok(Json(new).into_response())
+}
+
+pub(super) fn figures_cache() -> SummaryCache<Figures> {
+    SummaryCache::new(FIGURES_HOLD, FIGURES_WAIT)
+}
+
+enum Found {
+    Nothing,
+    Owed((Vec<OwedCopy>, bool)),
+    Tried((FoundTried, Option<TakenAs>)),
+}
+
+impl Asked {
+    /// What the ledger answers: by what narrows it, next to all of the ledger may have to be read.
+    async fn ask<T: Send + 'static>(
+        &self,
+        page: &Page,
+        find: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        let is_narrowed = !self.q.trim().is_empty() || !self.is_a_name_only();
+        if is_narrowed { page.blocking.ask_long(PATIENCE, find).await } else { page.blocking.ask(find).await }
+    }
+
+    fn wanted(&self) -> Result<Wanted, String> {
+        let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        let usual = if self.q.trim().is_empty() { DAY } else { FIVE_DAYS };
+        let since = text(&self.since).unwrap_or_else(|| usual.to_owned());
+        let moment = |what: &str, text: &str| timestamp::since(text).map_err(|problem| format!("{what}: {problem}"));
+        Ok(Wanted {
+            by: None,
+            came: match self.state.as_str() {
+                "delivered" => Some(Came::Delivered),
+                "deferred" => Some(Came::Deferred),
+                "refused" => Some(Came::Refused),
+                "open" => Some(Came::Unended),
+                "" | "owed" => None,
+                _ => return Err("State: there is no such one".into()),
+            },
+            role: match self.role.as_str() {
+                "" => Some(Role::Recipient),
+                "sent" => Some(Role::Sender),
+                "all" => None,
+                _ => return Err("Copies: there are no such ones".into()),
+            },
+            host: text(&self.host),
+            user: text(&self.user),
+            since: moment("Since", &since)?,
+            until: text(&self.until).map(|until| moment("Until", &until)).transpose()?,
+            before: text(&self.before).map(|text| place(&text).ok_or("This address is not complete")).transpose()?,
+        })
+    }
+
+    /// What is wanted of what is new, where what is new goes to the head of the list.
+    fn lives(&self) -> Option<Wanted> {
+        let others = [&self.q, &self.until, &self.before];
+        let lives = others.iter().all(|text| text.trim().is_empty()) && self.state != "owed";
+        self.wanted().ok().filter(|_| lives)
+    }
+
+    /// What tells of it: each row is new that began after the last one of a full page, and of late.
+    fn live(&self, tried: &[Tried]) -> Option<String> {
+        let wanted = self.lives()?;
+        let last = tried.get(ROWS - 1).map_or(wanted.since, |last| last.place.began_at);
+        let newest = tried.first().map_or(last, |first| first.place.began_at.saturating_sub(OVERLAP));
+        let mut query = self.query();
+        Some(format!("/activity/new?{}", query.append_pair("after", &newest.max(last).to_string()).finish()))
+    }
+
+    /// Whether nothing is said but what to look for.
+    fn is_a_name_only(&self) -> bool {
+        let others = [&self.state, &self.role, &self.host, &self.user, &self.since, &self.until, &self.before];
+        others.iter().all(|text| text.trim().is_empty())
+    }
+
+    /// What is said, but for where the page begins.
+    fn query(&self) -> Serializer<'static, String> {
+        let mut query = Serializer::new(String::new());
+        let said = [
+            ("q", &self.q),
+            ("state", &self.state),
+            ("role", &self.role),
+            ("host", &self.host),
+            ("user", &self.user),
+            ("since", &self.since),
+            ("until", &self.until),
+        ];
+        for (name, text) in said.iter().filter(|(_, text)| !text.is_empty()) {
+            query.append_pair(name, text);
+        }
+        query
+    }
+
+    /// The address of the same list, after this row.
+    fn older(&self, last: &Tried) -> String {
+        let mut query = self.query();
+        let Place { began_at, attempt, key } = last.place;
+        query.append_pair("before", &format!("{began_at}.{}.{}", attempt.simple(), hex::encode(&key)));
+        format!("/?{}", query.finish())
+    }
+}
+
+/// A row, as [`Asked::older`] has it.
+fn place(text: &str) -> Option<Place> {
+    let mut parts = text.split('.');
+    let (began_at, attempt, key) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(Place {
+        began_at: began_at.parse().ok()?,
+        attempt: Uuid::try_parse(attempt).ok()?,
+        key: hex::decode(key)?.try_into().ok()?,
+    })
+}
+
+/// Where all of a message is shown. Until a copy is delivered, the ledger finds it by its lock only.
+pub(super) fn message_path(tried: &Tried) -> String {
+    format!("/messages/{}?lock={}", hex::encode(&tried.identity), hex::encode(tried.lock.digest()))
+}
+
+/// Where what is deferred, and is tried again, is listed.
+pub(super) fn deferred_path() -> String {
+    format!("/?state=deferred&since={}", timestamp::span(STILL_TRIED).replace(' ', "+"))
+}
+
+fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
+    let figures = if let Summary::Counted(figures) = summary { Some(*figures) } else { None };
+    let hour = LATELY.as_secs() / 3600;
+    let count =
+        |of: fn(&Figures) -> u64| figures.as_ref().map_or_else(|| "…".to_owned(), |figures| number(of(figures)));
+    // Who is told of what is a screen of its own, which is not for all.
+    let told = figures.and_then(|figures| figures.told).filter(|_| viewer.role >= Screen::Subscriptions.least());
+    let last = match told {
+        Some(AtAGlance { behind_s, .. }) => {
+            let behind = behind_s.and_then(|behind| Duration::try_from_secs_f64(behind).ok());
+            let behind = behind.map_or_else(|| "none".to_owned(), timestamp::span);
+            (behind, "notifications behind", "/subscriptions".to_owned())
+        }
+        None => (count(|all| all.refused), "refused, last hour", format!("/?state=refused&since={hour}h")),
+    };
+    let all = [
+        (count(|all| all.delivered), "delivered, last hour", format!("/?state=delivered&since={hour}h")),
+        (count(|all| all.deferred), "deferred, and tried again", deferred_path()),
+        (count(|all| all.owed), "Sent copies owed", "/?state=owed".to_owned()),
+        last,
+    ];
+    html! {
+        @if let Some(trouble) = told.and_then(|told| not_told(&told)) {
+            p .bad { (trouble) ". " a href="/subscriptions" { "Subscriptions" } }
+        }
+        ul .figures aria-label="Now" {
+            @for (count, what, path) in all { li { a href=(path) { b { (count) } (what) } } }
+        }
+        @match summary {
+            Summary::Counted(figures) => p .hint { "Counted " (layout::moment(figures.at)) ", for all who look." },
+            Summary::UnderWay => p .hint role="status" { "The figures are being counted: they are there when you look again." },
+            Summary::Failed(why) => p .bad role="alert" { "The figures could not be counted: " (why) "." },
+        }
+    }
+}
+
+/// What subscribers are not told any more.
+fn not_told(AtAGlance { disabled, given_up, .. }: &AtAGlance) -> Option<String> {
+    let several = |count: u64, one: &str, more: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        _ => Some(format!("{} {more}", number(count))),
+    };
+    let disabled = several(*disabled, "subscription is disabled", "subscriptions are disabled");
+    let given_up =
+        several(*given_up, "notification was given up within a day", "notifications were given up within a day");
+    let both: Vec<String> = disabled.into_iter().chain(given_up).collect();
+    (!both.is_empty()).then(|| both.join(", and "))
+}
+
+fn form(asked: &Asked, problem: Option<&str>) -> Markup {
+    let about = |name: &str| problem.is_some_and(|problem| problem.starts_with(name)).then_some("true");
+    html! {
+        form .search role="search" method="get" action="/" {
+            label .wide for="q" {
+                "Message-ID, queue id, address, mailbox's user, or a piece of a subject or author"
+                input #q name="q" type="search" value=(asked.q) placeholder="scuba@mail.axial.net"
+                    autocapitalize="none" spellcheck="false";
+            }
+            label for="state" {
+                "State"
+                select #state name="state" {
+                    option value="" { "any" }
+                    @for (value, words) in STATES { option value=(value) selected[asked.state == value] { (words) } }
+                }
+            }
+            label for="role" {
+                "Copies"
+                select #role name="role" {
+                    @for (value, words) in [("", "recipients'"), ("sent", "Sent"), ("all", "all")] {
+                        option value=(value) selected[asked.role == value] { (words) }
+                    }
+                }
+            }
+            label .short for="host" {
+                "Host"
+                input #host name="host" value=(asked.host) autocapitalize="none" spellcheck="false";
+            }
+            label .short for="user" {
+                "Mailbox's user"
+                input #user name="user" value=(asked.user) autocapitalize="none" spellcheck="false";
+            }
+            label .short for="since" {
+                "Since"
+                input #since name="since" value=(asked.since) list="spans" aria-invalid=[about("Since")]
+                    placeholder=(if asked.q.is_empty() { DAY } else { FIVE_DAYS });
+            }
+            label .short for="until" {
+                "Until"
+                input #until name="until" value=(asked.until) placeholder="now" list="spans" aria-invalid=[about("Until")];
+            }
+            datalist #spans { @for span in ["1h", "6h", "1d", "7d", "30d"] { option value=(span) {} } }
+            button { "Search" }
+        }
+        @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
+    }
+}
+
+fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<TakenAs>) -> Markup {
+    let FoundTried { tried, more, looked_back_to } = found;
+    html! {
+        @if let Some(live) = asked.live(tried) {
+            p #live .hint { span data-said role="status" { "What is new is counted here. " } span data-newer=(live) data-poll=(POLL) role="status" {} }
+        }
+        @if let Some(taken_as) = taken_as { p { "Taken as " (told_as(taken_as)) ": " b { (asked.q.trim()) } } }
+        @if tried.is_empty() {
+            p {
+                "Nothing was tried that is like this" @if taken_as != Some(TakenAs::MessageId) { " in this time" } ". "
+                span .hint {
+                    @if !asked.user.trim().is_empty() {
+                        "A mailbox's user is compared as a whole: write it as the lists of this page show it. "
+                    }
+                    "Look further back by “Since”: 30d. "
+                    "A message that no host has begun to deliver is known to Postfix alone."
+                }
+            }
+        } @else {
+            table .rows {
+                caption { "Attempts, the newest first: mail that was tried three times stands here three times. Times are UTC." }
+                thead {
+                    tr {
+                        th .t scope="col" { "Time" }
+                        th scope="col" { "State" }
+                        th scope="col" { "Recipient" }
+                        th scope="col" { "Author" }
+                        th scope="col" { "Subject" }
+                        th .n scope="col" { "Took" }
+                        th scope="col" { "Host" }
+                    }
+                }
+                tbody { @for (at, one) in tried.iter().enumerate() { (row(one, of_the_same(tried, at).as_deref())) } }
+            }
+        }
+        @if !tried.is_empty() && matches!(taken_as, Some(TakenAs::Address | TakenAs::Piece)) {
+            p .hint { "What you miss among them may not have got here: a message that no host has begun to deliver is known to Postfix alone." }
+        }
+        @if let Some(back) = looked_back_to {
+            p role="status" {
+                "What is older than " (layout::moment(*back)) " was not looked for. For that, set “Until”: "
+                code { (told(*back)) } "."
+            }
+        }
+        @if *more && let Some(last) = tried.last() {
+            nav .pager aria-label="Pages" { a href=(asked.older(last)) rel="next" { "Older" } }
+        }
+    }
+}
+
+fn told_as(taken_as: TakenAs) -> &'static str {
+    match taken_as {
+        TakenAs::MessageId => "a Message-ID",
+        TakenAs::QueueId => "a queue id",
+        TakenAs::Address => "an address or a mailbox's user",
+        TakenAs::Piece => {
+            "a piece of a subject, or of an author's name or address, of what somebody has got by now (what nobody has got is \
+             found by its recipient's address)"
+        }
+    }
+}
+
+/// By which the script knows a row again.
+fn row_id(tried: &Tried) -> String {
+    let Place { attempt, key, .. } = tried.place;
+    format!("a{}-{}", attempt.simple(), hex::encode(key.get(..6).unwrap_or_default()))
+}
+
+/// What is said of an attempt beside which this list has others at the same copy: the newest one tells how it stands.
+fn of_the_same(tried: &[Tried], at: usize) -> Option<String> {
+    let key = tried.get(at)?.place.key;
+    let same = |tried: &[Tried]| tried.iter().filter(|other| other.place.key == key).count();
+    let (all, newer) = (same(tried), same(tried.get(..at)?));
+    match (all, newer) {
+        (..=1, _) => None,
+        (_, 0) => Some(format!("the newest of {all} attempts in this list")),
+        (..) => Some("an earlier attempt: see the newer one above".into()),
+    }
+}
+
+fn row(tried: &Tried, of_the_same: Option<&str>) -> Markup {
+    let when = told(tried.place.began_at);
+    html! {
+        tr id=(row_id(tried)) {
+            td .t data-label="Time" {
+                a href=(message_path(tried)) { time datetime=(exact(tried.place.began_at)) { (when) } }
+            }
+            td data-label="State" {
+                span class=(class(tried.result())) { (state(tried)) }
+                @if let Some(told) = of_the_same { br; span .hint { (told) } }
+            }
+            td data-label="Recipient" {
+                (tried.recipient)
+                @if tried.role == Role::Sender { br; span .hint { "copy for " (tried.mailbox) " of " (tried.user) } }
+            }
+            td data-label="Author" {
+                @if let Some(from) = &tried.from { bdi { (from) } } @else { span .hint { "not known yet" } }
+            }
+            td data-label="Subject" {
+                @if let Some(subject) = &tried.subject { bdi { (subject) } } @else { code { (tried.message_id) } }
+            }
+            td .n data-label="Took" { (tried.took.map_or_else(|| "–".to_owned(), milliseconds)) }
+            td data-label="Host" {
+                (tried.host)
+                @if let Some(queue_id) = &tried.queue_id { br; span .hint { code { (queue_id) } } }
+            }
+        }
+    }
+}
+
+/// What an attempt at one copy came to, in words.
+pub(super) fn in_words(outcome: Option<&Outcome>) -> String {
+    match outcome {
+        None => "not ended: it is under way, or was cut short".into(),
+        Some(Outcome::Appended) => "delivered".into(),
+        Some(Outcome::Adopted) => "delivered: found in the mailbox".into(),
+        Some(Outcome::AlreadyThere | Outcome::AlreadyThereUnchecked) => "delivered: it was there already".into(),
+        Some(Outcome::Owed) => "owed".into(),
+        Some(Outcome::Busy) => "deferred: another delivery held the lock".into(),
+        Some(outcome @ Outcome::Deferred(..)) => format!("deferred: {}", outcome.reason()),
+        Some(outcome @ Outcome::Refused(_)) => format!("refused: {}", outcome.reason()),
+        Some(Outcome::Died) => "never ended: it was cut short; a later attempt has looked for its copy".into(),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn state(tried: &Tried) -> String {
+    match (tried.result(), tried.role) {
+        (AttemptResult::Delivered, Role::Sender) if tried.outcome == Some(Outcome::Owed) => "Sent copy owed".into(),
+        _ => in_words(tried.outcome.as_ref()),
+    }
+}
+
+fn owed_table(owed: &[OwedCopy], more: bool) -> Markup {
+    html! {
+        @if owed.is_empty() {
+            p { "No Sent copy is owed." }
+        } @else {
+            table .rows {
+                caption {
+                    "Sent copies that are owed, the newest first. The service finishes them by itself; "
+                    code { "replay --owed" } " tries all at once."
+                }
+                thead {
+                    tr {
+                        th .t scope="col" { "Last tried" }
+                        th scope="col" { "Mailbox" }
+                        th scope="col" { "Why" }
+                        th scope="col" { "Subject" }
+                    }
+                }
+                tbody {
+                    @for one in owed {
+                        tr {
+                            td .t data-label="Last tried" {
+                                a href=(format!("/messages/{}", hex::encode(&one.identity))) { (layout::moment(one.since)) }
+                            }
+                            td data-label="Mailbox" { (one.mailbox) " of " (one.user) }
+                            td data-label="Why" { span .bad { (one.reason.as_deref().unwrap_or("no reason is known")) } }
+                            td data-label="Subject" { bdi { (one.subject.as_deref().unwrap_or("–")) } }
+                        }
+                    }
+                }
+            }
+            @if more { p { "These are the newest " (owed.len()) "; there are more." } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_found_again_by_the_address_of_the_next_page() {
+        let at = Place { began_at: 1_790_000_000_000_001, attempt: Uuid::now_v7(), key: [7; 32] };
+        let text = format!("{}.{}.{}", at.began_at, at.attempt.simple(), hex::encode(&at.key));
+        assert_eq!(place(&text), Some(at));
+        for wrong in ["", "1", "1.2.3", "x.y.z", &text[1..text.len() - 1]] {
+            assert_eq!(place(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_and_nothing_is_guessed() {
+        let asked = |since: &str, state: &str| Asked { since: since.into(), state: state.into(), ..Asked::default() };
+        assert!(asked("2d", "delivered").wanted().is_ok());
+        assert!(asked("yesterday", "").wanted().unwrap_err().starts_with("Since: "));
+        assert!(asked("", "gone").wanted().unwrap_err().starts_with("State: "));
+    }
+}

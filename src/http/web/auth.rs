@@ -1,0 +1,231 @@
+//! Who asks, and may they: the one place where that is decided.
+//!
+//! A login is a cookie that no script can read (HttpOnly), that no other site can have sent (SameSite=Strict), and that no other host
+//! can have set (`__Host-`, RFC 6265bis section 4.1.3.2). Such a cookie needs a connection that counts as safe: https, or this very
+//! machine, which Chromium and Firefox take `http://127.0.0.1` and `http://localhost` for.
+//!
+//! What changes anything is asked by POST, and only by a page of our own: Sec-Fetch-Site says so, which no script can forge, or
+//! else Origin. GET changes nothing; but a look at what is in a message is written down. So another site may lead somebody here by a link, and load nothing of ours itself.
+
+use super::layout;
+use super::{Page, not_authenticated};
+use crate::base::blocking_pool::asked_by;
+use crate::http::blocking::Caller;
+use crate::ledger::Database;
+use crate::ledger::web_sessions::{self, WebRole, WebSession};
+use crate::operations::web_logins;
+use axum::extract::{Request, State};
+use axum::http::header::{COOKIE, ORIGIN};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::html;
+use tracing::warn;
+use url::form_urlencoded;
+
+pub(super) const COOKIE_NAME: &str = "__Host-maildrop";
+
+/// What this browser shows that it was given when somebody logged in.
+pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
+    let mut cookies =
+        headers.get_all(COOKIE).iter().filter_map(|cookie| cookie.to_str().ok()).flat_map(|c| c.split(';'));
+    cookies.find_map(|cookie| cookie.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='))
+}
+
+/// The cookie of a login.
+pub(super) fn cookie(token: &str, seconds: u64) -> String {
+    format!("{COOKIE_NAME}={token}; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={seconds}")
+}
+
+/// Lets a request pass whose sender is logged in, and may do at least what `least` may. It finds who that is in the extensions.
+pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>().cloned().unwrap_or_default();
+    let told_by_proxy = page.settings.trusted.as_ref().map_or(Ok(None), |trusted| trusted.who(request.headers()));
+    let viewer = match told_by_proxy {
+        Ok(Some(viewer)) => {
+            caller.has_login(web_logins::digest(&viewer.name));
+            Some(viewer)
+        }
+        // Links to log in are good where the proxy says nothing.
+        Ok(None) => match who(&page, &caller, request.headers()).await {
+            Ok(viewer) => viewer,
+            Err(answer) => return answer,
+        },
+        Err(problem) => {
+            warn!(%problem, "somebody whom the proxy has let in is not let in here");
+            let told = html! { p { (problem) "." } };
+            return (StatusCode::FORBIDDEN, layout::page("Not for you", None, None, &told)).into_response();
+        }
+    };
+    let Some(viewer) = viewer else { return log_in_first(&request) };
+    if viewer.role < least {
+        let told = html! {
+            p { "This needs the role " b { (least.as_str()) } ". You, " (viewer.name) ", are logged in as " b { (viewer.role.as_str()) } "." }
+        };
+        return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &told)).into_response();
+    }
+    let client = client(&viewer);
+    request.extensions_mut().insert(viewer);
+    asked_by(client, next.run(request)).await
+}
+
+/// By which the share of a login is known: in the blocking pools, and of the memory for messages.
+pub(super) fn client(viewer: &WebSession) -> String {
+    login_of(&viewer.name)
+}
+
+pub(super) fn login_of(name: &str) -> String {
+    format!("login of {name}")
+}
+
+async fn who(page: &Page, caller: &Caller, headers: &HeaderMap) -> Result<Option<WebSession>, Response> {
+    let Some(token) = token(headers) else { return Ok(None) };
+    let (digest, lifetimes) = (web_logins::digest(token), page.settings.lifetimes);
+    let session = move |database: &mut dyn Database| web_sessions::session(database, &digest, lifetimes);
+    let found = page.blocking.authenticate(caller, digest, client, session).await;
+    found.map_err(|problem| not_authenticated(&problem))
+}
+
+/// Nobody is logged in, as far as this request tells.
+fn log_in_first(request: &Request) -> Response {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    if request.method() != Method::GET {
+        let told = html! { p { "You are not logged in any more. " a href="/login" { "Log in" } ", and try again." } };
+        return (StatusCode::FORBIDDEN, layout::page("Logged out", None, None, &told)).into_response();
+    }
+    // Who follows a link from another site, a chat for example, sends no such cookie with it. This answer has the browser ask once more
+    // from here, and then it does.
+    if request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site") {
+        return layout::onward(path).into_response();
+    }
+    let to: String = form_urlencoded::byte_serialize(path.as_bytes()).collect();
+    Redirect::to(&if path == "/" { "/login".to_owned() } else { format!("/login?to={to}") }).into_response()
+}
+
+/// Refuses what would change something, and was not sent by a page of ours; and what another site loads for a page of its own.
+pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let told = if [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
+        if !is_loaded_elsewhere(headers) {
+            return next.run(request).await;
+        }
+        html! { p { "A page of another site has asked for this, and it is shown to no other site." } }
+    } else {
+        // Whoever the proxy knows is let in without our cookie, so that one who does not say where it comes from may have been tricked.
+        let sure = page.settings.trusted.is_none() || says_from_where(headers);
+        if sure && is_of(headers, &page.settings.origin) {
+            return next.run(request).await;
+        }
+        html! { p { "This was sent by another site, and nothing was done." } }
+    };
+    (StatusCode::FORBIDDEN, layout::page("Refused", None, None, &told)).into_response()
+}
+
+/// Whether a page of another site asks for this as a part of itself: a picture, a frame, by a script, or ahead of a click (Fetch Metadata
+/// Request Headers, section 2). Somebody who follows a link is shown it in a window of its own, and sees that he is. A browser that says
+/// nothing of it is an old one.
+fn is_loaded_elsewhere(headers: &HeaderMap) -> bool {
+    let said = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
+    let is_link = said("sec-fetch-mode") == Some(b"navigate")
+        && said("sec-fetch-dest") == Some(b"document")
+        && said("sec-purpose").is_none();
+    matches!(said("sec-fetch-site"), Some(b"cross-site" | b"same-site")) && !is_link
+}
+
+fn says_from_where(headers: &HeaderMap) -> bool {
+    headers.contains_key("sec-fetch-site") || headers.contains_key(ORIGIN)
+}
+
+/// Whether a request was sent by a page of `origin`. (The same rule as in Go's CrossOriginProtection.)
+fn is_of(headers: &HeaderMap, origin: &str) -> bool {
+    match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
+        // `none`: somebody did it in the browser itself.
+        Some(b"same-origin" | b"none") => true,
+        Some(_) => false,
+        // An old browser. One that says nothing at all is none, and shows no cookie that it was tricked into.
+        None => headers.get(ORIGIN).is_none_or(|from| from.as_bytes() == origin.as_bytes()),
+    }
+}
+
+/// Where somebody is led after logging in: a path here, and nothing else.
+pub(super) fn here(to: Option<&str>) -> &str {
+    let is_path = |to: &&str| to.starts_with('/') && !to.starts_with("//") && !to.contains(['\\', '\r', '\n', '\t']);
+    to.filter(is_path).filter(|to| to.parse::<Uri>().is_ok()).unwrap_or("/")
+}
+
+/// There is nothing at this path.
+pub(super) async fn nothing_here() -> Response {
+    let told = html! { p { "There is nothing at this address. " a href="/" { "Activity" } } };
+    (StatusCode::NOT_FOUND, layout::page("Not found", None, None, &told)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
+        of.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn only_a_page_of_ours_may_change_anything() {
+        let ours = "https://mail.example.com";
+        for good in [
+            &[("sec-fetch-site", "same-origin")][..],
+            &[("sec-fetch-site", "none")],
+            &[("origin", "https://mail.example.com")],
+            &[],
+        ] {
+            assert!(is_of(&headers(good), ours), "{good:?}");
+        }
+        for bad in [
+            &[("sec-fetch-site", "cross-site")][..],
+            &[("sec-fetch-site", "same-site"), ("origin", "https://mail.example.com")],
+            &[("origin", "https://evil.example")],
+            &[("origin", "null")],
+            &[("origin", "http://mail.example.com")],
+        ] {
+            assert!(!is_of(&headers(bad), ours), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn another_site_may_lead_here_by_a_link_and_load_nothing() {
+        let from = |site| [("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+        for site in ["cross-site", "same-site", "same-origin", "none"] {
+            assert!(!is_loaded_elsewhere(&headers(&from(site))), "{site}");
+        }
+        assert!(!is_loaded_elsewhere(&headers(&[])));
+        for site in ["cross-site", "same-site"] {
+            for (at, other) in [(1, "no-cors"), (1, "cors"), (2, "iframe"), (2, "image"), (2, "empty"), (2, "object")] {
+                let mut loaded = from(site);
+                loaded[at].1 = other;
+                assert!(is_loaded_elsewhere(&headers(&loaded)), "{loaded:?}");
+            }
+            assert!(is_loaded_elsewhere(&headers(&[("sec-fetch-site", site)])), "{site} alone");
+            let ahead = [&from(site)[..], &[("sec-purpose", "prefetch;prerender")]].concat();
+            assert!(is_loaded_elsewhere(&headers(&ahead)), "{site}, ahead of a click");
+        }
+        let ours = [("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors"), ("sec-fetch-dest", "empty")];
+        assert!(!is_loaded_elsewhere(&headers(&ours)));
+    }
+
+    #[test]
+    fn nobody_is_led_away_by_logging_in() {
+        assert_eq!(here(Some("/messages/00?x=1")), "/messages/00?x=1");
+        for wrong in
+            ["", "x", "https://evil.example/", "//evil.example/", "/\\evil.example", "/\t/evil.example", "/x\r\ny"]
+        {
+            assert_eq!(here(Some(wrong)), "/", "{wrong:?}");
+        }
+        assert_eq!(here(None), "/");
+    }
+
+    #[test]
+    fn the_cookie_is_found_among_others() {
+        let both = headers(&[("cookie", "a=1; __Host-maildrop=abc; __Host-maildropx=no")]);
+        assert_eq!(token(&both), Some("abc"));
+        assert_eq!(token(&headers(&[("cookie", "maildrop=abc")])), None);
+        assert!(cookie("abc", 5).starts_with("__Host-maildrop=abc; Path=/; Secure; HttpOnly; SameSite=Strict"));
+    }
+}

@@ -1,0 +1,365 @@
+//! What is in a message, for readers: its text, its header, its parts; its HTML in a frame that may do nothing; and files to take
+//! away.
+//!
+//! All of it is a stranger's. Text is text; HTML is an answer of its own with a policy of its own ([`html_of_message`]); the rest
+//! goes to the disk, as bytes of no type. Who looks is in the operations log before anything is shown.
+
+use super::html_of_message::{self, MOST_DEPTH, MOST_HTML, MOST_PICTURES, document};
+use super::layout::{self, number, visible};
+use super::operations_log::actor;
+use super::{Answered, Page, auth, failed};
+use crate::base::hex;
+use crate::base::sent_body::SentBody;
+use crate::base::shares::Share;
+use crate::http::blocking::{NotDone, Unanswered, Work};
+use crate::ledger::operations_log::Operation;
+use crate::ledger::web_sessions::WebSession;
+use crate::message::Message;
+use crate::message::parts::{Part, Parts, header_fields};
+use crate::message::reading_budget::ReadingBudget;
+use crate::operations::content::{Found, Look, TakesTooLong, look};
+use crate::operations::redelivery::Place;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::header::{
+    CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// How long it may take to find a message: a request may take a little longer.
+const PATIENCE: Duration = Duration::from_secs(25);
+/// How much text is shown, in bytes.
+const MOST_TEXT: usize = 256 << 10;
+/// How long the name of a file may be, in characters.
+const LONGEST_NAME: usize = 100;
+
+/// How many looks are remembered for their frames. The frame of one that is forgotten is in the operations log by itself.
+const LOOKS: usize = 200;
+
+/// The looks at messages that are in the operations log, and whose frame has not been loaded: that is not another look.
+#[derive(Clone, Default)]
+pub(super) struct Looks(Arc<Mutex<VecDeque<Noted>>>);
+
+/// A look that is in the operations log.
+struct Noted {
+    look: Uuid,
+    /// The login, and its name: a proxy's have names only.
+    by: (String, String),
+    identity: String,
+    place: Place,
+}
+
+impl Looks {
+    fn remember(&self, noted: Noted) {
+        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        looks.push_back(noted);
+        while looks.len() > LOOKS {
+            looks.pop_front();
+        }
+    }
+
+    /// Where the message was found for this look, of this login at this message. It is good once.
+    fn take(&self, look: Uuid, viewer: &WebSession, identity: &str) -> Option<Place> {
+        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let by = (&viewer.id, &viewer.name);
+        let is = |one: &Noted| one.look == look && (&one.by.0, &one.by.1) == by && one.identity == identity;
+        let at = looks.iter().position(is)?;
+        looks.remove(at).map(|noted| noted.place)
+    }
+}
+
+/// Shows text, header and parts.
+pub(super) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(identity): Path<String>,
+) -> Answered {
+    let look = Uuid::now_v7();
+    let wanted = Wanted::new(identity.clone(), Operation::LookedAtContent, None);
+    let seen = wanted.of(&page, &viewer, move |message, budget| {
+        let subject = message.subject().filter(|subject| !subject.trim().is_empty()).map(ToOwned::to_owned);
+        let title = subject.unwrap_or_else(|| format!("Message {}", message.message_id_for_people()));
+        Some((title, main(&message, budget, look)))
+    });
+    let ((title, main), place, _) = seen.await?;
+    page.looks.remember(Noted { look, by: (viewer.id.clone(), viewer.name.clone()), identity, place });
+    Ok(layout::page(&title, None, Some(&viewer), &main).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Frame {
+    /// The look that it is part of.
+    look: Option<String>,
+}
+
+/// Shows the HTML, to a frame of that page.
+pub(super) async fn html(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(identity): Path<String>,
+    Query(Frame { look }): Query<Frame>,
+) -> Answered {
+    let look = look.and_then(|look| look.parse().ok());
+    let noted = look.and_then(|look| page.looks.take(look, &viewer, &identity));
+    let wanted = Wanted { noted, ..Wanted::new(identity, Operation::LookedAtContent, Some("HTML".into())) };
+    let seen = wanted.of(&page, &viewer, |message, budget| {
+        let parts = Parts::of(message.as_received(), budget);
+        parts.html().map(|part| document(part, &parts).html)
+    });
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, html_of_message::POLICY),
+        (HeaderName::from_static("x-frame-options"), "SAMEORIGIN"),
+        (HeaderName::from_static("x-dns-prefetch-control"), "off"),
+    ];
+    let (html, ..) = seen.await?;
+    Ok((headers, html).into_response())
+}
+
+/// Hands out the source of the message.
+pub(super) async fn source(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(identity): Path<String>,
+) -> Answered {
+    let name = format!("message-{}.eml", identity.get(..12).unwrap_or_default());
+    let wanted = Wanted::new(identity, Operation::Downloaded, Some("source".into()));
+    let (bytes, _, share) = wanted.of(&page, &viewer, |message, _| Some(message.into_received())).await?;
+    Ok(file(&name, bytes, share))
+}
+
+/// Hands out a part as a file.
+pub(super) async fn part(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path((identity, which)): Path<(String, usize)>,
+) -> Answered {
+    let wanted = Wanted::new(identity, Operation::Downloaded, Some(format!("part {which}")));
+    let seen = wanted.of(&page, &viewer, move |message, budget| {
+        let part = Parts::of(message.as_received(), budget).all.into_iter().nth(which.checked_sub(1)?)?;
+        let content = part.content();
+        Some((part.name.unwrap_or_else(|| format!("part-{which}")), content))
+    });
+    let ((name, bytes), _, share) = seen.await?;
+    Ok(file(&name, bytes, share))
+}
+
+/// What somebody wants to see.
+struct Wanted {
+    identity: String,
+    operation: Operation,
+    object: Option<String>,
+    /// Where the message was found, if this is part of a look that is in the operations log.
+    noted: Option<Place>,
+}
+
+impl Wanted {
+    fn new(identity: String, operation: Operation, object: Option<String>) -> Self {
+        Self { identity, operation, object, noted: None }
+    }
+
+    /// What `made` makes of the message, if it has that part, and where it was found; else the page that says why it is not
+    /// shown. A thread of the readers makes it: a large message takes a while, and whoever wants anything else does not wait for that.
+    async fn of<T: Send + 'static>(
+        self,
+        page: &Page,
+        viewer: &WebSession,
+        made: impl FnOnce(Message, &ReadingBudget) -> Option<T> + Send + 'static,
+    ) -> Answered<(T, Place, Share)> {
+        let Self { identity, operation, object, noted } = self;
+        let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        let Some(identity) = digest else { return Err(auth::nothing_here().await) };
+        let (shared, by, client) = (page.clone(), viewer.clone(), auth::client(viewer));
+        let read = page.blocking.run(Work::Read, PATIENCE, move |site, deadline| {
+            let mut database = site.open_to_ask(deadline)?;
+            let (actor, object, noted) = (actor(&shared, &by), object.as_deref(), noted.as_ref());
+            let wanted = Look { actor, operation, object, noted, memory: (&shared.memory, &client) };
+            let mailboxes = site.opens_mailboxes().then_some(deadline);
+            look(site, database.as_mut(), &identity, wanted, mailboxes, |message| {
+                // The rest of the time is for the operations log.
+                let budget = ReadingBudget::of(message.as_received(), deadline.half_way());
+                let made = made(message, &budget);
+                if budget.is_exhausted() { Err(TakesTooLong) } else { Ok(made) }
+            })
+        });
+        let seen =
+            read.await.map_err(|not_done| not_shown(&not_done.to_string(), not_done != NotDone::Failed, viewer))?;
+        match seen {
+            Ok(Found::Shown(made, place, share)) => Ok((made, place, share)),
+            Ok(Found::Busy) => Err(not_shown(&NotDone::Busy.to_string(), true, viewer)),
+            Ok(Found::Nowhere { why, may_pass }) => Err(not_shown(&why, may_pass, viewer)),
+            Ok(Found::Unknown) => Err(auth::nothing_here().await),
+            Err(problem) => Err(failed(&Unanswered::from(problem), Some(viewer))),
+        }
+    }
+}
+
+fn not_shown(why: &str, may_pass: bool, viewer: &WebSession) -> Response {
+    let main = html! {
+        p { "What is in this message cannot be shown: " (visible(why)) "." }
+        @if may_pass { p .hint { "Try again in a moment." } }
+    };
+    let page = layout::page("Nothing to show", None, Some(viewer), &main);
+    if may_pass {
+        (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "5")], page).into_response()
+    } else {
+        (StatusCode::NOT_FOUND, page).into_response()
+    }
+}
+
+fn main(message: &Message, budget: &ReadingBudget, look: Uuid) -> Markup {
+    let identity = hex::encode(message.identity().as_bytes());
+    let here = format!("/messages/{identity}");
+    let bytes = message.as_received();
+    let parts = Parts::of(bytes, budget);
+    html! {
+        p { a href=(here) { "What became of it" } }
+        p .hint { "It is written in the operations log who looks at this. Whatever stands below is its author's: nobody has checked it." }
+        p .hint { "Left out is what may name another recipient: Bcc, Delivered-To and the like, and for whom it was received." }
+        p { a href=(format!("{here}/source")) download { "Download its source" } " (" (number(bytes.len() as u64)) " bytes)" }
+        h2 { "Text" }
+        (text(&parts))
+        @if let Some(part) = parts.html() { (html_section(part, &parts, &format!("{here}/html?look={look}"))) }
+        h2 { "Parts" }
+        (list(&parts, &here))
+        h2 { "Header" }
+        (header(bytes, budget))
+    }
+}
+
+fn text(parts: &Parts<'_>) -> Markup {
+    html! {
+        @match parts.text(MOST_TEXT) {
+            Some((text, cut)) => {
+                @if text.trim().is_empty() { p { "Its text is empty." } } @else { pre .text dir="auto" { (visible(&text)) } }
+                @if cut { p .hint { "It goes on: these are the first " (MOST_TEXT >> 10) " kB." } }
+            }
+            None => { p { "It has no text." } }
+        }
+    }
+}
+
+fn html_section(part: &Part<'_>, parts: &Parts<'_>, frame: &str) -> Markup {
+    let document = document(part, parts);
+    html! {
+        h2 { "HTML" }
+        details open[parts.text(1).is_none()] {
+            summary { "Show it as a mail program does" }
+            p .hint {
+                "Nothing in it runs, and nothing is loaded from elsewhere: pictures are shown only where they came with it. Links lead nowhere."
+                @if document.cut { " It goes on: this is the first " (MOST_HTML >> 20) " MB." }
+                @if document.too_deep { " It goes on: what is shown ends where more than " (MOST_DEPTH) " elements stand within each other." }
+                @if document.pictures_left_out > 0 {
+                    " Pictures that are left out, since all together have more than " (MOST_PICTURES >> 20) " MB: " (document.pictures_left_out) "."
+                }
+            }
+            // Without permission for anything. It is loaded once it comes into sight.
+            iframe .message src=(frame) title="The message as HTML" sandbox="" referrerpolicy="no-referrer" loading="lazy" {}
+        }
+    }
+}
+
+fn list(parts: &Parts<'_>, here: &str) -> Markup {
+    html! {
+        table .rows {
+            caption .unseen { "Its parts" }
+            thead { tr { th scope="col" { "Part" } th scope="col" { "Type" } th scope="col" { "Name" } th .n scope="col" { "Bytes" } th scope="col" { "Download" } } }
+            tbody {
+                @for (at, part) in parts.all.iter().enumerate() {
+                    @let name = part.name.as_deref().map(visible);
+                    tr {
+                        td data-label="Part" { (at + 1) }
+                        td data-label="Type" { (visible(&part.kind)) }
+                        td data-label="Name" { @if let Some(name) = &name { bdi { (name) } } @else { "–" } }
+                        td .n data-label="Bytes" { (number(part.content().len() as u64)) }
+                        td data-label="Download" { a href=(format!("{here}/parts/{}", at + 1)) download { "Part " (at + 1) } }
+                    }
+                }
+            }
+        }
+        @if parts.more { p .hint { "It has more: they are in its source." } }
+    }
+}
+
+fn header(message: &[u8], budget: &ReadingBudget) -> Markup {
+    let (fields, more) = header_fields(message, budget);
+    html! {
+        @if fields.is_empty() {
+            p { "It has none." }
+        } @else {
+            dl { @for (name, value) in &fields { dt { (visible(name)) } dd { bdi { (visible(value)) } } } }
+        }
+        @if more { p .hint { "It has more fields: they are in its source." } }
+    }
+}
+
+/// Bytes of no type, for the disk.
+fn file(name: &str, bytes: Vec<u8>, share: Share) -> Response {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    let disposition = HeaderValue::from_str(&disposition(name));
+    headers.insert(CONTENT_DISPOSITION, disposition.unwrap_or_else(|_| HeaderValue::from_static("attachment")));
+    (headers, Body::new(SentBody::begin(bytes, share))).into_response()
+}
+
+/// Has a browser save it under a name (RFC 6266) that means nothing to a shell, a file system or a reader's eye.
+fn disposition(name: &str) -> String {
+    let name = safe_name(name);
+    let plain: String = name.chars().map(|c| if c.is_ascii() { c } else { '_' }).collect();
+    let encoded: String = name
+        .bytes()
+        .map(|byte| {
+            let as_it_is = byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            if as_it_is { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+        })
+        .collect();
+    format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
+}
+
+/// Letters, digits and a few signs of a name that a stranger has given, none of them at its beginning.
+fn safe_name(name: &str) -> String {
+    let keep = |c: char| if c.is_alphanumeric() || "-._+@ ".contains(c) { c } else { '_' };
+    let name: String = name.chars().map(keep).collect();
+    let name = name.trim().trim_start_matches(['.', '-', '_', ' ']);
+    // The end has the extension, which is what a reader has to see.
+    let skip = name.chars().count().saturating_sub(LONGEST_NAME);
+    let name: String = name.chars().skip(skip).collect();
+    let name = name.trim_start_matches(['.', '-', '_', ' ']).trim_end_matches(['.', ' ']);
+    if name.is_empty() { "file".into() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_saved_under_a_harmless_name() {
+        for (name, safe) in [
+            ("figures.pdf", "figures.pdf"),
+            ("../../etc/passwd", "etc_passwd"),
+            ("C:\\Windows\\a.exe", "C__Windows_a.exe"),
+            ("\u{202e}fdp.exe", "fdp.exe"),
+            ("-rf *", "rf _"),
+            (".bashrc", "bashrc"),
+            ("a\"; filename=\"b\r\nX: y", "a__ filename__b__X_ y"),
+            ("…", "file"),
+            ("con. ", "con"),
+            ("", "file"),
+        ] {
+            assert_eq!(safe_name(name), safe, "{name:?}");
+        }
+        assert_eq!(safe_name(&format!("{}.exe", "x".repeat(500))).chars().count(), LONGEST_NAME);
+        assert_eq!(
+            disposition("Übersicht 1.pdf"),
+            "attachment; filename=\"_bersicht 1.pdf\"; filename*=UTF-8''%C3%9Cbersicht%201.pdf"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! Logging in, by a link that is good once, and out.
+
+use super::{Answered, Page, auth, layout, not_authenticated};
+use crate::http::blocking::Caller;
+use crate::ledger::Database;
+use crate::ledger::web_sessions::{self, WebSession};
+use crate::operations::web_logins;
+use axum::Extension;
+use axum::extract::{Form, Query, State};
+use axum::http::header::SET_COOKIE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use tracing::info;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct To {
+    to: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Link {
+    token: String,
+    to: Option<String>,
+}
+
+pub(super) async fn form(Query(To { to }): Query<To>) -> Html<String> {
+    layout::page("Log in", None, None, &asked_for(auth::here(to.as_deref()), None))
+}
+
+fn asked_for(to: &str, problem: Option<&str>) -> Markup {
+    html! {
+        @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
+        p { "You come in by a link that is good once, and for ten minutes. Whoever looks after this service makes you one:" }
+        p { code { "maildrop_command web login --name you --role viewer" } }
+        form .login method="post" action="/login" {
+            input type="hidden" name="to" value=(to);
+            label for="token" {
+                "What stands in the link behind the #"
+                input #token name="token" autocomplete="off" autocapitalize="none" spellcheck="false" required;
+            }
+            div { button { "Go on" } }
+        }
+    }
+}
+
+/// Whom a link would log in: nothing is done before a click. Whoever follows another one's link does not become somebody else
+/// unawares (login CSRF), and what only looks at links, as mail filters do, uses none up.
+pub(super) async fn look(
+    State(page): State<Page>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Form(Link { token, to }): Form<Link>,
+) -> Response {
+    let (now, lifetimes, link) = (session(&headers), page.settings.lifetimes, token.clone());
+    let look = move |database: &mut dyn Database| {
+        let Some(person) = web_logins::look(database, &link)? else { return Ok(None) };
+        let now = now.map(|now| web_sessions::session(database, &now, lifetimes)).transpose()?.flatten();
+        Ok(Some((person, now)))
+    };
+    let client = |((name, _), _): &((String, _), _)| auth::login_of(name);
+    let found = page.blocking.authenticate(&caller, web_logins::digest(token.trim()), client, look);
+    let to = auth::here(to.as_deref());
+    match found.await {
+        Ok(Some(((name, role), now))) => {
+            let told = html! {
+                p { "This link is one of " strong { (page.settings.origin) } ". It logs you in as " strong { (name) } ", with the role " strong { (role.as_str()) } "." }
+                @if let Some(now) = now { p { "You are logged in as " strong { (now.name) } ". That login ends." } }
+                p .hint { "All that you do then is written down under that name. If you have not asked for a link, go no further." }
+                form .login method="post" action="/login/confirm" {
+                    input type="hidden" name="token" value=(token.trim());
+                    input type="hidden" name="to" value=(to);
+                    div { button { "Log in as " (name) } }
+                }
+            };
+            layout::page("Is this you?", None, None, &told).into_response()
+        }
+        Ok(None) => not_good(to),
+        Err(problem) => not_authenticated(&problem),
+    }
+}
+
+pub(super) async fn log_in(
+    State(page): State<Page>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Form(Link { token, to }): Form<Link>,
+) -> Response {
+    let old = session(&headers);
+    let digest = web_logins::digest(token.trim());
+    let log_in = move |database: &mut dyn Database| web_logins::log_in(database, &token, old.as_ref());
+    let client = |person: &web_logins::LoggedIn| auth::login_of(&person.name);
+    let found = page.blocking.authenticate(&caller, digest, client, log_in).await;
+    let to = auth::here(to.as_deref());
+    match found {
+        Ok(Some(person)) => {
+            page.blocking.is_valid(web_logins::digest(&person.token), auth::login_of(&person.name));
+            info!(name = person.name, role = person.role.as_str(), "somebody has logged in to the page");
+            let cookie = auth::cookie(&person.token, page.settings.lifetimes.longest.as_secs());
+            ([(SET_COOKIE, cookie)], Redirect::to(to)).into_response()
+        }
+        Ok(None) => not_good(to),
+        Err(problem) => not_authenticated(&problem),
+    }
+}
+
+/// The digest of the login that this browser has.
+fn session(headers: &HeaderMap) -> Option<[u8; 32]> {
+    auth::token(headers).map(web_logins::digest)
+}
+
+fn not_good(to: &str) -> Response {
+    let problem = "This link was used already, is older than ten minutes, or is not complete. Ask for another one.";
+    let told = asked_for(to, Some(problem));
+    (StatusCode::FORBIDDEN, layout::page("Log in", None, None, &told)).into_response()
+}
+
+pub(super) async fn log_out(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    headers: HeaderMap,
+) -> Answered {
+    let digest = session(&headers).unwrap_or_default();
+    page.ask(&viewer, move |database| web_sessions::end(database, &digest)).await?;
+    info!(name = viewer.name, "somebody has logged out of the page");
+    Ok(([(SET_COOKIE, auth::cookie("", 0))], Redirect::to("/login")).into_response())
+}

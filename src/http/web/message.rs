@@ -1,0 +1,273 @@
+//! One message: what became of it in a line, where its copies are, and what each host has tried, in time.
+
+use super::activity::in_words;
+use super::layout::{self, Screen, class, milliseconds, moment, number};
+use super::time_line::{self, in_milliseconds};
+use super::{Answered, Page, auth, notifications, redeliver};
+use crate::base::hex;
+use crate::base::terminal::shell_word;
+use crate::base::timestamp::exact;
+use crate::ledger::CopyKey;
+use crate::ledger::stage_times::STAGES;
+use crate::ledger::trace::{Had, LockSpan, MessageTrace, RecordedMessage, TracedAttempt, TracedCopy, TriedCopy};
+use crate::ledger::web_sessions::{WebRole, WebSession};
+use crate::lock::LockName;
+use crate::message::Role;
+use crate::operations::manual_redelivery::{Kind, Request};
+use crate::operations::trace::{RecipientState, TracedMessage, held_by, held_then, of_identity};
+use axum::Extension;
+use axum::extract::{Path, Query, State};
+use axum::response::IntoResponse;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+/// How many attempts are shown, the newest; a message that was tried for five days has 130 for each recipient.
+const SHOWN: usize = 100;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct By {
+    lock: Option<String>,
+}
+
+pub(super) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(identity): Path<String>,
+    Query(By { lock }): Query<By>,
+) -> Answered {
+    let digest = |text: &str| hex::decode(text).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let Some(identity) = digest(&identity) else { return Ok(auth::nothing_here().await) };
+    let lock = lock.as_deref().and_then(digest).map(LockName::from_digest);
+    let site = page.site.clone();
+    let found = page.ask(&viewer, move |database| of_identity(&site, database, identity, lock)).await?;
+    let Some((now, message)) = found else { return Ok(auth::nothing_here().await) };
+    let subject = message.trace.message.as_ref().and_then(|message| message.subject.clone());
+    let title = subject.filter(|subject| !subject.trim().is_empty());
+    let title = title.unwrap_or_else(|| format!("Message {}", message.trace.message_id));
+    let again = (viewer.role >= Screen::Again.least()).then(|| redelivery(&page, &message));
+    let main = html! { (main(now, &message, &viewer)) @if let Some(again) = &again { (again) } };
+    Ok(layout::page(&title, None, Some(&viewer), &main).into_response())
+}
+
+fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
+    let TracedMessage { state, verdict, recipients, trace } = message;
+    html! {
+        p class={ "verdict " (class_of(*state)) } { (verdict) }
+        @if let (RecipientState::Deferred, Some(last)) = (state, trace.attempts.last()) {
+            p {
+                "Last tried " (moment(last.began_at)) ". The message is kept where it waits, which is Postfix's queue as a rule, "
+                "and is tried again from there: its sender need not send it again."
+                @if viewer.role >= Screen::Again.least() {
+                    " Once its cause is mended, it need not wait for that: " a href="#again" { "deliver it again" }
+                    ", which asks first what would happen."
+                }
+            }
+        }
+        @if let Some(holder) = &trace.lock.holder { p { "Its lock is " (held_by(holder)) ". " a href="/locks" { "Locks" } } }
+        h2 { "Message" }
+        (facts(trace))
+        @if trace.message.is_some() && viewer.role >= WebRole::Reader {
+            p { a href=(format!("/messages/{}/content", trace.identity)) { "Show what is in it" } " " span .hint { "That is written in the operations log." } }
+        }
+        @if recipients.len() > 1 {
+            h2 { "Recipients" }
+            table .rows {
+                caption .unseen { "How it stands for each recipient" }
+                thead { tr { th scope="col" { "Recipient" } th scope="col" { "State" } th .n scope="col" { "Attempts" } } }
+                tbody {
+                    @for one in recipients {
+                        tr {
+                            td data-label="Recipient" { (one.recipient) }
+                            td data-label="State" { span class=(class_of(one.state)) { @if one.state == RecipientState::Deferred { "deferred: " } (one.told) } }
+                            td .n data-label="Attempts" { (one.attempts) }
+                        }
+                    }
+                }
+            }
+        }
+        h2 { "Copies" }
+        @if trace.copies.iter().any(|copy| copy.delivered) && viewer.role >= Screen::Again.least() {
+            p { "Is a copy still in its mailbox? " a href="#again" { "Have a look into it" } "." }
+        }
+        @if trace.copies.is_empty() {
+            p { "No mailbox has it yet." }
+        } @else {
+            table .rows {
+                caption .unseen { "Where it is, and where it is owed" }
+                thead { tr { th scope="col" { "Mailbox" } th scope="col" { "What" } th scope="col" { "State" } th .t scope="col" { "When" } th .n scope="col" { "UIDVALIDITY / UID" } } }
+                tbody { @for copy in &trace.copies { (copy_row(copy)) } }
+            }
+        }
+        h2 { "Attempts, on all hosts" }
+        (attempts(now, &trace.attempts, trace.message.as_ref()))
+        @if let Some(events) = trace.notifications.as_deref().filter(|events| !events.is_empty()) { (notifications::of(events, viewer)) }
+    }
+}
+
+/// What of it can be delivered again: first what is missing.
+fn redelivery(page: &Page, message: &TracedMessage) -> Markup {
+    let TracedMessage { recipients, trace, .. } = message;
+    let (mut missing, mut there, mut commands) = (Vec::new(), Vec::new(), Vec::new());
+    for one in recipients.iter().filter(|one| matches!(one.state, RecipientState::Deferred | RecipientState::Refused)) {
+        let tried = trace.attempts.iter().rev().filter(|attempt| attempt.recipient == one.recipient);
+        let copy = tried.flat_map(|attempt| &attempt.copies).find(|copy| copy.role == Role::Recipient);
+        if let Some(TriedCopy { key, user, mailbox, .. }) = copy {
+            let told = format!("deliver it to {mailbox} of {user}, for {}: {}", one.recipient, one.told);
+            missing.push((Request { kind: Kind::Deliver, copy: CopyKey::from_bytes(*key) }, told));
+            let (id, recipient) = (shell_word(&trace.message_id), shell_word(&one.recipient));
+            commands.push(format!("--message-id {id} --failed --recipient {recipient}"));
+        }
+    }
+    for copy in &trace.copies {
+        let key = CopyKey::from_bytes(copy.key);
+        let place = format!("{} of {}, for {}", copy.mailbox, copy.user, copy.recipient);
+        let mailbox = shell_word(&format!("{}/{}", copy.user, copy.mailbox));
+        if copy.delivered {
+            there.push((
+                Request { kind: Kind::Restore, copy: key },
+                format!("look whether it is still in {place}, and restore it if it is not"),
+            ));
+            let since = shell_word(&exact(copy.delivered_at.unwrap_or(copy.updated_at)));
+            commands.push(format!("--restore --since {since} --mailbox {mailbox}"));
+        } else {
+            missing.push((Request { kind: Kind::Finish, copy: key }, format!("finish what is owed to {place}")));
+            commands.push(format!("--owed --mailbox {mailbox}"));
+        }
+    }
+    missing.extend(there);
+    redeliver::of_message(page, &missing, &commands)
+}
+
+fn class_of(state: RecipientState) -> &'static str {
+    match state {
+        RecipientState::Delivered => "good",
+        RecipientState::UnderWay | RecipientState::Deferred => "wait",
+        RecipientState::Owed | RecipientState::Refused => "bad",
+    }
+}
+
+fn facts(trace: &MessageTrace) -> Markup {
+    html! {
+        dl {
+            dt { "Message-ID" } dd { code { (trace.message_id) } }
+            @if let Some(message) = &trace.message {
+                dt { "From" } dd { bdi { (message.from.as_deref().unwrap_or("–")) } }
+                dt { "To" } dd { bdi { (message.to.as_deref().unwrap_or("–")) } }
+                dt { "Envelope sender" } dd { @if message.sender.is_empty() { "<> (the null sender)" } @else { (message.sender) } }
+                dt { "Size" } dd { (number(message.size)) " bytes" }
+                dt { "First recorded" } dd { (moment(message.recorded_at)) }
+            } @else {
+                dt { "Recorded" } dd { "no: no copy of it was delivered yet, so author and subject are not known" }
+            }
+        }
+    }
+}
+
+fn copy_row(copy: &TracedCopy) -> Markup {
+    let (when, class, state) = match copy.delivered {
+        true => (copy.delivered_at.unwrap_or(copy.updated_at), "good", "delivered".to_owned()),
+        false => {
+            let why = copy.reason.as_deref().unwrap_or("no reason is known");
+            (copy.updated_at, "bad", format!("owed: {why}"))
+        }
+    };
+    html! {
+        tr {
+            td data-label="Mailbox" { (copy.mailbox) " of " (copy.user) }
+            td data-label="What" { (layout::role(copy.role)) @if copy.recipient != copy.user { span .hint { " for " (copy.recipient) } } }
+            td data-label="State" { span class=(class) { (state) } }
+            td .t data-label="When" { (moment(when)) }
+            td .n data-label="UIDVALIDITY / UID" {
+                @match copy.uid_validity.zip(copy.uid) { Some((validity, uid)) => { (validity) " / " (uid) } None => { "–" } }
+            }
+        }
+    }
+}
+
+fn attempts(now: i64, all: &[TracedAttempt], message: Option<&RecordedMessage>) -> Markup {
+    let shown = all.get(all.len().saturating_sub(SHOWN)..).unwrap_or(all);
+    html! {
+        @if all.is_empty() {
+            p { "Nothing is known of an attempt: they were pruned." }
+        } @else {
+            (time_line::of(now, shown))
+            @if shown.len() < all.len() { p .hint { "These are the newest " (shown.len()) " of " (all.len()) "." } }
+            ol .steps { @for attempt in shown { li { (step(now, attempt, message)) } } }
+        }
+    }
+}
+
+fn step(now: i64, attempt: &TracedAttempt, message: Option<&RecordedMessage>) -> Markup {
+    let all: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
+    html! {
+        p {
+            (moment(attempt.began_at)) " " b { (attempt.host) } ", process " (attempt.pid)
+            @if let Some(queue_id) = &attempt.queue_id { ", queue id " code { (queue_id) } }
+            ", for " (attempt.recipient)
+            @if let Some(sender) = attempt.another_sender(message) { ", envelope sender <" (sender) ">" }
+            @if attempt.holds_the_lock { " " span .wait { "holds the lock now" } }
+        }
+        @for copy in &attempt.copies {
+            p {
+                (copy.mailbox) " of " (copy.user) ": " span class=(class(copy.result())) { (in_words(copy.outcome.as_ref())) }
+                @if let Some(earlier) = &copy.earlier {
+                    " (it had come " (moment(earlier.delivered_at))
+                    @if let Some(host) = &earlier.host { " by " (host) }
+                    @if let Some(sender) = &earlier.sender { ", envelope sender <" (sender) ">" } ")"
+                }
+            }
+        }
+        @if let Some(span) = attempt.lock_span() {
+            p {
+                (lock_in_words(now, span))
+                @if let Some(holder) = &attempt.lock_was_held_by { ": it was " b { (held_then(holder)) } } "."
+            }
+        }
+        @if !attempt.stages.is_empty() {
+            p .hint { "in " (milliseconds(all)) ": " (stages_in_words(attempt)) }
+            (stages(attempt, all))
+        }
+    }
+}
+
+/// How long it waited for the lock, and had it: what the line of time shows of it.
+fn lock_in_words(now: i64, LockSpan { asked_at, waited_until, had }: LockSpan) -> String {
+    let waited = in_milliseconds(asked_at, waited_until);
+    match had {
+        Had::Never => format!("Waited {waited} for the lock, in vain"),
+        Had::Until(until) => {
+            format!("Waited {waited} for the lock, and had it for {}", in_milliseconds(waited_until, until))
+        }
+        // How long it has waited is written down when it ends.
+        Had::Still => format!("Has the lock, {} after it began", in_milliseconds(asked_at, now)),
+    }
+}
+
+fn stages_in_words(attempt: &TracedAttempt) -> String {
+    let parts: Vec<String> =
+        attempt.stages.iter().map(|(name, took)| format!("{name} {}", milliseconds(*took))).collect();
+    parts.join(", ")
+}
+
+/// A bar of the stages of one attempt. What it shows stands beside it in words.
+fn stages(attempt: &TracedAttempt, all: f64) -> Markup {
+    const WIDTH: f64 = 600.0;
+    let mut x = 0.0;
+    let bars: Vec<(f64, f64, usize)> = attempt
+        .stages
+        .iter()
+        .map(|(name, took)| {
+            let width = if all > 0.0 { took / all * WIDTH } else { 0.0 };
+            let at = (x, width, STAGES.iter().position(|stage| stage == name).unwrap_or_default());
+            x += width;
+            at
+        })
+        .collect();
+    html! {
+        svg viewBox="0 0 600 10" width="600" height="10" aria-hidden="true" focusable="false" {
+            @for (x, width, stage) in bars {
+                rect class={ "stage" (stage) } x=(format!("{x:.1}")) y="0" width=(format!("{width:.1}")) height="10" {}
+            }
+        }
+    }
+}

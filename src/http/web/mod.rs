@@ -1,0 +1,316 @@
+//! The page: what came in and what became of it, in a browser.
+//!
+//! One thread serves all connections (`server`); the ledger is asked by a few others. It speaks no TLS: it listens on this
+//! machine only, and a proxy stands in front. What holds for each answer, whoever makes it, is in `shield`: the host names that
+//! are answered to, headers for browsers, how long a request may be and take. Who may ask for what is in [`routes`] and `guard`, and
+//! nowhere else. Each screen is a file: it reads what `trace`, `stats` and `lock list` read, and works without script. What delivers again is in `redeliver` and `redelivery_jobs`: it is
+//! the code of `replay`, in threads of its own (`blocking`).
+
+mod activity;
+mod assets;
+mod auth;
+mod content;
+mod html_of_message;
+mod layout;
+mod locks;
+mod login;
+mod login_links;
+mod message;
+mod notifications;
+mod operations_log;
+mod proxy_auth;
+mod redeliver;
+mod redelivery_jobs;
+mod security_headers;
+mod server;
+mod service;
+mod statistics;
+mod subscriptions;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod test_properties;
+mod time_line;
+
+use crate::base::endpoint::Endpoint;
+use crate::base::listener::Listener;
+use crate::base::readiness;
+use crate::base::shares::Shares;
+use crate::base::stop::Stop;
+use crate::base::summary_cache::SummaryCache;
+use crate::config::{Config, SESSION_IDLE, Serve, TrustedProxy, Web};
+use crate::database::DatabaseError;
+use crate::http::blocking::{Blocking, NotAuthenticated, Unanswered};
+use crate::ledger::Database;
+use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
+use crate::operations::activity::Figures;
+use crate::site::Site;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use layout::Screen;
+use maud::html;
+use proxy_auth::TrustedUsers;
+use redelivery_jobs::Jobs;
+use security_headers::Shield;
+use server::Place;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use subscriptions::{Telling, actions};
+use thiserror::Error;
+use tracing::{info, warn};
+
+/// How long a question to the ledger may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How large a form may be that comes without a login. In chunks of one byte it takes some thirty times as much memory.
+const LARGEST_LOGIN: usize = 8 << 10;
+
+/// What the page goes by.
+#[derive(Clone, Debug)]
+pub struct WebSettings {
+    /// Where it is served.
+    listen: Endpoint,
+    /// Where browsers find it: scheme, host and port.
+    origin: String,
+    /// The same of what is served beside it, where that has a place of its own.
+    beside: Option<(Endpoint, String)>,
+    lifetimes: Lifetimes,
+    /// Whom the proxy in front may say that somebody is; `None` where it is not believed.
+    trusted: Option<TrustedUsers>,
+    trusted_proxies: Vec<TrustedProxy>,
+    /// Where the master of the service is asked; none where the page stands alone.
+    control: Option<PathBuf>,
+    telling: Telling,
+    /// How much memory messages may take that are read, sent or brought, in bytes.
+    memory: usize,
+}
+
+/// The most of it, and which part of `serve.worker_memory`.
+const MOST_MEMORY: usize = 256 << 20;
+const PART_OF_MEMORY: u64 = 4;
+
+/// Why there can be no page.
+#[derive(Debug, Error)]
+pub enum WebError {
+    #[error("web.listen: it is missing")]
+    NotConfigured,
+    #[error("web.{key}: {source}")]
+    Listen { key: &'static str, source: io::Error },
+    #[error("{doing}: {source}")]
+    System { doing: &'static str, source: io::Error },
+}
+
+impl WebSettings {
+    /// As a configuration says.
+    ///
+    /// # Errors
+    /// Where it says nothing of a page.
+    pub fn of(config: &Config) -> Result<Self, WebError> {
+        let (control, telling) = (Some(config.serve.control_socket()), Telling::of(config));
+        Ok(Self { control, telling, memory: memory(&config.serve), ..Self::by(&config.web)? })
+    }
+
+    /// For a page at this place of this machine, with the rest as it is by default.
+    ///
+    /// # Errors
+    /// Where it is none that a browser on this machine reaches, and nobody else.
+    pub fn at(listen: &str) -> Result<Self, WebError> {
+        let web = Web { listen: Some(listen.to_owned()), ..Web::default() };
+        Self::by(&web).ok().filter(|settings| settings.listen.is_on_this_machine()).ok_or(WebError::NotConfigured)
+    }
+
+    fn by(web: &Web) -> Result<Self, WebError> {
+        let listen = web.endpoint().ok_or(WebError::NotConfigured)?;
+        let origin = web.origin().ok_or(WebError::NotConfigured)?;
+        Ok(Self {
+            listen,
+            origin,
+            beside: web.api_endpoint().zip(web.api_origin()),
+            lifetimes: Lifetimes::of(SESSION_IDLE),
+            trusted: TrustedUsers::of(web),
+            trusted_proxies: web.trusted_proxies.clone(),
+            control: None,
+            telling: Telling::default(),
+            memory: memory(&Serve::default()),
+        })
+    }
+
+    /// Where browsers find it.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+}
+
+fn memory(serve: &Serve) -> usize {
+    usize::try_from(serve.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX).min(MOST_MEMORY)
+}
+
+/// Serves the page, until SIGTERM or SIGINT, and then until the requests under way are answered. `beside` makes routes that are
+/// served beside the page's own, or at a place of theirs, by the same threads and behind such a shield; they see to it themselves who
+/// may ask them.
+///
+/// # Errors
+/// Where it cannot listen, or the system gives us no thread.
+pub fn run(
+    site: &Site,
+    settings: WebSettings,
+    beside: impl FnOnce(Blocking, Arc<Shares>) -> Router,
+) -> Result<(), WebError> {
+    let system = |doing| move |source| WebError::System { doing, source };
+    let stop = Stop::on_signals().map_err(system("setting up signals"))?;
+    let open = |key, listen| {
+        Listener::open_all(std::slice::from_ref(listen)).map_err(|source| WebError::Listen { key, source })
+    };
+    let listening = open("listen", &settings.listen)?;
+    let listening_beside = settings.beside.as_ref().map(|(listen, _)| open("api_listen", listen)).transpose()?;
+    let page = Page::new(site, &settings);
+    let blocking = page.blocking.clone();
+    let (router, router_beside) = page.routers(&settings, beside);
+    info!(listen = %settings.listen, origin = settings.origin, "the page has begun");
+    readiness::tell_master(true);
+    if let Some((listen, origin)) = &settings.beside {
+        info!(%listen, origin, "the API has a place of its own");
+    }
+    let places = [(Some(listening), Some(router)), (listening_beside, router_beside)];
+    let places =
+        places.into_iter().filter_map(|(listening, router)| Some(Place { listening: listening?, router: router? }));
+    server::run(places.collect(), stop, blocking.end()).map_err(system("serving"))?;
+    info!("the page has ended");
+    Ok(())
+}
+
+/// All that is answered to where the page is, behind the shield.
+pub fn router(site: &Site, settings: &WebSettings, beside: impl FnOnce(Blocking, Arc<Shares>) -> Router) -> Router {
+    Page::new(site, settings).routers(settings, beside).0
+}
+
+/// Something, or the page that is shown since it is not available.
+type Answered<T = Response> = Result<T, Response>;
+
+/// What the screens share.
+#[derive(Clone)]
+struct Page {
+    site: Arc<Site>,
+    blocking: Blocking,
+    settings: Arc<WebSettings>,
+    /// For messages, the API's among them, in bytes.
+    memory: Arc<Shares>,
+    /// What was begun from here.
+    jobs: Jobs,
+    looks: content::Looks,
+    /// The figures of the first screen.
+    figures: SummaryCache<Figures>,
+    statistics: statistics::Counted,
+}
+
+impl Page {
+    fn new(site: &Site, settings: &WebSettings) -> Self {
+        Self {
+            memory: Shares::of(settings.memory),
+            blocking: Blocking::new(site.clone(), PATIENCE),
+            site: Arc::new(site.clone()),
+            settings: Arc::new(settings.clone()),
+            jobs: Jobs::default(),
+            looks: content::Looks::default(),
+            figures: activity::figures_cache(),
+            statistics: statistics::Counted::default(),
+        }
+    }
+
+    /// What `work` finds in the ledger, or the page that says why there is no answer.
+    async fn ask<T: Send + 'static>(
+        &self,
+        viewer: &WebSession,
+        work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+    ) -> Answered<T> {
+        self.blocking.ask(work).await.map_err(|problem| failed(&problem, Some(viewer)))
+    }
+
+    /// What is served where the page is, and what is served elsewhere.
+    fn routers(
+        self,
+        settings: &WebSettings,
+        beside: impl FnOnce(Blocking, Arc<Shares>) -> Router,
+    ) -> (Router, Option<Router>) {
+        let beside = beside(self.blocking.clone(), Arc::clone(&self.memory));
+        let page = routes(&self).with_state(self);
+        let proxies = &settings.trusted_proxies;
+        let (page, elsewhere) = match &settings.beside {
+            Some((listen, origin)) => (page, Some(Shield::new(origin, listen, proxies).over(beside))),
+            None => (page.merge(beside), None),
+        };
+        (Shield::new(&settings.origin, &settings.listen, proxies).over(page.fallback(auth::nothing_here)), elsewhere)
+    }
+}
+
+/// Each path of the page, and the least role that may ask for it: a screen's is its own, and the others are said here alone.
+fn routes(page: &Page) -> Router<Page> {
+    let needs = |least: WebRole, methods: MethodRouter<Page>| {
+        methods.layer(from_fn_with_state((page.clone(), least), auth::may))
+    };
+    let of = |screen: Screen, methods| needs(screen.least(), methods);
+    Router::new()
+        .route("/", of(Screen::Activity, get(activity::show)))
+        .route("/activity/new", of(Screen::Activity, get(activity::new_rows)))
+        .route("/messages/{identity}", needs(WebRole::Viewer, get(message::show)))
+        .route("/messages/{identity}/content", needs(WebRole::Reader, get(content::show)))
+        .route("/messages/{identity}/html", needs(WebRole::Reader, get(content::html)))
+        .route("/messages/{identity}/source", needs(WebRole::Reader, get(content::source)))
+        .route("/messages/{identity}/parts/{part}", needs(WebRole::Reader, get(content::part)))
+        .route("/statistics", of(Screen::Statistics, get(statistics::show)))
+        .route("/locks", of(Screen::Locks, get(locks::show)))
+        .route("/subscriptions", of(Screen::Subscriptions, get(subscriptions::list)))
+        .route("/subscriptions/{id}", of(Screen::Subscriptions, get(subscriptions::one::show)))
+        .route("/subscriptions/{id}/events/{event}", of(Screen::Subscriptions, get(subscriptions::notification::show)))
+        .route("/subscriptions/{id}/secret", of(Screen::Subscriptions, post(actions::secret)))
+        .route("/subscriptions/{id}/new-secret", of(Screen::Subscriptions, post(actions::new_secret)))
+        .route("/subscriptions/{id}/test", of(Screen::Subscriptions, post(actions::test)))
+        .route("/subscriptions/{id}/pause", of(Screen::Subscriptions, post(actions::pause)))
+        .route("/subscriptions/{id}/resume", of(Screen::Subscriptions, post(actions::resume)))
+        .route("/subscriptions/{id}/redeliver", of(Screen::Subscriptions, post(actions::redeliver)))
+        .route("/subscriptions/{id}/recover", of(Screen::Subscriptions, post(actions::recover)))
+        .route("/again", of(Screen::Again, get(redeliver::owed)))
+        .route("/again/failed", of(Screen::Again, get(redeliver::not_delivered)))
+        .route("/again/lost", of(Screen::Again, get(redeliver::lost)))
+        .route("/again/plan", of(Screen::Again, post(redeliver::would)))
+        .route("/again/start", of(Screen::Again, post(redeliver::start)))
+        .route("/again/runs/{id}", of(Screen::Again, get(redeliver::job)))
+        .route("/service", of(Screen::Service, get(service::show)))
+        .route("/log", of(Screen::Operations, get(operations_log::show)))
+        .route("/logout", needs(WebRole::Viewer, post(login::log_out)))
+        .route("/logins", of(Screen::Logins, get(login_links::show)))
+        .route("/logins/end", of(Screen::Logins, post(login_links::end)))
+        // For everybody:
+        .route("/login", get(login::form).post(login::look).layer(DefaultBodyLimit::max(LARGEST_LOGIN)))
+        .route("/login/confirm", post(login::log_in).layer(DefaultBodyLimit::max(LARGEST_LOGIN)))
+        .route("/assets/{name}", get(assets::serve))
+        .layer(from_fn_with_state(page.clone(), auth::of_this_origin))
+}
+
+/// The page that is shown where it cannot be said whether somebody may log in, or is.
+fn not_authenticated(problem: &NotAuthenticated) -> Response {
+    let wait = match problem {
+        NotAuthenticated::Unanswered(problem) => return failed(problem, None),
+        NotAuthenticated::TooManyFailures { wait } => wait.as_secs() + 1,
+    };
+    let told = html! { p { "There were too many failed logins from your address. Try again in " (wait) " seconds." } };
+    let page = layout::page("Too many failed logins", None, None, &told);
+    (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, wait)], page).into_response()
+}
+
+/// The page that is shown where the ledger has not answered.
+fn failed(problem: &Unanswered, viewer: Option<&WebSession>) -> Response {
+    warn!(%problem, "a screen cannot be shown");
+    let told = html! {
+        p { "The database has not answered, so there is nothing to show. Mail waits with Postfix meanwhile, and none is lost." }
+        p .hint { @if problem.may_pass() { "Try again in a moment." } @else { "The log of the service tells why: " code { "maildrop_command check" } " shows what is in the way." } }
+    };
+    let page = layout::page("No answer from the database", None, viewer, &told);
+    (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "5")], page).into_response()
+}

@@ -1,0 +1,533 @@
+//! Deliver again: what is owed, what failed, what a mailbox has lost; what would happen, and doing it.
+//!
+//! ```text
+//! a list, or a message ── select ──▶ what would happen ── confirm ──▶ a job ──▶ what came of it
+//! ```
+
+use super::activity::{deferred_path, in_words};
+use super::layout::{self, Screen};
+use super::redelivery_jobs::Came;
+use super::{Answered, Page, failed};
+use crate::base::deadline::Deadline;
+use crate::base::hex;
+use crate::base::terminal::shell_word;
+use crate::base::timestamp;
+use crate::database::DatabaseError;
+use crate::http::blocking::{NotDone, Work};
+use crate::ledger::audit_queries::{self, Selection};
+use crate::ledger::web_sessions::WebSession;
+use crate::message::Role;
+use crate::operations::manual_redelivery::{self, Kind, Preview, Request, SelectedCopy, preview, why_gone};
+use crate::operations::redelivery::lost_by;
+use crate::operations::replay::ReplayOutcome;
+use crate::site::Site;
+use axum::Extension;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use std::time::Duration;
+use url::form_urlencoded;
+use uuid::Uuid;
+
+/// How many copies are listed, and are delivered again at once. The command line does more.
+const MOST: usize = 100;
+/// How long a look into mailboxes may take: less than any request may.
+const LOOK: Duration = Duration::from_secs(25);
+/// How long the screen of a job waits for its end before it shows what there is.
+const AWAITED: Duration = Duration::from_secs(5);
+/// How far back is looked, unless somebody says.
+const DAY: &str = "1d";
+
+const SECTIONS: [(&str, &str); 3] =
+    [("/again", "Owed"), ("/again/failed", "Failed"), ("/again/lost", "Lost by a mailbox")];
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Asked {
+    since: String,
+    mailbox: String,
+}
+
+impl Asked {
+    fn since(&self) -> &str {
+        if self.since.trim().is_empty() { DAY } else { self.since.trim() }
+    }
+
+    fn since_field(&self) -> Markup {
+        html! {
+            label .short {
+                "Since"
+                input name="since" value=(self.since()) autocapitalize="none" spellcheck="false";
+            }
+        }
+    }
+}
+
+/// A copy of a list: why it is there, and whether it is selected unless somebody says otherwise.
+struct Listed {
+    copy: SelectedCopy,
+    why: String,
+    selected: bool,
+}
+
+/// Sent copies that deliveries left owed.
+pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
+    let (copies, more) = page.ask(&viewer, |database| audit_queries::newest_owed(database, MOST)).await?;
+    let listed = |copy: &audit_queries::RecordedCopy| Listed {
+        copy: SelectedCopy::of(copy, Kind::Finish),
+        why: copy.reason.clone().unwrap_or_default(),
+        selected: true,
+    };
+    let copies: Vec<Listed> = copies.iter().map(listed).collect();
+    let shown = html! {
+        p {
+            "Sent copies that deliveries left owed: the mail itself is delivered. "
+            "The service finishes them by itself, sooner or later. " (deferred())
+        }
+        @if copies.is_empty() { p { "No Sent copy is owed." } } @else { (select(&page, &copies)) (more_by(more, &command(&page.site, "--owed"))) }
+    };
+    Ok(screen("/again", &viewer, &shown))
+}
+
+/// What was tried lately and has not come to its recipient.
+pub(super) async fn not_delivered(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(asked): Query<Asked>,
+) -> Answered {
+    let form = html! {
+        form .search method="get" action="/again/failed" { (asked.since_field()) div { button { "Look" } } }
+    };
+    let since = match timestamp::since(asked.since()) {
+        Ok(since) => since,
+        Err(problem) => return Ok(screen("/again/failed", &viewer, &html! { (form) (mistake(&problem)) })),
+    };
+    let found = page.blocking.ask_long(LOOK, move |database| manual_redelivery::failed(database, since, MOST)).await;
+    let (copies, more) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    let listed = |(copy, came_to): (_, Option<_>)| Listed { copy, why: in_words(came_to.as_ref()), selected: true };
+    let copies: Vec<Listed> = copies.into_iter().map(listed).collect();
+    let command = command(&page.site, &format!("--failed --since {}", shell_word(asked.since())));
+    let shown = html! {
+        p {
+            "What was tried, and has not come to its recipient, the oldest first: refused, deferred, or never ended. " (deferred())
+        }
+        (form)
+        @if copies.is_empty() { p { "Nothing of that time has failed." } } @else { (select(&page, &copies)) (more_by(more, &command)) }
+    };
+    Ok(screen("/again/failed", &viewer, &shown))
+}
+
+/// Where the mail is that has not come yet, and that somebody may look for here first.
+fn deferred() -> Markup {
+    html! {
+        "Postfix tries deferred mail again by itself: " a href=(deferred_path()) { "what is deferred now" }
+        ". On the screen of each message it can be delivered at once."
+    }
+}
+
+/// What the mailboxes of one user have lost.
+pub(super) async fn lost(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(asked): Query<Asked>,
+) -> Response {
+    let mailbox = asked.mailbox.trim().to_owned();
+    let head = html! {
+        p {
+            "What was delivered since that moment, and is not in the mailbox any more: "
+            "since it came back from an old backup, or was made anew."
+        }
+        form .search method="get" action="/again/lost" {
+            label {
+                "A user, or one mailbox: scuba, scuba/Sent"
+                input name="mailbox" value=(mailbox) autocapitalize="none" spellcheck="false" required;
+            }
+            (asked.since_field())
+            div { button { "Look into it" } }
+        }
+    };
+    let shown = |more: &Markup| screen("/again/lost", &viewer, &html! { (head) (more) });
+    if mailbox.is_empty() {
+        return shown(&html! {});
+    }
+    let since = match timestamp::since(asked.since()) {
+        Ok(since) => since,
+        Err(problem) => return shown(&mistake(&problem)),
+    };
+    let (since_word, mailbox_word) = (shell_word(asked.since()), shell_word(&mailbox));
+    let command = command(&page.site, &format!("--restore --since {since_word} --mailbox {mailbox_word}"));
+    if !page.site.opens_mailboxes() {
+        return shown(&by_the_command_line(&command));
+    }
+    let look = move |site: &Site, until: Deadline| {
+        let mut database = site.open_to_ask(until)?;
+        lost_by(site, database.as_mut(), &Selection { since, mailbox: Some(&mailbox) }, until)
+    };
+    let audit = match page.blocking.run(Work::Look, LOOK, look).await {
+        Ok(Ok(audit)) => audit,
+        Ok(Err(problem)) => return database_failed(problem, &viewer),
+        Err(why) => {
+            let unknown = html! { p .bad role="alert" { "Nothing is known of it: " (why) "." } };
+            return shown(&html! { (unknown) (by_the_command_line(&command)) });
+        }
+    };
+    let copies: Vec<Listed> = audit
+        .gone
+        .iter()
+        .take(MOST)
+        .map(|(copy, gone)| Listed {
+            copy: SelectedCopy::of(copy, Kind::Restore),
+            why: why_gone(*gone).to_owned(),
+            selected: gone.is_loss(),
+        })
+        .collect();
+    shown(&html! {
+        @for (user, mailbox, error) in &audit.unseen { p .bad { "Not looked at: " (mailbox) " of " (user) ": " (error) } }
+        @if audit.copies == 0 {
+            p .bad {
+                "Nothing was delivered to a mailbox of that name since then. Write it as the lists of this page show it."
+            }
+        } @else {
+            p {
+                "Copies looked for: " (audit.copies) ". Mailboxes: " (audit.mailboxes) ". Gone: " (audit.gone.len()) ". "
+                @if !copies.is_empty() { "Where its owner has most likely deleted or filed one, its box is not ticked." }
+                @else if audit.unseen.is_empty() { "All of them are where they were put." }
+            }
+        }
+        @if !copies.is_empty() { (select(&page, &copies)) }
+        (more_by(audit.gone.len() > MOST, &command))
+    })
+}
+
+fn mistake(problem: &str) -> Markup {
+    html! { p .bad role="alert" { "Since: " (problem) } }
+}
+
+fn screen(path: &str, viewer: &WebSession, shown: &Markup) -> Response {
+    let main = html! {
+        nav .tabs aria-label="What is missing" {
+            ul {
+                @for (section, name) in SECTIONS {
+                    li { a href=(section) aria-current=[(section == path).then_some("true")] { (name) } }
+                }
+            }
+        }
+        (shown)
+    };
+    page_of("Deliver again", viewer, &main)
+}
+
+fn page_of(title: &str, viewer: &WebSession, main: &Markup) -> Response {
+    layout::page(title, Some(Screen::Again), Some(viewer), main).into_response()
+}
+
+/// What does the same for more of them, or where the page may not.
+fn command(site: &Site, options: &str) -> String {
+    let place = site.directory().map(|directory| format!(" --embedded {}", shell_word(&directory.to_string_lossy())));
+    format!("maildrop_command replay{} {options}", place.unwrap_or_default())
+}
+
+fn more_by(more: bool, command: &str) -> Markup {
+    html! {
+        @if more {
+            p { "There are more than these " (MOST) ". All at once, as an operator of the command line: " code { (command) } }
+        } @else {
+            p .hint { "The same on the command line: " code { (command) } }
+        }
+    }
+}
+
+fn by_the_command_line(command: &str) -> Markup {
+    html! { p { "This page may not open mailboxes (web.mailboxes). On the command line: " code { (command) } } }
+}
+
+fn heads(names: &[&str]) -> Markup {
+    html! { thead { tr { @for name in names { th scope="col" { (name) } } } } }
+}
+
+/// A form to select some of these.
+fn select(page: &Page, copies: &[Listed]) -> Markup {
+    let offered = page.site.opens_mailboxes();
+    let names = ["Pick", "Message", "Mailbox", "Recipient", "Why"];
+    html! {
+        form method="post" action="/again/plan" {
+            table .rows {
+                caption .unseen { "Copies that can be delivered again" }
+                (heads(names.get(usize::from(!offered)..).unwrap_or(&names)))
+                tbody {
+                    @for Listed { copy, why, selected } in copies {
+                        tr {
+                            @if offered {
+                                td data-label="Pick" {
+                                    input type="checkbox" name="copy" value=(copy.request) checked[*selected]
+                                        aria-label={ (copy.place()) ": " (subject(copy)) };
+                                }
+                            }
+                            (described(Some(copy)))
+                            td data-label="Why" { (why) }
+                        }
+                    }
+                }
+            }
+            @if offered { p { button { "What would happen?" } } }
+            @else { p { "This page may not open mailboxes (web.mailboxes), so it delivers nothing." } }
+        }
+    }
+}
+
+fn subject(copy: &SelectedCopy) -> &str {
+    copy.subject.as_deref().filter(|subject| !subject.trim().is_empty()).unwrap_or(&copy.message_id)
+}
+
+/// The cells that say which copy it is.
+fn described(copy: Option<&SelectedCopy>) -> Markup {
+    let Some(copy) = copy else {
+        return html! { @for label in ["Message", "Mailbox", "Recipient"] { td data-label=(label) { "not known" } } };
+    };
+    let (identity, lock) = (hex::encode(copy.identity.as_bytes()), hex::encode(copy.lock.digest()));
+    html! {
+        td data-label="Message" { a href={ "/messages/" (identity) "?lock=" (lock) } { bdi { (subject(copy)) } } }
+        td data-label="Mailbox" {
+            (copy.mailbox) " of " (copy.user)
+            @if copy.role == Role::Sender { span .hint { " (Sent copy)" } }
+        }
+        td data-label="Recipient" { (copy.recipient) }
+    }
+}
+
+/// On the screen of a message, for who may deliver again.
+pub(super) fn of_message(page: &Page, copies: &[(Request, String)], commands: &[String]) -> Markup {
+    html! {
+        h2 #again { "Deliver again" }
+        @if copies.is_empty() {
+            p { "There is nothing to deliver again." }
+        } @else if !page.site.opens_mailboxes() {
+            p { "This page may not open mailboxes (web.mailboxes). On the command line:" }
+            @for options in commands { p { code { (command(&page.site, options)) } } }
+        } @else {
+            form method="post" action="/again/plan" {
+                fieldset {
+                    legend { "What is delivered stays delivered: what is there is not put there again." }
+                    p .hint {
+                        "“What would happen?” looks into each mailbox that is picked, and says whether the copy is there now. It changes nothing."
+                    }
+                    @for (at, (request, told)) in copies.iter().take(MOST).enumerate() {
+                        label .check {
+                            input type="checkbox" name="copy" value=(request) checked[at == 0 && request.kind != Kind::Restore];
+                            span { (told) }
+                        }
+                    }
+                }
+                p { button { "What would happen?" } }
+            }
+        }
+    }
+}
+
+/// The copies that a form names; or why they cannot be read.
+fn requests(body: &str) -> Result<Vec<Request>, &'static str> {
+    let mut requests: Vec<Request> = Vec::new();
+    for (_, value) in form_urlencoded::parse(body.as_bytes()).filter(|(name, _)| name == "copy") {
+        let request = Request::read(&value).ok_or("This form is not complete: go back to the list.")?;
+        if !requests.contains(&request) {
+            requests.push(request);
+        }
+    }
+    match requests.len() {
+        0 => Err("Nothing was picked: go back, and pick something."),
+        1..=MOST => Ok(requests),
+        _ => Err("More were picked than are delivered again at once."),
+    }
+}
+
+/// What a form asks for; or the answer that says why not.
+async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec<Request>> {
+    let no = |status: StatusCode, told: &str| {
+        let told = html! { p .bad role="alert" { (told) } p { a href="/again" { "Deliver again" } } };
+        (status, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
+    };
+    if !page.site.opens_mailboxes() {
+        return Err(no(StatusCode::CONFLICT, "This page may not open mailboxes (web.mailboxes in its configuration)."));
+    }
+    requests(body).map_err(|problem| no(StatusCode::BAD_REQUEST, problem))
+}
+
+/// What would happen. Nothing is written, created or locked.
+pub(super) async fn would(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    body: String,
+) -> Answered {
+    let requests = asked_for(&page, &viewer, &body).await?;
+    let no_time = || ReplayOutcome::Deferred("there was no time to look".into());
+    let look = move |site: &Site, deadline: Deadline| {
+        let look = |request| match deadline.passed() {
+            true => Ok(Preview { copy: None, outcome: no_time(), may_name_others: false }),
+            false => preview(site, request, deadline),
+        };
+        requests.into_iter().map(look).collect::<Result<Vec<_>, DatabaseError>>()
+    };
+    let previews = page.blocking.run(Work::Look, LOOK, look).await.map_err(|why| not_done(why, &viewer))?;
+    let previews = previews.map_err(|problem| database_failed(problem, &viewer))?;
+    let (asked_about, sure): (Vec<_>, Vec<_>) = previews
+        .iter()
+        .filter(|one| matches!(one.outcome, ReplayOutcome::Delivered(_)))
+        .filter_map(|one| Some((one.copy.as_ref()?, one.may_name_others)))
+        .partition(|(_, may_name_others)| *may_name_others);
+    let main = html! {
+        table .rows {
+            caption { "Nothing is done yet." }
+            (heads(&["Message", "Mailbox", "Recipient", "What would happen"]))
+            tbody {
+                @for one in &previews {
+                    tr { (described(one.copy.as_ref())) td data-label="Would happen" { (would_happen(&one.outcome)) } }
+                }
+            }
+        }
+        @if asked_about.is_empty() && sure.is_empty() {
+            p {
+                @if previews.iter().any(|one| one.outcome.failed()) { "Nothing of this can be done from here. " } @else { "There is nothing to do. " }
+                a href="/again" { "Deliver again" }
+            }
+        } @else {
+            form method="post" action="/again/start" {
+                @for (copy, _) in &sure { input type="hidden" name="copy" value=(copy.request); }
+                @if !asked_about.is_empty() {
+                    fieldset {
+                        legend { "May these be delivered with the address of another recipient?" }
+                        p .hint {
+                            "A message without Message-ID or Date is told from the next one by its Received lines, so they are not changed. "
+                            "They may say for whom the copy was received that it is taken from."
+                        }
+                        @for (copy, _) in &asked_about {
+                            label .check {
+                                input type="checkbox" name="copy" value=(copy.request);
+                                span { (subject(copy)) ", to " (copy.place()) }
+                            }
+                        }
+                    }
+                }
+                p {
+                    button .go {
+                        @match sure.as_slice() {
+                            _ if !asked_about.is_empty() => { "Deliver what is chosen" }
+                            [(one, _)] => { "Deliver it to " (one.place()) }
+                            several => { "Deliver these " (several.len()) " copies" }
+                        }
+                    }
+                }
+            }
+        }
+    };
+    Ok(page_of("What would happen", &viewer, &main))
+}
+
+fn would_happen(outcome: &ReplayOutcome) -> Markup {
+    match outcome {
+        ReplayOutcome::Delivered(what) => html! { span .good { (what) } },
+        ReplayOutcome::AlreadyThere => html! { "nothing: it is there" },
+        ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) => {
+            html! { span .bad { "it cannot be done: " (why) } }
+        }
+    }
+}
+
+/// Begins it, and leads to where what comes of it is shown.
+pub(super) async fn start(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    body: String,
+) -> Answered {
+    let requests = asked_for(&page, &viewer, &body).await?;
+    let id = page.jobs.begin(&page.blocking, &viewer, requests).map_err(|why| not_done(why, &viewer))?;
+    Ok(Redirect::to(&format!("/again/runs/{id}")).into_response())
+}
+
+/// What came of it so far.
+pub(super) async fn job(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(id): Path<String>,
+) -> Response {
+    let found = Uuid::parse_str(&id).ok().and_then(|id| page.jobs.of(id));
+    let Some(mut job) = found else {
+        let told = html! {
+            p {
+                "This process of the page does not know of it any more. "
+                "What was delivered is on the screen of each message."
+            }
+        };
+        return (StatusCode::NOT_FOUND, layout::page("Not found", None, Some(&viewer), &told)).into_response();
+    };
+    let (came, ended) = job.so_far(AWAITED).await;
+    let (class, verdict) = verdict(&came, job.of, ended);
+    let main = html! {
+        @if !ended { p #live { span data-said role="status" { "It goes on, whoever looks. " } a href={ "/again/runs/" (job.id) } { "Look again" } } }
+        div data-refresh=[(!ended).then_some("2")] {
+            p class={ "verdict " (class) } { (verdict) }
+            table .rows {
+                caption { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." }
+                (heads(&["Message", "Mailbox", "Recipient", "What came of it"]))
+                tbody {
+                    @for one in &came {
+                        tr { (described(one.copy.as_ref())) td data-label="Came of it" { (outcome_told(&one.outcome)) } }
+                    }
+                }
+            }
+        }
+        p { a href="/again" { "Deliver again" } }
+    };
+    page_of("Delivered again", &viewer, &main)
+}
+
+/// All of it in one line, and how good that is.
+fn verdict(came: &[Came], of: usize, ended: bool) -> (&'static str, String) {
+    if !ended {
+        return ("wait", format!("Under way: {} of {of} done with.", came.len()));
+    }
+    let count = |is: fn(&ReplayOutcome) -> bool| came.iter().filter(|one| is(&one.outcome)).count();
+    let failed = count(ReplayOutcome::failed);
+    let class = if failed > 0 || came.len() < of { "bad" } else { "good" };
+    if let ([one], 1) = (came, of) {
+        let place = one.copy.as_ref().map(|copy| format!(" {}", copy.place())).unwrap_or_default();
+        let line = match &one.outcome {
+            ReplayOutcome::Delivered(how) => format!("DELIVERED to{place}: {how}."),
+            ReplayOutcome::AlreadyThere => format!("ALREADY THERE:{place}. Nothing was done."),
+            ReplayOutcome::Deferred(why) => format!("NOT DELIVERED to{place}, but may be later: {why}."),
+            ReplayOutcome::Refused(why) => format!("NOT DELIVERED to{place}: {why}."),
+        };
+        return (class, line);
+    }
+    let counts = [
+        (count(|outcome| matches!(outcome, ReplayOutcome::Delivered(_))), "delivered"),
+        (count(|outcome| matches!(outcome, ReplayOutcome::AlreadyThere)), "already there"),
+        (failed, "not delivered"),
+        (of - came.len(), "not tried, since the process was ended"),
+    ];
+    let counts = counts.iter().filter(|(number, _)| *number > 0);
+    let counts: Vec<String> = counts.map(|(number, what)| format!("{number} {what}")).collect();
+    (class, format!("{}.", counts.join(", ")))
+}
+
+fn outcome_told(outcome: &ReplayOutcome) -> Markup {
+    match outcome {
+        ReplayOutcome::Delivered(how) => html! { span .good { "delivered: " (how) } },
+        ReplayOutcome::AlreadyThere => html! { span .good { "already there" } },
+        ReplayOutcome::Deferred(why) => html! { span .wait { "not now: " (why) } },
+        ReplayOutcome::Refused(why) => html! { span .bad { "not as it is: " (why) } },
+    }
+}
+
+fn not_done(why: NotDone, viewer: &WebSession) -> Response {
+    let told = html! {
+        p .bad role="alert" { "Nothing was done: " (why) "." }
+        @if why == NotDone::Busy { p { "Others are at it. Try again in a moment." } }
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
+}
+
+fn database_failed(problem: DatabaseError, viewer: &WebSession) -> Response {
+    failed(&problem.into(), Some(viewer))
+}

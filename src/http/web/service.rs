@@ -1,0 +1,97 @@
+//! Service: how its processes are, from its master; what `service status` prints.
+
+use super::Page;
+use super::layout::{self, Screen, number};
+use crate::http::blocking::Work;
+use crate::ledger::web_sessions::WebSession;
+use crate::protocol::control::{Command, Process, State, Status};
+use crate::protocol::control_client::ask;
+use crate::protocol::status_text::age;
+use axum::Extension;
+use axum::extract::State as Of;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+use tracing::warn;
+
+/// How long the master may take: it answers at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) async fn show(Of(page): Of<Page>, Extension(viewer): Extension<WebSession>) -> Response {
+    let told = |main: &Markup| layout::page("Service", Some(Screen::Service), Some(&viewer), main);
+    let Some(socket) = page.settings.control.clone() else {
+        return told(&html! { p { "This page stands alone: no other process of the service belongs to it." } })
+            .into_response();
+    };
+    match status(&page, socket.clone()).await {
+        Ok(status) => told(&main(&status)).into_response(),
+        Err(problem) => {
+            warn!(socket = %socket.display(), problem, "the service cannot be asked how it is");
+            let told = told(&html! { p .bad { "The service cannot be asked how it is: " (problem) "." } });
+            (StatusCode::SERVICE_UNAVAILABLE, told).into_response()
+        }
+    }
+}
+
+async fn status(page: &Page, socket: PathBuf) -> Result<Status, String> {
+    // It has a limit of its own, which names what it waited for.
+    let asked = page.blocking.run(Work::Control, 2 * PATIENCE, move |_, _| ask(&socket, Command::Status, PATIENCE));
+    let answer = asked.await.map_err(|why| why.to_string())?.map_err(|problem| problem.to_string())?;
+    answer.status.ok_or_else(|| "it does not say".to_owned())
+}
+
+fn main(status: &Status) -> Markup {
+    let Status { version, pid, up_s, state, reasons, listeners, http, processes, front, timer, .. } = status;
+    let class = match state {
+        State::Well => "good",
+        State::Starting | State::Stopping => "wait",
+        State::Degraded => "bad",
+    };
+    html! {
+        p #live { span data-said role="status" { "What the master of the service says. " } a href="/service" { "Look again" } }
+        div data-refresh="5" {
+            p class=(format!("verdict {class}")) { "It is " (state.as_str()) ": maildropd " (version) ", process " (pid) ", for " (age(*up_s)) "." }
+            @if !reasons.is_empty() {
+                ul { @for reason in reasons { li { (reason) } } }
+            }
+            table .rows {
+                caption { "Its processes" }
+                thead { tr { th scope="col" { "Process" } th scope="col" { "State" } th .n scope="col" { "Id" } th .n scope="col" { "For" } th .n scope="col" { "Restarts" } th scope="col" { "The last one" } } }
+                tbody { @for process in processes { (row(process)) } }
+            }
+            h2 { "What it has in hand" }
+            dl {
+                dt { "LMTP" } dd { (if listeners.is_empty() { "nowhere".to_owned() } else { listeners.join(", ") }) }
+                @if !http.is_empty() { dt { "Metrics and health" } dd { (http.join(", ")) } }
+                @for (what, value) in front.as_object().into_iter().flatten() {
+                    dt { (what.replace('_', " ")) } dd { (figure(value)) }
+                }
+            }
+            @if !timer.is_empty() {
+                h2 { "Done at intervals" }
+                ul { @for task in timer { li { (task.told()) } } }
+            }
+        }
+    }
+}
+
+fn figure(value: &Value) -> String {
+    value.as_u64().map_or_else(|| value.to_string(), number)
+}
+
+fn row(process: &Process) -> Markup {
+    let class = if process.ready && !process.ending { "good" } else { "wait" };
+    html! {
+        tr {
+            td data-label="Process" { (process.name()) }
+            td data-label="State" class=(class) { (process.standing()) }
+            td .n data-label="Id" { (process.pid.map_or_else(|| "–".to_owned(), |pid| pid.to_string())) }
+            td .n data-label="For" { (process.up_s.map_or_else(|| "–".to_owned(), age)) }
+            td .n data-label="Restarts" { (number(process.restarts)) }
+            td data-label="The last one" { (process.how_the_last_ended().as_deref().unwrap_or("–")) }
+        }
+    }
+}

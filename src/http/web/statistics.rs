@@ -1,0 +1,204 @@
+//! Statistics: how deliveries went in an hour, a day, a week. Each plot has a table under it that says the same.
+
+use super::layout::{self, Screen, milliseconds, number};
+use super::{Page, auth};
+use crate::base::summary_cache::{Summary, SummaryCache};
+use crate::base::timestamp::told;
+use crate::ledger::web_sessions::WebSession;
+use crate::operations::stats::{Since, Stage, Statistics, count};
+use axum::Extension;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// The spans that can be asked for: how the address says it, and in words.
+const SPANS: [(&str, &str, Duration); 3] = [
+    ("1h", "1 hour", Duration::from_hours(1)),
+    ("1d", "1 day", Duration::from_hours(24)),
+    ("7d", "7 days", Duration::from_hours(7 * 24)),
+];
+/// How long it may take to count a span: what takes longer is for the command line.
+const PATIENCE: Duration = Duration::from_mins(5);
+/// How long a request waits for it: a small ledger is counted by then.
+const WAIT: Duration = Duration::from_secs(2);
+/// For how long what was counted is shown again, at least.
+const HOLD: Duration = Duration::from_mins(1);
+/// After so many seconds the browser reads it anew, while it is being counted and otherwise.
+const REFRESH: [u32; 2] = [3, 60];
+
+/// What was counted, for all who look.
+#[derive(Clone)]
+pub(super) struct Counted {
+    spans: [SummaryCache<Arc<Statistics>>; SPANS.len()],
+    /// One span is counted at a time, so that no more than one of the ledger's threads does that.
+    turn: Arc<Mutex<()>>,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self { spans: SPANS.map(|_| SummaryCache::new(HOLD, WAIT)), turn: Arc::default() }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Asked {
+    span: String,
+}
+
+pub(super) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(asked): Query<Asked>,
+) -> Response {
+    let asked = if asked.span.is_empty() { SPANS[0].0 } else { &asked.span };
+    let mut spans = SPANS.iter().zip(&page.statistics.spans);
+    let Some(((name, _, span), cache)) = spans.find(|((name, ..), _)| *name == asked) else {
+        return auth::nothing_here().await;
+    };
+    let (blocking, turn, since) = (page.blocking.clone(), Arc::clone(&page.statistics.turn), Since::Ago(*span));
+    let summary = cache.get(async move {
+        let _turn = turn.lock().await;
+        blocking.ask_long(PATIENCE, move |database| Ok(Arc::new(count(database, since)?))).await
+    });
+    let summary = summary.await;
+    let refresh = REFRESH[usize::from(!matches!(summary, Summary::UnderWay))];
+    let shown = html! {
+        nav .tabs aria-label="Span" {
+            ul {
+                @for (other, words, _) in &SPANS {
+                    li { a href={ "/statistics?span=" (other) } aria-current=[(other == name).then_some("true")] { (words) } }
+                }
+            }
+        }
+        p #live { span data-said role="status" { "It is counted anew each minute. " } a href={ "/statistics?span=" (name) } { "Look again" } }
+        div data-refresh=(refresh) {
+            @match &summary {
+                Summary::Counted(statistics) => (main(statistics)),
+                Summary::UnderWay => p role="status" { "This is being counted. Look again soon." },
+                Summary::Failed(why) => {
+                    p .bad role="alert" { "It could not be counted: " (why) "." }
+                    p { "The command line has more time: " code { "maildrop_command stats --since " (name) } }
+                },
+            }
+        }
+    };
+    layout::page("Statistics", Some(Screen::Statistics), Some(&viewer), &shown).into_response()
+}
+
+/// A line of a plot, and of the table under it.
+struct Line {
+    name: String,
+    class: &'static str,
+    count: u64,
+}
+
+fn main(counted: &Statistics) -> Markup {
+    let attempts = &counted.attempts;
+    let line = |name: &str, class, count| Line { name: name.to_owned(), class, count };
+    let outcomes = [
+        line("delivered", "good", attempts.delivered),
+        line("deferred", "wait", attempts.deferred),
+        line("refused", "bad", attempts.refused),
+        line("never ended", "bad", attempts.died),
+        line("not ended", "calm", attempts.not_ended),
+    ];
+    let causes: Vec<Line> = counted.deferrals.iter().map(|cause| line(cause.cause, "wait", cause.attempts)).collect();
+    let copies: Vec<Line> = counted.copies.iter().map(|(how, count)| line(how, "tint", *count)).collect();
+    html! {
+        p { "Attempts that began from " (told(counted.from)) " to " (told(counted.until)) ", on all hosts." }
+        h2 { "Outcomes of " (number_of_attempts(attempts.all)) }
+        (bars("Attempts by outcome", "Outcome", &outcomes))
+        p .hint {
+            "Deferred: Postfix tries again. Not ended: under way now, or cut short, and nobody has tried again yet. "
+            "Never ended: cut short, by a crash for example, and a later attempt has looked for its copy, so that none is there twice."
+        }
+        h2 { "Why they were deferred" }
+        @if causes.is_empty() { p { "None was." } } @else { (bars("Attempts deferred, by cause", "Cause", &causes)) }
+        p { "The lock was held elsewhere for " (number_of_attempts(counted.lock.busy)) ", " (format!("{:.2}", counted.lock.busy_share * 100.0)) " % of all." }
+        h2 { "Copies" }
+        @if copies.is_empty() { p { "None was made." } } @else { (bars("Copies, by how they came", "How", &copies)) }
+        p {
+            (number(counted.messages.recorded)) @if counted.messages.recorded == 1 { " message was" } @else { " messages were" } " recorded for the first time, with " (number(counted.messages.bytes)) " bytes. "
+            "Copies that are owed now: " (number(counted.copies_owed_now)) "."
+        }
+        h2 { "How long the stages took" }
+        @if counted.stages.is_empty() { p { "Nothing was measured." } } @else { (stages(&counted.stages)) }
+    }
+}
+
+fn number_of_attempts(count: u64) -> String {
+    format!("{} attempt{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// Bars, and a table under them.
+fn bars(what: &str, of: &str, lines: &[Line]) -> Markup {
+    const WIDTH: f64 = 420.0;
+    let most = lines.iter().map(|line| line.count).max().unwrap_or_default().max(1);
+    let all: u64 = lines.iter().map(|line| line.count).sum();
+    let height = lines.len() * 24;
+    html! {
+        svg .plot viewBox={ "0 0 760 " (height) } width="760" height=(height) role="img" aria-label={ (what) ": the table below has the numbers" } {
+            @for (at, line) in lines.iter().enumerate() {
+                @let width = line.count as f64 / most as f64 * WIDTH;
+                text x="210" y=(at * 24 + 16) text-anchor="end" { (line.name.chars().take(34).collect::<String>()) }
+                rect class={ "f-" (line.class) } x="220" y=(at * 24 + 4) width=(format!("{width:.1}")) height="16" rx="2" {}
+                text x=(format!("{:.1}", 228.0 + width)) y=(at * 24 + 16) { (number(line.count)) }
+            }
+        }
+        table .rows .narrow {
+            caption .unseen { (what) }
+            thead { tr { th scope="col" { (of) } th .n scope="col" { "Number" } th .n scope="col" { "Share" } } }
+            tbody {
+                @for line in lines {
+                    tr {
+                        td data-label=(of) { (line.name) }
+                        td .n data-label="Number" { (number(line.count)) }
+                        td .n data-label="Share" { (format!("{:.1} %", line.count as f64 / all.max(1) as f64 * 100.0)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn stages(stages: &[Stage]) -> Markup {
+    const WIDTH: f64 = 420.0;
+    let ms = |span: Duration| span.as_secs_f64() * 1000.0;
+    // By powers of ten, since a lock takes a tenth of a millisecond and a bad append ten seconds.
+    let x = |span: Duration| 220.0 + ((ms(span).max(0.1) * 10.0).log10() / 6.0).clamp(0.0, 1.0) * WIDTH;
+    let height = stages.len() * 24 + 20;
+    html! {
+        svg .plot viewBox={ "0 0 760 " (height) } width="760" height=(height) role="img" aria-label="From the median to the 99th percentile of each stage: the table below has the numbers" {
+            @for (at, stage) in stages.iter().enumerate() {
+                @let (low, high) = (x(stage.took.p50), x(stage.took.p99));
+                text x="210" y=(at * 24 + 16) text-anchor="end" { (stage.stage) }
+                line .axis x1="220" x2="640" y1=(at * 24 + 12) y2=(at * 24 + 12) {}
+                rect .f-tint x=(format!("{low:.1}")) y=(at * 24 + 5) width=(format!("{:.1}", (high - low).max(3.0))) height="14" rx="2" {}
+            }
+            @for (power, words) in ["0.1 ms", "1 ms", "10 ms", "100 ms", "1 s", "10 s"].iter().enumerate() {
+                text .soft x=(220 + power * 70) y=(height - 4) { (words) }
+            }
+        }
+        table .rows .narrow {
+            caption { "Half, nine of ten and 99 of a hundred attempts took at most so long" }
+            thead { tr { th scope="col" { "Stage" } th .n scope="col" { "Attempts" } th .n scope="col" { "50 %" } th .n scope="col" { "90 %" } th .n scope="col" { "99 %" } th .n scope="col" { "Longest" } } }
+            tbody {
+                @for stage in stages {
+                    tr {
+                        td data-label="Stage" { (stage.stage) }
+                        td .n data-label="Attempts" { (number(stage.attempts)) }
+                        td .n data-label="50 %" { (milliseconds(ms(stage.took.p50))) }
+                        td .n data-label="90 %" { (milliseconds(ms(stage.took.p90))) }
+                        td .n data-label="99 %" { (milliseconds(ms(stage.took.p99))) }
+                        td .n data-label="Longest" { (milliseconds(ms(stage.took.max))) }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Subscriptions: who is told of what happens to messages, how far behind that is, and what can be done about it. What `subscription` and
+//! `notify` do on the command line, by the same operations.
+
+pub(super) mod actions;
+pub(super) mod notification;
+pub(super) mod one;
+
+use super::layout::{self, Screen, number, visible};
+use super::{Answered, Page, auth, failed};
+use crate::base::timestamp;
+use crate::config::{Config, Engine};
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::http::blocking::Unanswered;
+use crate::ledger::Database;
+use crate::ledger::web_sessions::WebSession;
+use crate::operations::subscriptions::{self, Subscription, SubscriptionState, Those};
+use crate::webhook::MasterKey;
+use axum::Extension;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// How many rows a page has.
+const ROWS: usize = 50;
+
+/// What this process knows of how subscribers are told.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Telling {
+    key: Key,
+    /// Where other machines find the API: notifications say where their message can be read.
+    api: Option<String>,
+}
+
+/// What secrets are derived from.
+#[derive(Clone, Debug, Default)]
+enum Key {
+    #[default]
+    NotNamed,
+    Unreadable(String),
+    Read(Box<MasterKey>),
+}
+
+impl Telling {
+    /// As a configuration says. All but the secrets can be shown where the key cannot be read.
+    pub(super) fn of(config: &Config) -> Self {
+        let key = match MasterKey::configured(&config.notifications) {
+            Ok(None) => Key::NotNamed,
+            Ok(Some(key)) => Key::Read(Box::new(key)),
+            Err(problem) => Key::Unreadable(problem),
+        };
+        Self { key, api: config.web.public_api() }
+    }
+}
+
+/// The last row of the page before.
+#[derive(Deserialize)]
+pub(super) struct After {
+    after: Option<String>,
+}
+
+pub(super) async fn list(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(After { after }): Query<After>,
+) -> Answered {
+    if page.site.config().is_none() {
+        let told = html! {
+            p { "What is delivered into a directory (" code { "--embedded" } ") is told to nobody: subscriptions need a database server." }
+        };
+        return Ok(shown("Subscriptions", &viewer, &told));
+    }
+    let Ok(after) = after.as_deref().map(Uuid::try_parse).transpose() else { return Ok(auth::nothing_here().await) };
+    let those = Those { after, ..Those::default() };
+    let found = ask(&page, &viewer, move |database| subscriptions::some(database, &those, ROWS)).await?;
+    Ok(shown("Subscriptions", &viewer, &table(&found)))
+}
+
+/// What `work` finds in the ledger, or the page that says why there is no answer.
+async fn ask<T: Send + 'static>(
+    page: &Page,
+    viewer: &WebSession,
+    work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+) -> Answered<T> {
+    page.blocking.ask(work).await.map_err(|problem| unanswered(page, &problem, viewer))
+}
+
+fn shown(title: &str, viewer: &WebSession, main: &Markup) -> Response {
+    layout::page(title, Some(Screen::Subscriptions), Some(viewer), main).into_response()
+}
+
+/// The subscription of this id, as it stands in a path.
+async fn found(page: &Page, viewer: &WebSession, id: &str) -> Answered<Subscription> {
+    let id = Uuid::try_parse(id).ok().filter(|_| page.site.config().is_some());
+    let Some(id) = id else { return Err(auth::nothing_here().await) };
+    let found = ask(page, viewer, move |database| subscriptions::read(database, Some(id))).await?;
+    match found.into_iter().next() {
+        Some(one) => Ok(one),
+        None => Err(auth::nothing_here().await),
+    }
+}
+
+/// The page by default may not see who is subscribed, since an address of a callback may hold a password.
+fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Response {
+    let Unanswered::Database(DatabaseError { failure, .. }) = problem else { return failed(problem, Some(viewer)) };
+    let folder = match page.site.config().map(|config| config.database.engine) {
+        Some(Engine::Postgresql) => "postgres",
+        _ => "mysql",
+    };
+    let told = match failure {
+        DatabaseFailure::AccessDenied => html! {
+            p { "The page may not see or do this: its role in the database lacks the rights for it." }
+            p { "An administrator of the database gives them by " code { "sql/" (folder) "/grants-api.sql" } ", for the role " code { "database.roles.web" } ". Then it is shown here." }
+            p .hint { "What the database says: " (problem) }
+        },
+        DatabaseFailure::Schema => html! {
+            p { "The tables are those of an older release. " code { "maildrop_command migrate" } " brings them up to date." }
+        },
+        _ => return failed(problem, Some(viewer)),
+    };
+    shown("Subscriptions", viewer, &told)
+}
+
+/// Where one subscription is shown.
+fn path(id: Uuid) -> String {
+    format!("/subscriptions/{id}")
+}
+
+fn table(all: &[Subscription]) -> Markup {
+    html! {
+        @if all.is_empty() {
+            p { "Nobody is subscribed." }
+        } @else {
+            table .rows {
+                caption { "Who is told of what happens to messages, the oldest first" }
+                thead { tr { th scope="col" { "Whose" } th scope="col" { "Told of" } th scope="col" { "Callback" } th scope="col" { "State" } th .n scope="col" { "Behind" } th .n scope="col" { "To be told" } th .n scope="col" { "Given up" } th scope="col" { "Last answer" } } }
+                tbody { @for one in all { (row(one)) } }
+            }
+            @if let Some(last) = all.last().filter(|_| all.len() == ROWS) {
+                nav .pager aria-label="Pages" { a href={ "/subscriptions?after=" (last.id) } rel="next" { "Newer" } }
+            }
+        }
+        p .hint { "Others subscribe by " code { "maildrop_command subscription create" } ", or by the REST API." }
+    }
+}
+
+fn row(one: &Subscription) -> Markup {
+    let progress = &one.progress;
+    html! {
+        tr {
+            td data-label="Whose" { a href=(path(one.id)) { (one.owner) } @if !one.description.is_empty() { " " bdi { (visible(&one.description)) } } }
+            td data-label="Told of" { (of(one)) }
+            td data-label="Callback" { code { (one.callback_url) } }
+            td data-label="State" { (state(one)) }
+            td .n data-label="Behind" { (progress.behind_s.map_or_else(|| "–".to_owned(), seconds)) }
+            td .n data-label="To be told" { (number(progress.pending)) }
+            td .n data-label="Given up" { @if progress.given_up > 0 { span .bad { (number(progress.given_up)) } } @else { "0" } }
+            td data-label="Last answer" { (last_answer(one)) }
+        }
+    }
+}
+
+/// What a subscription is to.
+fn of(one: &Subscription) -> String {
+    match one.resource.as_str() {
+        "all" => "all mail".to_owned(),
+        resource => format!("{resource} {}", one.resource_id),
+    }
+}
+
+/// Its state, why, and since when its receiver fails.
+fn state(one: &Subscription) -> Markup {
+    let progress = &one.progress;
+    let class = match one.state {
+        SubscriptionState::Active if progress.failures == 0 => "good",
+        SubscriptionState::Disabled => "bad",
+        _ => "wait",
+    };
+    html! {
+        span class=(class) { (one.state) }
+        @if let Some(why) = &one.state_reason { ": " bdi { (why) } }
+        @if let Some(since) = progress.failing_since.filter(|_| progress.failures > 0) { ", failing since " (layout::moment(since)) }
+        @if let Some(rest) = progress.rests_s { ", rests for " (seconds(rest)) }
+    }
+}
+
+/// What its receiver last had to say.
+fn last_answer(one: &Subscription) -> Markup {
+    let progress = &one.progress;
+    let ago = |span: Option<f64>| span.map(|span| format!("{} ago", seconds(span)));
+    html! {
+        @match (&progress.last_failure, progress.last_success_ago_s) {
+            (Some(why), _) => {
+                span .bad { "failed" } @if let Some(ago) = ago(progress.last_failure_ago_s) { " " (ago) } ": " bdi { (why) }
+            }
+            (None, Some(taken)) => { span .good { "taken" } " " (seconds(taken)) " ago" }
+            (None, None) => { "none yet" }
+        }
+    }
+}
+
+/// A span for people.
+fn seconds(span: f64) -> String {
+    timestamp::span(Duration::try_from_secs_f64(span).unwrap_or_default())
+}

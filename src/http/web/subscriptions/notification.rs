@@ -1,0 +1,104 @@
+//! One notification: what is sent, each try, and what was answered.
+
+use super::super::layout::{milliseconds, moment, visible};
+use super::super::{Answered, Page, auth};
+use super::one::{again, standing};
+use super::{Subscription, ask, found, path, shown};
+use crate::ledger::web_sessions::WebSession;
+use crate::operations::notifications::{self, Due, Pending, Told};
+use crate::webhook::payload;
+use axum::Extension;
+use axum::extract::{Path, State};
+use maud::{Markup, html};
+use uuid::Uuid;
+
+/// How many tries are shown: the last ones, the oldest of them first.
+const MOST_TRIES: usize = 100;
+
+pub(in crate::http::web) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path((id, event)): Path<(String, String)>,
+) -> Answered {
+    let Some(event) = payload::read_id(&event) else { return Ok(auth::nothing_here().await) };
+    let one = found(&page, &viewer, &id).await?;
+    let asked = one.clone();
+    let read = ask(&page, &viewer, move |database| {
+        let Some(due) = notifications::event_of(database, &asked, event)? else { return Ok(None) };
+        let untold = notifications::pending_one(database, asked.id, due.position)?;
+        let tries = notifications::tries(database, &[due.position], Some(asked.id), MOST_TRIES)?;
+        Ok(Some((due, untold, tries)))
+    });
+    let Some((due, untold, tries)) = read.await? else { return Ok(auth::nothing_here().await) };
+    let main = main(&one, &due, untold.as_ref(), &tries, page.settings.telling.api.as_deref());
+    Ok(shown("Notification", &viewer, &main))
+}
+
+fn main(one: &Subscription, due: &Due, untold: Option<&Pending>, tries: &[Told], api: Option<&str>) -> Markup {
+    html! {
+        p {
+            @match (untold, tries) {
+                (Some(untold), _) => { (standing(untold)) @if let Some(at) = untold.due { ", due " (moment(at)) } }
+                (None, []) => { "It was never told: it is of before the subscription, or of a type that it has not asked for." }
+                (None, _) => { span .good { "taken" } }
+            }
+        }
+        (again(one.id, due.event))
+        dl {
+            dt { "Subscription" } dd { a href=(path(one.id)) { (one.owner) } " " code { (one.callback_url) } }
+            dt { "Event" } dd { code { (payload::id(due.event)) } }
+            dt { "Type" } dd { (due.event_type) }
+            dt { "Happened" } dd { (moment(due.created_at)) }
+            @if !due.message_id.is_empty() {
+                dt { "Message" } dd { a href={ "/messages/" (due.identity) } { (due.message_id) } }
+                dt { "Mailbox" } dd { (due.mailbox) " of " (due.imap_user) }
+            }
+        }
+        h2 { "Tries" }
+        @if tries.is_empty() {
+            p { "None yet." }
+        } @else {
+            ol .steps {
+                @for told in tries { (try_of(told)) }
+            }
+        }
+        h2 { "What is sent" }
+        (request(one.id, due, api))
+    }
+}
+
+fn try_of(told: &Told) -> Markup {
+    let class = if told.status.is_some_and(|status| (200..300).contains(&status)) { "good" } else { "bad" };
+    html! {
+        li {
+            p { (moment(told.started)) " from " (told.host) ", " (milliseconds(told.milliseconds as f64)) ": " span class=(class) { bdi { (told.outcome) } } }
+            @if let Some(next) = told.next { p .hint { "The next one was to be " (moment(next)) "." } }
+            @match told.response.as_deref().filter(|response| !response.is_empty()) {
+                Some(response) => {
+                    p { "The beginning of the answer:" }
+                    pre tabindex="0" { (visible(response)) }
+                }
+                None => { p .hint { @if told.status.is_some() { "Nothing is kept of the answer's text." } @else { "There was no answer." } } }
+            }
+        }
+    }
+}
+
+fn request(subscription: Uuid, due: &Due, api: Option<&str>) -> Markup {
+    html! {
+        p { "A POST, whose body has the same bytes in each try. The signature is not kept: it is made of the secret, the moment and the body." }
+        table .rows .narrow {
+            caption .unseen { "Header fields" }
+            thead { tr { th scope="col" { "Field" } th scope="col" { "Value" } } }
+            tbody {
+                @for (name, value) in payload::headers(&payload::id(due.event), subscription) {
+                    tr { td data-label="Field" { (name) } td data-label="Value" { code { (value) } } }
+                }
+                @for (name, value) in [("webhook-timestamp", "when the try was made, in seconds since 1970"), ("webhook-signature", "of the secret, or of two while it is replaced"), ("maildrop-attempt", "which try it is, from 1")] {
+                    tr { td data-label="Field" { (name) } td data-label="Value" { (value) } }
+                }
+            }
+        }
+        pre tabindex="0" { (payload::render(due, api)) }
+    }
+}

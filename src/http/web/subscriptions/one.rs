@@ -1,0 +1,273 @@
+//! One subscription: its settings, what can be done with it, and its notifications.
+
+use super::super::layout::{moment, number, visible};
+use super::super::{Answered, Page, auth};
+use super::{ROWS, Subscription, ask, found, last_answer, of, path, seconds, shown, state};
+use crate::ledger::web_sessions::WebSession;
+use crate::operations::notifications::{self, Pending, Taken};
+use crate::operations::subscriptions::{SubscriptionState, UNANSWERED};
+use crate::webhook::payload;
+use axum::Extension;
+use axum::extract::{Path, Query, State};
+use maud::{Markup, html};
+use serde::Deserialize;
+use uuid::Uuid;
+
+/// What the address says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::http::web) struct Asked {
+    /// Which notifications: the first of [`SHOWN`], unless it says otherwise.
+    show: String,
+    /// The position that the page before ended with.
+    before: Option<String>,
+    /// What was done a moment ago, and to how many.
+    done: String,
+    many: Option<u64>,
+}
+
+/// Which notifications can be asked for: how the address says it, in words.
+const SHOWN: [(&str, &str); 4] =
+    [("", "Not told yet"), ("pending", "To be told"), ("failed", "Given up"), ("taken", "Taken")];
+
+/// The notifications of a page, and the position before which there may be more.
+enum Notifications {
+    Untold(Vec<Pending>, Option<i64>),
+    Taken(Vec<Taken>, Option<i64>),
+}
+
+pub(in crate::http::web) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(id): Path<String>,
+    Query(asked): Query<Asked>,
+) -> Answered {
+    let before = asked.before.as_deref().map(str::parse::<i64>).transpose();
+    let known = SHOWN.iter().any(|(name, _)| *name == asked.show);
+    let (Ok(before), true) = (before, known) else { return Ok(auth::nothing_here().await) };
+    let one = found(&page, &viewer, &id).await?;
+    let (id, show, before) = (one.id, asked.show.clone(), before.unwrap_or(i64::MAX));
+    let read = ask(&page, &viewer, move |database| {
+        let failed = match show.as_str() {
+            "taken" => {
+                let (taken, onward) = notifications::taken(database, id, before, ROWS)?;
+                return Ok(Notifications::Taken(taken, onward));
+            }
+            "pending" => Some(false),
+            "failed" => Some(true),
+            _ => None,
+        };
+        let found = notifications::pending(database, id, before, failed, ROWS)?;
+        let onward = found.last().filter(|_| found.len() == ROWS).map(|last| last.position);
+        Ok(Notifications::Untold(found, onward))
+    });
+    Ok(shown("Subscription", &viewer, &main(&one, &asked, &read.await?)))
+}
+
+fn main(one: &Subscription, asked: &Asked, found: &Notifications) -> Markup {
+    html! {
+        @if let Some(done) = done(asked) { p .verdict .good role="status" { (done) } }
+        (settings(one))
+        h2 { "What can be done" }
+        (actions(one))
+        h2 { "Notifications" }
+        nav .tabs aria-label="Notifications by state" {
+            ul {
+                @for (name, words) in SHOWN {
+                    li { a href=(address(one.id, name, None)) aria-current=[(asked.show == name).then_some("true")] { (words) } }
+                }
+            }
+        }
+        @match found {
+            Notifications::Untold(found, onward) => { (untold(one.id, found)) (older(one.id, &asked.show, *onward)) }
+            Notifications::Taken(found, onward) => { (taken(one.id, found, *onward)) (older(one.id, &asked.show, *onward)) }
+        }
+    }
+}
+
+/// The address of a page of it.
+fn address(id: Uuid, show: &str, before: Option<i64>) -> String {
+    let mut query = Vec::new();
+    if !show.is_empty() {
+        query.push(format!("show={show}"));
+    }
+    query.extend(before.map(|position| format!("before={position}")));
+    let path = path(id);
+    if query.is_empty() { path } else { format!("{path}?{}", query.join("&")) }
+}
+
+/// What was done, in words: anybody may have written the address.
+fn done(asked: &Asked) -> Option<String> {
+    let many = asked.many.unwrap_or_default();
+    Some(match asked.done.as_str() {
+        "tested" => "A test is on its way: see below what becomes of it.".to_owned(),
+        "paused" => "It is told nothing now. What happens is kept.".to_owned(),
+        "resumed" => "It is told again, beginning with what was kept.".to_owned(),
+        "unverified" => format!("Nothing was done: {UNANSWERED}."),
+        "unchanged" => "Nothing was done: it is in another state meanwhile.".to_owned(),
+        "renewed" => "It has another secret. The old one signs beside it for a day.".to_owned(),
+        "again" if many == 1 => "1 notification is due again.".to_owned(),
+        "again" => format!("{} notifications are due again.", number(many)),
+        "some-again" => {
+            format!(
+                "{} notifications are due again, and there are more: send all of them again once more.",
+                number(many)
+            )
+        }
+        _ => return None,
+    })
+}
+
+fn settings(one: &Subscription) -> Markup {
+    let progress = &one.progress;
+    html! {
+        dl {
+            dt { "Id" } dd { code { (one.id) } }
+            dt { "Whose" } dd { (one.owner) }
+            @if !one.description.is_empty() { dt { "Description" } dd { bdi { (visible(&one.description)) } } }
+            dt { "Told of" } dd { (of(one)) }
+            dt { "Types" } dd { @if one.types.is_empty() { "all" } @else { (one.types.join(", ")) } }
+            dt { "Callback" } dd { code { (one.callback_url) } }
+            dt { "State" } dd { (state(one)) }
+            dt { "Last answer" } dd { (last_answer(one)) @if progress.failures > 1 { ", " (number(progress.failures.into())) " times in a row" } }
+            dt { "To be told" } dd { (number(progress.pending)) @if let Some(behind) = progress.behind_s { ", the oldest of them for " (seconds(behind)) } }
+            dt { "Given up" } dd { (number(progress.given_up)) }
+            dt { "Detail" } dd { (one.detail) }
+            dt { "Requests" } dd { @if one.in_order { "one after the other, in order" } @else { (one.max_in_flight) " at once" } }
+            dt { "Secret" } dd { "number " (one.secret_generation) @if let Some(at) = one.secret_rotated_at { ", since " (moment(at)) } }
+            dt { "Made" } dd { (moment(one.created_at)) }
+            @if let Some(at) = one.expires_at { dt { "Expires" } dd { (moment(at)) } }
+        }
+    }
+}
+
+fn actions(one: &Subscription) -> Markup {
+    let path = path(one.id);
+    let button = |action: &str, words: &str| {
+        html! { form method="post" action={ (path) "/" (action) } { button { (words) } } }
+    };
+    html! {
+        div .actions {
+            @match one.state {
+                SubscriptionState::Active => { (button("test", "Send a test")) (button("pause", "Pause")) }
+                SubscriptionState::Paused | SubscriptionState::Disabled => { (button("resume", "Resume")) }
+                SubscriptionState::Unverified => {}
+            }
+            (button("secret", "Show the secret"))
+            (button("new-secret", "Give it another secret"))
+        }
+        @if one.state == SubscriptionState::Unverified { p .hint { "Its receiver has not answered its first question yet. It is told nothing until then." } }
+        @if one.progress.given_up > 0 && one.state != SubscriptionState::Unverified {
+            form .search method="post" action={ (path) "/recover" } {
+                label .short for="since" {
+                    "Given up since"
+                    input #since name="since" value="1d" autocapitalize="none" spellcheck="false" aria-describedby="since-hint";
+                }
+                button { "Send all of them again" }
+                p .hint #since-hint { "2d or 90m (ago), 2026-11-20, or 2026-11-20T03:00:00Z. They have the same webhook-id as before." }
+            }
+        }
+    }
+}
+
+fn untold(subscription: Uuid, found: &[Pending]) -> Markup {
+    html! {
+        @if found.is_empty() {
+            p { "There are none." }
+        } @else {
+            table .rows {
+                caption .unseen { "Notifications, the newest first" }
+                thead { tr { th scope="col" { "Event" } th scope="col" { "Type" } th scope="col" { "State" } th .n scope="col" { "Tries" } th .t scope="col" { "Due" } th scope="col" { "Last answer" } th scope="col" { "Again" } } }
+                tbody {
+                    @for one in found {
+                        tr {
+                            td data-label="Event" { (event_link(subscription, one.event)) }
+                            td data-label="Type" { (one.r#type) }
+                            td data-label="State" { (standing(one)) }
+                            td .n data-label="Tries" { (one.tries) }
+                            td .t data-label="Due" { @if let Some(due) = one.due { (moment(due)) } @else { "–" } }
+                            td data-label="Last answer" { bdi { (one.last_error.as_deref().unwrap_or("–")) } }
+                            td data-label="Again" { (again(subscription, one.event)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn taken(subscription: Uuid, found: &[Taken], onward: Option<i64>) -> Markup {
+    html! {
+        @if found.is_empty() {
+            p { @if onward.is_some() { "None of these events was taken; there are older ones." } @else { "There are none." } }
+        } @else {
+            table .rows {
+                caption .unseen { "Notifications that were taken, the newest first" }
+                thead { tr { th scope="col" { "Event" } th scope="col" { "Type" } th .n scope="col" { "Tries" } th .t scope="col" { "The last one" } th scope="col" { "Again" } } }
+                tbody {
+                    @for one in found {
+                        tr {
+                            td data-label="Event" { (event_link(subscription, one.event)) }
+                            td data-label="Type" { (one.r#type) }
+                            td .n data-label="Tries" { (one.tries) }
+                            td .t data-label="The last one" { (moment(one.last)) }
+                            td data-label="Again" { (again(subscription, one.event)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn older(id: Uuid, show: &str, onward: Option<i64>) -> Markup {
+    html! {
+        @if onward.is_some() {
+            nav .pager aria-label="Pages" { a href=(address(id, show, onward)) rel="next" { "Older" } }
+        }
+    }
+}
+
+fn event_link(subscription: Uuid, event: Uuid) -> Markup {
+    let id = payload::id(event);
+    html! { a href={ (path(subscription)) "/events/" (id) } { code { (id) } } }
+}
+
+/// How it stands with a notification that is not taken.
+pub(super) fn standing(one: &Pending) -> Markup {
+    html! {
+        @match (one.due, one.tries) {
+            (None, _) => { span .bad { "given up" } @if let Some(at) = one.failed { " " (moment(at)) } }
+            (Some(_), 0) => { span .wait { "to be told" } }
+            (Some(_), _) => { span .wait { "to be tried again" } }
+        }
+    }
+}
+
+/// The button that has it sent once more.
+pub(super) fn again(subscription: Uuid, event: Uuid) -> Markup {
+    let id = payload::id(event);
+    html! {
+        form method="post" action={ (path(subscription)) "/redeliver" } {
+            input type="hidden" name="event" value=(id);
+            button { "Send again" span .unseen { " " (id) } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_very_many_that_are_due_again_it_is_said_that_there_are_more() {
+        let said = |words: &str, many| {
+            done(&Asked { done: words.to_owned(), many: Some(many), ..Asked::default() }).unwrap_or_default()
+        };
+        assert_eq!(said("again", 2), "2 notifications are due again.");
+        let some = said("some-again", 40_000);
+        assert!(some.ends_with(" notifications are due again, and there are more: send all of them again once more."));
+        assert!(some.starts_with("40"), "{some}");
+        assert_eq!(done(&Asked { done: "<b>anything</b>".to_owned(), ..Asked::default() }), None);
+    }
+}

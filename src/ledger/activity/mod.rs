@@ -1,0 +1,406 @@
+//! What was tried, the newest first, and the few figures above it: what somebody wants to see who has no Message-ID yet.
+//!
+//! Attempts have an index on their time. What is looked for may be rare, so the time is walked backwards in slices of so many attempts,
+//! until there is enough to show, or enough time was spent: the answer says how far back it has looked.
+
+mod messages;
+mod summary;
+
+pub(crate) use summary::{Counted, OwedCopy, count, owed};
+
+use super::time_span;
+use super::{AttemptResult, Database, Outcome, columns, stage_times};
+use crate::database::{DatabaseError, DatabaseFailure, Row, Value};
+use crate::lock::LockName;
+use crate::message::Role;
+use messages::{Messages, add_messages};
+use std::time::{Duration, Instant};
+use tracing::debug;
+use uuid::Uuid;
+
+/// How many attempts the first slice has, and the widest: a statement takes some milliseconds. Each slice has four times as many as the
+/// one before.
+const FIRST_SLICE: usize = 2_000;
+const WIDEST_SLICE: usize = 16_000;
+/// A minute, in microseconds.
+const MINUTE: i64 = 60_000_000;
+/// How far a host's clock may be from the database's, in microseconds.
+const CLOCKS_DIFFER: i64 = 60 * MINUTE;
+/// How much later than its first attempt began a message is recorded at most, to be found by its subject or sender, in microseconds.
+const RECORDED_LATER: i64 = 256 * MINUTE;
+/// After so long without an answer that is full, no further slice is read.
+const LONG_ENOUGH: Duration = Duration::from_millis(2500);
+
+/// After so long the server ends the reading of one slice: then it is told how far back all was read.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// What an attempt at a copy is to have come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    Delivered,
+    Deferred,
+    Refused,
+    /// It has not ended, or never ended itself.
+    Unended,
+}
+
+/// What is looked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) by: Option<By>,
+    pub(crate) came: Option<Came>,
+    pub(crate) role: Option<Role>,
+    pub(crate) host: Option<String>,
+    /// The mailbox's user.
+    pub(crate) user: Option<String>,
+    /// In microseconds since 1970; the end is not included.
+    pub(crate) since: i64,
+    pub(crate) until: Option<i64>,
+    /// Older than this one.
+    pub(crate) before: Option<Place>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum By {
+    /// The lock of a Message-ID. It has an index, so its age does not matter.
+    Lock(LockName),
+    /// With the lock of its message, where that is known: then its age does not matter.
+    QueueId(String, Option<LockName>),
+    /// An envelope recipient, a mailbox's user or an envelope sender: as the ledger keeps addresses, and as it was given.
+    Address { address: String, user: String },
+    /// A piece of a subject, or of an author's name or address, of messages that were recorded: in whichever case.
+    Piece(String),
+}
+
+/// Where an attempt at a copy stands among all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) began_at: i64,
+    pub(crate) attempt: Uuid,
+    pub(crate) key: [u8; 32],
+}
+
+impl Wanted {
+    /// What is wanted by state, role, host and user, as SQL with its values.
+    fn narrow<'a>(&'a self, conditions: &mut Vec<&'a str>, values: &mut Vec<Value<'a>>) {
+        for (condition, text) in [("a.host = ?", &self.host), ("a.imap_user = ?", &self.user)] {
+            if let Some(text) = text {
+                conditions.push(condition);
+                values.push(Value::Text(text));
+            }
+        }
+        if let Some(role) = self.role {
+            conditions.push("a.role = ?");
+            values.push(Value::Text(role.as_str()));
+        }
+        conditions.extend(self.came.map(outcome_is));
+    }
+}
+
+/// An attempt at one copy, and what is known of its message.
+#[derive(Clone, Debug)]
+pub(crate) struct Tried {
+    pub(crate) place: Place,
+    pub(crate) identity: [u8; 32],
+    pub(crate) lock: LockName,
+    pub(crate) message_id: String,
+    pub(crate) role: Role,
+    pub(crate) user: String,
+    pub(crate) mailbox: String,
+    pub(crate) recipient: String,
+    pub(crate) queue_id: Option<String>,
+    pub(crate) host: String,
+    /// `None` where it has not ended.
+    pub(crate) outcome: Option<Outcome>,
+    /// All stages of the attempt together, in milliseconds.
+    pub(crate) took: Option<f64>,
+    /// Known once a copy is delivered or owed.
+    pub(crate) from: Option<String>,
+    pub(crate) subject: Option<String>,
+}
+
+impl Tried {
+    pub(crate) fn result(&self) -> AttemptResult {
+        AttemptResult::of_copy(self.outcome.as_ref())
+    }
+}
+
+/// What was found, the newest first.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundTried {
+    pub(crate) tried: Vec<Tried>,
+    pub(crate) more: bool,
+    /// How far back was looked, if not all the way: in microseconds since 1970.
+    pub(crate) looked_back_to: Option<i64>,
+}
+
+/// The outcomes of the ledger's texts, as SQL says them.
+fn outcome_is(came: Came) -> &'static str {
+    match came {
+        Came::Delivered => {
+            "a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for', 'owed')"
+        }
+        Came::Deferred => "(a.outcome = 'busy' OR a.outcome LIKE 'deferred: %')",
+        Came::Refused => "a.outcome LIKE 'refused: %'",
+        Came::Unended => "(a.ended_at IS NULL OR a.outcome = 'died; its copy was looked for')",
+    }
+}
+
+impl By {
+    /// Whether it has an index of its own, so that it is found at once, however old it is.
+    fn is_indexed(&self) -> bool {
+        matches!(self, Self::Lock(_) | Self::QueueId(_, Some(_)))
+    }
+}
+
+/// The lock of the message that has this queue id, and that came at this moment by its host's clock. `None` also where it takes long to
+/// find.
+pub(crate) fn lock_of_queue_id(
+    database: &mut dyn Database,
+    queue_id: &str,
+    arrived: i64,
+) -> Result<Option<LockName>, DatabaseError> {
+    let began = Instant::now();
+    database.end_long_questions(LONGEST);
+    let sql = format!(
+        "SELECT {} FROM attempts a WHERE a.started_at >= ? AND a.started_at < ? AND a.queue_id = ? LIMIT 1",
+        database.dialect().hex("a.lock_digest")
+    );
+    let newest = time_span::now(database)?.saturating_add(MINUTE);
+    // Nearly all are tried at once, and nearly all clocks agree.
+    let mut slice = (arrived.saturating_sub(MINUTE), arrived.saturating_add(4 * MINUTE));
+    let (mut next, mut width) = (arrived.saturating_sub(CLOCKS_DIFFER), FIRST_SLICE);
+    while began.elapsed() < LONG_ENOUGH {
+        let values = [Value::Moment(slice.0), Value::Moment(slice.1), Value::Text(queue_id)];
+        let Some(rows) = in_time(database.select("looking for a queue id", &sql, &values))? else { break };
+        if let Some(row) = rows.first() {
+            return Ok(Some(LockName::from_digest(row.digest(0)?)));
+        }
+        if next >= newest {
+            break;
+        }
+        let Some(end) = in_time(end_of_slice(database, (next, newest), width, Order::Later))? else { break };
+        slice = (next, end);
+        (next, width) = (end, wider(width));
+    }
+    Ok(None)
+}
+
+/// Which way the time is walked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Earlier,
+    Later,
+}
+
+/// Where the slice ends that has so many of the attempts from a moment up to, not including, another one: those that began last, or first.
+/// Where they are fewer, it is the end of that time.
+fn end_of_slice(
+    database: &mut dyn Database,
+    (since, before): (i64, i64),
+    attempts: usize,
+    order: Order,
+) -> Result<i64, DatabaseError> {
+    let (direction, all) = if order == Order::Earlier { ("DESC", since) } else { ("ASC", before) };
+    let sql = format!(
+        "SELECT {} FROM attempts WHERE started_at >= ? AND started_at < ? ORDER BY started_at {direction} LIMIT 1 OFFSET {attempts}",
+        database.dialect().microseconds("started_at")
+    );
+    let rows = database.select(
+        "looking how far so many attempts reach",
+        &sql,
+        &[Value::Moment(since), Value::Moment(before)],
+    )?;
+    // The one behind the slice, going forward, ends it; many may have begun in one microsecond.
+    rows.first().map_or(Ok(all), |row| columns::number::<i64>(row, 0)).map(|end| match order {
+        Order::Earlier => end,
+        Order::Later => end.max(since.saturating_add(1)),
+    })
+}
+
+fn wider(slice: usize) -> usize {
+    (4 * slice).min(WIDEST_SLICE)
+}
+
+/// What was read, unless the server has ended that since it took too long.
+fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.failure == DatabaseFailure::TimedOut => {
+            debug!(%error, "a search ends here");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// At most `limit` attempts that are wanted, the newest first.
+pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
+    let mut found = find_without_messages(database, wanted, limit)?;
+    let is_newest = wanted.by.is_none() && wanted.until.is_none() && wanted.before.is_none();
+    add_messages(database, &mut found.tried, is_newest)?;
+    Ok(found)
+}
+
+/// The same, where nothing needs to be known of their messages.
+pub(crate) fn find_without_messages(
+    database: &mut dyn Database,
+    wanted: &Wanted,
+    limit: usize,
+) -> Result<FoundTried, DatabaseError> {
+    let began = Instant::now();
+    database.end_long_questions(LONGEST);
+    let now = time_span::now(database)?;
+    // An attempt may have begun in this very moment.
+    let newest = wanted.until.unwrap_or_else(|| now.saturating_add(MINUTE));
+    let newest = wanted.before.map_or(newest, |place| newest.min(place.began_at.saturating_add(1)));
+    let indexed = wanted.by.as_ref().is_some_and(By::is_indexed);
+    let is_short_queue_id = matches!(wanted.by, Some(By::QueueId(_, None)));
+    let since = if indexed { 0 } else { wanted.since };
+    let (mut end, mut width) = (newest, FIRST_SLICE);
+    let mut tried: Vec<Tried> = Vec::new();
+    let (mut messages, mut recorded_before) = (Messages::Named(Vec::new()), newest.saturating_add(RECORDED_LATER));
+    while end > since && tried.len() <= limit {
+        let missing = limit + 1 - tried.len();
+        let mut read = |database: &mut dyn Database| {
+            // By its own index what is wanted is read however long the time is.
+            let begin = if indexed { since } else { end_of_slice(database, (since, end), width, Order::Earlier)? };
+            messages.add(database, wanted.by.as_ref(), (begin, recorded_before))?;
+            Ok((begin, slice(database, wanted, (begin, end), missing, &messages)?))
+        };
+        let Some((begin, more)) = in_time(read(database))? else {
+            return Ok(FoundTried { tried, more: false, looked_back_to: Some(end.min(now)) });
+        };
+        tried.extend(more);
+        (end, recorded_before, width) = (begin, begin, wider(width));
+        if is_short_queue_id && let Some(newest) = tried.first().map(|one| one.lock) {
+            // A short queue id is another message's later on: the newest one is meant, and what is older was not looked for.
+            tried.retain(|one| one.lock == newest);
+            let more = tried.len() > limit;
+            tried.truncate(limit);
+            let oldest = tried.last().map(|oldest| oldest.place.began_at);
+            return Ok(FoundTried { tried, more, looked_back_to: oldest.filter(|oldest| !more && *oldest > since) });
+        }
+        if tried.len() <= limit && end > since && began.elapsed() > LONG_ENOUGH {
+            return Ok(FoundTried { tried, more: false, looked_back_to: Some(end) });
+        }
+    }
+    let more = tried.len() > limit;
+    tried.truncate(limit);
+    Ok(FoundTried { tried, more, looked_back_to: None })
+}
+
+/// The newest `limit` attempts that are wanted, of those that began from a moment up to, not including, another one.
+fn slice(
+    database: &mut dyn Database,
+    wanted: &Wanted,
+    (begin, end): (i64, i64),
+    limit: usize,
+    messages: &Messages,
+) -> Result<Vec<Tried>, DatabaseError> {
+    let (text, of_messages);
+    let mut conditions = vec!["a.started_at >= ? AND a.started_at < ?"];
+    let mut values = vec![Value::Moment(begin), Value::Moment(end)];
+    if let Some(Place { began_at, attempt, key }) = &wanted.before {
+        conditions.push("(a.started_at, a.attempt, a.copy_key) < (?, ?, ?)");
+        values.extend([Value::Moment(*began_at), Value::Uuid(*attempt), Value::Bytes(key)]);
+    }
+    wanted.narrow(&mut conditions, &mut values);
+    match &wanted.by {
+        None => {}
+        Some(By::Lock(lock)) => {
+            conditions.push("a.lock_digest = ?");
+            values.push(Value::Bytes(lock.digest()));
+        }
+        Some(By::QueueId(queue_id, lock)) => {
+            conditions.push("a.queue_id = ?");
+            values.push(Value::Text(queue_id));
+            if let Some(lock) = lock {
+                conditions.push("a.lock_digest = ?");
+                values.push(Value::Bytes(lock.digest()));
+            }
+        }
+        Some(by @ (By::Address { .. } | By::Piece(_))) => {
+            text = by.of_message().map(|(_, text)| text).unwrap_or_default();
+            let of_its = messages.condition(by, &text);
+            if let By::Address { address, user } = by {
+                let of = of_its.as_ref().map(|(condition, _)| format!(" OR {condition}")).unwrap_or_default();
+                of_messages = format!("(a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?{of})");
+                let (address, user) = (Value::Text(address), Value::Text(user));
+                values.extend([address, address, user]);
+                values.extend(of_its.into_iter().flat_map(|(_, values)| values));
+            } else {
+                let Some((condition, more)) = of_its else { return Ok(Vec::new()) };
+                of_messages = condition;
+                values.extend(more);
+            }
+            // Last of all: what a message has to be asked for is asked of what is wanted otherwise alone.
+            conditions.push(&of_messages);
+        }
+    }
+    newest(database, &conditions.join(" AND "), &values, limit)
+}
+
+/// The newest `limit` attempts that meet these conditions.
+fn newest(
+    database: &mut dyn Database,
+    conditions: &str,
+    values: &[Value<'_>],
+    limit: usize,
+) -> Result<Vec<Tried>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, {}, {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, \
+         CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END, a.outcome, a.stages \
+         FROM (SELECT * FROM attempts a WHERE {conditions} \
+         ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC LIMIT {limit}) a \
+         ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC",
+        dialect.microseconds("a.started_at"),
+        dialect.uuid("a.attempt"),
+        dialect.hex("a.copy_key"),
+        dialect.hex("a.identity"),
+        dialect.hex("a.lock_digest"),
+    );
+    database.select("reading what was tried", &sql, values)?.iter().map(tried).collect()
+}
+
+fn tried(row: &Row) -> Result<Tried, DatabaseError> {
+    let took = |json: &str| {
+        let stages = stage_times::read(json);
+        (!stages.is_empty()).then(|| stages.iter().map(|(_, took)| took).sum())
+    };
+    Ok(Tried {
+        place: Place {
+            began_at: columns::number(row, 0)?,
+            attempt: Uuid::from_bytes(row.digest(1)?),
+            key: row.digest(2)?,
+        },
+        identity: row.digest(3)?,
+        lock: LockName::from_digest(row.digest(4)?),
+        message_id: columns::owned(row, 5)?,
+        role: columns::role(row, 6)?,
+        user: columns::owned(row, 7)?,
+        mailbox: columns::owned(row, 8)?,
+        recipient: columns::owned(row, 9)?,
+        queue_id: columns::optional(row, 10),
+        host: columns::owned(row, 11)?,
+        outcome: (columns::number::<u8>(row, 12)? == 1).then(|| columns::outcome(row, 13)),
+        took: row.text(14).and_then(took),
+        from: None,
+        subject: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_ends_where_the_server_takes_too_long_and_fails_where_it_fails() {
+        let failed = |failure| Err::<u8, _>(DatabaseError::new(failure, "looking", "x"));
+        assert_eq!(in_time(Ok(1)).unwrap(), Some(1));
+        assert_eq!(in_time(failed(DatabaseFailure::TimedOut)).unwrap(), None);
+        let error = in_time(failed(DatabaseFailure::AccessDenied)).unwrap_err();
+        assert_eq!(error.failure, DatabaseFailure::AccessDenied);
+    }
+}

@@ -1,0 +1,295 @@
+//! The ledger in MySQL and MariaDB: `sql/mysql/`.
+//!
+//! The lock is in the session: first the delivery's COMMIT, then RELEASE_LOCK. The look and the journal are autocommit statements:
+//! a transaction from before the lock would keep an older read view, and not see what was committed since.
+
+mod epoch;
+
+use super::{
+    AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, Destination, Epoch, Journal, Ledger, Looked, MessageRecord,
+    Record, WayIn, looked_by_itself, record_fallback, seconds, statements,
+};
+use crate::database::mysql::{Answer, column, only_row, rows, sql};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables, Value};
+use crate::lock::{Holder, Holders, LockName, or_untold};
+use crate::message::fold;
+use std::time::Duration;
+use tracing::warn;
+
+/// A source of up to this size, in bytes, goes with the batch, twice as long in hexadecimal digits. A larger one goes as it is, by
+/// a prepared statement, for more round trips.
+const SOURCE_IN_BATCH: usize = 1 << 20;
+
+/// How much of `max_allowed_packet` is kept for everything but the source, in bytes: far more than a record's texts may have.
+const ROOM_BESIDE_SOURCE: usize = 1 << 20;
+
+/// The age of a row's `started_at` by the database's clock, in microseconds.
+const AGE: &str = "TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6))";
+
+impl Ledger for MysqlDatabase {
+    fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
+        let doing = "looking the addresses up";
+        let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
+        let wanted = self.in_list(&folded);
+        let batch = format!(
+            "SELECT address, imap_user, inbox, sent FROM addresses WHERE address IN ({wanted}); \
+             SELECT NOT EXISTS (SELECT 1 FROM addresses), {}, \
+             (SELECT TIMESTAMPDIFF(MICROSECOND, proven_at, UTC_TIMESTAMP(6)) FROM ways_in WHERE digest = {})",
+            sql::READ_ONLY,
+            self.dialect().literal(way_in.map_or(Value::Null, |way_in| Value::Bytes(&way_in.digest))),
+        );
+        let answers = self.run(doing, &batch, 2)?;
+        let mut entries = Vec::new();
+        for row in answers.first().into_iter().flatten() {
+            let address: String = column(row, 0, doing)?;
+            let (user, inbox, sent) = (column(row, 1, doing)?, column(row, 2, doing)?, column(row, 3, doing)?);
+            // The collation pads with spaces: "a@example.com " finds the row of "a@example.com". It is not the same.
+            if folded.contains(&fold(&address)) {
+                entries.push((address, Destination { user, inbox, sent }));
+            }
+        }
+        let row = only_row(&answers, doing)?;
+        let proven = column::<Option<i64>>(row, 2, doing)?.map(seconds);
+        AddressBook { entries, empty: column(row, 0, doing)?, proven }
+            .unless_a_replica_knows_none(doing, column(row, 1, doing)?)
+    }
+
+    fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
+        let doing = "writing down that a recipient is refused";
+        let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
+        // A role that may write on a server that takes no writes (SUPER, READ ONLY ADMIN) is none that may refuse there.
+        let batch = format!(
+            "INSERT INTO refusals (host, refused, last_at) SELECT {host}, 1, UTC_TIMESTAMP(6) FROM DUAL \
+             WHERE NOT ({read_only}) AND EXISTS (SELECT 1 FROM addresses) \
+             AND NOT EXISTS (SELECT 1 FROM addresses WHERE address IN ({wanted})) \
+             ON DUPLICATE KEY UPDATE refused = refusals.refused + 1, last_at = UTC_TIMESTAMP(6); \
+             SELECT ROW_COUNT() > 0, {read_only}",
+            host = self.dialect().literal(Value::Text(host)),
+            wanted = self.in_list(&folded),
+            read_only = sql::READ_ONLY,
+        );
+        let answers = self.retrying(|database| database.run(doing, &batch, 2))?;
+        let row = only_row(&answers, doing)?;
+        if column(row, 1, doing)? {
+            let detail = "the server takes no writes (a replica?)";
+            return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail));
+        }
+        column(row, 0, doing)
+    }
+
+    fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
+        let written = statements::way_in(self.dialect(), way_in, host);
+        self.change("remembering a way in to the mailbox store", &written, &[]).map(drop)
+    }
+
+    fn disprove_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
+        let written = statements::no_way_in(self.dialect(), way_in, host);
+        self.change("remembering that a way in to the mailbox store is none", &written, &[]).map(drop)
+    }
+
+    fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+        if journal.copies.is_empty() {
+            return Ok(());
+        }
+        self.change(statements::JOURNALLING, &statements::journal(self.dialect(), journal), &[]).map(drop)
+    }
+
+    fn acquire_and_look(
+        &mut self,
+        lock: &LockName,
+        wait: Duration,
+        copies: &[CopyKey],
+    ) -> Result<AcquiredAndLooked, DatabaseError> {
+        Ok(if self.get_lock(lock, wait)? {
+            looked_by_itself(|| {
+                let (copies, epoch) = self.look_and_ask(copies, Some(&epoch::asked(self.product())))?;
+                if epoch.is_unwritten() {
+                    // The lock is the session's, and stays.
+                    self.begin_epoch()?;
+                }
+                Ok(Looked { copies, epoch: epoch.began() })
+            })
+        } else {
+            AcquiredAndLooked::Busy(or_untold(self.holder_among(lock, copies)))
+        })
+    }
+
+    fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
+        self.look_and_ask(copies, None).map(|(histories, _)| histories)
+    }
+
+    fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
+        let doing = "asking in which epoch the database is";
+        let answers = self.run(doing, &epoch::asked(self.product()), 1)?;
+        epoch::told(only_row(&answers, doing)?, doing)
+    }
+
+    fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
+        let insert = epoch::begin(self.product());
+        self.retrying(|database| database.run("writing down that another epoch has begun", &insert, 1)).map(drop)
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
+        if record.message.is_none() && record.copies.is_empty() && record.ended.is_empty() {
+            return Ok(());
+        }
+        record_fallback::record_or_less(record, |record| {
+            let source = record.message.as_ref().and_then(|message| self.source_that_fits(message));
+            self.retrying(|database| database.try_to_record(record, source))
+        })
+    }
+
+    fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
+        statements::first_attempt_age(self, copies)
+    }
+}
+
+impl Holders for MysqlDatabase {
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        self.holder_among(name, &[])
+    }
+}
+
+impl MysqlDatabase {
+    /// In one round trip, what is known of these copies, and in which epoch the database is, if that is `asked`.
+    fn look_and_ask(
+        &mut self,
+        copies: &[CopyKey],
+        asked: Option<&str>,
+    ) -> Result<(Vec<CopyHistory>, Epoch), DatabaseError> {
+        let doing = "looking at what the ledger knows";
+        if copies.is_empty() {
+            return Ok(Default::default());
+        }
+        let [attempts, recorded] = statements::look(self.dialect(), copies);
+        let (also, statements) = asked.map_or((String::new(), 2), |asked| (format!("; {asked}"), 3));
+        let answers = self.run(doing, &format!("{attempts}; {recorded}{also}"), statements)?;
+        let [attempts, recorded, also @ ..] = answers.as_slice() else {
+            return Err(DatabaseError::other(doing, "two answers were to come, or three"));
+        };
+        let epoch = if also.is_empty() { Epoch::default() } else { epoch::told(only_row(also, doing)?, doing)? };
+        Ok((statements::histories(copies, &rows(doing, attempts)?, &rows(doing, recorded)?)?, epoch))
+    }
+
+    /// Who holds the lock: the session that the server names, and what its journal says of it. A delivery asks by the index of its
+    /// own `copies`: of a holder that delivers none of them, the log has the session only. Without copies, all attempts under this
+    /// lock are looked at.
+    fn holder_among(&mut self, lock: &LockName, copies: &[CopyKey]) -> Result<Option<Holder>, DatabaseError> {
+        let doing = "asking who holds the lock";
+        let ours = match copies {
+            [] => String::new(),
+            copies => format!("copy_key IN ({}) AND ", statements::keys(self.dialect(), copies)),
+        };
+        let batch = format!(
+            "SELECT IS_USED_LOCK({lock}); \
+             SELECT session, host, pid, queue_id, {AGE} FROM attempts \
+             WHERE {ours}ended_at IS NULL AND lock_digest = {digest} \
+             AND session = IS_USED_LOCK({lock}) AND session <> CONNECTION_ID() \
+             ORDER BY started_at DESC LIMIT 1",
+            lock = self.dialect().literal(Value::Text(&lock.mysql_name())),
+            digest = self.dialect().literal(Value::Bytes(lock.digest())),
+        );
+        let answers = self.run(doing, &batch, 2)?;
+        if let Some(row) = answers.get(1).and_then(|rows| rows.first()) {
+            let age: i64 = column(row, 4, doing)?;
+            return Ok(Some(Holder {
+                session: column(row, 0, doing)?,
+                host: Some(column(row, 1, doing)?),
+                pid: Some(column(row, 2, doing)?),
+                queue_id: column(row, 3, doing)?,
+                // Negative if the server's clock was set back.
+                held_for: u64::try_from(age).ok().map(Duration::from_micros),
+            }));
+        }
+        let Some(row) = answers.first().and_then(|rows| rows.first()) else {
+            return Ok(None);
+        };
+        // NULL: it was freed in the meantime.
+        let session: Option<u64> = column(row, 0, doing)?;
+        Ok(session.map(Holder::of_session))
+    }
+
+    /// The source, unless the server could not take it. `max_allowed_packet` (by default 16 MiB on MariaDB, 64 MiB on MySQL)
+    /// bounds every value, and a larger packet costs the connection and the lock. A message too large for that is delivered
+    /// without its source, and the log says so, instead of being deferred for ever.
+    fn source_that_fits<'a>(&self, message: &MessageRecord<'a>) -> Option<&'a [u8]> {
+        let source = message.raw?;
+        let most = self.max_allowed_packet().saturating_sub(ROOM_BESIDE_SOURCE);
+        if source.len() <= most {
+            return Some(source);
+        }
+        warn!(
+            message_id = message.message_id,
+            bytes = source.len(),
+            max_allowed_packet = self.max_allowed_packet(),
+            "the source of this message is not kept: the database server's max_allowed_packet is too small for it"
+        );
+        None
+    }
+
+    /// One transaction in one round trip; in four if there is a large source. The caller rolls back if it fails. A lost answer to
+    /// COMMIT is an error like any other, and no reason to try again.
+    fn try_to_record(&mut self, record: &Record<'_>, source: Option<&[u8]>) -> Result<(), DatabaseError> {
+        let (doing, dialect) = (statements::RECORDING, self.dialect());
+        let mut batch = Vec::new();
+        if !record.events.is_empty() {
+            // Before the transaction: within it, the look at subscriptions would be its snapshot, which MariaDB holds the rest to.
+            // Not within the INSERT, which would wait for whoever changes a subscription (1205).
+            batch.push("SELECT EXISTS (SELECT 1 FROM subscriptions) INTO @maildrop_subscribed".into());
+        }
+        batch.push("START TRANSACTION".into());
+        if let Some(message) = &record.message {
+            batch.push(statements::message(dialect, message));
+            match source {
+                Some(source) if goes_in_batch(source.len(), self.max_allowed_packet()) => {
+                    batch.push(statements::source(dialect, message, &dialect.literal(Value::Bytes(source))));
+                }
+                Some(source) => {
+                    batch.push(statements::source_is_missing(dialect, message));
+                    let answers = self.run_all(doing, &mut batch)?;
+                    if column(only_row(&answers, doing)?, 0, doing)? {
+                        let insert = statements::source(dialect, message, "?");
+                        self.run_with_bytes("keeping the source of the message", &insert, source)?;
+                    }
+                }
+                None => {}
+            }
+        }
+        batch.extend(statements::after_message(dialect, record, false)?);
+        batch.push("COMMIT".into());
+        self.run_all(doing, &mut batch).map(drop)
+    }
+
+    fn run_all(&mut self, doing: &str, statements: &mut Vec<String>) -> Result<Vec<Answer>, DatabaseError> {
+        let count = statements.len();
+        let batch = std::mem::take(statements).join("; ");
+        self.run(doing, &batch, count)
+    }
+
+    /// The inside of an IN list, which may not be empty.
+    fn in_list(&self, addresses: &[String]) -> String {
+        match addresses {
+            [] => "NULL".into(),
+            _ => self.dialect().list(addresses.iter().map(|address| Value::Text(address))),
+        }
+    }
+}
+
+/// Whether a source of so many bytes, as hexadecimal digits, fits into a packet together with the rest of the transaction.
+fn goes_in_batch(bytes: usize, max_allowed_packet: usize) -> bool {
+    bytes <= SOURCE_IN_BATCH && bytes * 2 + ROOM_BESIDE_SOURCE <= max_allowed_packet
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_is_large_or_that_the_server_would_refuse_goes_by_itself() {
+        let large = 64 << 20;
+        assert!(goes_in_batch(SOURCE_IN_BATCH, large) && !goes_in_batch(SOURCE_IN_BATCH + 1, large));
+        let for_a_quarter = ROOM_BESIDE_SOURCE + (1 << 19);
+        assert!(goes_in_batch(1 << 18, for_a_quarter) && !goes_in_batch((1 << 18) + 1, for_a_quarter));
+        assert!(!goes_in_batch(1, ROOM_BESIDE_SOURCE + 1));
+    }
+}

@@ -1,0 +1,463 @@
+//! The schema in `sql/<engine>/`: numbered migrations, applied in order by `migrate`.
+//!
+//! Until release 1.0 the files are edited in place, and a database is made anew. From 1.0 on an applied file stays as it is, and a new
+//! one only adds, so that release N runs on the schema of N+1 while machines are upgraded one by one: a changed function gets another
+//! name beside the old one, and a new column may be NULL.
+
+mod mysql;
+mod postgres;
+mod sqlite;
+
+pub use self::sqlite::open_embedded;
+
+use crate::database::DatabaseError;
+use crate::lock::LockName;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+use thiserror::Error;
+use tracing::warn;
+
+/// For how long a migration waits for a table that is in use: a delivery on PostgreSQL holds its tables (for reading) until its lock
+/// ends, and everybody who comes meanwhile queues behind the migration as long.
+const TABLE_WAIT: Duration = Duration::from_secs(10);
+/// How often what is pending is tried where others are in the way, by a table in use or a deadlock.
+const TRIES: u32 = 6;
+/// Between two tries: those who have queued go on.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// One file of `sql/<engine>/`: `NUMBER_NAME.sql`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migration {
+    pub number: u32,
+    pub name: &'static str,
+    pub sql: &'static str,
+    /// Whether the schema works without it: some servers refuse it to ordinary roles, and `migrate` then leaves it out.
+    pub optional: bool,
+}
+
+impl Migration {
+    const fn new(number: u32, name: &'static str, sql: &'static str) -> Self {
+        Self { number, name, sql, optional: false }
+    }
+
+    const fn optional(number: u32, name: &'static str, sql: &'static str) -> Self {
+        Self { number, name, sql, optional: true }
+    }
+
+    /// SHA-256 of its text, in lower-case hexadecimal, by which an edited migration is found.
+    #[must_use]
+    pub fn checksum(&self) -> String {
+        crate::base::hex::encode(&Sha256::digest(self.sql.as_bytes()))
+    }
+}
+
+/// A migration that was applied, by the table of migrations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    pub number: u32,
+    pub name: String,
+    /// Its checksum when it was applied.
+    pub checksum: String,
+}
+
+/// What became of applying one migration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Application {
+    /// It is applied and recorded.
+    Done,
+    /// An optional one that this server refused, and what it said.
+    LeftOut(String),
+}
+
+/// A database whose schema can be read and migrated.
+pub trait Schema {
+    /// The migrations that this release knows for this engine, in order.
+    fn known(&self) -> &'static [Migration];
+
+    /// The migrations that were applied, in order; empty where their table is not there yet.
+    ///
+    /// # Errors
+    /// Where that table cannot be read.
+    fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError>;
+
+    /// Waits for the lock under which migrations are applied, and makes their table.
+    ///
+    /// # Errors
+    /// Where another process has the lock until the deadline, or where our role may not make the table.
+    fn lock_schema(&mut self) -> Result<(), DatabaseError>;
+
+    /// Applies one migration and records it. Called under the schema's lock.
+    ///
+    /// # Errors
+    /// Where the server refuses a statement of it, unless the migration is optional.
+    fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError>;
+
+    /// Frees the schema's lock. On PostgreSQL this commits the migrations.
+    ///
+    /// # Errors
+    /// Where the connection is gone, or where the migrations may not be committed.
+    fn unlock_schema(&mut self) -> Result<(), DatabaseError>;
+}
+
+/// How a migration stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigrationState {
+    /// It is applied, as this release knows it.
+    Applied,
+    /// It is not applied: not yet, or the server refused an optional one.
+    Pending,
+    /// It is applied with another text than this release's.
+    Edited,
+    /// It is applied. This release does not know it, but knows newer ones.
+    Unknown,
+    /// It is applied, and newer than all that this release knows: by a newer release. Deliveries go on, since migrations are
+    /// additive.
+    Newer,
+}
+
+/// One migration, known or applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigrationStatus {
+    pub number: u32,
+    pub name: String,
+    /// Whether the schema works without it; `false` where this release does not know it.
+    pub optional: bool,
+    /// How it stands.
+    pub state: MigrationState,
+}
+
+/// What [`migrate`] has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Migrated {
+    /// What became of each migration that was pending, in order.
+    pub steps: Vec<(Migration, Application)>,
+    /// Migrations that a newer release has applied.
+    pub newer: Vec<MigrationStatus>,
+}
+
+/// The schema was not brought up to date.
+#[derive(Debug, Error)]
+pub enum MigrateError {
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// An applied migration is not the one that this release knows by its number.
+    #[error(
+        "migration {number:04}_{name} was applied with another text than this program's: recreate the database \
+         (docs/upgrade.md, \"Recreating the database\"), or use the program that has made it"
+    )]
+    Edited { number: u32, name: String },
+    /// An applied migration is not known to this release, which knows newer ones.
+    #[error("migration {number:04}_{name} is applied, and this release, which knows newer ones, does not know it")]
+    Unknown { number: u32, name: String },
+    /// A migration is missing below one that is applied.
+    #[error(
+        "migration {number:04}_{name} is not applied, but {newest:04} is: the table maildrop_migrations was changed"
+    )]
+    Skipped {
+        number: u32,
+        name: String,
+        /// The newest one that is applied.
+        newest: u32,
+    },
+}
+
+/// The lock under which migrations are applied. On MySQL it is one for all databases of a server: the migration of another site
+/// there is waited for as well.
+fn schema_lock() -> LockName {
+    LockName::new("maildrop schema", b"migrations")
+}
+
+/// How each migration stands that is known or applied, in the order of their numbers. Takes no lock.
+///
+/// # Errors
+/// Where the table of migrations cannot be read.
+pub fn status(database: &mut dyn Schema) -> Result<Vec<MigrationStatus>, DatabaseError> {
+    let applied = database.applied()?;
+    Ok(compare(database.known(), &applied))
+}
+
+/// Applies the migrations that are pending, in order. Any number of machines may do so at once: under the schema's lock the first
+/// applies them, and the others find them applied.
+///
+/// `progress` is told of each migration as soon as it is applied; on PostgreSQL, which takes back all of them together, they are
+/// final when this returns `Ok`.
+///
+/// Where others are in the way, by a table in use or a deadlock, it lets them go on, and tries what is left again.
+///
+/// # Errors
+/// Where the server refuses a migration; where others are in the way all the time; and where a migration was edited, is unknown, or
+/// was skipped.
+pub fn migrate(
+    database: &mut dyn Schema,
+    progress: &mut dyn FnMut(&Migration, &Application),
+) -> Result<Migrated, MigrateError> {
+    migrate_with(database, progress, PAUSE)
+}
+
+fn migrate_with(
+    database: &mut dyn Schema,
+    progress: &mut dyn FnMut(&Migration, &Application),
+    pause: Duration,
+) -> Result<Migrated, MigrateError> {
+    // What PostgreSQL took back and applies again is told once.
+    let mut told = BTreeSet::new();
+    let mut once = |migration: &Migration, application: &Application| {
+        if told.insert(migration.number) {
+            progress(migration, application);
+        }
+    };
+    for _ in 1..TRIES {
+        match try_to_migrate(database, &mut once) {
+            Err(MigrateError::Database(error)) if error.trying_again_at_once_can_help() => {
+                warn!(%error, again_in = ?pause, "others are in the way of a migration");
+                thread::sleep(pause);
+            }
+            done => return done,
+        }
+    }
+    try_to_migrate(database, &mut once)
+}
+
+fn try_to_migrate(
+    database: &mut dyn Schema,
+    progress: &mut dyn FnMut(&Migration, &Application),
+) -> Result<Migrated, MigrateError> {
+    // First without the lock, which needs rights that a role need not have where nothing is pending.
+    let before = sound(status(database)?)?;
+    if pending(&before).is_empty() {
+        return Ok(Migrated { steps: Vec::new(), newer: newer(before) });
+    }
+    database.lock_schema()?;
+    let migrated = apply_pending(database, progress);
+    let unlocked = database.unlock_schema();
+    // The first failure is told.
+    let migrated = migrated?;
+    unlocked?;
+    Ok(migrated)
+}
+
+/// Applies what is pending. Called under the lock, it reads again what is applied.
+fn apply_pending(
+    database: &mut dyn Schema,
+    progress: &mut dyn FnMut(&Migration, &Application),
+) -> Result<Migrated, MigrateError> {
+    let now = sound(status(database)?)?;
+    let pending = pending(&now);
+    let mut steps = Vec::with_capacity(pending.len());
+    for migration in database.known().iter().filter(|migration| pending.contains(&migration.number)) {
+        let application = database.apply(migration)?;
+        progress(migration, &application);
+        steps.push((*migration, application));
+    }
+    Ok(Migrated { steps, newer: newer(now) })
+}
+
+/// How each migration stands that is known or applied.
+fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
+    let newest_known = known.iter().map(|migration| migration.number).max();
+    let of_known = known.iter().map(|migration| MigrationStatus {
+        number: migration.number,
+        name: migration.name.to_owned(),
+        optional: migration.optional,
+        state: match applied.iter().find(|applied| applied.number == migration.number) {
+            None => MigrationState::Pending,
+            // The name is for people; the text is what counts.
+            Some(applied) if applied.checksum == migration.checksum() => MigrationState::Applied,
+            Some(_) => MigrationState::Edited,
+        },
+    });
+    let of_others = applied
+        .iter()
+        .filter(|applied| known.iter().all(|migration| migration.number != applied.number))
+        .map(|applied| MigrationStatus {
+            number: applied.number,
+            name: applied.name.clone(),
+            optional: false,
+            state: if Some(applied.number) > newest_known { MigrationState::Newer } else { MigrationState::Unknown },
+        });
+    let mut all: Vec<MigrationStatus> = of_known.chain(of_others).collect();
+    all.sort_by_key(|migration| migration.number);
+    all
+}
+
+/// Passes on a schema that migrations may be applied to.
+fn sound(all: Vec<MigrationStatus>) -> Result<Vec<MigrationStatus>, MigrateError> {
+    let newest =
+        all.iter().filter(|migration| migration.state != MigrationState::Pending).map(|m| m.number).max().unwrap_or(0);
+    for MigrationStatus { number, name, optional, state } in &all {
+        let (number, name) = (*number, name.clone());
+        match state {
+            MigrationState::Edited => return Err(MigrateError::Edited { number, name }),
+            MigrationState::Unknown => return Err(MigrateError::Unknown { number, name }),
+            // Later ones, already applied, may depend on it; not on an optional one.
+            MigrationState::Pending if number < newest && !optional => {
+                return Err(MigrateError::Skipped { number, name, newest });
+            }
+            MigrationState::Applied | MigrationState::Pending | MigrationState::Newer => {}
+        }
+    }
+    Ok(all)
+}
+
+/// The numbers of those that are pending.
+fn pending(all: &[MigrationStatus]) -> Vec<u32> {
+    all.iter().filter(|migration| migration.state == MigrationState::Pending).map(|m| m.number).collect()
+}
+
+/// Those that a newer release has applied.
+fn newer(all: Vec<MigrationStatus>) -> Vec<MigrationStatus> {
+    all.into_iter().filter(|migration| migration.state == MigrationState::Newer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::DatabaseFailure;
+
+    const fn known(number: u32, optional: bool) -> Migration {
+        Migration { optional, ..Migration::new(number, "some", "some") }
+    }
+
+    fn applied(number: u32, sql: &'static str) -> Applied {
+        Applied { number, name: "some".into(), checksum: Migration { sql, ..known(number, false) }.checksum() }
+    }
+
+    /// An engine in memory, whose lock lets another machine go first.
+    #[derive(Default)]
+    struct Engine {
+        applied: Vec<Applied>,
+        /// What another machine applies while we wait for the lock.
+        meanwhile: Vec<Applied>,
+        fails_at: Option<u32>,
+        /// How often others are in the way of the last one.
+        in_the_way: u32,
+        /// Whether a failure takes back what was applied under the lock.
+        takes_back: bool,
+        locked: bool,
+        locks: usize,
+    }
+
+    impl Schema for Engine {
+        fn known(&self) -> &'static [Migration] {
+            const { &[known(1, false), known(2, true), known(3, false)] }
+        }
+
+        fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
+            Ok(self.applied.clone())
+        }
+
+        fn lock_schema(&mut self) -> Result<(), DatabaseError> {
+            self.applied.append(&mut self.meanwhile);
+            self.locked = true;
+            self.locks += 1;
+            Ok(())
+        }
+
+        fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
+            assert!(self.locked);
+            if self.fails_at == Some(migration.number) {
+                return Err(DatabaseError::new(DatabaseFailure::Other, "applying", "no"));
+            }
+            if migration.number == 3 && self.in_the_way > 0 {
+                self.in_the_way -= 1;
+                if self.takes_back {
+                    self.applied.clear();
+                }
+                return Err(DatabaseError::new(DatabaseFailure::Contention, "applying", "in use"));
+            }
+            if migration.optional {
+                return Ok(Application::LeftOut("no".into()));
+            }
+            self.applied.push(applied(migration.number, migration.sql));
+            Ok(Application::Done)
+        }
+
+        fn unlock_schema(&mut self) -> Result<(), DatabaseError> {
+            self.locked = false;
+            Ok(())
+        }
+    }
+
+    fn steps(engine: &mut Engine) -> Vec<u32> {
+        let migrated = migrate(engine, &mut |_, _| {}).unwrap();
+        migrated.steps.iter().map(|(migration, _)| migration.number).collect()
+    }
+
+    #[test]
+    fn what_is_pending_is_applied_in_order_and_what_was_left_out_is_tried_again() {
+        let mut engine = Engine::default();
+        assert_eq!(steps(&mut engine), [1, 2, 3]);
+        assert_eq!(steps(&mut engine), [2]);
+        assert!(!engine.locked);
+    }
+
+    #[test]
+    fn what_another_machine_applied_while_we_waited_is_not_applied_again() {
+        let mut engine = Engine { meanwhile: vec![applied(1, "some"), applied(3, "some")], ..Engine::default() };
+        assert_eq!(steps(&mut engine), [2]);
+    }
+
+    #[test]
+    fn what_another_machine_edited_while_we_waited_is_refused() {
+        let mut engine = Engine { meanwhile: vec![applied(1, "other")], ..Engine::default() };
+        let error = migrate(&mut engine, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, MigrateError::Edited { number: 1, .. }), "{error}");
+        assert!(!engine.locked && engine.applied.len() == 1);
+    }
+
+    #[test]
+    fn a_failure_lets_go_of_the_lock_and_goes_no_further() {
+        let mut engine = Engine { fails_at: Some(1), ..Engine::default() };
+        assert!(matches!(migrate(&mut engine, &mut |_, _| {}).unwrap_err(), MigrateError::Database(_)));
+        assert!(!engine.locked && engine.applied.is_empty());
+    }
+
+    /// Each engine goes on with what it has kept; what it has not is applied again, and told once.
+    #[test]
+    fn where_others_are_in_the_way_it_is_tried_again_a_few_times() {
+        for takes_back in [true, false] {
+            for (in_the_way, succeeds) in [(1, true), (TRIES - 1, true), (TRIES, false), (TRIES + 1, false)] {
+                let mut engine = Engine { in_the_way, takes_back, ..Engine::default() };
+                let mut told = Vec::new();
+                let mut tell = |migration: &Migration, _: &Application| told.push(migration.number);
+                let migrated = migrate_with(&mut engine, &mut tell, Duration::ZERO);
+                let locks = usize::try_from(TRIES.min(in_the_way + 1)).unwrap();
+                assert_eq!((engine.locks, engine.locked), (locks, false));
+                match migrated {
+                    Ok(_) => assert_eq!((succeeds, engine.applied.len(), told), (true, 2, vec![1, 2, 3])),
+                    Err(MigrateError::Database(error)) => {
+                        assert!(!succeeds && error.failure == DatabaseFailure::Contention, "{error}");
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_pending_no_lock_is_taken() {
+        let all = vec![applied(1, "some"), applied(2, "some"), applied(3, "some"), applied(4, "new")];
+        let mut engine = Engine { applied: all, ..Engine::default() };
+        let migrated = migrate(&mut engine, &mut |_, _| {}).unwrap();
+        assert_eq!((migrated.steps.len(), migrated.newer.len(), engine.locks), (0, 1, 0));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_told_apart() {
+        let known = [known(1, false), known(2, false), known(4, false)];
+        let applied = [applied(1, "some"), applied(2, "other"), applied(3, "x"), applied(5, "x")];
+        let states: Vec<_> = compare(&known, &applied).iter().map(|m| (m.number, m.state)).collect();
+        use MigrationState::{Applied, Edited, Newer, Pending, Unknown};
+        assert_eq!(states, [(1, Applied), (2, Edited), (3, Unknown), (4, Pending), (5, Newer)]);
+    }
+
+    #[test]
+    fn a_gap_is_refused_unless_it_is_optional() {
+        let mut engine = Engine { applied: vec![applied(3, "some")], ..Engine::default() };
+        let error = migrate(&mut engine, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, MigrateError::Skipped { number: 1, newest: 3, .. }), "{error}");
+    }
+}

@@ -1,0 +1,105 @@
+//! The schema of MySQL and MariaDB: `sql/mysql/`.
+//!
+//! Each DDL statement commits here by itself. So a migration is written to be run again after a failure half way, and is recorded
+//! only after its last statement.
+//!
+//! A DDL statement waits for the metadata lock of its table until every transaction that has used the table has ended, and whoever
+//! comes meanwhile waits behind it (MySQL manual, "Metadata Locking"; MariaDB, "Metadata Locking"). So it waits for as long as a
+//! delivery can spare, and not for as long as `migrate` has time.
+
+use super::{Application, Applied, Migration, Schema, TABLE_WAIT, schema_lock};
+use crate::database::mysql::{column, only_row, sql};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables, Value};
+use crate::lock::{Acquired, NamedLock};
+
+const MIGRATIONS: &[Migration] = &[
+    Migration::new(1, "schema", include_str!("../../../sql/mysql/0001_schema.sql")),
+    Migration::optional(2, "lock_functions", include_str!("../../../sql/mysql/0002_lock_functions.sql")),
+];
+
+const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\
+     number INT UNSIGNED NOT NULL PRIMARY KEY, \
+     name VARCHAR(255) NOT NULL, \
+     checksum CHAR(64) NOT NULL, \
+     applied_at DATETIME(6) NOT NULL COMMENT 'UTC'\
+     ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
+
+impl Schema for MysqlDatabase {
+    fn known(&self) -> &'static [Migration] {
+        MIGRATIONS
+    }
+
+    fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
+        let doing = "reading which migrations were applied";
+        // Asked first: a failed SELECT would not say which table is missing.
+        let there = "SELECT COUNT(*) FROM information_schema.tables \
+                     WHERE table_schema = DATABASE() AND table_name = 'maildrop_migrations'";
+        let answers = self.run(doing, there, 1)?;
+        if !column::<bool>(only_row(&answers, doing)?, 0, doing)? {
+            return Ok(Vec::new());
+        }
+        let answers = self.run(doing, "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number", 1)?;
+        let rows = answers.iter().flatten();
+        rows.map(|row| {
+            let (number, name, checksum) = (column(row, 0, doing)?, column(row, 1, doing)?, column(row, 2, doing)?);
+            Ok(Applied { number, name, checksum })
+        })
+        .collect()
+    }
+
+    fn lock_schema(&mut self) -> Result<(), DatabaseError> {
+        let wait = self.remaining();
+        if let Acquired::Busy(holder) = self.acquire(&schema_lock(), wait)? {
+            let session = holder.and_then(|holder| holder.session);
+            let session = session.map(|session| format!(", in session {session}")).unwrap_or_default();
+            let detail = format!("another migration has held it all the time{session}");
+            return Err(DatabaseError::new(DatabaseFailure::TimedOut, "waiting for the lock on the schema", detail));
+        }
+        // The lock itself was waited for by GET_LOCK's own limit. The session goes on to keep this one: it only migrates.
+        let doing = "making the table of migrations";
+        let wait = TABLE_WAIT.as_secs();
+        self.run(doing, &format!("SET SESSION lock_wait_timeout = {wait}; {MIGRATIONS_TABLE}"), 2).map(drop)
+    }
+
+    fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
+        let doing = format!("applying migration {} ({})", migration.number, migration.name);
+        self.define(&doing, migration).map_err(|error| match error.failure {
+            // The server does not say of which table.
+            DatabaseFailure::Contention => {
+                let detail = format!(
+                    "{}: a transaction that has used a table of this migration did not end within {} s",
+                    error.detail,
+                    TABLE_WAIT.as_secs()
+                );
+                DatabaseError { detail, ..error }
+            }
+            _ => error,
+        })
+    }
+
+    fn unlock_schema(&mut self) -> Result<(), DatabaseError> {
+        self.release(&schema_lock())
+    }
+}
+
+impl MysqlDatabase {
+    fn define(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
+        for statement in sql::statements(migration.sql) {
+            match self.run(doing, &statement, 1) {
+                Ok(_) => {}
+                // 1419 and its like: see `error::failure`.
+                Err(error) if migration.optional && error.failure == DatabaseFailure::AccessDenied => {
+                    return Ok(Application::LeftOut(error.detail));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let recorded = format!(
+            "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, {}, UTC_TIMESTAMP(6))",
+            migration.number,
+            self.dialect().literal(Value::Text(migration.name)),
+            self.dialect().literal(Value::Text(&migration.checksum())),
+        );
+        self.run(doing, &recorded, 1).map(|_| Application::Done)
+    }
+}

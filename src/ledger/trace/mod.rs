@@ -1,0 +1,455 @@
+//! What `trace` reads: the messages that a Message-ID, a queue id or an address stands for, and all copies of each and attempts at
+//! it.
+
+mod model;
+
+use super::audit_queries::EarlierDelivery;
+use super::{AttemptResult, Database, Outcome, columns, stage_times};
+use crate::base::hex;
+use crate::database::{DatabaseError, Row, Value};
+use crate::lock::{Holder, LockName};
+use crate::message::Role;
+pub(crate) use model::{
+    Had, HeldLock, LockHeldThen, LockSpan, MessageTrace, RecordedMessage, TracedAttempt, TracedCopy, TriedCopy,
+};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Rows of one answer.
+const PAGE: usize = 500;
+
+/// What messages are looked for by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum By<'a> {
+    /// The lock of a Message-ID. It has an index, so its age does not matter.
+    Lock(&'a LockName),
+    /// Postfix's queue id, among the attempts since a moment.
+    QueueId(&'a str, i64),
+    /// An envelope recipient, a mailbox's user or an envelope sender, since a moment. The address is as the ledger keeps it; the
+    /// user's name as it was given.
+    Address { address: &'a str, user: &'a str, since: i64 },
+}
+
+/// A message, by its names.
+#[derive(Clone, Copy)]
+pub(crate) struct FoundMessage {
+    pub(crate) identity: [u8; 32],
+    pub(crate) lock: LockName,
+    /// When something was last tried, or when it was recorded, in microseconds since 1970.
+    newest: i64,
+}
+
+/// The newest messages that are meant, at most `limit`, and whether there are more.
+pub(crate) fn find(
+    database: &mut dyn Database,
+    by: By<'_>,
+    limit: usize,
+) -> Result<(Vec<FoundMessage>, bool), DatabaseError> {
+    let mut found;
+    match by {
+        By::Lock(lock) => {
+            let digest = [Value::Bytes(lock.digest())];
+            found = select(database, ATTEMPTS, "a.lock_digest = ?", &digest, limit)?;
+            found.extend(select(database, MESSAGES, "m.lock_digest = ?", &digest, limit)?);
+        }
+        By::QueueId(queue_id, since) => {
+            let values = [Value::Moment(since), Value::Text(queue_id)];
+            found = select(database, ATTEMPTS, "a.started_at >= ? AND a.queue_id = ?", &values, limit)?;
+        }
+        By::Address { address, user, since } => {
+            let values = [Value::Moment(since), Value::Text(address), Value::Text(address), Value::Text(user)];
+            let condition = "a.started_at >= ? AND (a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?)";
+            found = select(database, ATTEMPTS, condition, &values, limit)?;
+            let sent = [Value::Moment(since), Value::Text(address)];
+            let condition = "m.recorded_at >= ? AND lower(m.sender) = ?";
+            found.extend(select(database, MESSAGES, condition, &sent, limit)?);
+        }
+    }
+    Ok(newest(found, limit))
+}
+
+/// A message by its identity, and the lock that guards it, where that is known or was recorded.
+pub(crate) fn find_identity(
+    database: &mut dyn Database,
+    identity: [u8; 32],
+    lock: Option<LockName>,
+) -> Result<Option<FoundMessage>, DatabaseError> {
+    let (condition, values) = ("m.identity = ?", [Value::Bytes(&identity)]);
+    let recorded = select(database, MESSAGES, condition, &values, 1)?.into_iter().next();
+    Ok(recorded.or(lock.map(|lock| FoundMessage { identity, lock, newest: 0 })))
+}
+
+/// Where messages are named.
+struct Table {
+    name: &'static str,
+    /// How it is called in conditions.
+    alias: &'static str,
+    newest: &'static str,
+    /// A message has one row, and many attempts.
+    grouped: &'static str,
+}
+
+const ATTEMPTS: Table =
+    Table { name: "attempts", alias: "a", newest: "max(a.started_at)", grouped: "GROUP BY a.identity, a.lock_digest" };
+const MESSAGES: Table = Table { name: "messages", alias: "m", newest: "m.recorded_at", grouped: "" };
+
+fn select(
+    database: &mut dyn Database,
+    Table { name, alias, newest, grouped }: Table,
+    condition: &str,
+    values: &[Value<'_>],
+    limit: usize,
+) -> Result<Vec<FoundMessage>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, {}, {} FROM {name} {alias} WHERE {condition} {grouped} ORDER BY {newest} DESC LIMIT {}",
+        dialect.hex(&format!("{alias}.identity")),
+        dialect.hex(&format!("{alias}.lock_digest")),
+        dialect.microseconds(newest),
+        limit + 1
+    );
+    let rows = database.select("looking for the message", &sql, values)?;
+    let found = rows.iter().map(|row| {
+        let lock = LockName::from_digest(row.digest(1)?);
+        Ok(FoundMessage { identity: row.digest(0)?, lock, newest: columns::number(row, 2)? })
+    });
+    found.collect()
+}
+
+/// Each of them once, the newest first. Among the newest `limit` of all is nothing that is not among the newest `limit` of its own
+/// table.
+fn newest(mut found: Vec<FoundMessage>, limit: usize) -> (Vec<FoundMessage>, bool) {
+    found.sort_by_key(|found| std::cmp::Reverse(found.newest));
+    let mut once: Vec<FoundMessage> = Vec::new();
+    for candidate in found {
+        if !once.iter().any(|other| (other.identity, other.lock) == (candidate.identity, candidate.lock)) {
+            once.push(candidate);
+        }
+    }
+    let more = once.len() > limit;
+    once.truncate(limit);
+    (once, more)
+}
+
+/// Reads all of a message. `holder` is who holds its lock now.
+pub(crate) fn read(
+    database: &mut dyn Database,
+    found: &FoundMessage,
+    holder: Option<Holder>,
+) -> Result<MessageTrace, DatabaseError> {
+    let sql = format!(
+        "SELECT m.id, m.message_id, m.sender, m.header_from, m.header_to, m.subject, m.size, {}, \
+         (SELECT count(*) FROM message_sources s WHERE s.message_id = m.id) FROM messages m WHERE m.identity = ?",
+        database.dialect().microseconds("m.recorded_at")
+    );
+    let rows = database.select("reading the message", &sql, &[Value::Bytes(&found.identity)])?;
+    let (message, copies) = match rows.first() {
+        Some(row) => (Some(message(row)?), copies(database, columns::number(row, 0)?)?),
+        None => (None, Vec::new()),
+    };
+    let mut attempts = attempts(database, found)?;
+    let recorded = message.as_ref().map(|message| message.message_id.clone());
+    let message_id = recorded.or(attempts.last().map(|attempt| attempt.message_id.clone())).unwrap_or_default();
+    for attempt in &mut attempts {
+        attempt.holds_the_lock = holder.as_ref().is_some_and(|holder| holds(attempt, holder));
+    }
+    let mut trace = MessageTrace {
+        message_id,
+        identity: hex::encode(&found.identity),
+        lock: HeldLock { name: found.lock, holder },
+        message,
+        copies,
+        attempts,
+        notifications: None,
+    };
+    tell_what_was_there(&mut trace);
+    for (index, holder) in who_had_the_lock(&trace.attempts) {
+        trace.attempts[index].lock_was_held_by = Some(holder);
+    }
+    Ok(trace)
+}
+
+/// Whether this attempt is the one that holds the lock.
+fn holds(attempt: &TracedAttempt, holder: &Holder) -> bool {
+    let named = holder.host.as_deref() == Some(&attempt.host) && holder.pid == Some(attempt.pid);
+    let same_session = holder.session.is_some() && holder.session == attempt.session;
+    attempt.result() == AttemptResult::Open && (named || same_session)
+}
+
+/// For each attempt that ended since another had the lock, by its index: who that was. The journal does not say so; but of those
+/// that had the lock at some time it has the beginning and the end, by one clock, the database's. Where none of them had it then
+/// (`lock exec`, another message of the same Message-ID, a process that was killed), or where several seem to, nobody is named.
+fn who_had_the_lock(attempts: &[TracedAttempt]) -> Vec<(usize, LockHeldThen)> {
+    let busy = |attempt: &&TracedAttempt| attempt.copies.iter().any(|copy| copy.outcome == Some(Outcome::Busy));
+    // For how long, where it had the lock at that moment.
+    let had_it_at = |attempt: &TracedAttempt, at: i64| {
+        let LockSpan { waited_until: from, had, .. } = attempt.lock_span()?;
+        let since = |until: i64| Duration::from_micros(u64::try_from(until - from).unwrap_or_default());
+        match had {
+            Had::Still if from <= at => Some(None),
+            Had::Until(until) if from <= at && at <= until => Some(Some(since(until))),
+            _ => None,
+        }
+    };
+    let waited = attempts.iter().enumerate().filter(|(_, attempt)| busy(attempt));
+    let held = waited.filter_map(|(index, attempt)| {
+        let gave_up = attempt.ended_at?;
+        let mut holders = attempts.iter().filter_map(|other| Some((other, had_it_at(other, gave_up)?)));
+        match (holders.next(), holders.next()) {
+            (Some((TracedAttempt { host, pid, queue_id, .. }, held_for)), None) => {
+                let (host, queue_id) = (host.clone(), queue_id.clone());
+                Some((index, LockHeldThen { host, pid: *pid, queue_id, held_for }))
+            }
+            _ => None,
+        }
+    });
+    held.collect()
+}
+
+/// Fills in how each recipient's copy that an attempt found there already had come.
+fn tell_what_was_there(trace: &mut MessageTrace) {
+    let brought_by = |key: &[u8; 32]| {
+        let brought = |tried: &&TriedCopy| {
+            tried.key == *key && matches!(tried.outcome, Some(Outcome::Appended | Outcome::Adopted))
+        };
+        let bringing = trace
+            .attempts
+            .iter()
+            .filter_map(|attempt| attempt.copies.iter().find(brought).map(|tried| (tried.ended_at, attempt)));
+        bringing.min_by_key(|(ended_at, _)| *ended_at).map(|(_, attempt)| attempt)
+    };
+    let delivered = trace.copies.iter().filter(|copy| copy.delivered);
+    let earlier: Vec<([u8; 32], EarlierDelivery)> = delivered
+        .map(|copy| {
+            let by = brought_by(&copy.key);
+            let earlier = EarlierDelivery {
+                queue_id: by.and_then(|by| by.queue_id.clone()),
+                host: by.map(|by| by.host.clone()),
+                sender: by.and_then(|by| by.sender.clone()),
+                delivered_at: copy.delivered_at.unwrap_or(copy.updated_at),
+            };
+            (copy.key, earlier)
+        })
+        .collect();
+    for tried in trace.attempts.iter_mut().flat_map(|attempt| &mut attempt.copies) {
+        if tried.outcome == Some(Outcome::AlreadyThere) && tried.role == Role::Recipient {
+            tried.earlier = earlier.iter().find(|(key, _)| *key == tried.key).map(|(_, earlier)| earlier.clone());
+        }
+    }
+}
+
+fn message(row: &Row) -> Result<RecordedMessage, DatabaseError> {
+    Ok(RecordedMessage {
+        message_id: columns::owned(row, 1)?,
+        sender: columns::owned(row, 2)?,
+        from: columns::optional(row, 3),
+        to: columns::optional(row, 4),
+        subject: columns::optional(row, 5),
+        size: columns::number(row, 6)?,
+        recorded_at: columns::number(row, 7)?,
+        source_kept: columns::number::<i64>(row, 8)? == 1,
+    })
+}
+
+pub(super) fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<TracedCopy>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, c.role, c.imap_user, c.mailbox, c.recipient, c.state, c.uid_validity, c.uid, c.reason, {}, {} \
+         FROM copies c WHERE c.message = ? AND c.copy_key > ? ORDER BY c.copy_key LIMIT {PAGE}",
+        dialect.hex("c.copy_key"),
+        dialect.microseconds("c.delivered_at"),
+        dialect.microseconds("c.updated_at")
+    );
+    let mut copies: Vec<TracedCopy> = Vec::new();
+    loop {
+        let after = copies.last().map(|copy| copy.key);
+        let after = Value::Bytes(after.as_ref().map_or(&[], |key| &key[..]));
+        let rows = database.select("reading the copies", &sql, &[Value::Integer(message), after])?;
+        for row in &rows {
+            copies.push(TracedCopy {
+                key: row.digest(0)?,
+                role: columns::role(row, 1)?,
+                user: columns::owned(row, 2)?,
+                mailbox: columns::owned(row, 3)?,
+                recipient: columns::owned(row, 4)?,
+                delivered: columns::delivered(row, 5)?,
+                uid_validity: row.value(6)?,
+                uid: row.value(7)?,
+                reason: columns::optional(row, 8),
+                delivered_at: row.value(9)?,
+                updated_at: columns::number(row, 10)?,
+            });
+        }
+        if rows.len() < PAGE {
+            copies.sort_by(|a, b| (a.role == Role::Sender, &a.user).cmp(&(b.role == Role::Sender, &b.user)));
+            return Ok(copies);
+        }
+    }
+}
+
+fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<TracedAttempt>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, {}, a.role, a.imap_user, a.mailbox, a.message_id, a.recipient, a.queue_id, a.host, a.pid, a.session, \
+         {}, {}, a.outcome, a.stages, a.sender FROM attempts a \
+         WHERE a.lock_digest = ? AND a.identity = ? AND (a.attempt > ? OR (a.attempt = ? AND a.copy_key > ?)) \
+         ORDER BY a.attempt, a.copy_key LIMIT {PAGE}",
+        dialect.uuid("a.attempt"),
+        dialect.hex("a.copy_key"),
+        dialect.microseconds("a.started_at"),
+        dialect.microseconds("a.ended_at")
+    );
+    let mut attempts: Vec<TracedAttempt> = Vec::new();
+    let mut last = (Uuid::nil(), [0; 32]);
+    loop {
+        let (attempt, key) = (Value::Uuid(last.0), Value::Bytes(&last.1));
+        let (lock, identity) = (Value::Bytes(found.lock.digest()), Value::Bytes(&found.identity));
+        let rows = database.select("reading the attempts", &sql, &[lock, identity, attempt, attempt, key])?;
+        for row in &rows {
+            last = (Uuid::from_bytes(row.digest(0)?), row.digest(1)?);
+            let ended_at = row.value(12)?;
+            let tried = TriedCopy {
+                key: last.1,
+                role: columns::role(row, 2)?,
+                user: columns::owned(row, 3)?,
+                mailbox: columns::owned(row, 4)?,
+                ended_at,
+                outcome: ended_at.map(|_| columns::outcome(row, 13)),
+                earlier: None,
+            };
+            match attempts.last_mut().filter(|attempt| attempt.attempt == last.0) {
+                Some(attempt) => {
+                    attempt.copies.push(tried);
+                    attempt.copies.sort_by_key(|copy| copy.role == Role::Sender);
+                    attempt.ended_at = attempt.ended_at.zip(ended_at).map(|(one, other)| one.max(other));
+                }
+                None => attempts.push(TracedAttempt {
+                    attempt: last.0,
+                    message_id: columns::owned(row, 5)?,
+                    recipient: columns::owned(row, 6)?,
+                    queue_id: columns::optional(row, 7),
+                    sender: columns::optional(row, 15),
+                    host: columns::owned(row, 8)?,
+                    pid: columns::number(row, 9)?,
+                    session: row.value(10)?,
+                    began_at: columns::number(row, 11)?,
+                    ended_at,
+                    holds_the_lock: false,
+                    lock_was_held_by: None,
+                    copies: vec![tried],
+                    stages: Vec::new(),
+                }),
+            }
+            if let (Some(attempt), Some(json)) = (attempts.last_mut(), row.text(14)) {
+                attempt.stages = stage_times::read(json);
+            }
+        }
+        if rows.len() < PAGE {
+            // UUIDs have the hosts' clocks; the order of time is the database's.
+            attempts.sort_by_key(|attempt| (attempt.began_at, attempt.attempt));
+            return Ok(attempts);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::ledger::Cause;
+
+    /// An attempt of process 1, and how long it waited for the lock, in milliseconds.
+    pub(crate) fn attempt(
+        host: &str,
+        began_at: i64,
+        ended: Option<(i64, Outcome)>,
+        waited: Option<f64>,
+    ) -> TracedAttempt {
+        let (ended_at, outcome) = ended.unzip();
+        let (user, mailbox) = ("lisa".to_owned(), "INBOX".to_owned());
+        TracedAttempt {
+            attempt: Uuid::nil(),
+            message_id: String::new(),
+            recipient: String::new(),
+            queue_id: None,
+            sender: None,
+            host: host.to_owned(),
+            pid: 1,
+            session: None,
+            began_at,
+            ended_at,
+            holds_the_lock: false,
+            lock_was_held_by: None,
+            copies: vec![TriedCopy {
+                key: [0; 32],
+                role: Role::Recipient,
+                user,
+                mailbox,
+                outcome,
+                ended_at,
+                earlier: None,
+            }],
+            stages: waited.map(|waited| ("lock", waited)).into_iter().collect(),
+        }
+    }
+
+    #[test]
+    fn who_had_the_lock_is_named_where_exactly_one_had_it_when_another_gave_up() {
+        let named = |attempts: &[TracedAttempt]| -> Vec<(usize, String)> {
+            who_had_the_lock(attempts).into_iter().map(|(index, by)| (index, by.host)).collect()
+        };
+        let busy = |at| attempt("mx2", 1_000, Some((at, Outcome::Busy)), Some(0.2));
+        // It got the lock 2 ms after its journal, and let it go with its record.
+        let had_it = || attempt("mx1", 0, Some((9_000, Outcome::Appended)), Some(2.0));
+        for (at, expected) in [(1_999, None), (2_000, Some("mx1")), (9_000, Some("mx1")), (9_001, None)] {
+            let expected: Vec<(usize, String)> = expected.map(|host| (1, host.to_owned())).into_iter().collect();
+            assert_eq!(named(&[had_it(), busy(at)]), expected, "{at}");
+        }
+        let for_how_long = |attempts: &[TracedAttempt]| who_had_the_lock(attempts)[0].1.held_for;
+        assert_eq!(for_how_long(&[had_it(), busy(3_000)]), Some(Duration::from_millis(7)));
+        // Two that seem to have had it: nobody can say which.
+        assert_eq!(named(&[had_it(), attempt("mx3", 0, Some((8_000, Outcome::Died)), Some(1.0)), busy(3_000)]), []);
+        // One that never ended is named only where it has the lock now.
+        let killed = attempt("mx1", 0, None, None);
+        let now = TracedAttempt { holds_the_lock: true, ..killed.clone() };
+        assert_eq!(named(&[killed, busy(3_000)]), []);
+        assert_eq!(named(&[now.clone(), busy(3_000)]), [(1, "mx1".to_owned())]);
+        assert_eq!(for_how_long(&[now.clone(), busy(3_000)]), None);
+        // It has it now, and began later.
+        assert_eq!(named(&[TracedAttempt { began_at: 3_001, ..now }, busy(3_000)]), []);
+        // One that had not got as far as the lock, and one that itself found it held.
+        assert_eq!(named(&[attempt("mx1", 0, Some((9_000, Outcome::Appended)), None), busy(3_000), busy(4_000)]), []);
+    }
+
+    #[test]
+    fn an_attempt_waits_for_the_lock_from_its_journal_on_and_has_it_to_its_end() {
+        let span = |attempt: TracedAttempt| {
+            attempt.lock_span().map(|LockSpan { asked_at, waited_until, had }| (asked_at, waited_until, had))
+        };
+        let ended = |outcome| attempt("mx1", 1_000, Some((9_000, outcome)), Some(2.0));
+        assert_eq!(span(ended(Outcome::Appended)), Some((1_000, 3_000, Had::Until(9_000))));
+        assert_eq!(span(ended(Outcome::Busy)), Some((1_000, 3_000, Had::Never)));
+        assert_eq!(span(ended(Outcome::Deferred(Cause::LockUnanswered, None))), Some((1_000, 3_000, Had::Never)));
+        // The clock of its host and the database's run at different speeds.
+        assert_eq!(
+            span(attempt("mx1", 1_000, Some((2_500, Outcome::Busy)), Some(2.0))),
+            Some((1_000, 2_500, Had::Never))
+        );
+        let open = attempt("mx1", 1_000, None, None);
+        assert_eq!(span(open.clone()), None);
+        assert_eq!(span(TracedAttempt { holds_the_lock: true, ..open }), Some((1_000, 1_000, Had::Still)));
+        // Measured by no stage: it never asked.
+        assert_eq!(span(attempt("mx1", 1_000, Some((9_000, Outcome::Appended)), None)), None);
+    }
+
+    #[test]
+    fn a_message_that_both_tables_know_is_one_and_the_newest_come_first() {
+        let lock = LockName::from_digest([0; 32]);
+        let found = |identity, newest| FoundMessage { identity: [identity; 32], lock, newest };
+        let all = vec![found(1, 10), found(2, 30), found(3, 20), found(1, 40)];
+        let names = |(found, more): (Vec<FoundMessage>, bool)| {
+            (found.iter().map(|found| found.identity[0]).collect::<Vec<_>>(), more)
+        };
+        assert_eq!(names(newest(all.clone(), 3)), (vec![1, 2, 3], false));
+        assert_eq!(names(newest(all, 2)), (vec![1, 2], true));
+    }
+}

@@ -1,0 +1,612 @@
+//! The thread that owns the session with the database: it publishes, leases, hands out and settles.
+
+use super::back_off::BackOff;
+use super::connect::{Connector, by_the_system};
+use super::leased_subscription::{InHand, SETTLED_EACH, is_taken, outcome};
+use super::send::{Job, Sender, Sent};
+use super::unanswered::{Outage, Unanswered};
+use super::{NotifierError, NotifierSettings};
+use crate::base::deadline::Deadline;
+use crate::base::readiness;
+use crate::base::stop::Stop;
+use crate::base::{hex, timestamp, tls};
+use crate::database::{Client, DatabaseError, DatabaseFailure, Idle};
+use crate::ledger::notifications::{
+    Due, LARGEST_DUE, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, StateChange, SubscriptionState,
+    Wake, at_most_after,
+};
+use crate::ledger::subscriptions::NEVER_ANSWERED;
+use crate::ledger::{Database, api_tokens};
+use crate::lock::LockName;
+use crate::operations::lock_holder::lock_of_program;
+use crate::site::Site;
+use crate::webhook::{Callback, ROTATION, payload};
+use std::collections::BTreeMap;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+use tracing::{debug, error, info, warn};
+use url::Url;
+use uuid::Uuid;
+
+/// What is done in one go with the database takes no longer. By then the server ends what it was asked, and no more is begun; one that
+/// says nothing is given up a little later. What was not done is done in the next round, and what was answered is kept for it.
+const ROUND: Duration = Duration::from_secs(30);
+/// A lease is so much longer than a request may take.
+const LEASE_MARGIN: Duration = Duration::from_secs(15);
+/// A subscription with no end of notifications is given back after so long, for the sake of others.
+const TURN: Duration = Duration::from_secs(10);
+/// How many notifications are read at once.
+const READ_AT_ONCE: usize = 100;
+/// How many subscriptions are settled in one transaction: one COMMIT for all of them, and no long wait for whoever wakes one.
+const SETTLED_TOGETHER: usize = 16;
+/// How often it is looked for subscriptions that were changed, and ought to be served, and for events from the first one on.
+const WAKE_EACH: Duration = Duration::from_secs(5);
+/// How often all subscriptions are looked at: for what nobody ought to have left behind.
+const WAKE_ALL_EACH: Duration = Duration::from_mins(10);
+/// How long a new callback may take to answer its question.
+const VERIFIED_WITHIN: Duration = Duration::from_hours(24);
+
+/// The lock of publishing, as `lock exec` and `lock try` name it. No message can have it: a Message-ID is the sender's to choose, and
+/// its lock is in another namespace.
+const PUBLISHER: &str = "notify/publisher";
+
+pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
+    let system = |doing| move |source| NotifierError::System { doing, source };
+    let stop = Stop::on_signals().map_err(system("setting up signals"))?;
+    let tls = tls::client_config(settings.ca_file.as_deref());
+    let tls = tls.map_err(|error| NotifierError::Tls(error.to_string()))?;
+    let connector = Connector::new(settings.rules.clone(), &tls, by_the_system());
+    let sender = Sender::start(connector, settings.timeout).map_err(system("starting a thread"))?;
+    let mut notifier = Notifier::new(site, settings, sender);
+    // By this name `subscription_queues.leased_by` knows it.
+    info!(leased_by = %notifier.by, "the notifier has begun");
+    readiness::tell_master(true);
+    notifier.work(&stop);
+    info!("the notifier has ended");
+    Ok(())
+}
+
+struct Notifier<'a> {
+    site: &'a Site,
+    settings: NotifierSettings,
+    lock: LockName,
+    /// This process, as leases name it.
+    by: Uuid,
+    lease: Duration,
+    sender: Sender,
+    idle: Option<Idle<dyn Database>>,
+    /// When the present round with the database ends.
+    round_ends: Deadline,
+    in_hand: BTreeMap<Uuid, InHand>,
+    /// When it was last looked for work; `None`: look at once.
+    polled_at: Option<Instant>,
+    woken_at: Option<Instant>,
+    /// When all subscriptions were looked at.
+    all_woken_at: Option<Instant>,
+    /// The last position that was published here: so far, when it was last looked for all, and the time before that. Positions are
+    /// given out before their deliveries commit, so looking for new ones begins before the last one; what took longer than
+    /// [`WAKE_EACH`] to commit is found with the next new one, or when it is looked for all.
+    published: i64,
+    published_at_wake: i64,
+    published_before: i64,
+    back_off: BackOff,
+    outage: Outage,
+}
+
+impl<'a> Notifier<'a> {
+    fn new(site: &'a Site, settings: NotifierSettings, sender: Sender) -> Self {
+        Self {
+            site,
+            lock: lock_of_program(site.namespace(), PUBLISHER),
+            by: Uuid::now_v7(),
+            lease: settings.timeout + LEASE_MARGIN,
+            settings,
+            sender,
+            idle: None,
+            round_ends: Deadline::after(ROUND),
+            in_hand: BTreeMap::new(),
+            polled_at: None,
+            woken_at: None,
+            all_woken_at: None,
+            published: 0,
+            published_at_wake: 0,
+            published_before: 0,
+            back_off: BackOff::default(),
+            outage: Outage::default(),
+        }
+    }
+
+    fn work(&mut self, stop: &Stop) {
+        let mut stopping: Option<Instant> = None;
+        loop {
+            if stop.is_told() && stopping.is_none() {
+                info!(subscriptions = self.in_hand.len(), "the notifier ends after the requests under way");
+                stopping = Some(Instant::now());
+                self.in_hand.values_mut().for_each(InHand::close);
+            }
+            self.hear(stopping.is_some());
+            self.hand_out();
+            let now = Instant::now();
+            if self.has_to_do(now, stopping.is_some()) {
+                match self.round(stopping.is_some()) {
+                    Ok(()) => {
+                        if self.back_off.succeeded() {
+                            info!("the notifier's rounds with the database succeed again");
+                        }
+                        if now.elapsed() > SETTLED_EACH {
+                            debug!(took = ?now.elapsed(), "a round with the database was a long one");
+                        }
+                    }
+                    Err(problem) => {
+                        if problem.failure == DatabaseFailure::InDoubt {
+                            self.distrust();
+                        }
+                        let again_in = self.back_off.failed(Instant::now());
+                        warn!(%problem, ?again_in, "the notifier's round with the database has failed");
+                    }
+                }
+                self.hand_out();
+            }
+            if let Some(since) = stopping
+                && (self.in_hand.is_empty() || since.elapsed() > self.settings.timeout + LEASE_MARGIN)
+            {
+                // What is left is leased for a while, and comes again.
+                return;
+            }
+        }
+    }
+
+    /// Takes the answers that have come; waits for one, or until there is something else to do.
+    fn hear(&mut self, stopping: bool) {
+        let now = Instant::now();
+        // Nothing is looked for any more where it ends.
+        let poll = if stopping { SETTLED_EACH } else { self.until_poll() };
+        let settled = self.in_hand.values().filter_map(|hand| hand.until_settled(now)).min().unwrap_or(SETTLED_EACH);
+        let wait = if self.in_hand.is_empty() { poll } else { poll.min(settled) };
+        let blocked = self.back_off.left(now).min(SETTLED_EACH);
+        let wait = wait.max(blocked).min(self.settings.poll.max(SETTLED_EACH));
+        match self.sender.sent.recv_timeout(wait) {
+            Ok(sent) => self.answered(sent),
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => {
+                // It ends with this process only, or by a panic.
+                error!("the thread that sends has ended: so does this process");
+                std::process::abort();
+            }
+        }
+        self.hear_all();
+    }
+
+    /// Takes the answers that have come by now.
+    fn hear_all(&mut self) {
+        while let Ok(sent) = self.sender.sent.try_recv() {
+            self.answered(sent);
+        }
+    }
+
+    fn until_poll(&self) -> Duration {
+        self.polled_at.map_or(Duration::ZERO, |at| self.settings.poll.saturating_sub(at.elapsed()))
+    }
+
+    /// Whether the database has to be asked or told anything, and may be.
+    fn has_to_do(&self, now: Instant, stopping: bool) -> bool {
+        let is_to_be_settled = |hand| self.is_to_be_settled(hand, now);
+        self.back_off.left(now).is_zero()
+            && ((!stopping && self.until_poll().is_zero()) || self.in_hand.values().any(is_to_be_settled))
+    }
+
+    /// A fail-over may forget what was committed last: before anything is sent, each lease is made longer, by a commit that is not
+    /// forgotten, and so is what was committed before it.
+    fn distrust(&mut self) {
+        let now = Instant::now();
+        self.in_hand
+            .values_mut()
+            .for_each(|hand| hand.leased_at = now.checked_sub(LEASE_MARGIN).unwrap_or(hand.leased_at));
+    }
+
+    fn is_to_be_settled(&self, hand: &InHand, now: Instant) -> bool {
+        hand.is_finished() || hand.wants_more() || hand.is_due(now) || self.is_to_be_leased_longer(hand, now)
+    }
+
+    fn is_to_be_leased_longer(&self, hand: &InHand, now: Instant) -> bool {
+        !hand.lost && now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN / 2
+    }
+
+    /// Begins the requests that may be begun. None while the database does not answer: what came of them could not be written down,
+    /// and all of them would come again if this process were killed.
+    fn hand_out(&mut self) {
+        if self.back_off.is_failing() {
+            return;
+        }
+        let now = Instant::now();
+        let mut jobs = Vec::new();
+        for hand in self.in_hand.values_mut() {
+            // The lease has to outlive the request.
+            if now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN {
+                continue;
+            }
+            while let Some(due) = hand.next() {
+                jobs.push((hand.leased.clone(), due));
+            }
+        }
+        for (leased, due) in jobs {
+            let (id, body) = (payload::id(due.event), payload::render(&due, self.settings.api.as_deref()));
+            self.send(&leased, Some(due.position), id, body, due.tries.saturating_add(1));
+        }
+    }
+
+    fn send(&mut self, leased: &Leased, position: Option<i64>, id: String, body: String, number: u32) {
+        let subscription = leased.subscription;
+        let callback = match Callback::parse(&leased.callback_url, &self.settings.rules) {
+            Ok(callback) => callback,
+            Err(refused) => {
+                let answer = Err(Unanswered::Failed(format!("not called: {refused}")));
+                let started_at = timestamp::now();
+                return self.answered(Sent { subscription, position, started_at, took: Duration::ZERO, answer });
+            }
+        };
+        let mut generations = vec![leased.secret_generation];
+        if leased.secret_generation > 1 && leased.secret_age.is_some_and(|age| age < ROTATION) {
+            generations.push(leased.secret_generation - 1);
+        }
+        let secrets =
+            generations.iter().map(|generation| self.settings.key.secret(subscription, *generation)).collect();
+        // A thread that has ended is noticed when it is listened to.
+        let _ = self.sender.send(Job { subscription, position, callback, id, body, secrets, number });
+    }
+
+    /// Takes an answer.
+    fn answered(&mut self, sent: Sent) {
+        let (schedule, disable_after) = (&self.settings.schedule, self.settings.disable_after);
+        let Some(hand) = self.in_hand.get_mut(&sent.subscription) else { return };
+        let (taken, outcome) = (is_taken(&sent), outcome(&sent));
+        debug!(subscription = %sent.subscription, position = ?sent.position, outcome, took = ?sent.took, "a subscriber was told");
+        let is_tried = match &sent.answer {
+            Ok(_) => {
+                self.outage.is_over(Instant::now());
+                true
+            }
+            Err(Unanswered::Failed(_)) => true,
+            Err(hidden @ Unanswered::NotCalled(_)) => {
+                info!(subscription = %sent.subscription, why = hidden.detail(), "a subscriber was not called");
+                true
+            }
+            Err(unreachable @ Unanswered::Unreachable(_)) => {
+                info!(subscription = %sent.subscription, why = unreachable.detail(), "no way leads to a subscriber");
+                let url = Url::parse(&hand.leased.callback_url).ok();
+                !self.outage.has(url.as_ref().and_then(Url::host_str).unwrap_or_default(), Instant::now())
+            }
+            Err(Unanswered::NotTried(_)) => false,
+        };
+        if !is_tried {
+            if !hand.closing {
+                let (subscription, owner) = (sent.subscription, &hand.leased.owner);
+                warn!(
+                    %subscription, owner, outcome,
+                    "a subscriber is not told yet: too much is looked up in vain, or this machine or its network has failed"
+                );
+            }
+            // A question is asked anew.
+            hand.challenge = hand.challenge.take().filter(|_| sent.position.is_some());
+            return hand.not_tried(sent.position, schedule);
+        }
+        match (sent.position, hand.challenge.take()) {
+            (Some(position), challenge) => {
+                hand.challenge = challenge;
+                hand.answered(sent, position, schedule, disable_after);
+            }
+            (None, Some(challenge)) => {
+                let answer = sent.answer.as_ref().map(|answer| answer.body.as_slice()).unwrap_or_default();
+                if taken && payload::has_challenge(answer, &challenge) {
+                    info!(subscription = %sent.subscription, "the callback has answered its question: it is told from now on");
+                    hand.verified();
+                } else {
+                    let problem = if taken { "the answer lacks the challenge".to_owned() } else { outcome };
+                    warn!(subscription = %sent.subscription, problem, "a new callback has not answered its question");
+                    hand.not_verified(sent, problem, schedule, VERIFIED_WITHIN);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Tells the database what has come of things, and asks it for more.
+    fn round(&mut self, stopping: bool) -> Result<(), DatabaseError> {
+        let deadline = Deadline::after(ROUND);
+        self.round_ends = deadline;
+        let client = Client { host: self.site.host().to_owned(), pid: std::process::id(), queue_id: None };
+        let begun = self.idle.take().map(|idle| idle.begin(&client, deadline));
+        let mut database = match begun {
+            Some(Ok(database)) => database,
+            Some(Err(_)) | None => self.site.open_primary(deadline)?,
+        };
+        database.end_long_questions(ROUND);
+        self.settle(database.as_mut())?;
+        if !stopping {
+            self.read(database.as_mut())?;
+            if self.until_poll().is_zero() && !self.round_ends.passed() {
+                self.poll(database.as_mut())?;
+            }
+        }
+        self.idle = Idle::after(database);
+        Ok(())
+    }
+
+    /// Between the steps of a round, so that none of them, nor all of them together, has answers wait: those that have come meanwhile are
+    /// taken, and what is due by now is written down.
+    fn keep_up(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
+        self.hear_all();
+        let now = Instant::now();
+        if self.in_hand.values().any(|hand| hand.is_due(now)) { self.settle(database) } else { Ok(()) }
+    }
+
+    /// The same before a step that may last: all that was answered is written down, due or not.
+    fn settle_all(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
+        self.hear_all();
+        let answered = self.in_hand.iter().filter(|(_, hand)| !hand.tries.is_empty()).map(|(id, _)| *id).collect();
+        self.settle_these(database, answered)
+    }
+
+    fn settle(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
+        let now = Instant::now();
+        let longer: Vec<Uuid> = self
+            .in_hand
+            .values()
+            .filter(|hand| hand.tries.is_empty() && !hand.is_finished() && self.is_to_be_leased_longer(hand, now))
+            .map(|hand| hand.leased.subscription)
+            .collect();
+        let lost = database.lease_longer(self.by, self.lease, &longer)?;
+        for id in longer {
+            let Some(hand) = self.in_hand.get_mut(&id) else { continue };
+            hand.leased_at = now;
+            hand.lose(lost.contains(&id));
+        }
+        let has_to_be = |hand: &InHand| {
+            (hand.is_finished() || !hand.tries.is_empty()) && self.is_to_be_settled(hand, Instant::now())
+        };
+        let these = self.in_hand.iter().filter(|(_, hand)| has_to_be(hand)).map(|(id, _)| *id).collect();
+        self.settle_these(database, these)
+    }
+
+    fn settle_these(
+        &mut self,
+        database: &mut (impl Notifications + ?Sized),
+        ids: Vec<Uuid>,
+    ) -> Result<(), DatabaseError> {
+        for ids in ids.chunks(SETTLED_TOGETHER) {
+            let asked_at = Instant::now();
+            let settlements: Vec<Settlement<'_>> =
+                ids.iter().filter_map(|id| self.in_hand.get(id)).map(|hand| self.settlement(hand)).collect();
+            let lost = database.settle(&settlements)?;
+            for id in ids {
+                let Some(hand) = self.in_hand.get_mut(id) else { continue };
+                if let Some(StateChange::Disabled(why)) = &hand.state {
+                    // Its host alone: what stands behind that may let somebody in, and the log has readers of its own.
+                    let host =
+                        Url::parse(&hand.leased.callback_url).ok().and_then(|url| url.host_str().map(str::to_owned));
+                    error!(subscription = %id, host, why, "a subscription is disabled: nobody is told there any more");
+                }
+                hand.tries.clear();
+                hand.state = None;
+                (hand.settled_at, hand.leased_at) = (asked_at, asked_at);
+                if hand.is_finished() {
+                    self.in_hand.remove(id);
+                    // What it has waiting by now may be due.
+                    self.polled_at = if lost.contains(id) { None } else { self.polled_at };
+                } else {
+                    hand.lose(lost.contains(id));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is written down of this one.
+    fn settlement<'b>(&'b self, hand: &'b InHand) -> Settlement<'b> {
+        let disabled = matches!(hand.state, Some(StateChange::Disabled(_)));
+        Settlement {
+            subscription: hand.leased.subscription,
+            in_order: hand.leased.in_order,
+            by: self.by,
+            lease: (!hand.is_finished()).then_some(self.lease),
+            host: self.site.host(),
+            tries: &hand.tries,
+            failures: hand.failures,
+            open_for: hand.rests_for,
+            state: hand.state.as_ref(),
+            callback: &hand.leased.callback_url,
+            idle: !hand.leased.is_served() || disabled,
+            alone: hand.leased.ended_among == Some(0),
+        }
+    }
+
+    /// Reads what is due next of the subscriptions that have room.
+    fn read(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
+        let ids: Vec<Uuid> = self.in_hand.keys().copied().collect();
+        let mut held = self.held();
+        for id in ids {
+            if self.round_ends.passed() {
+                break;
+            }
+            self.keep_up(database)?;
+            let Some(hand) = self.in_hand.get_mut(&id).filter(|hand| hand.wants_more()) else { continue };
+            if hand.since.elapsed() > TURN {
+                hand.read_to_the_end = true;
+                continue;
+            }
+            // What is answered and not written down is due still, as the database has it.
+            let mut except: Vec<i64> = hand.in_flight.keys().copied().collect();
+            except.extend(hand.waiting.iter().map(|due| due.position));
+            except.extend(hand.tries.iter().filter_map(|one| one.position));
+            if hand.leased.ended_among == Some(0) {
+                // Whatever its message says may have been too much.
+                let first = database.due(&Leased { full: false, ..hand.leased.clone() }, &except, 1)?;
+                hand.ended_notifiers(first.first(), timestamp::now(), &self.settings.schedule);
+                continue;
+            }
+            let fits = at_once(self.settings.memory, held);
+            let most = if hand.is_probed() { fits.min(1) } else { fits };
+            if most == 0 {
+                // It is given back, and comes again once others have less.
+                hand.read_to_the_end = true;
+                continue;
+            }
+            let due: Vec<Due> = database.due(&hand.leased, &except, most)?;
+            held += due.iter().map(Due::bytes).sum::<usize>();
+            hand.read_to_the_end = due.len() < most;
+            hand.waiting.extend(due);
+        }
+        Ok(())
+    }
+
+    /// How much memory the notifications take that are waiting or under way.
+    fn held(&self) -> usize {
+        self.in_hand.values().map(InHand::bytes).sum()
+    }
+
+    /// How many more subscriptions may be leased: half as many as another notifier had that has ended with one of them.
+    fn left_to_lease(&self) -> usize {
+        let ended = self.in_hand.values().filter_map(|hand| hand.leased.ended_among).min();
+        ended.map_or(usize::MAX, at_most_after).saturating_sub(self.in_hand.len())
+    }
+
+    /// Which subscriptions are to be looked at now.
+    fn wake(&self) -> Wake {
+        let is_due = |at: Option<Instant>, each| at.is_none_or(|at| at.elapsed() >= each);
+        if !is_due(self.woken_at, WAKE_EACH) {
+            Wake::Nobody
+        } else if is_due(self.all_woken_at, WAKE_ALL_EACH) {
+            Wake::All
+        } else {
+            Wake::Changed
+        }
+    }
+
+    /// Publishes, and leases what is due.
+    fn poll(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
+        let at = Instant::now();
+        let wake = self.wake();
+        let mut more = false;
+        if wake != Wake::Nobody || database.has_unpublished(self.published_before)? {
+            self.settle_all(database)?;
+            match database.publish(&self.lock, wake)? {
+                Published::Events { count: events, last } => {
+                    more = events == PUBLISHED_AT_ONCE;
+                    self.published = self.published.max(last);
+                    if wake == Wake::All {
+                        self.all_woken_at = Some(at);
+                    }
+                    if events > 0 {
+                        debug!(events, "events were published");
+                    }
+                }
+                Published::Busy => debug!("another notifier publishes"),
+            }
+            if wake != Wake::Nobody {
+                self.woken_at = Some(at);
+                (self.published_before, self.published_at_wake) = (self.published_at_wake, self.published);
+            }
+        }
+        self.keep_up(database)?;
+        // One slow answer keeps nothing new from being told beside it.
+        self.in_hand.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
+        // What comes with one lease may be all of one owner's.
+        let most = self.free().min(READ_AT_ONCE).min(self.settings.concurrency.div_ceil(4)).min(self.left_to_lease());
+        if most > 0 && at_once(self.settings.memory, self.held()) > 0 {
+            let asked_at = Instant::now();
+            let shares = self.shares();
+            let served: Vec<&str> =
+                shares.iter().filter(|(_, has)| **has >= self.share()).map(|(owner, _)| owner.as_str()).collect();
+            let leased = database.lease(self.by, self.lease, most, &served, self.in_hand.len())?;
+            more |= leased.len() == most;
+            for leased in leased {
+                self.begin(leased, asked_at);
+            }
+            self.allot();
+        }
+        self.read(database)?;
+        self.polled_at = (!more).then_some(at);
+        Ok(())
+    }
+
+    /// How many requests are kept for nobody.
+    fn free(&self) -> usize {
+        self.settings.concurrency.saturating_sub(self.in_hand.values().map(|hand| hand.allotment).sum())
+    }
+
+    /// How many requests the subscriptions of one token may have at once, so that something is left for others whatever its receivers do.
+    fn share(&self) -> usize {
+        self.settings.concurrency.div_ceil(2)
+    }
+
+    /// How many those of each token have. What is subscribed by hand is the site's own.
+    fn shares(&self) -> BTreeMap<String, usize> {
+        let mut shares = BTreeMap::new();
+        for hand in self.in_hand.values().filter(|hand| api_tokens::is_owner(&hand.leased.owner)) {
+            *shares.entry(hand.leased.owner.clone()).or_default() += hand.allotment;
+        }
+        shares
+    }
+
+    /// Gives those in hand that would make use of more what is kept for nobody: each has one request from the beginning, and a receiver
+    /// that answers again, or for the first time, may have as many as any other.
+    fn allot(&mut self) {
+        let (mut free, mut shares, share) = (self.free(), self.shares(), self.share());
+        for hand in self.in_hand.values_mut() {
+            let of_owner = shares.get_mut(&hand.leased.owner);
+            let left = of_owner.as_ref().map_or(free, |has| share.saturating_sub(**has));
+            let more = hand.wants().saturating_sub(hand.allotment).min(left).min(free);
+            hand.allotment += more;
+            free -= more;
+            if let Some(has) = of_owner {
+                *has += more;
+            }
+        }
+    }
+
+    /// Takes a subscription in hand that is leased.
+    fn begin(&mut self, leased: Leased, asked_at: Instant) {
+        let (id, state, age) = (leased.subscription, leased.state, leased.age);
+        let mut hand = InHand::new(leased.clone(), 1, asked_at);
+        if state == SubscriptionState::Unverified && !self.settings.verify_callbacks {
+            hand.verified();
+        } else if state == SubscriptionState::Unverified && age > VERIFIED_WITHIN {
+            hand.disable(NEVER_ANSWERED.into());
+        }
+        if let Some(earlier) = self.in_hand.remove(&id) {
+            hand.take_over(earlier);
+        }
+        let asks = hand.leased.state == SubscriptionState::Unverified && !hand.closing && hand.challenge.is_none();
+        let challenge = hex::encode(Uuid::now_v7().as_bytes()) + &hex::encode(&random());
+        if asks {
+            hand.challenge = Some(challenge.clone());
+        }
+        self.in_hand.insert(id, hand);
+        if asks {
+            let event = payload::id(Uuid::now_v7());
+            let body = payload::question(&event, timestamp::now(), id, &challenge);
+            self.send(&leased, None, event, body, leased.failures.saturating_add(1));
+        }
+    }
+}
+
+/// How many notifications may be read at once, so that the memory is enough however large they are. One, whatever is said of the memory,
+/// where there is none.
+fn at_once(memory: usize, held: usize) -> usize {
+    let fit = memory.saturating_sub(held) / LARGEST_DUE;
+    fit.clamp(usize::from(held == 0), READ_AT_ONCE)
+}
+
+/// What nobody can guess.
+fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // Where the system has no random numbers, TLS has none, either.
+    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
+    debug_assert!(filled.is_ok());
+    bytes
+}
+
+#[cfg(test)]
+mod step_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Holds a lock while a program runs: takes it, checks every second that it is still held, and releases it. In a thread of its
+//! own, since a server that does not answer would block the caller.
+//!
+//! Two programs are kept apart even if a machine is cut off: the server frees the lock after [`silence`], and before that the
+//! holder has missed an answer, sent SIGTERM, waited for the grace and sent SIGKILL. The exception is a machine that is
+//! suspended, or a stopped process: it learns of the loss when it goes on.
+//!
+//! A server that was left behind at a fail-over may say for as long as it lives that the lock is held, while another gives it out. What
+//! it cannot do, where its commits wait for another server, is commit. So a second connection commits something each second.
+
+use crate::database::{DatabaseError, DatabaseFailure, Dialect};
+use crate::delivery::bare_message_id;
+use crate::ledger::Database;
+use crate::ledger::lock_exec_holders::commit_a_change;
+use crate::lock::{Acquired, LockName, OF_PROGRAMS};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tracing::{debug, info, warn};
+
+/// How often the server is asked whether the lock is still held.
+pub(crate) const PERIOD: Duration = Duration::from_secs(1);
+/// How long an answer to that may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long killing a program may take.
+const MARGIN: Duration = Duration::from_secs(5);
+/// The longest single wait on the server, of which a long wait is made: a PostgreSQL statement that waits has a snapshot, which
+/// holds back VACUUM, and a server goes on waiting for a client that is gone.
+const SLICE: Duration = Duration::from_secs(10);
+
+/// After how long without a question the server frees the lock of a program that may take `grace` to end.
+fn silence(grace: Duration) -> Duration {
+    PERIOD + PATIENCE + grace + MARGIN
+}
+
+/// The lock of a program that `lock exec` runs. No configuration can choose its namespace for messages, so that a program and a
+/// delivery never share a lock. In SQL: `maildrop_lock_key(NAME, 'maildrop exec')`, which ignores white space and angle brackets
+/// around a name as around a Message-ID.
+pub(crate) fn lock_of_program(namespace: &str, name: &str) -> LockName {
+    LockName::new(&format!("{namespace}{OF_PROGRAMS}"), bare_message_id(name.as_bytes()))
+}
+
+/// Which lock is asked for, and how long to wait for it.
+#[derive(Clone, Debug)]
+pub(crate) struct LockRequest {
+    /// The name that `lock exec` was given.
+    pub name: String,
+    pub lock: LockName,
+    pub wait: Duration,
+}
+
+/// What the thread reports. More follows only after `Asked(Ok(Held))` and `Still`.
+#[derive(Debug)]
+pub(crate) enum Report {
+    Asked(Result<Acquired, DatabaseError>),
+    /// It was still held after this moment.
+    Still(Instant),
+    /// It is lost, and why.
+    Lost(String),
+    /// It was held to the end, and is released.
+    LetGo,
+}
+
+/// What commits while the lock is held; nothing where it is a file's.
+struct Commits(Option<Box<dyn Database>>);
+
+impl Commits {
+    /// By another connection to the server that holds the lock: on PostgreSQL the lock's own is in the lock's transaction.
+    fn beside(
+        server: &str,
+        open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
+    ) -> Result<Self, DatabaseError> {
+        let mut other = open()?;
+        let another = other.server()?;
+        if server != another {
+            let doing = "committing that the lock is held";
+            let detail = format!("two connections lead to two servers: {server}; {another}");
+            return Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
+        }
+        Ok(Self(Some(other)))
+    }
+
+    fn once_more(&mut self) -> Result<(), DatabaseError> {
+        self.0.as_mut().map_or(Ok(()), |database| commit_a_change(database.as_mut()))
+    }
+}
+
+/// Takes the lock, and holds it until `done` says something or is dropped. `open` makes another connection to the same server.
+pub(crate) fn hold(
+    database: &mut dyn Database,
+    open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
+    request: &LockRequest,
+    grace: Duration,
+    done: &Receiver<()>,
+    report: impl Fn(Report),
+) {
+    let mut commits = Commits(None);
+    // A lock in a file needs no commit. Asked before the lock's transaction begins, which is to have no snapshot.
+    let server = (database.dialect() != Dialect::Sqlite).then(|| database.server()).transpose();
+    let taken = server.and_then(|server| {
+        let acquired = take(database, request)?;
+        if matches!(acquired, Acquired::Held) {
+            info!(name = request.name, lock = request.lock.mysql_name(), "the lock is held");
+            database.keep(silence(grace))?;
+            if let Some(server) = &server {
+                commits = Commits::beside(server, open)?;
+                commits.once_more()?;
+            }
+        }
+        Ok(acquired)
+    });
+    let held = matches!(taken, Ok(Acquired::Held));
+    report(Report::Asked(taken));
+    if !held {
+        return;
+    }
+    loop {
+        let over = !matches!(done.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout));
+        let asked = Instant::now();
+        match commits.once_more().and_then(|()| database.still_held(&request.lock)) {
+            Ok(true) if over => break,
+            Ok(true) => {
+                debug!(took_ms = asked.elapsed().as_millis(), "the lock is still held");
+                report(Report::Still(asked));
+            }
+            Ok(false) => return report(Report::Lost("the server says that it is not ours any more".into())),
+            Err(error) => return report(Report::Lost(error.to_string())),
+        }
+    }
+    if let Err(error) = database.release(&request.lock) {
+        warn!(%error, "the lock was not let go; the server frees it with the connection");
+    }
+    report(Report::LetGo);
+}
+
+fn take(database: &mut dyn Database, request: &LockRequest) -> Result<Acquired, DatabaseError> {
+    let began = Instant::now();
+    loop {
+        let left = request.wait.saturating_sub(began.elapsed());
+        match database.acquire(&request.lock, left.min(SLICE))? {
+            Acquired::Busy(holder) if !left.is_zero() => info!(name = request.name, ?holder, "waiting for the lock"),
+            settled => return Ok(settled),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::database::{Client, SqliteDatabase};
+    use crate::lock::NamedLock;
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    fn open(directory: &Path) -> SqliteDatabase {
+        let client = Client { host: "mx1".into(), pid: std::process::id(), queue_id: None };
+        crate::ledger::schema::open_embedded(directory, &client, Deadline::after(Duration::from_mins(2))).unwrap()
+    }
+
+    /// SQL is the other way to take such a lock: `SELECT maildrop_lock_key('<nightly>', 'x exec')` gives this key.
+    #[test]
+    fn a_programs_lock_is_the_one_that_the_sql_functions_name() {
+        let lock = lock_of_program("x", "nightly");
+        assert_eq!(lock, LockName::new("x exec", b"nightly"));
+        for same in ["<nightly>", " nightly\n", "<nightly> "] {
+            assert_eq!(lock_of_program("x", same), lock, "{same:?}");
+        }
+        assert_ne!(lock_of_program("x", "grüße"), lock_of_program("x", "größe"));
+    }
+
+    #[test]
+    fn the_server_waits_until_the_program_must_be_dead() {
+        for grace in [Duration::ZERO, Duration::from_secs(100)] {
+            let dead = PERIOD + PATIENCE + grace;
+            assert!(silence(grace) > dead && silence(grace) < dead + Duration::from_mins(1));
+        }
+    }
+
+    #[test]
+    fn the_lock_is_held_until_the_program_is_done() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut other = open(directory.path());
+        let lock = lock_of_program("x", "nightly");
+        let hold_it = |done: &Receiver<()>, report: &dyn Fn(Report)| {
+            let request = LockRequest { name: "nightly".into(), lock, wait: Duration::ZERO };
+            let another = || -> Result<Box<dyn Database>, DatabaseError> { panic!("a file's lock needs none") };
+            hold(&mut open(directory.path()), another, &request, Duration::ZERO, done, report);
+        };
+        let (done, wait) = mpsc::channel();
+        let (send, reports) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || hold_it(&wait, &|report| drop(send.send(report))));
+            assert!(matches!(reports.recv().unwrap(), Report::Asked(Ok(Acquired::Held))));
+            // Each comes a period after the one before.
+            for _ in 0..2 {
+                assert!(matches!(reports.recv().unwrap(), Report::Still(_)));
+            }
+            assert!(matches!(other.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Busy(_)));
+            drop(done);
+            // One more question may have been on its way.
+            let last = reports.iter().find(|report| !matches!(report, Report::Still(_)));
+            assert!(matches!(last, Some(Report::LetGo)), "{last:?}");
+        });
+        assert!(matches!(other.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
+        let (send, reports) = mpsc::channel();
+        hold_it(&mpsc::channel().1, &|report| drop(send.send(report)));
+        assert!(matches!(reports.try_recv().unwrap(), Report::Asked(Ok(Acquired::Busy(_)))));
+        assert!(reports.try_recv().is_err());
+    }
+}

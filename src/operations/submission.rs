@@ -1,0 +1,227 @@
+//! Takes mail into the file queue that has no Postfix behind it: who is known, how large it may be, whose it is, and what tells it from
+//! the next one. And how a shunted message is handed to the service again.
+
+use crate::delivery::{Deferral, Refusal};
+use crate::ledger::Database;
+use crate::message::authentication_results::remove_ours;
+use crate::message::{Address, MessageError, Outline, place_of_received};
+use crate::protocol::{self, LARGEST_MESSAGE, Request, Source};
+use crate::queue::{Envelope, NewMail, Queue, QueueError, Recipient};
+use crate::site::Site;
+use memchr::memchr;
+use std::path::Path;
+use std::time::SystemTime;
+use thiserror::Error;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
+use uuid::Uuid;
+
+/// The largest message that is taken in, in bytes.
+pub(crate) fn largest(site: &Site) -> u64 {
+    site.config().and_then(|config| config.delivery.message_size_limit).unwrap_or(LARGEST_MESSAGE)
+}
+
+/// The queue in this folder, made if there is none.
+///
+/// # Errors
+/// Where it cannot be opened.
+pub(crate) fn queue(folder: &Path) -> Result<Queue, QueueError> {
+    // Root may write into another user's queue, and makes none.
+    match Queue::existing(folder) {
+        Err(QueueError::NoQueue { .. }) => Queue::open(folder),
+        existing => existing,
+    }
+}
+
+/// The delivery that a shunted message came for: its copies have the keys that its holder's next try looks for.
+pub(crate) fn shunted_request(envelope: Envelope, source: Source) -> Request {
+    let recipient = |to: Recipient| protocol::Recipient { address: to.address, original: to.original };
+    let origin = envelope.origin.unwrap_or_default();
+    Request {
+        id: Uuid::now_v7(),
+        time_left_ms: 0,
+        sender: envelope.sender,
+        recipients: envelope.recipients.into_iter().map(recipient).collect(),
+        queue_id: origin.queue_id,
+        client_address: origin.client_address,
+        sasl_username: origin.sasl_username,
+        lock_wait_ms: None,
+        no_sent: !envelope.may_owe_sent,
+        size: envelope.size,
+        file: None,
+        source,
+        suspect: false,
+        slow: false,
+    }
+}
+
+/// Mail for these recipients is not taken in now, or never.
+#[derive(Debug)]
+pub(crate) struct NotKnown {
+    pub(crate) problems: Vec<(Address, Refusal)>,
+    /// All of them are unknown, which the database has committed. Who gives up for good must not do so while one of them may
+    /// yet be known.
+    pub(crate) for_good: bool,
+}
+
+/// Whether all recipients are known: once mail is taken in, nobody could be told any more.
+///
+/// # Errors
+/// Where the database cannot say.
+pub(crate) fn at_the_door(
+    site: &Site,
+    recipients: &[Address],
+    database: &mut dyn Database,
+) -> Result<Result<(), NotKnown>, Deferral> {
+    let known = site.at_the_door(recipients, database)?;
+    let problems = recipients.iter().zip(known).filter_map(|(to, known)| Some((to.clone(), known.err()?)));
+    let problems: Vec<_> = problems.collect();
+    if problems.is_empty() {
+        return Ok(Ok(()));
+    }
+    let for_good = problems.iter().all(|(_, refusal)| matches!(refusal, Refusal::UnknownRecipient));
+    Ok(Err(NotKnown { problems, for_good }))
+}
+
+/// Why a message was not taken in. Nothing is left of it.
+#[derive(Debug, Error)]
+pub(crate) enum NotTaken {
+    #[error("it is larger than the {0} bytes allowed here")]
+    TooLarge(u64),
+    #[error(transparent)]
+    NoMessage(#[from] MessageError),
+    #[error("its From is not the envelope sender")]
+    AnotherAuthor,
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// Takes a message in, of `limit` bytes at most; its ID. It is on the disk then. The one copy in memory is what it is given.
+///
+/// # Errors
+/// Where it is none, or cannot be written.
+pub(crate) fn take_in(
+    site: &Site,
+    queue: &Queue,
+    mail: NewMail,
+    mut raw: Vec<u8>,
+    limit: u64,
+) -> Result<String, NotTaken> {
+    if raw.len() as u64 > limit {
+        return Err(NotTaken::TooLarge(limit));
+    }
+    // No filter of ours has read it.
+    if let Some(authserv_id) = site.config().and_then(|config| config.sent.authserv_id.as_deref()) {
+        remove_ours(&mut raw, authserv_id);
+    }
+    // The delivery reads what the queue keeps in the same way.
+    let mut outline = Outline::of(&raw)?;
+    if outline.may_be_one_of_many {
+        insert_received(&mut raw, &gethostname::gethostname().to_string_lossy());
+        outline = Outline::of(&raw)?;
+    }
+    if raw.len() as u64 > limit {
+        return Err(NotTaken::TooLarge(limit));
+    }
+    if mail.vouches {
+        let author = outline.from_address.map(|author| author.folded().to_string());
+        let sender = Address::parse(&mail.sender).ok().map(|sender| sender.folded().to_string());
+        if author.is_none() || author != sender {
+            return Err(NotTaken::AnotherAuthor);
+        }
+    }
+    Ok(queue.enqueue(&site.lock_of_message_id(&outline.lock_subject), mail, &raw, SystemTime::now())?.id())
+}
+
+/// Puts a Received field of ours on top, as any mail system puts one there (RFC 5321 section 4.4): in the form of pickup(8)'s, since no
+/// SMTP client brought it.
+///
+/// "Backup done" of Tuesday is another message than that of Monday, though nothing in them differs: without the field the second one
+/// would be taken for the first, and be there already. It is written into the file, so that each try has the same.
+fn insert_received(raw: &mut Vec<u8>, host: &str) {
+    // As a Domain may be (RFC 5321 section 4.1.2): nothing that ends the line, or a comment, comes in by a host's name.
+    let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect();
+    let host = if host.is_empty() { "localhost" } else { &host };
+    let date = OffsetDateTime::now_utc().format(&Rfc2822).unwrap_or_default();
+    let before = |at: usize| at.checked_sub(1).and_then(|before| raw.get(before));
+    let end = if memchr(b'\n', raw).and_then(before) == Some(&b'\r') { "\r\n" } else { "\n" };
+    let at = place_of_received(raw);
+    let begin = if matches!(before(at), None | Some(b'\n')) { "" } else { end };
+    // Folded, as lines should have 78 characters at most (RFC 5322 section 2.1.1).
+    let field = format!("{begin}Received: by {host} (maildrop_command){end}\tid {}; {date}{end}", Uuid::now_v7());
+    raw.reserve_exact(field.len());
+    raw.splice(at..at, field.into_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Identity, Message};
+    use proptest::prelude::*;
+
+    fn with_received(raw: &[u8], host: &str) -> Vec<u8> {
+        let mut kept = raw.to_vec();
+        insert_received(&mut kept, host);
+        kept
+    }
+
+    /// What stands above the field, the field without what differs each time, and what stands below it.
+    fn taken_apart(raw: &[u8]) -> (String, String) {
+        let kept = with_received(raw, "mx1.example");
+        let text = String::from_utf8(kept).unwrap();
+        let (above, rest) = text.split_once("Received: by mx1.example (maildrop_command)").unwrap();
+        let (field, below) = rest.split_once(" +0000").unwrap();
+        let (id, date) = field.trim_start().strip_prefix("id ").unwrap().split_once("; ").unwrap();
+        assert!(Uuid::try_parse(id).is_ok() && OffsetDateTime::parse(&format!("{date} +0000"), &Rfc2822).is_ok());
+        (above.to_owned(), below.to_owned())
+    }
+
+    #[test]
+    fn the_field_stands_above_what_came_and_below_what_is_no_part_of_it() {
+        for (above, below) in [
+            ("", "\nSubject: x\n\nx\n"),
+            ("", "\r\nSubject: x\r\n\r\nx\n"),
+            ("", "\nBackup done"),
+            ("", "\n\nBackup done\n"),
+            ("From lisa@x Thu Nov 26 03:00:00 2026\n", "\nSubject: x\n\nx\n"),
+            ("Return-Path: <>\r\nDelivered-To: doug@x\r\n", "\r\nSubject: x\r\n\r\nx\r\n"),
+            ("Return-Path:\n <>\n", "\n\nx\n"),
+            (" continues nothing\n", "\nSubject: x\n\nx\n"),
+        ] {
+            let line_end = if below.starts_with("\r\n") { 2 } else { 1 };
+            let came = [above, &below[line_end..]].concat();
+            assert_eq!(taken_apart(came.as_bytes()), (above.to_owned(), below.to_owned()));
+        }
+        // Where the last line above has no end, it gets one.
+        assert_eq!(taken_apart(b"Return-Path: <>"), ("Return-Path: <>\n".into(), "\n".into()));
+    }
+
+    #[test]
+    fn each_line_is_short_and_no_name_of_a_host_breaks_it() {
+        for host in ["", "mx1\r\nBcc: x", "(\u{fc}", &"a.b-".repeat(16)] {
+            let kept = with_received(b"x", host);
+            let lines: Vec<&str> = str::from_utf8(&kept).unwrap().lines().collect();
+            assert!(lines.len() == 3 && lines.iter().all(|line| line.len() <= 98), "{lines:?}");
+            assert!(
+                lines[0].starts_with("Received: by ") && lines[1].starts_with("\tid ") && lines[2] == "x",
+                "{lines:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_told_apart_from_then_on(raw in "(From x\n)?([ \t]x\r?\n)?(Delivered-To: x\r?\n)?\\PC{0,20}(\r?\n\\PC{0,20}){0,4}") {
+            let Ok(message) = Message::receive(raw.clone().into_bytes()) else { return Ok(()) };
+            let outline = Outline::of(raw.as_bytes()).unwrap();
+            prop_assert_eq!(&outline.lock_subject, message.lock_subject());
+            prop_assert_eq!(outline.from_address.as_ref(), message.from_address());
+            prop_assume!(outline.may_be_one_of_many);
+            let [one, other] = [(); 2].map(|()| with_received(raw.as_bytes(), "mx1.example"));
+            prop_assert!(!Outline::of(&one).unwrap().may_be_one_of_many);
+            prop_assert_ne!(Identity::of(&one), Identity::of(&other));
+            // So does each try, and whoever reads it in a mailbox.
+            prop_assert_eq!(Identity::of(Message::receive(one.clone()).unwrap().as_received()), Identity::of(&one));
+        }
+    }
+}

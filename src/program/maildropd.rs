@@ -1,0 +1,366 @@
+//! The command line of `maildropd`: the master, or one of its roles.
+
+use crate::base::deadline::Deadline;
+use crate::base::endpoint::Endpoint;
+use crate::base::listener::Listener;
+use crate::base::log;
+use crate::base::terminal::complain_as;
+use crate::config::{Config, DatabaseRole};
+use crate::http::api::{self, ApiSettings};
+use crate::http::web::{self, WebSettings};
+use crate::ledger::web_sessions::WebRole;
+use crate::lock::Slice;
+use crate::notifier::{self, NotifierSettings};
+use crate::operations::operations_log::CommandLine;
+use crate::operations::web_logins;
+use crate::protocol::control::Role;
+use crate::service::front::{self, FrontError, FrontSettings, Inside};
+use crate::service::http::{Http, Sources};
+use crate::service::lmtp::Server;
+use crate::service::master::child_start::{self, CannotBegin};
+use crate::service::master::front_channel::to_the_master;
+use crate::service::master::listeners::{self, Inherited};
+use crate::service::master::{self, MasterError};
+use crate::service::master_link::tell_master;
+use crate::service::runner::{self, RunnerSettings};
+use crate::service::timer::{self, TimerSettings};
+use crate::service::worker::{self, WorkerSettings};
+use crate::site::{Setup, Site};
+use axum::Router;
+use clap::{CommandFactory, Parser};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use sysexits::ExitCode;
+use tokio::sync::watch;
+
+/// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does.
+///
+/// It stays in the foreground. It starts a front, which holds the connections, workers, which deliver, runners, which take
+/// messages out of the file queue, a timer, which finishes Sent copies that are owed, and prunes, and, where they are configured,
+/// a notifier, which tells subscribers, and a page for browsers; whatever of them ends is started again.
+/// `maildrop_command service` asks how it is, and tells it what to do.
+#[derive(Debug, Parser)]
+#[command(
+    name = "maildropd",
+    version,
+    after_help = "\
+Examples:
+  systemctl enable --now maildropd.socket maildropd.service
+  maildropd --config /etc/maildrop_command/config.toml
+  maildropd --embedded /tmp/maildrop-demo --web 127.0.0.1:8025
+
+Signals: SIGTERM and SIGINT end it after the messages in hand, a second one at once. SIGHUP reads the configuration anew (one \
+with a mistake in it changes nothing) and opens the log anew, SIGUSR1 replaces one process after the other, SIGUSR2 opens the \
+log anew.
+
+Exit status: 0 told to end, 69 if a socket cannot be listened at, 73 if its folders or its log cannot be had, 75 if another one \
+is running, 78 if the configuration cannot be read."
+)]
+struct Arguments {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", required_unless_present = "embedded", conflicts_with = "embedded")]
+    config: Option<PathBuf>,
+    /// Serve the page of what `maildrop_command --embedded DIR` has delivered, and nothing else
+    #[arg(long, value_name = "DIR", conflicts_with = "role")]
+    embedded: Option<PathBuf>,
+    /// Where the page of DIR is served, on this machine
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "embedded")]
+    web: Option<String>,
+    /// Leave the terminal, as `maildrop_command service start` has it
+    #[arg(long, hide = true)]
+    detach: bool,
+    /// What this process is to do, which the master says of the processes that it starts
+    #[arg(long, hide = true)]
+    role: Option<String>,
+    /// Which of its role this process is
+    #[arg(long, hide = true, default_value = "1")]
+    number: u32,
+    /// The process id of the master; without one it is started by hand
+    #[arg(long, hide = true, requires = "checked")]
+    master: Option<u32>,
+    /// The configuration as the master has checked it
+    #[arg(long, hide = true)]
+    checked: Option<PathBuf>,
+    /// Which part of all messages a runner takes: 0/4, the first of four [default: by its number, of serve.runners]
+    #[arg(long, value_name = "N/M", hide = true)]
+    slice: Option<Slice>,
+}
+
+/// How long opening the ledger of a directory may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A mistyped role gets one line: what clap would say of all options is no help with one that is hidden.
+fn role(name: &str) -> Result<Role, String> {
+    Role::ALL.into_iter().find(|role| role.as_str() == name).ok_or_else(|| {
+        let names = Role::ALL.map(Role::as_str).join(", ");
+        format!("there is no role {name:?}: the roles are {names}")
+    })
+}
+
+/// The command line's definition, from which its manual page and completions are made.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs a command line of `maildropd`, and returns the status to exit with.
+#[must_use]
+pub fn run(arguments: &[OsString]) -> u8 {
+    crate::base::core_dumps::switch_off();
+    crate::base::log::panic_hook();
+    u8::from(match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => match arguments.role.as_deref().map(role).transpose() {
+            Ok(Some(Role::Front)) => ended(be_front(&arguments)),
+            Ok(Some(Role::Worker)) => ended(be_worker(&arguments)),
+            Ok(Some(Role::Runner)) => ended(be_runner(&arguments)),
+            Ok(Some(Role::Timer)) => ended(be_timer(&arguments)),
+            Ok(Some(Role::Notify)) => ended(be_notifier(&arguments)),
+            Ok(Some(Role::Web)) => ended(be_page(&arguments)),
+            Ok(None) => be_master(&arguments),
+            Err(problem) => {
+                complain(&problem);
+                ExitCode::Usage
+            }
+        },
+        Err(error) if error.use_stderr() => {
+            let _ = error.print();
+            ExitCode::Usage
+        }
+        Err(asked) => match asked.print().and_then(|()| std::io::stdout().flush()) {
+            // The reader has enough: `… | head`.
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                complain(&format!("standard output: {error}"));
+                ExitCode::IoErr
+            }
+            _ => ExitCode::Ok,
+        },
+    })
+}
+
+fn be_master(arguments: &Arguments) -> ExitCode {
+    if arguments.detach
+        && let Err(error) = rustix::process::setsid()
+    {
+        complain(&format!("leaving the terminal: {error}"));
+        return ExitCode::OsErr;
+    }
+    if let (Some(directory), Some(listen)) = (&arguments.embedded, &arguments.web) {
+        return ended(be_page_of(directory, listen));
+    }
+    let Some(config) = &arguments.config else {
+        complain("what is to be served of that directory? --web 127.0.0.1:8025");
+        return ExitCode::Usage;
+    };
+    match master::run(config, master::this_program()) {
+        Ok(()) => ExitCode::Ok,
+        Err(error) => {
+            complain(&error.to_string());
+            match error {
+                MasterError::Config(_) => ExitCode::Config,
+                MasterError::Another { .. } => ExitCode::TempFail,
+                MasterError::File { .. } | MasterError::Log(_) => ExitCode::CantCreat,
+                MasterError::Listen { .. } => ExitCode::Unavailable,
+                MasterError::System { .. } => ExitCode::OsErr,
+            }
+        }
+    }
+}
+
+/// Says what went wrong, where something did.
+fn ended(result: Result<(), (ExitCode, String)>) -> ExitCode {
+    result.map_or_else(
+        |(exit, problem)| {
+            complain(&problem);
+            tracing::error!(problem, "this process of the service cannot go on");
+            exit
+        },
+        |()| ExitCode::Ok,
+    )
+}
+
+fn unusable(problem: impl ToString) -> (ExitCode, String) {
+    (ExitCode::Config, problem.to_string())
+}
+
+fn unavailable(problem: impl ToString) -> (ExitCode, String) {
+    (ExitCode::Unavailable, problem.to_string())
+}
+
+/// The configuration that a role goes by, once its process has begun: from the master, or from its file if somebody starts it manually.
+fn begin(role: Role, arguments: &Arguments) -> Result<Config, (ExitCode, String)> {
+    let file = config_file(arguments)?;
+    if let (Some(master), Some(checked)) = (arguments.master, &arguments.checked) {
+        return child_start::begin(role, master, file, checked).map_err(cannot_begin);
+    }
+    let config = Config::load(file).map_err(unusable)?;
+    log::start_of_service(&config.log_settings()).map_err(unusable)?;
+    Ok(config)
+}
+
+fn config_file(arguments: &Arguments) -> Result<&Path, (ExitCode, String)> {
+    arguments.config.as_deref().ok_or_else(|| (ExitCode::Usage, "--config FILE is missing".into()))
+}
+
+fn cannot_begin(error: CannotBegin) -> (ExitCode, String) {
+    let exit = match error {
+        CannotBegin::NoMaster => ExitCode::Unavailable,
+        CannotBegin::Config(_) => ExitCode::Config,
+        CannotBegin::Log(_) => ExitCode::CantCreat,
+        CannotBegin::System { .. } => ExitCode::OsErr,
+    };
+    (exit, error.to_string())
+}
+
+/// The front reads no password.
+fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    // Before any thread is started.
+    let inherited = listeners::inherited().map_err(unavailable)?;
+    let config = begin(Role::Front, arguments)?;
+    let mut settings = FrontSettings::of(&config);
+    settings.workers_of_master = arguments.master.is_some();
+    let (lmtp, http, master) = if arguments.master.is_some() {
+        let Inherited { lmtp, http } = inherited;
+        (lmtp, http, Some(to_the_master().map_err(unavailable)?))
+    } else {
+        let open = |endpoints: &[Endpoint]| Listener::open_all(endpoints).map_err(unavailable);
+        (open(&config.serve.lmtp_endpoints())?, open(&config.serve.http_endpoints())?, None)
+    };
+    let host = gethostname::gethostname().to_string_lossy().into_owned();
+    front::prepare(&settings).map_err(unavailable)?;
+    let server = Server::new(&config, host, lmtp).map_err(unavailable)?;
+    front::run(&settings, |Inside { hand, ask, started, ended, stop }| async move {
+        let (tell, service) = watch::channel(None);
+        let (tally, max_connections) = (server.tally(), server.max_connections());
+        let sources = Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections };
+        let http = Http::new(http, &config.serve, sources);
+        let lmtp = async {
+            // Without it this process is of no use: the next one may have more luck.
+            server.run(hand, stop.clone()).await.map_err(|source| FrontError::System { doing: "serving LMTP", source })
+        };
+        let told = async {
+            match master {
+                None => std::future::pending().await,
+                Some(master) => {
+                    if let Err(error) =
+                        tell_master(master, ask, started, ended, stop.clone(), tell, &config.serve).await
+                    {
+                        tracing::warn!(%error, "the master cannot be talked with");
+                    }
+                }
+            }
+        };
+        let http = async {
+            let served = async {
+                if let Err(error) = http.run().await {
+                    tracing::error!(%error, "metrics and health are not served any more");
+                }
+                std::future::pending::<()>().await;
+            };
+            // Without a master this process is about to end. The next one wants the port.
+            tokio::select! {
+                () = served => {}
+                () = told => {}
+            }
+            Ok(())
+        };
+        tokio::try_join!(lmtp, http).map(drop)
+    })
+    .map_err(unavailable)
+}
+
+fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let config = begin(Role::Worker, arguments)?;
+    let (settings, site) = (WorkerSettings::of(&config), Site::configured(config).map_err(unusable)?);
+    let (file, checked) = (config_file(arguments)?.to_owned(), arguments.checked.clone());
+    let another_could_begin = move || could_work(&file, checked.as_deref()).map_err(|error| error.to_string());
+    worker::run(&site, settings, Box::new(another_could_begin)).map_err(unavailable)
+}
+
+/// Whether a worker could begin: reads what one reads then.
+fn could_work(file: &Path, checked: Option<&Path>) -> Result<(), CannotBegin> {
+    let config = match checked {
+        Some(checked) => child_start::checked_configuration(file, checked)?,
+        None => Config::load(file)?,
+    };
+    Ok(Site::configured(config).map(drop)?)
+}
+
+/// The runner reads no password.
+fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let config = begin(Role::Runner, arguments)?;
+    let by_number = || Slice::new(arguments.number.checked_sub(1)?, config.serve.runners);
+    let slice = arguments.slice.or_else(by_number).ok_or_else(|| unusable("there is no runner of this number"))?;
+    let settings = RunnerSettings::of(&config, slice);
+    runner::run(&settings).map_err(|error| (ExitCode::CantCreat, error.to_string()))
+}
+
+/// The timer reads no password of the database but that of its own role.
+fn be_timer(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let config = begin(Role::Timer, arguments)?;
+    let settings = TimerSettings::of(&config);
+    let own = config.acting_as(DatabaseRole::Timer);
+    let site = if settings.opens_mailboxes() { Site::configured(own) } else { Site::without_mailboxes(own) };
+    let site = site.map_err(unusable)?;
+    timer::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
+}
+
+/// The notifier reads no password of mailboxes.
+fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let config = begin(Role::Notify, arguments)?;
+    let settings = NotifierSettings::of(&config).map_err(unusable)?;
+    let site = Site::without_mailboxes(config.acting_as(DatabaseRole::Notifier)).map_err(unusable)?;
+    notifier::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
+}
+
+/// The page of a directory, for whoever tries this program: in the foreground, with a link to log in.
+fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> {
+    let directory = std::path::absolute(directory).map_err(unusable)?;
+    let settings = WebSettings::at(listen).map_err(|_| {
+        (ExitCode::Usage, format!("--web {listen}: it wants an address of this machine, such as 127.0.0.1:8025"))
+    })?;
+    let setup = Setup::embedded(&directory).map_err(unusable)?;
+    log::start(&setup.log).map_err(unusable)?;
+    let site = setup.place.site().map_err(unusable)?;
+    let mut database = site.open_database(None, Deadline::after(PATIENCE)).map_err(unavailable)?;
+    let by = CommandLine::of(&site);
+    let link = web_logins::link(database.as_mut(), by.actor(), settings.origin(), "you", WebRole::Admin);
+    let link = link.map_err(unavailable)?;
+    drop(database);
+    let mut out = std::io::stdout();
+    // Whoever does not look has no use for it.
+    let _ = writeln!(
+        out,
+        "The page is at {}/ until you press Ctrl-C. This link logs you in, once, within ten minutes:\n{link}",
+        settings.origin()
+    );
+    let _ = out.flush();
+    web::run(&site, settings, |_, _| Router::new()).map_err(unavailable)
+}
+
+/// The page reads the password of mailboxes only where it may open them.
+fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let config = begin(Role::Web, arguments)?;
+    let settings = WebSettings::of(&config).map_err(unusable)?;
+    let own = config.clone().acting_as(DatabaseRole::Web);
+    let site = if config.web.mailboxes { Site::configured(own) } else { Site::without_mailboxes(own) };
+    let site = site.map_err(unusable)?;
+    let api = config.web.api.then(|| ApiSettings::of(&config, &site)).transpose().map_err(unusable)?;
+    let beside = |threads, memory| api.map_or_else(Router::new, |settings| api::router(threads, settings, memory));
+    web::run(&site, settings, beside).map_err(unavailable)
+}
+
+fn complain(text: &str) {
+    complain_as("maildropd", text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        definition().debug_assert();
+    }
+}

@@ -1,0 +1,165 @@
+//! What clients say, event by event.
+
+use super::tests::{BYTES, Scene, codes, deliver, delivered, frame, go, one_work, request, told};
+use super::*;
+use crate::service::counters::Via;
+use crate::service::inflight_message::MessageFile;
+
+impl Scene {
+    /// What was replied to clients, by code.
+    fn replies(&self, via: Via) -> Vec<(&str, u64)> {
+        let traffic = self.broker.counters().traffics.get(&via).into_iter();
+        traffic.flat_map(|traffic| &traffic.replies).map(|(code, number)| (code.as_str(), *number)).collect()
+    }
+}
+
+#[test]
+fn who_says_go_for_a_request_that_is_not_there_is_cut_off_at_once() {
+    let mut scene = Scene::with_workers(&[1]);
+    assert_eq!(scene.say(9, &go(5)), [Action::CloseClient { connection: ConnectionId(9) }]);
+}
+
+#[test]
+fn a_clients_request_waits_for_its_word() {
+    let mut scene = Scene::with_workers(&[1]);
+    let actions = scene.say(5, &deliver(10, &["a@x"]));
+    assert_eq!(told(&actions), [(5, Header::Received { id: Uuid::from_u128(10) })]);
+    assert_eq!(actions.len(), 1);
+    let (_, address, _) = one_work(scene.say(5, &go(10)));
+    assert_eq!(scene.say(5, &go(10)), []);
+    assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(5, delivered(10, 1))]);
+    assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
+    assert_eq!(scene.broker.counters().late_answers, 1);
+    assert_eq!(scene.say(5, &go(10)), [Action::CloseClient { connection: ConnectionId(5) }]);
+}
+
+#[test]
+fn a_message_in_a_file_that_is_sent_again_is_the_same_and_its_file_is_there_until_it_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut scene = Scene::with_workers(&[1]);
+    let [first, second] = ["1", "2"].map(|name| folder.path().join(name));
+    for (connection, path) in [(5, &first), (6, &second)] {
+        let body = Body::File(MessageFile::create(path.clone()).unwrap());
+        let request = Box::new(Request { file: Some(path.clone()), ..request(10, &["a@x"]) });
+        let connection = ConnectionId(connection);
+        let actions = scene.handle(Event::ClientDelivers { connection, request, body });
+        assert_eq!(told(&actions), [(connection.0, Header::Received { id: Uuid::from_u128(10) })]);
+    }
+    assert!(first.exists() && !second.exists());
+    let actions = scene.say(6, &go(10));
+    let [Action::Work { address, body, .. }] = &actions[..] else { panic!("{actions:?}") };
+    let Ok((Header::Deliver(request), message)) = Header::read(body) else { panic!("{body:?}") };
+    assert_eq!((request.file.as_deref(), message), (Some(first.as_path()), &b""[..]));
+    assert_eq!(told(&scene.reply(1, address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
+    assert!(!first.exists());
+}
+
+#[test]
+fn a_request_whose_client_never_lets_it_begin_is_deferred() {
+    let mut scene = Scene::with_workers(&[1]);
+    scene.say(5, &deliver(10, &["a@x"]));
+    assert_eq!(scene.broker.standing(scene.now).held, 1);
+    let actions = scene.pass(240, &[1]);
+    assert_eq!(told(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.4.5"]]);
+    assert_eq!(scene.say(5, &go(10)), [Action::CloseClient { connection: ConnectionId(5) }]);
+}
+
+#[test]
+fn what_a_client_calls_off_or_leaves_behind_before_it_began_is_dropped() {
+    let mut scene = Scene::new();
+    for id in [10, 11, 12] {
+        scene.say(u64::try_from(id).unwrap(), &deliver(id, &["a@x"]));
+    }
+    scene.say(10, &go(10));
+    scene.say(11, &go(11));
+    assert_eq!(scene.say(10, &Header::Cancel { id: Uuid::from_u128(10) }), []);
+    assert_eq!(scene.say(12, &Header::Cancel { id: Uuid::from_u128(12) }), []);
+    assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(11) }), []);
+    assert_eq!(scene.ready(1), []);
+    assert_eq!(scene.broker.standing(scene.now), Standing { ready: 1, ..Standing::default() });
+    assert_eq!(scene.broker.counters().dropped, 3);
+}
+
+#[test]
+fn what_has_begun_goes_on_whoever_leaves() {
+    let mut scene = Scene::with_workers(&[1]);
+    scene.say(5, &deliver(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.say(5, &go(10)));
+    assert_eq!(scene.say(5, &Header::Cancel { id: Uuid::from_u128(10) }), []);
+    assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
+    assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
+    assert_eq!(scene.replies(Via::Command), [], "nobody was told");
+}
+
+#[test]
+fn a_request_that_is_sent_again_is_joined_and_answered_where_it_was_sent_last() {
+    let mut scene = Scene::with_workers(&[1, 2]);
+    scene.say(5, &deliver(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.say(5, &go(10)));
+    let again = Header::Deliver(Request { time_left_ms: 237_500, ..request(10, &["a@x"]) });
+    assert_eq!(told(&scene.say(6, &again)), [(6, Header::Received { id: Uuid::from_u128(10) })]);
+    assert_eq!(scene.say(6, &go(10)), []);
+    assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
+    assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
+    assert_eq!(scene.replies(Via::Command), [("2.0.0", 1)]);
+    assert_eq!(scene.broker.counters().joined, 1);
+}
+
+#[test]
+fn what_an_older_connection_had_still_sent_does_not_draw_the_answer_to_it() {
+    let mut scene = Scene::with_workers(&[1]);
+    scene.say(6, &deliver(10, &["a@x"]));
+    assert_eq!(told(&scene.say(5, &deliver(10, &["a@x"]))), [(5, Header::Received { id: Uuid::from_u128(10) })]);
+    let (_, address, _) = one_work(scene.say(6, &go(10)));
+    assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
+}
+
+#[test]
+fn another_request_of_the_same_name_is_deferred_and_does_not_touch_the_first() {
+    let mut scene = Scene::with_workers(&[1]);
+    scene.say(5, &deliver(10, &["a@x"]));
+    let answered = told(&scene.say(6, &deliver(10, &["b@x", "c@x"])));
+    assert_eq!((answered[0].0, codes(&answered[0].1)), (6, vec!["4.3.0".into(); 2]));
+    assert_eq!(one_work(scene.say(5, &go(10))).2, deliver(10, &["a@x"]));
+}
+
+#[test]
+fn another_programs_words_pass_through_as_they_are_by_any_worker() {
+    let mut scene = Scene::with_workers(&[1]);
+    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    scene.reply(1, &address, b"an echo".to_vec());
+    // It does not understand ours; theirs it may.
+    let actions = scene.say_bytes(5, b"17".to_vec());
+    let [Action::Work { connection, address, body }] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!((connection.0, body), (1, &b"17".to_vec()));
+    let told = Action::Tell { connection: ConnectionId(5), body: b"17".to_vec() };
+    assert_eq!(scene.reply(1, address, b"17".to_vec()), [told]);
+    // Where the worker ends, there is no answer that they would understand.
+    scene.say_bytes(5, b"18".to_vec());
+    assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }), []);
+    scene.say_bytes(5, b"19".to_vec());
+    assert_eq!(scene.pass(30, &[]), []);
+    assert_eq!(scene.broker.standing(scene.now), Standing::default());
+}
+
+/// Nobody but a mail system can be told to bring the others with another message.
+#[test]
+fn what_was_taken_in_already_may_have_any_number_of_recipients() {
+    let mut scene = Scene::new();
+    for (id, source) in [(10, Source::Queue), (11, Source::Shunt)] {
+        let request = Header::Deliver(Request { source, ..request(id, &["a@x"; 6]) });
+        assert_eq!(told(&scene.say(5, &request)), [(5, Header::Received { id: Uuid::from_u128(id) })]);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_closes_its_connection() {
+    let mut scene = Scene::new();
+    let mut frames = vec![b"MDR1".to_vec(), frame(&delivered(10, 1)), frame(&Header::Received { id: Uuid::nil() })];
+    frames.push(deliver(10, &["a@x"; 6]).frame(BYTES).unwrap());
+    for frame in frames {
+        assert_eq!(scene.say_bytes(5, frame), [Action::CloseClient { connection: ConnectionId(5) }]);
+    }
+    assert_eq!(scene.broker.counters().refused_requests, 4);
+    assert_eq!(scene.broker.standing(scene.now), Standing::default());
+}

@@ -1,0 +1,474 @@
+//! The broker's decisions, without input or output: events and the time in, actions out.
+
+#[cfg(test)]
+mod client_tests;
+mod clients;
+mod limits;
+#[cfg(test)]
+mod limits_tests;
+#[cfg(test)]
+mod property_tests;
+mod shunt;
+#[cfg(test)]
+mod shunt_tests;
+#[cfg(test)]
+mod tests;
+mod worker_replies;
+
+use super::counters::{Counters, Standing};
+use super::job::{Asker, Job, JobId, Stage, What, users};
+use super::running_jobs::{AtWork, Slow};
+use super::workers::{Wants, Workers};
+use crate::delivery::{StatusDetail, Verdict};
+use crate::protocol::zmtp::INTERVAL;
+use crate::protocol::{Found, Header, Logins, Reply, Request, Source, Told};
+use crate::service::inflight_message::Body;
+use crate::service::shunt::{Admission, CrashRecords, Order, WorkerEnd};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+/// For how long after its deadline a worker is waited for: its own watchdog comes first.
+pub(super) const GRACE: Duration = Duration::from_secs(5);
+
+/// A connection of a client or of a worker. No two ever have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// A message that came by LMTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalId(pub u64);
+
+/// What the broker goes by.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a message waits for a worker at most.
+    pub queue_wait: Duration,
+    /// How many workers there are to be.
+    pub workers: usize,
+    /// How many messages for one recipient are delivered at once.
+    pub per_user: usize,
+    /// How long a message waits for a recipient who has so many, before it goes to the others, or is deferred where there are none.
+    pub patience: Duration,
+    /// Postfix's `recipient_delimiter`: what stands behind it in an address leads to the same mailbox.
+    pub recipient_delimiter: String,
+    /// With how many mailboxes a worker keeps a session.
+    pub mailbox_sessions: usize,
+    /// How many recipients a message may have.
+    pub max_recipients: usize,
+    /// How long a delivery may take at most, whatever the way in says.
+    pub longest_delivery: Duration,
+    /// Tells this broker's messages from those of the one before it: an answer to that one's may still come.
+    pub run: u64,
+}
+
+/// Something has happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A worker says READY.
+    WorkerReady { connection: ConnectionId, name: Vec<u8>, pid: Option<i32> },
+    /// A worker says that it lives.
+    WorkerBeat { connection: ConnectionId },
+    /// A worker answers.
+    WorkerAnswered { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
+    /// A worker's connection has ended.
+    WorkerGone { connection: ConnectionId },
+    /// A worker's process has ended, and the master tells how.
+    ProcessEnded(WorkerEnd),
+    /// A client has sent a request, or says something about one.
+    ClientSaid { connection: ConnectionId, body: Vec<u8> },
+    /// A client has sent a request, whose message is in a file.
+    ClientDelivers { connection: ConnectionId, request: Box<Request>, body: Body },
+    /// A client's connection has ended.
+    ClientGone { connection: ConnectionId },
+    /// A message has come by LMTP.
+    Handed { id: LocalId, request: Box<Request>, body: Body },
+    /// This process is to end: what clients have not let begin is deferred, and so is what no worker is there for. The rest is
+    /// delivered still.
+    Stop,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Tell a worker that the broker is there.
+    Beat { connection: ConnectionId },
+    /// Hand a message to a worker.
+    Work { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
+    /// Say something to a client.
+    Tell { connection: ConnectionId, body: Vec<u8> },
+    /// Answer the LMTP server: a verdict for each recipient.
+    Answer { id: LocalId, verdicts: Vec<Verdict> },
+    /// Kill the process behind this connection, if the system told which that is, and close it.
+    EndWorker { connection: ConnectionId, pid: Option<i32> },
+    /// Tell the process behind this connection to end after what it has in hand: a new one is to take its place.
+    RetireWorker { connection: ConnectionId, pid: i32 },
+    /// Close a worker's connection: it has said that it leaves.
+    CloseWorker { connection: ConnectionId },
+    /// Close a client's connection: it said what makes no sense, and is to notice at once.
+    CloseClient { connection: ConnectionId },
+}
+
+/// The broker.
+pub struct Broker {
+    settings: Settings,
+    workers: Workers,
+    jobs: BTreeMap<JobId, Job>,
+    /// Those that wait for a worker, in the order in which they came.
+    queue: VecDeque<JobId>,
+    /// The jobs of clients, by the names that these have given them.
+    named: HashMap<Uuid, JobId>,
+    at_work: AtWork,
+    slow: Slow,
+    crashes: CrashRecords,
+    /// Why nothing can be delivered by the database, as the last delivery has found that asked it.
+    database_away: Option<String>,
+    stopping: bool,
+    last_job: u64,
+    /// The time of what is handled.
+    now: Instant,
+    last_tick: Instant,
+    next_beat: Instant,
+    counters: Counters,
+    actions: Vec<Action>,
+}
+
+impl Broker {
+    #[must_use]
+    pub fn new(settings: Settings, crashes: CrashRecords, now: Instant) -> Self {
+        Self {
+            settings,
+            workers: Workers::default(),
+            jobs: BTreeMap::new(),
+            queue: VecDeque::new(),
+            named: HashMap::new(),
+            at_work: AtWork::default(),
+            slow: Slow::default(),
+            crashes,
+            database_away: None,
+            stopping: false,
+            last_job: 0,
+            now,
+            last_tick: now,
+            next_beat: now + INTERVAL,
+            counters: Counters::default(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done now that this has happened.
+    #[must_use]
+    pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+        self.now = now;
+        match event {
+            Event::WorkerReady { connection, name, pid } => {
+                self.workers.ready(connection, &name, pid, now);
+            }
+            Event::WorkerBeat { connection } => {
+                if !self.workers.heard(connection, now) {
+                    // It hears no heartbeat from us either, and soon begins anew with READY.
+                    debug!(connection = connection.0, "a heartbeat of somebody who has not said READY");
+                }
+            }
+            Event::WorkerAnswered { connection, address, body } => {
+                self.worker_answered(connection, &address, body, now);
+            }
+            Event::WorkerGone { connection } => self.worker_gone(connection, now),
+            Event::ProcessEnded(end) => {
+                let connected = self.workers.pids().any(|pid| u32::try_from(pid) == Ok(end.pid));
+                self.crashes.process_ended(end, connected, now);
+            }
+            Event::ClientSaid { connection, body } => self.client_said(connection, body, now),
+            Event::ClientDelivers { connection, request, body } => {
+                self.client_delivers(request, body, connection, now);
+            }
+            Event::ClientGone { connection } => self.client_gone(connection),
+            Event::Handed { id, request, body } => {
+                let job = self.admit(request, body, Asker::Local(id), now);
+                if !self.refuse_shunted(job, now) {
+                    self.queue.push_back(job);
+                }
+            }
+            Event::Stop => self.stopping = true,
+        }
+        self.counters.newly_shunted = self.crashes.newly_shunted();
+        if self.stopping {
+            self.defer_what_cannot_begin();
+        }
+        self.hand_out(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether nothing is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// When [`tick`](Self::tick) is to be called, if nothing happens before.
+    #[must_use]
+    pub fn next_tick(&self) -> Instant {
+        let queued = self.queue.iter().filter_map(|id| self.jobs.get(id));
+        // One whose patience has ended already waits for a worker.
+        let patient = |job: &Job| job.held_back.map(|since| self.patient_until(job, since)).filter(|at| *at > self.now);
+        let times = queued.flat_map(|job| [Some(self.deferred_at(job)), patient(job)]).flatten();
+        times.min().map_or(self.next_beat, |first| first.min(self.next_beat))
+    }
+
+    /// What is to be done at this time: heartbeats, and what has waited for too long. All that peers have said by now has to have
+    /// been [handled](Self::handle) before.
+    #[must_use]
+    pub fn tick(&mut self, now: Instant) -> Vec<Action> {
+        let pause = now.saturating_duration_since(self.last_tick);
+        (self.now, self.last_tick) = (now, now);
+        if now >= self.next_beat {
+            self.next_beat = now + INTERVAL;
+            if pause <= 2 * INTERVAL {
+                self.counters.missed_heartbeats += self.workers.missed_heartbeats(now);
+            }
+            self.actions.extend(self.workers.connections().map(|connection| Action::Beat { connection }));
+        }
+        if pause > 2 * INTERVAL {
+            // This process was stopped, or the machine was: nobody's silence meanwhile was theirs.
+            warn!(seconds = pause.as_secs(), "the broker did not run for a while: all workers are given more time");
+            self.workers.all_heard(now);
+        } else {
+            self.end_what_takes_too_long(now);
+        }
+        self.end_what_waits_too_long(now);
+        self.slow.drop_old(now);
+        self.crashes.drop_old(now);
+        self.hand_out(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Why the last delivery that asked the database could not use it.
+    #[must_use]
+    pub fn database_away(&self) -> Option<&str> {
+        self.database_away.as_deref()
+    }
+
+    /// What is known of messages that crash workers.
+    #[must_use]
+    pub fn crashes(&self) -> &CrashRecords {
+        &self.crashes
+    }
+
+    /// What is to be written down, now that something has happened.
+    #[must_use]
+    pub fn orders(&mut self) -> Vec<Order> {
+        self.crashes.orders()
+    }
+
+    /// How many messages and workers there are now.
+    #[must_use]
+    pub fn standing(&self, now: Instant) -> Standing {
+        let (ready, busy, silent) = self.workers.count(now);
+        let held = self.jobs.values().filter(|job| job.stage == Stage::Held).count();
+        let in_work = self.jobs.len() - held - self.queue.len();
+        Standing { queued: self.queue.len(), held, in_work, ready, busy, silent, suspects: self.crashes.suspects() }
+    }
+
+    fn admit(&mut self, request: Box<Request>, body: Body, asker: Asker, now: Instant) -> JobId {
+        let time = Duration::from_millis(request.time_left_ms).min(self.settings.longest_delivery);
+        let (users, known_crash) =
+            (users(&request, &self.settings.recipient_delimiter), self.crashes.find(&request, &body));
+        let id = self.insert(What::Ours { request, body, users }, asker, time, Stage::Queued, now);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.known_crash = known_crash;
+        }
+        id
+    }
+
+    fn insert(&mut self, what: What, asker: Asker, time: Duration, stage: Stage, now: Instant) -> JobId {
+        self.last_job += 1;
+        let id = JobId(self.last_job);
+        let job = Job {
+            what,
+            asker,
+            stage,
+            arrived: now,
+            queued: now,
+            time,
+            known_crash: None,
+            alone: false,
+            held_back: None,
+            left_out: BTreeSet::new(),
+        };
+        self.jobs.insert(id, job);
+        id
+    }
+
+    /// Takes a job out, wherever it is.
+    fn take(&mut self, id: JobId) -> Option<Job> {
+        let job = self.jobs.remove(&id)?;
+        if let What::Ours { request, .. } = &job.what
+            && self.named.get(&request.id) == Some(&id)
+        {
+            self.named.remove(&request.id);
+        }
+        match job.stage {
+            Stage::Held => {}
+            Stage::Queued => self.queue.retain(|queued| *queued != id),
+            Stage::At(..) => self.at_work.ends(id, &job),
+        }
+        Some(job)
+    }
+
+    /// Gives messages to workers, for as long as there are both.
+    fn hand_out(&mut self, now: Instant) {
+        self.hand_out_alone(now);
+        let mut at = 0;
+        while let Some(&id) = self.queue.get(at) {
+            if !self.workers.any_for(Wants::Plain, now) {
+                return;
+            }
+            let Some(job) = self.jobs.get(&id) else { return };
+            let wants = match (&job.what, self.admission(job, now)) {
+                (What::Plain(_), _) => Wants::Plain,
+                (What::Ours { .. }, Admission::Ordinary) => Wants::Ours,
+                (What::Ours { .. }, Admission::Alone) => {
+                    at += 1;
+                    continue;
+                }
+                (What::Ours { .. }, Admission::Refused(_)) => {
+                    self.refuse_shunted(id, now);
+                    continue;
+                }
+            };
+            // What has to wait for others of its recipient, or of its own message, does not hold up those behind it.
+            if !self.workers.any_for(wants, now) || self.waits_for_its_message(id, now) || self.is_held_back(id, now) {
+                at += 1;
+                continue;
+            }
+            self.queue.remove(at);
+            self.hand_to_a_worker(id, wants, now);
+        }
+    }
+
+    /// Hands a message out, which it is once and never again.
+    fn hand_to_a_worker(&mut self, id: JobId, wants: Wants, now: Instant) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.alone = wants == Wants::New;
+        let slow = job.users_at_work().into_iter().any(|user| self.slow.holds(user, now));
+        let Some(body) = job.body_for_a_worker(slow, now) else {
+            self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
+            return;
+        };
+        let taken = self.workers.take(id, &job.users_at_work(), self.settings.mailbox_sessions, wants, now);
+        let Some(connection) = taken else { return };
+        if let (true, Some(key)) = (job.alone, job.known_crash) {
+            self.crashes.begins_alone(key, now);
+        }
+        if !job.left_out.is_empty() {
+            self.counters.left_out += job.left_out.len() as u64;
+            info!(
+                recipients = job.left_out.len(),
+                "a message goes to the others of its recipients: these have too many at work"
+            );
+        }
+        self.at_work.begins(id, job, now);
+        self.counters.waits.add(now.saturating_duration_since(job.queued));
+        self.counters.handed_out += 1;
+        job.stage = Stage::At(connection, now + job.time_left(now) + GRACE);
+        self.actions.push(Action::Work { connection, address: self.address(id), body });
+    }
+
+    /// What stands before a message's body on its way to a worker and back.
+    fn address(&self, id: JobId) -> Vec<u8> {
+        [self.settings.run.to_be_bytes(), id.0.to_be_bytes()].concat()
+    }
+
+    /// Defers what no worker was there for, and what its client has not let begin.
+    fn end_what_waits_too_long(&mut self, now: Instant) {
+        let late = self.jobs.iter().filter(|(_, job)| match job.stage {
+            Stage::Queued => now >= self.deferred_at(job),
+            Stage::Held => job.time_left(now).is_zero(),
+            Stage::At(..) => false,
+        });
+        for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.counters.waited_too_long += 1;
+            // 4.4.5, mail system congestion (RFC 3463 section 3.5): it is what this is. 4.3.2 would say that the whole system takes
+            // nothing, where it may be the recipient's own mailbox that is waited for.
+            self.answer_all(id, StatusDetail::CONGESTION, "it waited too long for others to be delivered");
+        }
+    }
+
+    fn defer_what_cannot_begin(&mut self) {
+        let stay = self.workers.any_that_stay();
+        let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
+            Stage::Held => true,
+            // No process is replaced any more: there will be no new worker.
+            Stage::Queued => !stay || job.known_crash.is_some(),
+            Stage::At(..) => false,
+        });
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.answer_all(id, StatusDetail::NOT_ACCEPTING, "the service is being stopped");
+        }
+    }
+
+    /// Answers a message with one deferral for all of its recipients. Another program's gets no answer: it knows no words of ours.
+    fn answer_all(&mut self, id: JobId, detail: StatusDetail, text: &str) -> Option<Job> {
+        let verdicts = match self.jobs.get(&id).map(|job| &job.what) {
+            Some(What::Ours { request, .. }) => all(request, detail, text),
+            Some(What::Plain(_)) | None => return self.take(id),
+        };
+        self.answer(id, &verdicts)
+    }
+
+    /// The one place that answers a message of ours: it is taken out, so that nothing can answer it again.
+    fn answer(&mut self, id: JobId, verdicts: &[Verdict]) -> Option<Job> {
+        self.learn_who_is_slow(id, verdicts);
+        let job = self.take(id)?;
+        let What::Ours { request, .. } = &job.what else { return Some(job) };
+        // What nobody is told any more is no reply. (The LMTP server counts its own.)
+        if matches!(job.asker, Asker::Client(_)) {
+            self.count_replies(request.source, verdicts, self.now.saturating_duration_since(job.arrived));
+        }
+        if let Some(key) = job.known_crash {
+            self.crashes.answered(key, request, verdicts, self.now);
+        }
+        match job.asker {
+            Asker::Local(id) => self.actions.push(Action::Answer { id, verdicts: verdicts.to_vec() }),
+            client @ Asker::Client(_) => self.tell(client, &reply(request.id, verdicts)),
+            Asker::Nobody => debug!(id = %request.id, "whoever handed this message over has gone"),
+        }
+        Some(job)
+    }
+
+    fn count_replies(&mut self, source: Source, verdicts: &[Verdict], after: Duration) {
+        let codes: Vec<String> = verdicts.iter().map(Verdict::code).collect();
+        self.traffic(source).replied(codes.iter().map(String::as_str), after);
+    }
+
+    fn tell(&mut self, to: Asker, header: &Header) {
+        let Asker::Client(connection) = to else { return };
+        self.actions.push(match header.frame(&[]) {
+            Ok(body) => Action::Tell { connection, body },
+            Err(problem) => {
+                warn!(%problem, "an answer to a client cannot be written");
+                Action::CloseClient { connection }
+            }
+        });
+    }
+}
+
+fn reply(id: Uuid, verdicts: &[Verdict]) -> Header {
+    Header::Reply(Reply {
+        id,
+        results: verdicts.iter().map(Told::from).collect(),
+        leaving: false,
+        logins: Logins::default(),
+        database: Found::NotAsked,
+    })
+}
+
+fn all(request: &Request, detail: StatusDetail, text: &str) -> Vec<Verdict> {
+    vec![Verdict::deferred(detail, text); request.recipients.len()]
+}

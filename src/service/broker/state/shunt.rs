@@ -1,0 +1,74 @@
+//! What the broker does with messages that crash workers: see [`crate::service::shunt`].
+
+use super::super::job::{Job, JobId, Stage, What};
+use super::super::workers::Wants;
+use super::{Action, Broker, ConnectionId};
+use crate::delivery::StatusDetail;
+use crate::protocol::Source;
+use crate::service::shunt::Admission;
+use std::time::Instant;
+use tracing::info;
+
+impl Broker {
+    pub(super) fn admission(&self, job: &Job, now: Instant) -> Admission {
+        match &job.what {
+            What::Ours { request, .. } => self.crashes.admission(job.known_crash, request.source, now),
+            What::Plain(_) => Admission::Ordinary,
+        }
+    }
+
+    /// Hands out the first message that is to have a worker of its own: one at a time, so that whatever such messages do, they cost one
+    /// worker at a time. It gets the next worker that is new; where there is none, one makes way for it.
+    pub(super) fn hand_out_alone(&mut self, now: Instant) {
+        if self.crashes.is_empty() || self.jobs.values().any(|job| job.alone && matches!(job.stage, Stage::At(..))) {
+            return;
+        }
+        let others_wait = self.queue.iter().any(|id| self.jobs.get(id).is_some_and(|job| !is_of_an_upgrade(job)));
+        let is_next = |id: &&JobId| {
+            let job = self.jobs.get(id);
+            job.is_some_and(|job| {
+                self.admission(job, now) == Admission::Alone && !(others_wait && is_of_an_upgrade(job))
+            })
+        };
+        for id in self.queue.iter().filter(is_next).copied().collect::<Vec<_>>() {
+            if !self.workers.any_for(Wants::New, now) {
+                // One that has made way is replaced before another one does: none may be able to begin.
+                if self.workers.staying() >= self.settings.workers
+                    && let Some((connection, pid)) = self.workers.retire_one(now)
+                {
+                    info!(pid, "a worker is replaced by a new one, for a message that has crashed one before");
+                    self.actions.push(Action::RetireWorker { connection, pid });
+                }
+                return;
+            }
+            if !self.waits_for_its_message(id, now) && !self.is_held_back(id, now) {
+                self.queue.retain(|queued| *queued != id);
+                self.hand_to_a_worker(id, Wants::New, now);
+                return;
+            }
+        }
+    }
+
+    /// Answers a shunted message that is not due. Whether it was one.
+    pub(super) fn refuse_shunted(&mut self, id: JobId, now: Instant) -> bool {
+        let Some(job) = self.jobs.get(&id) else { return false };
+        let Admission::Refused(text) = self.admission(job, now) else { return false };
+        self.counters.refused_shunted += 1;
+        self.answer_all(id, StatusDetail::SYSTEM, &text);
+        true
+    }
+
+    /// A worker's connection has ended by itself. The master reports how its process has ended: that may be its message's doing.
+    pub(super) fn worker_gone(&mut self, connection: ConnectionId, now: Instant) {
+        let pid = self.workers.get(connection).and_then(|worker| worker.pid);
+        let job = self.lose_worker(connection, "the process that delivered it has ended");
+        if let Some(pid) = pid.and_then(|pid| u32::try_from(pid).ok()) {
+            self.crashes.connection_ended(pid, job.and_then(Job::lost), now);
+        }
+    }
+}
+
+/// Whether a new build tries it: behind all that others wait for.
+fn is_of_an_upgrade(job: &Job) -> bool {
+    matches!(&job.what, What::Ours { request, .. } if request.source == Source::Upgrade)
+}

@@ -1,0 +1,124 @@
+//! What workers answer, and what becomes of what they had in hand where they end, are silent, or take too long.
+
+use super::{Action, Asker, Broker, ConnectionId, Job, JobId, Stage, What};
+use crate::delivery::StatusDetail;
+use crate::protocol::{Found, Header, Reply};
+use std::time::Instant;
+use tracing::{debug, info, warn};
+
+impl Broker {
+    pub(super) fn worker_answered(&mut self, connection: ConnectionId, address: &[u8], body: Vec<u8>, now: Instant) {
+        if !self.workers.heard(connection, now) {
+            debug!(connection = connection.0, "an answer of somebody who has not said READY");
+            return;
+        }
+        let in_hand = self.workers.get(connection).and_then(|worker| worker.job);
+        let Some(id) = in_hand.filter(|id| self.address(*id) == address) else {
+            if leaves(&body) {
+                self.let_go(connection);
+            } else {
+                // Twice the same, or to a broker before this one.
+                self.counters.late_answers += 1;
+                info!(connection = connection.0, "an answer to nothing that this worker has");
+            }
+            return;
+        };
+        self.workers.free(connection);
+        if self.pass_on(id, connection, body) || self.workers.get(connection).is_some_and(|worker| worker.leaving) {
+            self.let_go(connection);
+        }
+    }
+
+    /// Passes on what a worker has answered. Whether the worker says that it leaves.
+    fn pass_on(&mut self, id: JobId, from: ConnectionId, body: Vec<u8>) -> bool {
+        let Some(job) = self.jobs.get(&id) else { return false };
+        if let What::Plain(_) = job.what {
+            if let Some(Asker::Client(connection)) = self.take(id).map(|job| job.asker) {
+                self.actions.push(Action::Tell { connection, body });
+            }
+            return false;
+        }
+        match job.read_answer(&body) {
+            Some((verdicts, Reply { leaving, logins, database, .. })) => {
+                self.counters.logins.add(logins);
+                self.hear_of_the_database(database);
+                self.answer(id, &verdicts);
+                leaving
+            }
+            None => {
+                self.counters.wrong_answers += 1;
+                if let Some(worker) = self.workers.get_mut(from) {
+                    worker.misunderstands = true;
+                    warn!(
+                        worker = worker.name,
+                        "this worker does not understand our requests, and gets no more of them"
+                    );
+                }
+                self.answer_all(id, StatusDetail::SYSTEM, "the process that delivered it gave no answer");
+                false
+            }
+        }
+    }
+
+    /// What one delivery finds holds for all: they ask the same database. So the next one that is delivered ends it, whichever
+    /// worker has it.
+    fn hear_of_the_database(&mut self, found: Found) {
+        match found {
+            Found::NotAsked => {}
+            Found::There => self.database_away = None,
+            Found::Away(why) => self.database_away = Some(why),
+        }
+    }
+
+    /// A worker has said that it ends. Its connection is closed, so that it knows that nothing more is on its way.
+    fn let_go(&mut self, connection: ConnectionId) {
+        let Some(worker) = self.workers.get_mut(connection) else { return };
+        worker.leaving = true;
+        if worker.job.is_none() {
+            self.workers.remove(connection);
+            self.actions.push(Action::CloseWorker { connection });
+        }
+    }
+
+    /// A worker has ended, or is taken for it: what it had is deferred. It may be delivered, or be so yet: the next attempt looks.
+    pub(super) fn lose_worker(&mut self, connection: ConnectionId, why: &str) -> Option<Job> {
+        let worker = self.workers.remove(connection)?;
+        let Some(id) = worker.job else {
+            info!(worker = worker.name, pid = worker.pid, "a worker has gone");
+            return None;
+        };
+        self.counters.workers_lost += 1;
+        let request = self.jobs.get(&id).and_then(|job| match &job.what {
+            What::Ours { request, .. } => Some(request),
+            What::Plain(_) => None,
+        });
+        let queue_id = request.and_then(|request| request.queue_id.as_deref()).unwrap_or_default();
+        warn!(worker = worker.name, pid = worker.pid, queue_id, why, "a worker is lost with a message");
+        self.answer_all(id, StatusDetail::SYSTEM, why)
+    }
+
+    fn end_worker(&mut self, connection: ConnectionId, why: &str) {
+        let Some(pid) = self.workers.get(connection).map(|worker| worker.pid) else { return };
+        self.actions.push(Action::EndWorker { connection, pid });
+        self.lose_worker(connection, why);
+    }
+
+    /// Ends workers that are silent, or whose message is overdue.
+    pub(super) fn end_what_takes_too_long(&mut self, now: Instant) {
+        for connection in self.workers.dead(now) {
+            self.end_worker(connection, "the process that delivered it stood still");
+        }
+        let overdue = self.jobs.values().filter_map(|job| match job.stage {
+            Stage::At(connection, until) if now >= until => Some(connection),
+            _ => None,
+        });
+        for connection in overdue.collect::<Vec<_>>() {
+            self.end_worker(connection, "its delivery took too long");
+        }
+    }
+}
+
+/// Whether a worker that has nothing in hand says that it ends: a reply to nothing.
+fn leaves(body: &[u8]) -> bool {
+    matches!(Header::read(body), Ok((Header::Reply(Reply { leaving: true, .. }), _)))
+}

@@ -1,0 +1,259 @@
+//! The front: LMTP and thin clients on one side, workers on the other, the broker between them.
+//!
+//! It reads no mail and no password, and delivers nothing, so that no message can end it: lmtp(8) takes a connection that is
+//! dropped for a failure of the whole site, and defers all that waits for it.
+
+use super::broker::sockets::{Peers, Report, Sockets, Started};
+use super::broker::state::{Broker, Settings};
+use super::inflight_message::Handed;
+use super::lmtp::Spool;
+use super::shunt::WorkerEnd;
+use super::shunt::upgrade::{self, UpgradeSettings};
+use super::shunt::writer;
+use crate::base::files::own_directory;
+use crate::base::listener::bind_unix;
+use crate::base::stop::Stop;
+use crate::config::{Config, MAX_RECIPIENTS};
+use crate::protocol::{LARGEST_MESSAGE, LONGEST_HEADER};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::info;
+use uuid::Uuid;
+
+/// How many workers may be connected: more than anybody has. It does not go by the configuration, since a restart replaces the front
+/// last: until then this front, with the old configuration, has all workers of the new one.
+const MOST_WORKERS: usize = 65_536;
+
+/// What a front goes by.
+#[derive(Clone, Debug)]
+pub struct FrontSettings {
+    /// Where clients connect to.
+    pub clients: PathBuf,
+    /// Where workers connect to.
+    pub workers: PathBuf,
+    pub broker: Settings,
+    /// Where messages that crash workers are remembered, and how a new build tries them.
+    pub crashes: UpgradeSettings,
+    /// The longest frame, in bytes.
+    pub longest_frame: usize,
+    /// Which messages of clients wait in files.
+    pub spool: Spool,
+    /// How many clients may be connected at once.
+    pub most_clients: usize,
+    /// Whether only those are served as workers that the master has started: another process of the same user, which the kernel confines,
+    /// could take mail otherwise, and say that it is delivered. Without a master, whoever has our user may be a worker.
+    pub workers_of_master: bool,
+    /// For how long what has begun is waited for, once the front is told to end.
+    pub stop_within: Duration,
+}
+
+impl FrontSettings {
+    /// As a configuration says.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let (serve, deadline) = (&config.serve, config.delivery.deadline);
+        let whole = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        // What was taken in while the limit was a higher one, or none, is handed over still. A frame takes up memory as it comes, and
+        // those who can connect are this user and root.
+        let message = config.delivery.message_size_limit.unwrap_or_default().max(LARGEST_MESSAGE);
+        let message = usize::try_from(message).unwrap_or(usize::MAX);
+        Self {
+            clients: serve.clients_socket(),
+            workers: serve.workers_socket(),
+            broker: Settings {
+                queue_wait: config.queue_wait(),
+                workers: whole(serve.workers),
+                per_user: whole(serve.at_once_for_one()),
+                patience: config.batch_patience(),
+                recipient_delimiter: config.routing.recipient_delimiter.clone(),
+                mailbox_sessions: serve.mailbox_sessions,
+                max_recipients: whole(MAX_RECIPIENTS),
+                longest_delivery: deadline,
+                run: Uuid::now_v7().as_u64_pair().1,
+            },
+            crashes: UpgradeSettings {
+                queue: serve.queue(),
+                clients: serve.clients_socket(),
+                deadline,
+                queue_lifetime: config.delivery.postfix_queue_lifetime,
+            },
+            longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
+            spool: Spool::new(config),
+            most_clients: whole(serve.max_connections),
+            workers_of_master: false,
+            // The broker answers for what takes longer.
+            stop_within: deadline.saturating_add(Duration::from_secs(10)),
+        }
+    }
+}
+
+/// Why there can be no front.
+#[derive(Debug, Error)]
+pub enum FrontError {
+    #[error("making the folder {}: {source}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    #[error("listening at {}: {source}", path.display())]
+    Listen { path: PathBuf, source: io::Error },
+    #[error("{doing}: {source}")]
+    System { doing: &'static str, source: io::Error },
+}
+
+/// What reaches the broker from inside this process.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    /// Hands it a message.
+    pub hand: mpsc::Sender<Handed>,
+    /// Asks it how it stands.
+    pub ask: mpsc::Sender<oneshot::Sender<Report>>,
+    /// The workers that the master has started, and that have not ended.
+    pub started: watch::Sender<Started>,
+    /// Tells it how a worker's process has ended.
+    pub ended: mpsc::Sender<WorkerEnd>,
+    /// Becomes true once this process is to end. The broker waits for what holds `hand` until that is dropped.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// Makes the folder of its sockets, in which messages on their way are kept, too. Whoever connects there hands out mail under any name,
+/// or gets everybody's: nobody else may enter it, and each connection is asked for its user besides (unix(7), SO_PEERCRED).
+///
+/// # Errors
+/// Where it cannot be had.
+pub fn prepare(settings: &FrontSettings) -> Result<(), FrontError> {
+    for socket in [&settings.clients, &settings.workers] {
+        if let Some(path) = socket.parent() {
+            own_directory(path).map_err(|source| FrontError::Folder { path: path.to_owned(), source })?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a front until SIGTERM or SIGINT, and then until all that has begun is answered. `beside` runs in the same runtime once the
+/// sockets are there: the LMTP server, which hands its messages to the broker. Where it fails, so does the front: whoever has started it
+/// starts another one.
+///
+/// # Errors
+/// Where its sockets cannot be had, or `beside` fails.
+pub fn run<B>(settings: &FrontSettings, beside: impl FnOnce(Inside) -> B) -> Result<(), FrontError>
+where
+    B: Future<Output = Result<(), FrontError>> + 'static,
+{
+    let system = |doing| move |source| FrontError::System { doing, source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(system("starting the runtime"))?.block_on(async {
+        // Before anybody can connect: a client that finds the front finds the folders, too.
+        let remembered = writer::remembered(&settings.crashes.queue, Instant::now());
+        prepare(settings)?;
+        let clients = listen(&settings.clients)?;
+        let workers = listen(&settings.workers)?;
+        let mut sockets = Sockets::new(settings.longest_frame, settings.spool.clone());
+        let (started, admitted) = watch::channel(Started::new());
+        sockets.listen(clients, Peers::Clients, settings.most_clients, None);
+        sockets.listen(workers, Peers::Workers, MOST_WORKERS, settings.workers_of_master.then_some(admitted));
+        let (hand, handed) = mpsc::channel(1);
+        let (ask, asked) = mpsc::channel(1);
+        let (tell_ended, ended) = mpsc::channel(16);
+        let (tell, stop) = oneshot::channel();
+        let (tell_beside, beside_stops) = watch::channel(false);
+        let ends = Stop::on_signals().map_err(system("setting up signals"))?;
+        let within = settings.stop_within;
+        let signals = async move {
+            ends.until_asked().await;
+            info!("the front ends, once all that has begun is answered");
+            let _ = tell.send(within);
+            let _ = tell_beside.send(true);
+            std::future::pending::<()>().await;
+        };
+        sockets.write_crashes(settings.crashes.queue.clone()).map_err(system("starting a thread"))?;
+        upgrade::start(settings.crashes.clone()).map_err(system("starting a thread"))?;
+        let broker = Broker::new(settings.broker.clone(), remembered, Instant::now());
+        info!(clients = %settings.clients.display(), workers = %settings.workers.display(), "the front is ready");
+        let beside = beside(Inside { hand, ask, started, ended: tell_ended, stop: beside_stops });
+        let beside = async {
+            match beside.await {
+                Ok(()) => std::future::pending().await,
+                Err(error) => error,
+            }
+        };
+        tokio::select! {
+            () = sockets.run(broker, handed, asked, ended, stop) => {}
+            error = beside => return Err(error),
+            () = signals => {}
+        }
+        info!("the front has ended");
+        Ok(())
+    })
+}
+
+fn listen(path: &Path) -> Result<UnixListener, FrontError> {
+    let listener = bind_unix(path, 0o600).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener)
+    });
+    listener.map_err(|source| FrontError::Listen { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::configured;
+
+    const SITE: &str = "\
+        [database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+        [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";
+
+    #[test]
+    fn the_folder_of_its_sockets_is_nobody_elses() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let settings = FrontSettings::of(&configured(folder.path()));
+        let run = folder.path().join("run");
+        let is_closed = || std::fs::metadata(&run).unwrap().permissions().mode() & 0o777 == 0o700;
+        prepare(&settings).unwrap();
+        assert!(is_closed());
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
+        prepare(&settings).unwrap();
+        assert!(is_closed());
+    }
+
+    /// Otherwise it would be taken for one that is well, and nothing would come in by LMTP.
+    #[test]
+    fn a_front_ends_where_what_runs_in_it_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let failed = FrontError::System { doing: "serving LMTP", source: io::Error::other("no file descriptors") };
+        let ended = run(&FrontSettings::of(&configured(folder.path())), |_| std::future::ready(Err(failed)));
+        assert_eq!(ended.unwrap_err().to_string(), "serving LMTP: no file descriptors");
+    }
+
+    #[test]
+    fn a_front_goes_by_its_configuration_and_leaves_time_for_each_delivery() {
+        let text = format!(
+            "{SITE}[delivery]\ndeadline = \"100s\"\npostfix_queue_lifetime = \"2d\"\nmessage_size_limit = 1000\n\
+             [routing]\nrecipient_delimiter = \"+\"\n[serve]\nworkers = 3\nmax_connections = 7\n\
+             state_directory = \"/state\"\nqueue_wait = \"10m\"\nbatch_patience = \"10m\"\n"
+        );
+        let config = Config::parse(Path::new("/x"), &text).unwrap();
+        let front = FrontSettings::of(&config);
+        let seconds = Duration::from_secs;
+        assert_eq!(
+            (front.crashes.queue_lifetime, front.crashes.queue.as_path()),
+            (seconds(172_800), Path::new("/state/queue"))
+        );
+        assert_eq!((front.broker.queue_wait, front.broker.patience), (seconds(50), seconds(25)));
+        assert_eq!((front.broker.longest_delivery, front.stop_within), (seconds(100), seconds(110)));
+        assert_eq!((front.most_clients, front.broker.workers), (7, 3));
+        assert_eq!(front.broker.per_user, 2);
+        let two = format!("{SITE}[serve]\nworkers = 2\n");
+        let two = FrontSettings::of(&Config::parse(Path::new("/x"), &two).unwrap());
+        assert_eq!(two.broker.per_user, 1, "a mailbox that hangs does not take both");
+        // What was taken in before the limit was lowered is handed over still.
+        assert_eq!(front.longest_frame, (LARGEST_MESSAGE as usize) + LONGEST_HEADER + 64);
+        let text = format!("{SITE}[delivery]\nmessage_size_limit = \"1GB\"\n");
+        let larger = FrontSettings::of(&Config::parse(Path::new("/x"), &text).unwrap());
+        assert_eq!(larger.longest_frame, 1_000_000_000 + LONGEST_HEADER + 64);
+        assert_eq!(front.broker.recipient_delimiter, "+");
+    }
+}

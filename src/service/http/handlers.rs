@@ -1,0 +1,112 @@
+//! What is answered to each request.
+
+use super::Sources;
+use super::files::Files;
+use super::metrics::Figures;
+use crate::protocol::control::{State, Status};
+use crate::service::broker::sockets::Report;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Response, StatusCode};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// How long the broker may take to say how it stands. It turns in less than a millisecond.
+const BROKER: Duration = Duration::from_secs(5);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+/// <https://prometheus.io/docs/instrumenting/exposition_formats/>
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) struct Answers {
+    sources: Sources,
+    files: Files,
+}
+
+impl Answers {
+    pub(super) fn new(sources: Sources, files: Files) -> Self {
+        Self { sources, files }
+    }
+
+    /// The answer to a request for `path`.
+    pub(super) async fn to(&self, method: &Method, path: &str) -> Response<String> {
+        if ![Method::GET, Method::HEAD].contains(method) {
+            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here".into());
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return answer;
+        }
+        match path {
+            "/metrics" => self.metrics().await,
+            "/healthz" => match self.report().await {
+                Some(_) => text(StatusCode::OK, "alive".into()),
+                None => text(StatusCode::SERVICE_UNAVAILABLE, NO_BROKER.into()),
+            },
+            "/readyz" => {
+                let stops = *self.sources.stop.borrow();
+                let report = self.report().await;
+                let ready = ready(report.as_ref(), self.sources.service.borrow().as_ref(), stops);
+                match ready {
+                    Ok(told) => text(StatusCode::OK, told),
+                    Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
+                }
+            }
+            _ => text(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz here".into()),
+        }
+    }
+
+    async fn metrics(&self) -> Response<String> {
+        let Some(report) = self.report().await else {
+            return text(StatusCode::SERVICE_UNAVAILABLE, NO_BROKER.into());
+        };
+        let service = self.sources.service.borrow().clone();
+        let files = self.files.looked_at(service.as_ref()).await;
+        let lmtp = self.sources.tally.counted();
+        let figures = Figures { report, lmtp, max_connections: self.sources.max_connections, service, files };
+        of_kind(StatusCode::OK, PROMETHEUS, figures.text())
+    }
+
+    /// How the broker stands. `None`: its loop does not turn.
+    async fn report(&self) -> Option<Report> {
+        let asked = async {
+            let (tell, told) = oneshot::channel();
+            self.sources.ask.send(tell).await.ok()?;
+            told.await.ok()
+        };
+        timeout(BROKER, asked).await.ok().flatten()
+    }
+}
+
+const NO_BROKER: &str = "the broker does not answer";
+
+/// Whether messages can be delivered, with what is amiss all the same; or why they cannot.
+///
+/// One worker is enough: a service that is degraded delivers, and whoever sends it no more mail for that makes things worse.
+fn ready(report: Option<&Report>, service: Option<&Status>, stops: bool) -> Result<String, String> {
+    let reasons = service.map(|service| service.reasons.join("\n")).unwrap_or_default();
+    let said = |first: &str| format!("{first}\n{reasons}").trim_end().to_owned();
+    let Some(report) = report else { return Err(said(NO_BROKER)) };
+    if stops || service.is_some_and(|service| service.state == State::Stopping) {
+        return Err(said("this process is being stopped"));
+    }
+    if report.standing.ready + report.standing.busy == 0 {
+        return Err(said("no worker is ready"));
+    }
+    let state = service.map(|service| service.state).filter(|state| *state == State::Degraded);
+    Ok(said(&state.map_or_else(|| "ready".to_owned(), |state| format!("ready, and {}:", state.as_str()))))
+}
+
+fn text(status: StatusCode, text: String) -> Response<String> {
+    of_kind(status, TEXT, text + "\n")
+}
+
+fn of_kind(status: StatusCode, kind: &'static str, body: String) -> Response<String> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+#[cfg(test)]
+#[path = "handlers_tests.rs"]
+mod tests;

@@ -1,0 +1,321 @@
+//! The server: takes connections, and leads a session on each.
+
+use super::access::{Access, SECURED};
+use super::conversation::{Ending, Limits, Surroundings};
+use super::counters::Tally;
+use super::listener::{Connection, Listener, accept};
+use super::session::{Session, Settings, StartTls};
+use super::unauthenticated_limit::Strangers;
+use crate::base::listener::Listener as Open;
+use crate::base::tls::TlsError;
+use crate::config::Config;
+use crate::service::inflight_message::Handed;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, error, warn};
+
+/// How long nothing is accepted after the system has refused to: it is out of file descriptors, or of memory.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Of all connections by TCP, so many may be those of clients that have yet to show a certificate: one in four. Anybody can open
+/// them.
+const STRANGERS: usize = 4;
+
+/// How long such a client may take to show it.
+const STRANGERS_TIME: Duration = Duration::from_mins(1);
+
+/// The LMTP server, before it runs.
+pub struct Server {
+    listening: Vec<Open>,
+    settings: Arc<Settings>,
+    access: Access,
+    limits: Limits,
+    max_connections: usize,
+}
+
+/// Why there is no server.
+#[derive(Debug, Error)]
+pub enum CannotServe {
+    #[error("TLS: {0}")]
+    Tls(String),
+    #[error("{directory}: {error}")]
+    Spool { directory: String, error: io::Error },
+}
+
+impl From<TlsError> for CannotServe {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error.to_string())
+    }
+}
+
+impl Server {
+    /// A server on these sockets. It makes the folder for large messages, and empties it.
+    ///
+    /// # Errors
+    /// Where that cannot be done, or a certificate cannot be read.
+    pub fn new(config: &Config, host: String, listening: Vec<Open>) -> Result<Self, CannotServe> {
+        let settings = Settings::new(config, host);
+        settings
+            .spool
+            .prepare()
+            .map_err(|error| CannotServe::Spool { directory: settings.spool.directory.display().to_string(), error })?;
+        Ok(Self {
+            listening,
+            settings: Arc::new(settings),
+            access: Access::new(&config.serve)?,
+            limits: Limits::default(),
+            max_connections: config.serve.max_connections as usize,
+        })
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.settings.tally.clone()
+    }
+
+    /// How many connections it serves at once on sockets of each kind.
+    #[must_use]
+    pub fn max_connections(&self) -> usize {
+        self.max_connections
+    }
+
+    /// Serves until `stop` says true (or nobody is left who could say so), and then until each message that has been begun has been
+    /// answered. Messages go to `hand_out`.
+    ///
+    /// The sockets stay open up to the end: who connects meanwhile waits for whoever serves them next.
+    ///
+    /// # Errors
+    /// Where the system does not let us wait for connections.
+    pub async fn run(self, hand_out: mpsc::Sender<Handed>, stop: watch::Receiver<bool>) -> io::Result<()> {
+        let Self { listening, settings, access, limits, max_connections } = self;
+        let (unix, tcp): (Vec<_>, Vec<_>) =
+            listening.into_iter().partition(|listening| matches!(listening, Open::Unix(_)));
+        // Each kind has its own places: whoever reaches us from another machine keeps nobody out who is on this one.
+        let (unix, tcp) = (Door::new(unix, max_connections)?, Door::new(tcp, max_connections)?);
+        let strangers = Strangers::new(places_of_strangers(max_connections));
+        let guide = Arc::new(Guide { settings, access, strangers });
+        let surroundings = Surroundings { limits, hand_out, stop: stop.clone() };
+        let mut sessions = JoinSet::new();
+        let mut stop = stop;
+        for turn in 0.. {
+            let next = async {
+                tokio::select! {
+                    next = unix.next(turn) => next,
+                    next = tcp.next(turn) => next,
+                }
+            };
+            let (place, accepted) = tokio::select! {
+                // Once we are to stop, nobody is taken from the socket's queue.
+                biased;
+                _ = stop.wait_for(|stop| *stop) => break,
+                Some(ended) = sessions.join_next() => {
+                    report(ended);
+                    continue;
+                }
+                next = next => next,
+            };
+            match (place, accepted) {
+                (Ok(place), Ok(connection)) => {
+                    let (guide, surroundings) = (guide.clone(), surroundings.clone());
+                    let socket = if connection.address().is_some() { "tcp" } else { "unix" };
+                    let open = guide.settings.tally.opened(socket);
+                    sessions.spawn(async move {
+                        let _place = (place, open);
+                        guide.lead(connection, surroundings).await;
+                    });
+                }
+                (_, Err(error)) => {
+                    warn!(%error, "a connection cannot be accepted");
+                    sleep(PAUSE).await;
+                }
+                // Nobody closes the semaphore.
+                (Err(_), Ok(_)) => break,
+            }
+        }
+        // At once: the last messages may take minutes, and a master that takes the place of one that was killed wants the sockets.
+        drop((unix, tcp));
+        while let Some(ended) = sessions.join_next().await {
+            report(ended);
+        }
+        Ok(())
+    }
+}
+
+fn places_of_strangers(max_connections: usize) -> usize {
+    (max_connections / STRANGERS).max(1)
+}
+
+/// The sockets of one kind, and how many connections to them there may be.
+struct Door {
+    listeners: Vec<Listener>,
+    free: Arc<Semaphore>,
+}
+
+impl Door {
+    fn new(listening: Vec<Open>, places: usize) -> io::Result<Self> {
+        let listeners = listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { listeners, free: Arc::new(Semaphore::new(places)) })
+    }
+
+    /// The next connection, once there is a place for it.
+    ///
+    /// Past the limit nobody is accepted until a session ends. A 421, or a connection that is closed, would count for Postfix as a
+    /// failure of the whole site; one that waits in the socket's queue does not.
+    async fn next(&self, turn: usize) -> (Result<OwnedSemaphorePermit, AcquireError>, io::Result<Connection>) {
+        let place = self.free.clone().acquire_owned().await;
+        (place, accept(&self.listeners, turn).await)
+    }
+}
+
+/// A session that panics takes its connection with it, and nothing else.
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        error!(%error, "an LMTP session has failed");
+    }
+}
+
+/// What each session is led by.
+struct Guide {
+    settings: Arc<Settings>,
+    access: Access,
+    strangers: Arc<Strangers>,
+}
+
+impl Guide {
+    async fn lead(&self, connection: Connection, mut surroundings: Surroundings) {
+        let address = connection.address();
+        // A client that goes away is no news, and what it had handed over is delivered.
+        if let Err(error) = self.try_to_lead(connection, &mut surroundings).await {
+            debug!(?address, %error, "an LMTP session was cut off");
+        }
+    }
+
+    async fn try_to_lead(&self, mut connection: Connection, surroundings: &mut Surroundings) -> io::Result<()> {
+        let address = connection.address();
+        let Some(admission) = self.access.admit(address) else {
+            self.settings.tally.sent_away();
+            warn!(
+                ?address,
+                "a client is sent away: it is none of serve.lmtp_clients, and there is no serve.client_ca_file"
+            );
+            connection.write_all(b"421 4.7.1 This server is not for you\r\n").await?;
+            return connection.shutdown().await;
+        };
+        if let Connection::Tcp(stream, _) = &connection {
+            stream.set_nodelay(true)?;
+        }
+        let stranger = address.filter(|_| admission.client.starttls == StartTls::Required);
+        let mut session = Session::new(self.settings.clone(), admission.client);
+        let before_tls = async {
+            if surroundings.converse(&mut connection, &mut session).await? == Ending::Over {
+                return Ok(None);
+            }
+            let Some(tls) = admission.tls else { return Ok(None) };
+            timeout(surroundings.limits.tls, tls.accept(connection)).await?.map(Some)
+        };
+        let secured = if let Some(address) = stranger {
+            // It may neither take up the others' places, nor keep its own for long.
+            let Some(mut place) = self.strangers.admit(address) else {
+                self.settings.tally.sent_away();
+                debug!(
+                    ?address,
+                    "a client is sent away: too many others of its address have yet to show a certificate"
+                );
+                return Ok(());
+            };
+            tokio::select! {
+                secured = timeout(STRANGERS_TIME, before_tls) => secured??,
+                () = place.is_lost() => {
+                    self.settings.tally.sent_away();
+                    debug!(?address, "a client that has yet to show a certificate gives way to another address");
+                    return Ok(());
+                }
+            }
+        } else {
+            before_tls.await?
+        };
+        let Some(mut stream) = secured else { return Ok(()) };
+        session.secured(SECURED);
+        surroundings.converse(&mut stream, &mut session).await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Serve;
+    use crate::service::lmtp::spool::Spool;
+    use std::net::{IpAddr, Ipv4Addr};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/imap_peer.pem");
+
+    #[test]
+    fn a_server_goes_by_its_configuration_and_is_counted_while_it_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(
+            "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n[imap]\nhost = \
+             \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n[serve]\nmax_connections = 7\nruntime_directory = {:?}\n",
+            folder.path()
+        );
+        let config = Config::parse(std::path::Path::new("/x"), &text).unwrap();
+        let server = Server::new(&config, "mx".into(), Vec::new()).unwrap();
+        assert_eq!(server.max_connections(), 7);
+        server.settings.tally.sent_away();
+        assert_eq!(server.tally().counted().sent_away, 1);
+        assert_eq!([1, 7, 8, 100].map(places_of_strangers), [1, 1, 2, 25]);
+    }
+
+    #[tokio::test]
+    async fn clients_without_a_certificate_take_up_only_their_part_of_the_places() {
+        let file = || Some(CERTIFICATE.into());
+        let serve = Serve { certificate_file: file(), key_file: file(), client_ca_file: file(), ..Serve::default() };
+        let spool = Arc::new(Spool { directory: "/nonexistent".into(), above: 1 << 20, limit: None });
+        let settings = Settings {
+            host: "mx".into(),
+            max_recipients: 1,
+            deadline: Duration::from_secs(9),
+            spool,
+            tally: Tally::default(),
+        };
+        let (access, strangers) = (Access::new(&serve).unwrap(), Strangers::new(2));
+        let guide = Arc::new(Guide { settings: Arc::new(settings), access, strangers });
+        let (hand_out, _handed) = mpsc::channel(1);
+        let (_stop, stop) = watch::channel(false);
+        let surroundings = Surroundings { limits: Limits::default(), hand_out, stop };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // A client that seems to be at this address, and the first byte that it is sent; `None`: it is sent away.
+        let connect = async |address: Ipv4Addr| {
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let connection = Connection::Tcp(listener.accept().await.unwrap().0, IpAddr::V4(address));
+            let (guide, surroundings) = (guide.clone(), surroundings.clone());
+            let session = tokio::spawn(async move { guide.lead(connection, surroundings).await });
+            let first = client.read_u8().await.ok();
+            (client, session, first)
+        };
+        let [stranger, another] = [1, 2].map(|last| Ipv4Addr::new(192, 0, 2, last));
+        let (mut first, session, greeting) = connect(stranger).await;
+        assert_eq!(greeting, Some(b'2'));
+        let (second, its_session, greeting) = connect(stranger).await;
+        assert_eq!(greeting, Some(b'2'));
+        assert_eq!(connect(stranger).await.2, None, "all places are taken");
+        assert_eq!(connect(Ipv4Addr::LOCALHOST).await.2, Some(b'2'), "a neighbour needs none of them");
+        // An address that has none gets one of those that another has all of.
+        let (_third, _session, greeting) = connect(another).await;
+        assert_eq!(greeting, Some(b'2'));
+        session.await.unwrap();
+        assert_eq!(first.read_to_end(&mut Vec::new()).await.map_err(|error| error.kind()).err(), None, "it is closed");
+        assert_eq!(connect(stranger).await.2, None, "each has as many");
+        drop(second);
+        its_session.await.unwrap();
+        assert_eq!(connect(stranger).await.2, Some(b'2'));
+    }
+}

@@ -1,0 +1,520 @@
+//! One LMTP session (RFC 2033), without a socket: the client's bytes in, replies and whole messages out.
+
+use super::command::{self, Command, CommandError, Mail};
+use super::counters::Tally;
+use super::data::DataReader;
+use super::path::Path;
+use super::replies::Replies;
+use super::spool::{Incoming, Spool};
+use super::xforward::{self, Forwarded};
+use crate::config::{Config, MAX_RECIPIENTS};
+use crate::delivery::Verdict;
+use crate::message::{Address, AddressError};
+use crate::protocol::{LONGEST_HEADER, Recipient, Request, Source};
+use crate::service::inflight_message::Body;
+use memchr::memchr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// The longest command, its CR LF included. RFC 5321 section 4.5.3.1.4 asks for 512 bytes, and for more with extensions; XFORWARD may
+/// have seven attributes of 255 bytes, each written as three.
+const LONGEST_LINE: usize = 8192;
+
+/// After so many commands that make no sense, one after the other, a client is sent away: it is none.
+const MOST_ERRORS: u32 = 20;
+
+/// After so many commands that bring no message nearer, with none taken in between, each further one counts as an error. Postfix
+/// has the same limit for its own clients (postconf(5), `smtpd_junk_command_limit`).
+const MOST_JUNK: u32 = 100;
+
+/// How long the addresses of one message may be in all. Written as JSON, where a byte takes two at most, they have to fit into the
+/// header of a frame.
+const LONGEST_ENVELOPE: usize = LONGEST_HEADER / 3;
+
+/// What is the same for all sessions.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This host's name, for the greeting.
+    pub host: String,
+    /// How many recipients one message may have.
+    pub max_recipients: usize,
+    /// How long a delivery may take.
+    pub deadline: Duration,
+    /// Where messages are kept while they come in.
+    pub spool: Arc<Spool>,
+    /// Where replies are counted.
+    pub tally: Tally,
+}
+
+impl Settings {
+    /// As the configuration has it.
+    #[must_use]
+    pub fn new(config: &Config, host: String) -> Self {
+        Self {
+            host,
+            max_recipients: MAX_RECIPIENTS as usize,
+            deadline: config.delivery.deadline,
+            spool: Arc::new(Spool::new(config)),
+            tally: Tally::default(),
+        }
+    }
+}
+
+/// What this one client may and has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Whether it may say by XFORWARD whom it had a message from. That goes to the log.
+    pub may_forward: bool,
+    pub starttls: StartTls,
+}
+
+/// Whether the session can, or has to be, encrypted from here on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartTls {
+    /// It cannot, or it is.
+    NotOffered,
+    Offered,
+    Required,
+}
+
+/// A message that is whole. Its verdicts are awaited: [`Session::answer`].
+#[derive(Debug)]
+pub struct Transaction {
+    pub request: Request,
+    pub message: Body,
+}
+
+/// What is to be done once the replies so far are written.
+#[derive(Debug)]
+pub enum Step {
+    /// All bytes are taken: read more.
+    More,
+    /// Deliver this, then [`Session::answer`]. No byte behind it has been taken.
+    Deliver(Box<Transaction>),
+    /// Begin TLS, then [`Session::secured`]. What was sent behind the command is to be thrown away: somebody on the way may have put
+    /// it there (RFC 3207 section 4.2; CVE-2011-0411).
+    StartTls,
+    /// Close the connection.
+    Close,
+}
+
+/// Where the session stands, as far as time limits and a shutdown go by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Between two messages, and no command has begun. The first one may still be to come.
+    Idle { has_served: bool },
+    /// In a command, or between two of one message.
+    Command,
+    /// In a message.
+    Data,
+}
+
+#[derive(Debug)]
+pub struct Session {
+    settings: Arc<Settings>,
+    client: Client,
+    has_said_lhlo: bool,
+    state: State,
+    forwarded: Forwarded,
+    /// What has come of a line.
+    line: Vec<u8>,
+    line_is_too_long: bool,
+    errors: u32,
+    /// Commands that brought no message nearer, since the last message.
+    junk: u32,
+    has_served: bool,
+    /// The command that is answered.
+    command: &'static str,
+    out: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Envelope(Envelope),
+    Data(Box<Data>),
+    /// Since when.
+    Delivering(Replies, Instant),
+    Closed,
+}
+
+#[derive(Debug)]
+struct Envelope {
+    sender: Path,
+    recipients: Vec<Recipient>,
+    /// The addresses' length as [`LONGEST_ENVELOPE`] counts it.
+    length: usize,
+}
+
+#[derive(Debug)]
+struct Data {
+    envelope: Envelope,
+    replies: Replies,
+    reader: DataReader,
+    incoming: Incoming,
+}
+
+impl Session {
+    /// A session that has just begun; the greeting is to be written.
+    #[must_use]
+    pub fn new(settings: Arc<Settings>, client: Client) -> Self {
+        let out = format!("220 {} LMTP maildropd\r\n", settings.host).into_bytes();
+        Self {
+            settings,
+            client,
+            has_said_lhlo: false,
+            state: State::Idle,
+            forwarded: Forwarded::default(),
+            line: Vec::new(),
+            line_is_too_long: false,
+            errors: 0,
+            junk: 0,
+            has_served: false,
+            command: command::OTHER,
+            out,
+        }
+    }
+
+    /// What is to be written, which is forgotten here.
+    #[must_use]
+    pub fn replies(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        match &self.state {
+            State::Idle if self.line.is_empty() => Phase::Idle { has_served: self.has_served },
+            State::Data(_) => Phase::Data,
+            State::Idle | State::Envelope(_) | State::Delivering(..) | State::Closed => Phase::Command,
+        }
+    }
+
+    /// Takes bytes of the client's, and says how many and what is to be done.
+    #[must_use]
+    pub fn feed(&mut self, input: &[u8]) -> (usize, Step) {
+        let mut rest = input;
+        loop {
+            let taken = |rest: &[u8]| input.len() - rest.len();
+            let (used, step) = match &mut self.state {
+                State::Closed => return (input.len(), Step::Close),
+                State::Delivering(..) => {
+                    self.answer(None);
+                    continue;
+                }
+                State::Data(data) => {
+                    let Data { reader, incoming, .. } = data.as_mut();
+                    let (used, ended) = reader.read(rest, |bytes| incoming.take(bytes));
+                    (used, if ended { self.end_of_data() } else { None })
+                }
+                State::Idle | State::Envelope(_) => {
+                    let (used, whole) = self.read_line(rest);
+                    (used, if whole { self.command() } else { None })
+                }
+            };
+            rest = rest.get(used..).unwrap_or_default();
+            match step {
+                Some(step) => return (taken(rest), step),
+                None if rest.is_empty() && !matches!(self.state, State::Closed) => return (input.len(), Step::More),
+                None => {}
+            }
+        }
+    }
+
+    /// Tells what became of the message that was to be delivered. `None`: nobody knows.
+    pub fn answer(&mut self, verdicts: Option<&[Verdict]>) {
+        if let State::Delivering(replies, since) = std::mem::replace(&mut self.state, State::Idle) {
+            self.reply(since.elapsed(), |out| replies.tell(verdicts, out));
+        }
+    }
+
+    /// Answers a message. What is counted is what the client gets to read.
+    fn reply(&mut self, after: Duration, tell: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.out.len();
+        tell(&mut self.out);
+        self.settings.tally.replied(self.out.get(before..).unwrap_or_default(), after);
+        self.has_served = true;
+    }
+
+    /// The connection is encrypted now: the session begins again (RFC 3207 section 4.2).
+    pub(super) fn secured(&mut self, client: Client) {
+        *self = Self::new(self.settings.clone(), client);
+        self.out.clear();
+    }
+
+    /// The last word to a client whose time is over.
+    pub(super) fn close(&mut self, reply: &str) {
+        self.say(reply);
+        self.state = State::Closed;
+    }
+
+    fn say(&mut self, reply: &str) {
+        self.settings.tally.answered(self.command, reply);
+        self.out.extend_from_slice(reply.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Takes what belongs to the line, and says whether it is whole. Only CR LF ends it.
+    fn read_line(&mut self, input: &[u8]) -> (usize, bool) {
+        let mut rest = input;
+        while let Some(at) = memchr(b'\n', rest) {
+            let (piece, behind) = rest.split_at(at + 1);
+            self.append(piece);
+            rest = behind;
+            if self.line.ends_with(b"\r\n") {
+                return (input.len() - rest.len(), true);
+            }
+        }
+        self.append(rest);
+        (input.len(), false)
+    }
+
+    fn append(&mut self, piece: &[u8]) {
+        self.line.extend_from_slice(piece);
+        if self.line.len() > LONGEST_LINE {
+            self.line_is_too_long = true;
+            // Its end may be half there.
+            self.line.drain(..self.line.len() - 2);
+            self.line.shrink_to(LONGEST_LINE);
+        }
+    }
+
+    fn command(&mut self) -> Option<Step> {
+        let line = std::mem::take(&mut self.line);
+        self.command = command::name(&line);
+        if std::mem::take(&mut self.line_is_too_long) {
+            self.error("500 5.5.2 The line is too long");
+            return None;
+        }
+        let command = match Command::read(line.strip_suffix(b"\r\n").unwrap_or(&line)) {
+            Ok(command) => command,
+            Err(CommandError::Xforward) if !self.client.may_forward => return self.refuse_xforward(),
+            Err(error) => {
+                self.error(&error.to_string());
+                return None;
+            }
+        };
+        let before_tls = matches!(
+            command,
+            Command::Lhlo | Command::Helo | Command::Noop | Command::Quit | Command::StartTls | Command::Foreign
+        );
+        if self.client.starttls == StartTls::Required && !before_tls {
+            // RFC 3207 section 4 has 530 for it. That would bounce mail where an operator has forgotten to switch TLS on.
+            self.error("451 4.7.0 Say STARTTLS first");
+            return None;
+        }
+        // These two give up the message that was begun, so that none is cut off here.
+        if matches!(command, Command::Lhlo | Command::Rset) {
+            self.reset();
+        }
+        if self.is_junk_too_many(&command) {
+            return None;
+        }
+        match command {
+            Command::Lhlo => self.lhlo(),
+            Command::Helo => self.error("500 5.5.1 This is LMTP: say LHLO"),
+            Command::Mail(mail) => self.mail(mail),
+            Command::Rcpt(to) => self.rcpt(to),
+            Command::Data => self.data(),
+            Command::Rset | Command::Noop => self.say("250 2.0.0 Ok"),
+            Command::Vrfy => self.say("252 2.0.0 Send a message, and see"),
+            Command::Help => self.say("214 2.0.0 LHLO MAIL RCPT DATA RSET NOOP VRFY HELP QUIT: see RFC 2033"),
+            Command::Quit => {
+                self.close("221 2.0.0 Bye");
+                return Some(Step::Close);
+            }
+            Command::StartTls if self.client.starttls == StartTls::NotOffered => {
+                self.error(&CommandError::Unknown.to_string());
+            }
+            Command::StartTls => {
+                self.reset();
+                self.say("220 2.0.0 Begin TLS");
+                return Some(Step::StartTls);
+            }
+            Command::Xforward(_) if !self.client.may_forward => return self.refuse_xforward(),
+            Command::Xforward(_) if !matches!(self.state, State::Idle) => {
+                self.say("503 5.5.1 XFORWARD comes before MAIL");
+            }
+            Command::Xforward(attributes) => {
+                self.forwarded.take(attributes);
+                self.say("250 2.0.0 Ok");
+            }
+            Command::Foreign => {
+                self.close("421 4.7.0 This is LMTP, without CHUNKING");
+                return Some(Step::Close);
+            }
+        }
+        None
+    }
+
+    /// The reply to what is no command here. Too many of them end the session; never within a message: its client is told about that
+    /// first. (RCPT behind a MAIL that was refused does not count: Postfix sends both at once, and takes 421 for our failure.)
+    fn error(&mut self, reply: &str) {
+        if !self.is_error_too_many() {
+            self.say(reply);
+        }
+    }
+
+    /// Counts an error, and ends the session where it is one too many.
+    fn is_error_too_many(&mut self) -> bool {
+        self.errors = self.errors.saturating_add(1);
+        let too_many = self.errors > MOST_ERRORS && matches!(self.state, State::Idle);
+        if too_many {
+            self.close("421 4.7.0 Too many errors");
+        }
+        too_many
+    }
+
+    /// Counts a command that brings no message nearer, and ends the session where it is one too many.
+    fn is_junk_too_many(&mut self, command: &Command) -> bool {
+        if !matches!(command, Command::Lhlo | Command::Rset | Command::Noop | Command::Vrfy | Command::Help) {
+            return false;
+        }
+        self.junk = self.junk.saturating_add(1);
+        self.junk > MOST_JUNK && self.is_error_too_many()
+    }
+
+    fn refuse_xforward(&mut self) -> Option<Step> {
+        self.error("550 5.7.0 XFORWARD is not for this client");
+        None
+    }
+
+    fn reset(&mut self) {
+        self.state = State::Idle;
+        self.forwarded = Forwarded::default();
+    }
+
+    fn lhlo(&mut self) {
+        self.has_said_lhlo = true;
+        let size = self.settings.spool.announced().map_or("SIZE".into(), |limit| format!("SIZE {limit}"));
+        let mut lines = vec![self.settings.host.clone()];
+        lines.extend(["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8"].map(str::to_owned));
+        lines.push(size);
+        if self.client.may_forward {
+            lines.push(format!("XFORWARD {}", xforward::NAMES));
+        }
+        if self.client.starttls != StartTls::NotOffered {
+            lines.push("STARTTLS".into());
+        }
+        let last = lines.len() - 1;
+        for (at, line) in lines.iter().enumerate() {
+            let separator = if at == last { ' ' } else { '-' };
+            self.say(&format!("250{separator}{line}"));
+        }
+    }
+
+    fn mail(&mut self, mail: Mail) {
+        if !self.has_said_lhlo {
+            return self.say("503 5.5.1 Say LHLO first");
+        }
+        if !matches!(self.state, State::Idle) {
+            return self.say("503 5.5.1 There is a sender already");
+        }
+        // What is smaller than it was said to be is taken: it is measured at its end.
+        if self.settings.spool.announced().zip(mail.size).is_some_and(|(limit, size)| size > limit) {
+            return self.say("552 5.3.4 The message is larger than this server takes");
+        }
+        self.state = State::Envelope(Envelope { sender: mail.from, recipients: Vec::new(), length: 0 });
+        self.say("250 2.1.0 Ok");
+    }
+
+    fn rcpt(&mut self, to: Path) {
+        let State::Envelope(envelope) = &mut self.state else {
+            return self.say("503 5.5.1 Say MAIL first");
+        };
+        if let Err(refusal) = deliverable(&to) {
+            return self.say(refusal);
+        }
+        // Quotes and a comma of JSON's, and the key, come to each of them.
+        let length = envelope.length + to.address.len() + "{'address':'','original':null},".len();
+        if envelope.recipients.len() >= self.settings.max_recipients || length > LONGEST_ENVELOPE {
+            // RFC 5321 section 4.5.3.1.10: the client sends the rest in another message.
+            return self.say("452 4.5.3 Too many recipients");
+        }
+        envelope.length = length;
+        // Two of the same address are two: each is owed a reply (RFC 2033 section 4.2).
+        envelope.recipients.push(Recipient { address: to.address, original: None });
+        self.say("250 2.1.5 Ok");
+    }
+
+    fn data(&mut self) {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Envelope(envelope) if !envelope.recipients.is_empty() => {
+                let return_path = [b"Return-Path: <", envelope.sender.written.as_slice(), b">\r\n"].concat();
+                self.state = State::Data(Box::new(Data {
+                    replies: Replies::to(&envelope.recipients),
+                    reader: DataReader::new(),
+                    incoming: Incoming::new(self.settings.spool.clone(), &return_path),
+                    envelope,
+                }));
+                self.say("354 Send the message, and a dot alone on its last line");
+            }
+            state => {
+                self.state = state;
+                // RFC 2033 section 4.2: 503 where no recipient was accepted.
+                self.say("503 5.5.1 There is no recipient");
+            }
+        }
+    }
+
+    fn end_of_data(&mut self) -> Option<Step> {
+        let State::Data(data) = std::mem::replace(&mut self.state, State::Idle) else { return None };
+        let Data { envelope, replies, incoming, .. } = *data;
+        let forwarded = std::mem::take(&mut self.forwarded);
+        (self.errors, self.junk) = (0, 0);
+        let since = Instant::now();
+        self.settings.tally.received(envelope.recipients.len(), incoming.size());
+        let (message, size) = match incoming.end() {
+            Ok(taken) => taken,
+            Err(refusal) => {
+                self.reply(since.elapsed(), |out| replies.all(&refusal.to_string(), out));
+                return None;
+            }
+        };
+        let file = match &message {
+            Body::File(file) => Some(file.path().to_owned()),
+            Body::Memory(_) => None,
+        };
+        let request = Request {
+            id: Uuid::now_v7(),
+            time_left_ms: u64::try_from(self.settings.deadline.as_millis()).unwrap_or(u64::MAX),
+            sender: envelope.sender.address,
+            recipients: envelope.recipients,
+            queue_id: forwarded.queue_id,
+            client_address: forwarded.client_address,
+            sasl_username: None,
+            lock_wait_ms: None,
+            no_sent: false,
+            size,
+            file,
+            source: Source::Mta,
+            suspect: false,
+            slow: false,
+        };
+        self.state = State::Delivering(replies, since);
+        Some(Step::Deliver(Box::new(Transaction { request, message })))
+    }
+}
+
+/// Whether a delivery would take this for an address: what it cannot read, it would defer at each try.
+fn deliverable(to: &Path) -> Result<(), &'static str> {
+    // RFC 5321 section 4.5.1. What becomes of it is for the delivery to say.
+    if to.address.eq_ignore_ascii_case("postmaster") {
+        return Ok(());
+    }
+    if !to.has_domain {
+        return Err("450 4.1.3 An address has a domain here");
+    }
+    match Address::parse(&to.address) {
+        // Spaces at an end, which quotes allow, would be lost on the way: then it is somebody else's address.
+        Ok(address) if address.to_string() == to.address => Ok(()),
+        Err(AddressError::ControlCharacter) => Err("501 5.1.3 The recipient's address holds a control character"),
+        Ok(_) | Err(AddressError::Empty | AddressError::NoDomain | AddressError::EmptyPart) => {
+            Err("450 4.1.3 No mailbox here can have this address")
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -1,0 +1,262 @@
+//! What holds for any bytes of a client's: a function that panics where it does not, for tests and for the fuzz target
+//! (tests/fuzz).
+
+use super::session::{Client, Session, Settings, StartTls, Step, Transaction};
+use super::spool::Spool;
+use crate::delivery::Verdict;
+use crate::protocol::Recipient;
+use crate::service::inflight_message::Body;
+use memchr::memmem;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The largest message.
+const LIMIT: u64 = 2000;
+
+/// What a client has heard, and what was delivered for it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Heard {
+    replies: Vec<u8>,
+    delivered: Vec<Delivered>,
+    closed: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Delivered {
+    sender: String,
+    recipients: Vec<Recipient>,
+    queue_id: Option<String>,
+    client_address: Option<String>,
+    message: Vec<u8>,
+}
+
+/// Holds a session to its promises: what it does depends on the bytes alone, and not on how they are cut; and the replies are those
+/// that somebody would count who reads the same bytes otherwise.
+///
+/// # Panics
+/// Where it breaks one of them.
+pub fn any_bytes(bytes: &[u8]) {
+    let whole = hear(bytes, bytes.len().max(1));
+    for piece in [1, 2, 7] {
+        assert_eq!(hear(bytes, piece), whole, "in pieces of {piece}");
+    }
+    count(bytes, &whole);
+}
+
+/// Lets a session read, so many bytes at a time.
+fn hear(bytes: &[u8], piece: usize) -> Heard {
+    let settings = Settings {
+        host: "mx.example".into(),
+        max_recipients: 60,
+        deadline: Duration::from_secs(240),
+        spool: Arc::new(Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: Some(LIMIT) }),
+        tally: super::counters::Tally::default(),
+    };
+    let client = Client { may_forward: true, starttls: StartTls::NotOffered };
+    let mut session = Session::new(Arc::new(settings), client);
+    let mut heard = Heard { replies: session.replies(), ..Heard::default() };
+    for mut piece in bytes.chunks(piece) {
+        loop {
+            let (taken, step) = session.feed(piece);
+            piece = &piece[taken..];
+            heard.replies.extend(session.replies());
+            match step {
+                Step::More => {
+                    assert!(piece.is_empty());
+                    break;
+                }
+                Step::Deliver(transaction) => {
+                    let verdicts = verdicts(&transaction, heard.delivered.len());
+                    heard.delivered.push(delivered(*transaction));
+                    session.answer(verdicts.as_deref());
+                }
+                Step::Close => {
+                    heard.closed = true;
+                    return heard;
+                }
+                Step::StartTls => panic!("it was not offered"),
+            }
+        }
+    }
+    heard
+}
+
+/// In turn: as many as there are recipients, none, fewer, more.
+fn verdicts(transaction: &Transaction, turn: usize) -> Option<Vec<Verdict>> {
+    let recipients = transaction.request.recipients.len();
+    let count = match turn % 4 {
+        0 => recipients,
+        1 => return None,
+        2 => recipients - 1,
+        _ => recipients + 1,
+    };
+    Some(vec![Verdict::delivered("INBOX appended"); count])
+}
+
+fn delivered(transaction: Transaction) -> Delivered {
+    let Transaction { request, message } = transaction;
+    let Body::Memory(message) = message else { panic!("no file was to be made") };
+    assert_eq!((request.size, request.file), (message.len() as u64, None));
+    Delivered {
+        sender: request.sender,
+        recipients: request.recipients,
+        queue_id: request.queue_id,
+        client_address: request.client_address,
+        message,
+    }
+}
+
+/// Reads the same bytes once more, by their ends of lines alone, and counts.
+fn count(bytes: &[u8], heard: &Heard) {
+    let replies = replies(&heard.replies);
+    let mut replies = replies.iter();
+    let mut delivered = heard.delivered.iter();
+    assert_eq!(replies.next().map(String::as_str), Some("220"));
+    let (mut rest, mut recipients) = (bytes, 0);
+    while let Some(end) = memmem::find(rest, b"\r\n") {
+        let (line, behind) = (&rest[..end], &rest[end + 2..]);
+        rest = behind;
+        let reply = replies.next().expect("each line has its reply").as_str();
+        let verb = line.get(..4).unwrap_or_default().to_ascii_uppercase();
+        match (verb.as_slice(), reply) {
+            (_, "221" | "421") => {
+                assert!(heard.closed);
+                break;
+            }
+            (b"MAIL", "250") => recipients = 0,
+            (b"RCPT", "250") => recipients += 1,
+            (b"DATA", "354") => {
+                let after_a_line = [b"\r\n", rest].concat();
+                let Some(end) = memmem::find(&after_a_line, b"\r\n.\r\n") else { break };
+                let content = &rest[..end];
+                rest = &rest[end + 3..];
+                let told: Vec<&str> = replies.by_ref().take(recipients).map(String::as_str).collect();
+                assert!(recipients > 0 && told.len() == recipients, "{told:?} for {recipients}");
+                let plain = without_dots(content);
+                // A line end counts as one byte, as in `spool`.
+                let size = plain.len() - memchr::memchr_iter(b'\n', &plain).count();
+                if size as u64 > LIMIT {
+                    assert!(told.iter().all(|code| *code == "552"), "{told:?}");
+                } else {
+                    let delivered = delivered.next().expect("it is delivered");
+                    assert_eq!(delivered.recipients.len(), recipients);
+                    let after_ours = memmem::find(&delivered.message, b">\r\n").expect("a Return-Path") + 3;
+                    assert!(delivered.message.starts_with(b"Return-Path: <"));
+                    assert!(delivered.message[after_ours..] == plain, "the message is another one");
+                    assert!(told.iter().all(|code| matches!(*code, "250" | "451")), "{told:?}");
+                }
+            }
+            (b"DATA", code) => assert!(code.starts_with(['4', '5']), "{code}"),
+            _ => assert_ne!(reply, "354"),
+        }
+    }
+    assert_eq!(replies.next(), None, "a reply to nothing");
+    assert_eq!(delivered.next(), None, "a message from nowhere");
+}
+
+/// The codes, one for each reply; and each line is printable.
+fn replies(said: &[u8]) -> Vec<String> {
+    let said = std::str::from_utf8(said).expect("ASCII");
+    assert!(said.ends_with("\r\n"));
+    let mut codes = Vec::new();
+    for line in said.split_terminator("\r\n") {
+        assert!(line.len() < 400 && line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line:?}");
+        let (code, rest) = line.split_at(3);
+        assert!(code.bytes().all(|byte| byte.is_ascii_digit()), "{line:?}");
+        match rest.chars().next() {
+            Some(' ') => codes.push(code.to_owned()),
+            other => assert_eq!(other, Some('-'), "{line:?}"),
+        }
+    }
+    codes
+}
+
+/// A leading dot of each line goes.
+fn without_dots(content: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    let mut rest = content;
+    while !rest.is_empty() {
+        let end = memmem::find(rest, b"\r\n").map_or(rest.len(), |end| end + 2);
+        let (line, behind) = rest.split_at(end);
+        plain.extend_from_slice(line.strip_prefix(b".").unwrap_or(line));
+        rest = behind;
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    /// What libFuzzer found: nearly all of it is ends of lines.
+    #[test]
+    fn a_message_is_as_large_as_where_its_lines_end_with_lf() {
+        let lines = "x\r\n".repeat(999);
+        any_bytes(format!("LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b>\r\nDATA\r\n{lines}.\r\nQUIT\r\n").as_bytes());
+    }
+
+    /// What a session is made of, and what could be taken for it.
+    const PIECES: [&str; 34] = [
+        "LHLO mx.example\r\n",
+        "MAIL FROM:<lisa@gmail.com>\r\n",
+        "MAIL FROM:<> SIZE=5000\r\n",
+        "MAIL FROM:<> SIZE=30 BODY=8BITMIME SMTPUTF8\r\n",
+        "RCPT TO:<doug@mail.axial.net>\r\n",
+        "RCPT TO:<doug@mail.axial.net>\r\n",
+        "RCPT TO:<\"odd name\"@x>\r\n",
+        "RCPT TO:<no>\r\n",
+        "RCPT TO:<a b>\r\n",
+        "DATA\r\n",
+        "DATA\r\n",
+        "Subject: x\r\n\r\n",
+        ".\r\n",
+        "\r\n.\r\n",
+        "\n.\n",
+        "\r.\r\n",
+        "\n.\r\n",
+        "\r\n.\n",
+        "\r\n.\r\r\n",
+        "..\r\n",
+        ".x\r\n",
+        "\r\n",
+        "\r",
+        "\n",
+        ".",
+        "\0\u{e9}",
+        "RSET\r\n",
+        "NOOP\r\n",
+        "QUIT\r\n",
+        "XFORWARD IDENT=4bXyz ADDR=192.0.2.7\r\n",
+        "HELO x\r\n",
+        "BDAT 5\r\n",
+        "STARTTLS\r\n",
+        "FOO\r\n",
+    ];
+
+    proptest! {
+        #[test]
+        fn any_pieces_of_a_session_are_answered_as_they_should_be(pieces in vec(select(&PIECES[..]), 0..60)) {
+            any_bytes(pieces.concat().as_bytes());
+        }
+
+        #[test]
+        fn any_message_goes_through_or_is_refused_for_each_recipient(
+            recipients in 1..60_usize,
+            pieces in vec(select(&PIECES[11..26]), 0..40),
+            large in any::<bool>(),
+        ) {
+            let recipients = "RCPT TO:<doug@mail.axial.net>\r\n".repeat(recipients);
+            let large = if large { "x".repeat(3000) } else { String::new() };
+            let one = format!("MAIL FROM:<>\r\n{recipients}DATA\r\n{}{large}\r\n.\r\n", pieces.concat());
+            any_bytes(format!("LHLO x\r\n{}QUIT\r\n", one.repeat(5)).as_bytes());
+        }
+
+        #[test]
+        fn garbage_is_answered_line_by_line(bytes in vec(any::<u8>(), 0..2000)) {
+            any_bytes(&bytes);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The control socket: who asks how the service is, or tells it what to do. It never waits for anybody.
+
+use super::MasterError;
+use crate::base::hex;
+use crate::base::listener::{bind_unix, is_trusted};
+use crate::protocol::control::{Answer, Command, Request, key_beside, line};
+use ring::rand::{SecureRandom, SystemRandom};
+use sha2::{Digest, Sha256};
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tracing::warn;
+
+/// How long somebody may take to say what he wants, or to take the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How many may be connected at once and have not said yet what they want.
+const LIMIT: usize = 32;
+/// How long nobody is let in after the system could not let somebody in: too many files are open.
+const REST: Duration = Duration::from_secs(1);
+/// The longest request.
+const LONGEST_REQUEST: usize = 4096;
+
+pub(super) struct Control {
+    path: PathBuf,
+    /// What a request has to show that changes something.
+    key: String,
+    socket: UnixListener,
+    /// Who has not said yet what he wants.
+    asking: Vec<Connection>,
+    /// Who has not taken all of his answer yet.
+    answered: Vec<Connection>,
+    closed_until: Option<Instant>,
+}
+
+/// One who asks.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    until: Instant,
+}
+
+impl Control {
+    pub(super) fn bind(path: &Path) -> Result<Self, MasterError> {
+        // Before anybody can connect.
+        let key = write_key(&key_beside(path))?;
+        let failed = |source| MasterError::Listen { place: path.display().to_string(), source };
+        let socket = bind_unix(path, 0o600).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), key, socket, asking: Vec::new(), answered: Vec::new(), closed_until: None })
+    }
+
+    /// What to wait for: what can be read, and what can be written.
+    pub(super) fn sources(&self) -> (Vec<BorrowedFd<'_>>, Vec<BorrowedFd<'_>>) {
+        let open = self.closed_until.is_none() && self.asking.len() < LIMIT;
+        let socket = open.then(|| self.socket.as_fd());
+        let read = socket.into_iter().chain(self.asking.iter().map(|one| one.stream.as_fd())).collect();
+        (read, self.answered.iter().map(|one| one.stream.as_fd()).collect())
+    }
+
+    /// When something has to be done even if nothing comes.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.asking.iter().chain(&self.answered).map(|one| one.until).chain(self.closed_until).min()
+    }
+
+    /// Lets in who waits, and returns what is asked.
+    pub(super) fn requests(&mut self, now: Instant) -> Vec<(Connection, Request)> {
+        self.answered.retain_mut(|one| now < one.until && matches!(one.write(), Ok(false)));
+        self.closed_until = self.closed_until.filter(|until| now < *until);
+        while self.closed_until.is_none() && self.asking.len() < LIMIT {
+            match self.socket.accept() {
+                Ok((stream, _)) => self.asking.extend(Connection::from(stream, now)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    warn!(%error, "nobody can be let in at the control socket");
+                    self.closed_until = Some(now + REST);
+                }
+            }
+        }
+        let mut requests = Vec::new();
+        for mut one in std::mem::take(&mut self.asking) {
+            match one.request() {
+                Ok(Some(request)) if self.may(&request) => requests.push((one, request)),
+                Ok(Some(Request { command, .. })) => {
+                    warn!(?command, "refused at the control socket: its key was not shown");
+                    let key = key_beside(&self.path);
+                    let problem = format!("only those may order this who can read {}", key.display());
+                    self.answer(one, &Answer::failed(problem), now);
+                }
+                Ok(None) if now < one.until => self.asking.push(one),
+                Ok(None) => {}
+                Err(problem) => self.answer(one, &Answer::failed(problem.to_string()), now),
+            }
+        }
+        requests
+    }
+
+    /// Whether it may be done. A process of ours that was taken over has our user, and no access to the key's file.
+    fn may(&self, request: &Request) -> bool {
+        // Hashed, so that the time that this takes says nothing about the key.
+        let hash = |key: &str| Sha256::digest(key.as_bytes());
+        request.command == Command::Status || request.key.as_deref().is_some_and(|key| hash(key) == hash(&self.key))
+    }
+
+    /// Answers, now or as soon as there is room.
+    pub(super) fn answer(&mut self, mut to: Connection, answer: &Answer, now: Instant) {
+        to.buffer = line(answer).into_bytes();
+        to.until = now + PATIENCE;
+        if let Ok(false) = to.write() {
+            self.answered.push(to);
+        }
+    }
+
+    /// Nobody is let in any more. Who waits for the end of the service is told after this.
+    pub(super) fn close(self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            warn!(%error, "the control socket cannot be removed");
+        }
+        if let Err(error) = std::fs::remove_file(key_beside(&self.path)) {
+            warn!(%error, "the control socket's key cannot be removed");
+        }
+    }
+}
+
+/// Writes a new key into this file, which our user and root can read.
+fn write_key(path: &Path) -> Result<String, MasterError> {
+    let failed = |source| MasterError::File { doing: "writing", path: path.to_owned(), source };
+    let mut bytes = [0; 32];
+    let random = SystemRandom::new().fill(&mut bytes);
+    random.map_err(|_| failed(io::Error::other("the system has no random numbers")))?;
+    let key = hex::encode(&bytes);
+    // A new file, whoever may have what a dead master has left open.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(key.as_bytes())).map_err(failed)?;
+    Ok(key)
+}
+
+impl Connection {
+    /// One who may ask: root, and the user that we run as.
+    fn from(stream: UnixStream, now: Instant) -> Option<Self> {
+        let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?.uid.as_raw();
+        if !is_trusted(peer) {
+            warn!(uid = peer, "refused at the control socket");
+            return None;
+        }
+        stream.set_nonblocking(true).ok()?;
+        Some(Self { stream, buffer: Vec::new(), until: now + PATIENCE })
+    }
+
+    /// What it asks, once all of it is there.
+    fn request(&mut self) -> io::Result<Option<Request>> {
+        let mut buffer = [0; LONGEST_REQUEST];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.buffer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let request = self.buffer.get(..end).unwrap_or_default();
+                return serde_json::from_slice(request).map(Some).map_err(io::Error::other);
+            }
+            if self.buffer.len() > LONGEST_REQUEST {
+                return Err(io::Error::other("a request is one short line of JSON"));
+            }
+        }
+    }
+
+    /// Writes what is left of the answer; whether that was all.
+    fn write(&mut self) -> io::Result<bool> {
+        while !self.buffer.is_empty() {
+            match self.stream.write(&self.buffer) {
+                Ok(count) => drop(self.buffer.drain(..count.min(self.buffer.len()))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The last answer of a service that ends: there is no later.
+    pub(super) fn answer_last(mut self, answer: &Answer) {
+        self.buffer = line(answer).into_bytes();
+        // A short line always fits into the socket's empty buffer.
+        let _ = self.write();
+    }
+}
+
+#[cfg(test)]
+#[path = "control_tests.rs"]
+mod tests;

@@ -1,0 +1,242 @@
+//! What master and front tell each other: one line of JSON each, over a pair of sockets that is the front's standard input.
+//!
+//! The master sees first how a worker has ended; the front knows which workers take work, and which one has to be ended.
+
+use crate::protocol::control::{End, LONGEST_LINE, Status, Task, line};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+/// What the master tells the front.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Notice {
+    /// How do you stand? The front answers with a [`Report::Standing`]; one that does not for half a minute is killed.
+    Ask,
+    /// How the service is, every two seconds, and as soon as that changes: what it says to whoever asks for its metrics or its health.
+    Service { status: Box<Status> },
+    /// A worker was started.
+    WorkerStarted { number: u32, pid: u32 },
+    /// A worker has ended: whatever it had in hand is answered with a 451.
+    WorkerEnded {
+        number: u32,
+        pid: u32,
+        /// By itself, or by which signal.
+        #[serde(flatten)]
+        end: End,
+        /// Whether the master has killed it, or told it to end: then its message has not done it.
+        by_us: bool,
+        /// The last lines that it wrote to standard error, oldest first.
+        said: Vec<String>,
+    },
+}
+
+/// What a process tells the master.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Report {
+    /// Whether it takes work, said by any but the front ([`readiness`](crate::base::readiness)).
+    Ready { ready: bool },
+    /// How the front stands: asked for, and unasked as soon as any of these but the figures changes.
+    Standing {
+        /// Whether it accepts connections, and listens for workers.
+        accepting: bool,
+        /// Why nothing can be delivered by the database, as the last delivery has found that asked it.
+        database_away: Option<String>,
+        /// Figures for `service status`, shown as they are: the queue's length, how many workers are busy.
+        #[serde(default)]
+        known: Map<String, Value>,
+        /// What the timer has written down.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        timer: Vec<Task>,
+    },
+}
+
+/// The front's end: its standard input, which ends when the master does. Non-blocking, for tokio.
+///
+/// # Errors
+/// Where standard input is no socket: nobody has started this process as a front.
+pub fn to_the_master() -> io::Result<UnixStream> {
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    stream.peer_addr()?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+/// How much may wait for a front that reads nothing.
+const LONGEST_QUEUE: usize = 4 << 20;
+
+/// The master's end. It never waits.
+#[derive(Debug)]
+pub(super) struct Link {
+    stream: UnixStream,
+    received: Vec<u8>,
+    to_send: Vec<u8>,
+}
+
+impl Link {
+    /// Both ends: ours, and the standard input of the process that is about to be started.
+    pub(super) fn pair() -> io::Result<(Self, Stdio)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        Ok((Self { stream: ours, received: Vec::new(), to_send: Vec::new() }, Stdio::from(OwnedFd::from(theirs))))
+    }
+
+    /// Sends it now, or as soon as there is room.
+    ///
+    /// # Errors
+    /// Where the front reads nothing any more.
+    pub(super) fn tell(&mut self, notice: &Notice) -> io::Result<()> {
+        if self.to_send.len() > LONGEST_QUEUE {
+            return Err(io::Error::other("it reads nothing"));
+        }
+        self.to_send.extend_from_slice(line(notice).as_bytes());
+        self.send()
+    }
+
+    /// Sends what waits.
+    pub(super) fn send(&mut self) -> io::Result<()> {
+        while !self.to_send.is_empty() {
+            match send(&self.stream, &self.to_send, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.to_send.drain(..sent.min(self.to_send.len()))),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether anything waits to be sent.
+    pub(super) fn has_to_send(&self) -> bool {
+        !self.to_send.is_empty()
+    }
+
+    /// What has come.
+    ///
+    /// # Errors
+    /// Where the front has closed its end, or what it says is no report.
+    pub(super) fn received(&mut self) -> io::Result<Vec<Report>> {
+        let mut reports = Vec::new();
+        let mut buffer = [0; 16_384];
+        loop {
+            let count = match recv(&self.stream, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    return if reports.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(reports) };
+                }
+                Ok((count, _)) => count,
+                Err(Errno::AGAIN) => return Ok(reports),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            self.received.extend_from_slice(buffer.get(..count).unwrap_or_default());
+            while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
+                reports.push(serde_json::from_slice(&line)?);
+            }
+            if self.received.len() > LONGEST_LINE {
+                return Err(io::Error::other("a line without an end"));
+            }
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+
+    fn pair() -> (Link, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Link { stream: ours, received: Vec::new(), to_send: Vec::new() }, theirs)
+    }
+
+    #[test]
+    fn a_notice_is_one_line_that_says_how_a_worker_ended() {
+        let said = vec!["thread 'main' has overflowed its stack".to_owned()];
+        let notice = Notice::WorkerEnded { number: 3, pid: 77, end: End::Signal(11), by_us: false, said };
+        let text = line(&notice);
+        assert_eq!(
+            text,
+            "{\"kind\":\"worker_ended\",\"number\":3,\"pid\":77,\"signal\":11,\"by_us\":false,\
+             \"said\":[\"thread 'main' has overflowed its stack\"]}\n"
+        );
+        assert_eq!(serde_json::from_str::<Notice>(&text).unwrap(), notice);
+    }
+
+    #[test]
+    fn reports_come_in_pieces() {
+        let (mut link, mut front) = pair();
+        let report = Report::Standing {
+            accepting: true,
+            database_away: Some("away".into()),
+            known: Map::new(),
+            timer: Vec::new(),
+        };
+        let other = Report::Standing { accepting: false, database_away: None, known: Map::new(), timer: Vec::new() };
+        let text = line(&report) + &line(&other);
+        let (one, two) = text.split_at(20);
+        front.write_all(one.as_bytes()).unwrap();
+        assert_eq!(link.received().unwrap(), []);
+        front.write_all(two.as_bytes()).unwrap();
+        assert_eq!(link.received().unwrap(), [report, other]);
+        front.write_all(b"hello\n").unwrap();
+        assert!(link.received().is_err());
+        drop(front);
+        assert!(link.received().is_err());
+    }
+
+    #[test]
+    fn what_a_process_says_of_itself_is_understood() {
+        use crate::base::readiness::{READY, UNREADY};
+        let (mut link, mut process) = pair();
+        process.write_all([READY, UNREADY].concat().as_bytes()).unwrap();
+        assert_eq!(link.received().unwrap(), [true, false].map(|ready| Report::Ready { ready }));
+    }
+
+    #[test]
+    fn a_line_that_does_not_end_is_not_kept() {
+        let (mut link, mut front) = pair();
+        // So that what comes next is not read in pieces of which some end at the limit.
+        front.write_all(b"x").unwrap();
+        assert_eq!(link.received().unwrap(), []);
+        let front = std::thread::spawn(move || front.write_all(&vec![b'x'; 2 * LONGEST_LINE]));
+        let error = loop {
+            match link.received() {
+                Ok(reports) => assert_eq!(reports, []),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.to_string(), "a line without an end");
+        assert!(link.received.len() < LONGEST_LINE + 20_000);
+        drop(link);
+        let _ = front.join().unwrap();
+    }
+
+    #[test]
+    fn a_front_that_reads_nothing_does_not_hold_up_the_master() {
+        let (mut link, front) = pair();
+        assert!(!link.has_to_send());
+        // What is told in all this time is more than waits for anybody.
+        let ended = (0..LONGEST_QUEUE / 10).map(|_| link.tell(&Notice::Ask)).find(Result::is_err);
+        assert_eq!(ended.unwrap().unwrap_err().to_string(), "it reads nothing");
+        assert!(link.has_to_send() && link.to_send.len() <= LONGEST_QUEUE + line(&Notice::Ask).len());
+        // What has waited comes in order, and whole.
+        let mut lines = BufReader::new(front).lines();
+        for _ in 0..100 {
+            assert_eq!(lines.next().unwrap().unwrap(), "{\"kind\":\"ask\"}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! What people and signals ask of the master: stop, restart, reload, reopen, and how it is.
+
+use super::children::{Running, Slot};
+use super::control::Connection;
+use super::supervisor::{Supervisor, is_surplus};
+use crate::base::log;
+use crate::base::timestamp::{self, exact};
+use crate::config::Config;
+use crate::protocol::control::{Answer, Command, Role};
+use std::time::{Duration, Instant};
+use tracing::{error, info, warn};
+
+/// How much longer than a delivery's deadline a process may take to end: it says what became of its message.
+const GRACE: Duration = Duration::from_secs(30);
+/// How long a process may take to end that is told so a second time.
+pub(super) const LAST_GRACE: Duration = Duration::from_secs(5);
+/// systemd.socket(5): once the service has ended, the socket unit listens again, and the next connection starts it.
+const SYSTEMD_LISTENS: &str = "systemd keeps the service's sockets, and starts it again for the next one who connects. \
+    `systemctl stop maildropd.socket maildropd.service` keeps it ended";
+
+/// What the master is about.
+pub(super) enum Mode {
+    Running,
+    Stopping(Stopping),
+}
+
+/// How far the end of the service has come.
+pub(super) struct Stopping {
+    /// The front ends first: what it has handed out is finished by the workers.
+    front_has_ended: bool,
+    /// When all is told once more, and killed a little later.
+    at_once_at: Option<Instant>,
+    waiting: Vec<Connection>,
+}
+
+impl Stopping {
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.at_once_at
+    }
+
+    pub(super) fn tell_who_waits(self, systemd_listens: bool) {
+        let note = systemd_listens.then(|| SYSTEMD_LISTENS.to_owned());
+        let answer = Answer { note, ..Answer::done() };
+        for one in self.waiting {
+            one.answer_last(&answer);
+        }
+    }
+}
+
+impl Supervisor {
+    /// Somebody asks at the control socket.
+    pub(super) fn asked(&mut self, who: Connection, command: Command, now: Instant) {
+        let stopping = matches!(self.mode, Mode::Stopping(_));
+        match command {
+            Command::Status => {
+                let answer = Answer { status: Some(self.status(now)), ..Answer::done() };
+                self.control.answer(who, &answer, now);
+            }
+            Command::Stop => {
+                if !stopping {
+                    self.stop(now);
+                }
+                if let Mode::Stopping(stopping) = &mut self.mode {
+                    stopping.waiting.push(who);
+                }
+            }
+            Command::Reopen => {
+                let answer = self.reopen().map_or_else(Answer::failed, |()| Answer::done());
+                self.control.answer(who, &answer, now);
+            }
+            Command::Restart | Command::Reload if stopping => {
+                self.control.answer(who, &Answer::failed("the service is ending"), now);
+            }
+            Command::Restart => match self.restart_if_it_can(now) {
+                Ok(()) => self.waiting.push(who),
+                Err(problem) => self.control.answer(who, &Answer::failed(problem), now),
+            },
+            Command::Reload => match self.reload(now) {
+                Ok(()) => self.waiting.push(who),
+                Err(problem) => self.control.answer(who, &Answer::failed(problem), now),
+            },
+        }
+    }
+
+    /// Begins to end the service; told so a second time, ends it at once.
+    pub(super) fn stop(&mut self, now: Instant) {
+        if let Mode::Stopping(stopping) = &mut self.mode {
+            warn!("told to end once more: at once");
+            stopping.at_once_at = Some(now);
+            return;
+        }
+        info!("the service ends: the workers last, and each process after the message in progress");
+        self.systemd.stopping();
+        let patience = self.patience();
+        self.mode =
+            Mode::Stopping(Stopping { front_has_ended: false, at_once_at: Some(now + patience), waiting: Vec::new() });
+        for who in std::mem::take(&mut self.waiting) {
+            self.control.answer(who, &Answer::failed("the service ends"), now);
+        }
+        // The front answers for the messages that others have handed to it.
+        self.tell_to_end(|role| role != Role::Worker, now, patience);
+    }
+
+    /// Goes on with ending the service; whether all have ended.
+    pub(super) fn go_on_stopping(&mut self, now: Instant) -> bool {
+        let Mode::Stopping(stopping) = &mut self.mode else { return false };
+        let front_runs = self.slots.iter().any(|slot| slot.role == Role::Front && slot.running().is_some());
+        let at_once = stopping.at_once_at.is_some_and(|at| at <= now);
+        if at_once {
+            stopping.at_once_at = None;
+            self.tell_to_end(|_| true, now, LAST_GRACE);
+        } else if !front_runs && !std::mem::replace(&mut stopping.front_has_ended, true) {
+            let patience = self.patience();
+            self.tell_to_end(|role| role == Role::Worker, now, patience);
+        }
+        self.slots.iter().all(|slot| slot.running().is_none())
+    }
+
+    fn tell_to_end(&mut self, which: impl Fn(Role) -> bool, now: Instant, patience: Duration) {
+        for running in self.slots.iter_mut().filter(|slot| which(slot.role)).filter_map(Slot::running_mut) {
+            running.tell_to_end(now, patience);
+        }
+    }
+
+    /// How long a process may take to end that is told to.
+    fn patience(&self) -> Duration {
+        self.config.delivery.deadline + GRACE
+    }
+
+    /// Kills who was told to end, and has not.
+    pub(super) fn kill_what_is_due(&mut self, now: Instant) {
+        for slot in &mut self.slots {
+            let name = slot.name();
+            if let Some(running) = slot.running_mut()
+                && running.kill_at().is_some_and(|at| at <= now)
+            {
+                warn!(process = name, pid = running.pid, "it has not ended in time: killed");
+                running.kill();
+            }
+        }
+    }
+
+    /// A process that a restart has started, and that does not say that it is ready, is shown, and not killed for it; the
+    /// restart that waits for it fails.
+    pub(super) fn fail_who_waits_too_long(&mut self, now: Instant) {
+        let (generation, limit) = (self.generation, self.patience());
+        let is_late = |slot: &&Slot| {
+            let is_new = slot.running().is_some_and(|running| running.generation == generation);
+            is_new && slot.role.carries_mail() && slot.unready_for(now).is_some_and(|unready| unready >= limit)
+        };
+        if !self.waiting.is_empty()
+            && let Some(name) = self.slots.iter().find(is_late).map(Slot::name)
+        {
+            self.fail_who_waits(&name, "it does not say that it is ready", now);
+        }
+    }
+
+    /// Begins to replace one process after the other, unless the new front could not begin: then the old one goes on.
+    pub(super) fn restart_if_it_can(&mut self, now: Instant) -> Result<(), String> {
+        self.config.serve.try_tls().map_err(|error| {
+            error!(%error, "nothing was replaced: a new front could not begin");
+            error.to_string()
+        })?;
+        self.restart(now);
+        Ok(())
+    }
+
+    /// Begins to replace one process after the other.
+    fn restart(&mut self, now: Instant) {
+        self.generation += 1;
+        info!("one process after the other is replaced");
+        let restarts = self.restarts();
+        self.slots.iter_mut().for_each(|slot| slot.forgive(restarts.clone(), now));
+    }
+
+    /// Replaces the next one, if it is time: one at a time, and the next one not before the last is up, so that whatever
+    /// keeps new ones from coming up costs one of them, and not all.
+    pub(super) fn replace_one(&mut self, now: Instant) {
+        let (generation, patience) = (self.generation, self.patience());
+        let is_old = |slot: &Slot| slot.running().is_some_and(|running| running.generation < generation);
+        let front_is_up = self.slots.iter().any(|slot| slot.role == Role::Front && slot.is_ready());
+        // Without a front nobody knows which workers are up. A runner waits for whatever it lacks.
+        let is_up =
+            |slot: &Slot| slot.is_ready() || (!front_is_up && slot.role != Role::Front && slot.running().is_some());
+        // One through which no mail goes keeps nothing from being replaced where it does not come up.
+        let is_new = |slot: &&Slot| !is_old(slot) && slot.role.carries_mail();
+        let all_new_are_up = self.slots.iter().filter(is_new).all(is_up);
+        let one_ends = self.slots.iter().filter_map(Slot::running).any(Running::is_asked_to_end);
+        if !all_new_are_up || one_ends {
+            return;
+        }
+        // The workers and runners, then the front: it has no work for those that come to it, and waits for nobody. The timer and the notifier last.
+        let mut old: Vec<&mut Slot> = self.slots.iter_mut().filter(|slot| is_old(slot)).collect();
+        old.sort_by_key(|slot| (!slot.role.carries_mail(), slot.role == Role::Front, slot.number));
+        if let Some((name, running)) = old.into_iter().next().and_then(|slot| Some((slot.name(), slot.running_mut()?)))
+        {
+            info!(process = name, pid = running.pid, "it is replaced, after what it has in hand");
+            running.tell_to_end(now, patience);
+        } else if self.slots.iter().all(|slot| slot.is_ready() || !slot.role.carries_mail()) {
+            for who in std::mem::take(&mut self.waiting) {
+                self.control.answer(who, &Answer::done(), now);
+            }
+        }
+    }
+
+    /// Whether processes are still to be replaced.
+    pub(super) fn is_restarting(&self) -> bool {
+        self.slots.iter().filter_map(Slot::running).any(|running| running.generation < self.generation)
+    }
+
+    /// A process that was started for a restart does not come up: whoever waits for that is told.
+    pub(super) fn fail_who_waits(&mut self, name: &str, how: &str, now: Instant) {
+        let problem = format!(
+            "{name} does not come up: {how}. It is tried again; the others stay as they are until it is up, and are replaced then"
+        );
+        for who in std::mem::take(&mut self.waiting) {
+            self.control.answer(who, &Answer::failed(&problem), now);
+        }
+    }
+
+    /// Takes over the configuration that is in the file now, and opens the log anew. `Err`, in words, where it stays as it was.
+    pub(super) fn reload(&mut self, now: Instant) -> Result<(), String> {
+        if matches!(self.mode, Mode::Stopping(_)) {
+            return Err("the service ends".into());
+        }
+        self.systemd.reloading();
+        let reopened = self.reopen();
+        match self.take_over(now) {
+            Ok(()) => {
+                self.not_taken_over = None;
+                self.is_taken_over();
+                info!("the configuration was read anew, and is in order");
+                self.restart(now);
+                reopened
+            }
+            Err(problem) => {
+                error!(problem, "the configuration was not taken over: the service goes on with the old one");
+                self.not_taken_over = Some(problem.clone());
+                self.counted.configuration_is_taken_over = false;
+                Err(problem)
+            }
+        }
+    }
+
+    /// The configuration that is in the file is the one that counts.
+    pub(super) fn is_taken_over(&mut self) {
+        self.counted.configuration_is_taken_over = true;
+        self.counted.configuration_taken_over_at = exact(timestamp::now());
+    }
+
+    fn take_over(&mut self, now: Instant) -> Result<(), String> {
+        let (config, text) = Config::load_with_text(&self.file).map_err(|error| error.to_string())?;
+        for (key, changed) in [
+            ("runtime_directory", config.serve.runtime_directory != self.config.serve.runtime_directory),
+            ("state_directory", config.serve.state_directory != self.config.serve.state_directory),
+        ] {
+            if changed {
+                return Err(format!(
+                    "serve.{key} has changed, which it cannot while the service runs: `maildrop_command service stop`, then \
+                     `start`"
+                ));
+            }
+        }
+        if !config.serve.lmtp.is_empty() || !self.listeners.names().is_empty() {
+            config.lmtp_makes_sent_copies().map_err(|error| error.to_string())?;
+        }
+        config.serve.try_tls().map_err(|error| error.to_string())?;
+        let new = self.listeners.missing(&config.serve.lmtp).map_err(|error| error.to_string())?;
+        let http = config.serve.http.as_slice();
+        let new_http = self.http.missing(http).map_err(|error| error.to_string())?;
+        self.write_checked(&text).map_err(|error| error.to_string())?;
+        if config.log_settings() != self.config.log_settings() {
+            warn!(
+                "[log] has changed: for all processes but the master, which goes on as before until it is started anew"
+            );
+        }
+        self.listeners.take_over(new, &config.serve.lmtp);
+        self.http.take_over(new_http, http);
+        self.no_http = None;
+        self.config = config;
+        self.fit_slots(now);
+        let patience = self.patience();
+        for slot in self.slots.iter_mut().filter(|slot| is_surplus(slot, &self.config)) {
+            if let Some(running) = slot.running_mut() {
+                running.tell_to_end(now, patience);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the log anew, here and in all processes.
+    pub(super) fn reopen(&mut self) -> Result<(), String> {
+        self.slots.iter().filter_map(Slot::running).for_each(Running::reopen_log);
+        log::reopen().map_err(|error| {
+            error!(%error, "the log goes on in the file that was open");
+            error.to_string()
+        })
+    }
+}

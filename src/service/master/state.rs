@@ -1,0 +1,140 @@
+//! How the service is: well, or why not.
+
+use super::children::{Phase, Slot};
+use super::lifecycle::Mode;
+use super::supervisor::Supervisor;
+use crate::base::timestamp::exact;
+use crate::protocol::control::{Role, State, Status};
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+
+/// For how long the front, or all workers, may be missing before that is worth a word: what is replaced is, for a moment.
+const MOMENT: Duration = Duration::from_secs(5);
+/// The same for one worker, and for all at the very beginning.
+const LONG_MOMENT: Duration = Duration::from_secs(30);
+
+impl Supervisor {
+    /// For `service status`.
+    pub(super) fn status(&self, now: Instant) -> Status {
+        let (state, reasons) = self.state(now);
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            since: exact(self.began_wall),
+            up_s: now.saturating_duration_since(self.began).as_secs_f64(),
+            configuration: self.file.clone(),
+            state,
+            reasons,
+            listeners: self.listeners.names(),
+            processes: self.slots.iter().map(|slot| slot.status(now)).collect(),
+            front: self.known.clone(),
+            timer: self.timer.clone(),
+            http: self.http.names(),
+            counted: self.counted.clone(),
+        }
+    }
+
+    /// How it is as a whole, and why.
+    fn state(&self, now: Instant) -> (State, Vec<String>) {
+        let moment = if self.was_ready { MOMENT } else { LONG_MOMENT };
+        let mut reasons: Vec<String> = self.slots.iter().filter_map(|slot| amiss(slot, moment, now)).collect();
+        let mut workers = self.slots.iter().filter(|slot| slot.role == Role::Worker);
+        if workers.all(|slot| slot.unready_for(now).is_some_and(|missing| missing >= moment)) {
+            reasons.push("no worker takes work".into());
+        }
+        let away = self.database_away.iter();
+        reasons.extend(away.map(|why| format!("the database is away, and mail is deferred: {why}")));
+        reasons.extend(self.no_http.iter().map(|problem| format!("metrics and health cannot be asked for: {problem}")));
+        reasons.extend(
+            self.not_taken_over
+                .iter()
+                .map(|problem| format!("the configuration has changed, and was not taken over: {problem}")),
+        );
+        let state = match &self.mode {
+            Mode::Stopping(_) => State::Stopping,
+            Mode::Running if !reasons.is_empty() => State::Degraded,
+            Mode::Running if !self.was_ready => State::Starting,
+            Mode::Running => State::Well,
+        };
+        reasons.extend(self.without_account());
+        if self.is_restarting() {
+            let old =
+                self.slots.iter().filter_map(Slot::running).filter(|one| one.generation < self.generation).count();
+            reasons.push(format!("a restart is under way: {old} of {} are still to be replaced", self.slots.len()));
+        }
+        (state, reasons)
+    }
+
+    /// Says to systemd and to the log what has changed.
+    pub(super) fn tell_changes(&mut self, now: Instant) {
+        let (state, reasons) = self.state(now);
+        let workers = || self.slots.iter().filter(|slot| slot.role == Role::Worker);
+        let (ready, all) = (workers().filter(|slot| slot.is_ready()).count(), workers().count());
+        let mut status = format!("{}: {ready} of {all} workers are ready", state.as_str());
+        for reason in &reasons {
+            status.push_str("; ");
+            // A line is one line.
+            status.push_str(&reason.replace(['\n', '\r'], " "));
+        }
+        self.systemd.status(status);
+        if (state, &reasons) != (self.told.0, &self.told.1) {
+            match state {
+                State::Degraded => warn!(reasons = reasons.join("; "), "the service is degraded"),
+                _ => info!(state = state.as_str(), reasons = reasons.join("; "), "how the service is"),
+            }
+            self.told = (state, reasons);
+            self.tell_the_front_how_it_is(now);
+        }
+    }
+}
+
+/// What is amiss with one process.
+fn amiss(slot: &Slot, moment: Duration, now: Instant) -> Option<String> {
+    let name = slot.name();
+    if slot.is_throttled() {
+        let how = slot.how_it_ended();
+        return Some(format!("{name} dies again and again, and is started once a minute: {how}"));
+    }
+    let moment = if slot.role == Role::Front { moment } else { LONG_MOMENT };
+    slot.unready_for(now).filter(|missing| *missing >= moment)?;
+    Some(match slot.phase {
+        Phase::Waiting(_) => format!("{name} does not come up: {}", slot.how_it_ended()),
+        Phase::Running(_) => format!("{name} runs, and takes no work"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::master::restarts::Restarts;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_is_missing_for_longer_than_a_moment_is_amiss() {
+        let begin = Instant::now();
+        let restarts = || Restarts::new(1, Duration::from_hours(1));
+        for (role, name, patience) in [(Role::Front, "the front", MOMENT), (Role::Worker, "worker 2", LONG_MOMENT)] {
+            let mut slot = Slot::new(role, 2, restarts(), begin);
+            let amiss = |slot: &Slot, after: Duration| amiss(slot, MOMENT, begin + after);
+            assert_eq!(amiss(&slot, patience - Duration::from_millis(1)), None);
+            assert_eq!(amiss(&slot, patience), Some(format!("{name} does not come up: it has not ended yet")));
+            let mut command = Command::new("sleep");
+            command.arg("1000").stdin(Stdio::null());
+            slot.start(Ok((command, None)), 0, begin);
+            assert_eq!(amiss(&slot, patience - Duration::from_millis(1)), None);
+            assert_eq!(amiss(&slot, patience), Some(format!("{name} runs, and takes no work")));
+            slot.set_ready(true, begin);
+            assert_eq!(amiss(&slot, 9 * patience), None);
+            if let Some(running) = slot.running_mut() {
+                running.kill();
+            }
+            let _ = std::iter::repeat_with(|| slot.ended(begin)).flatten().next();
+            assert!(!slot.is_throttled());
+            // One too many.
+            slot.start(Ok((Command::new("/nonexistent"), None)), 0, begin);
+            let told = amiss(&slot, Duration::ZERO).unwrap();
+            let dies = format!("{name} dies again and again, and is started once a minute: could not be started: ");
+            assert!(told.starts_with(&dies), "{told}");
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! The master's loop: it waits for signals, for what its processes and people tell it, and for the time when something is due.
+
+use super::children::{Ended, Phase, Slot};
+use super::control::{Connection, Control};
+use super::front_channel::{Link, Notice, Report};
+use super::instance_lock::OneMaster;
+use super::lifecycle::{LAST_GRACE, Mode};
+use super::listeners::{Listeners, hand_over};
+use super::restarts::Restarts;
+use super::systemd::Systemd;
+use super::{MasterError, Program, Start};
+use crate::base::{files, timestamp};
+use crate::config::{Config, DatabaseRole};
+use crate::protocol::control::{Counted, Role, State, Status, Task};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tracing::{error, info, warn};
+
+/// How often the front is asked how it stands.
+const ASK: Duration = Duration::from_secs(2);
+/// A front that has not answered so often, for half a minute, is killed. It is counted and not timed: a machine that stood
+/// still has not asked, either.
+const ASKED_IN_VAIN: u32 = 15;
+/// One that has never answered was asked so often, for two minutes: it hangs where it begins.
+const ASKED_FROM_THE_START: u32 = 60;
+/// Until then systemd's watchdog hears from us. A front that cannot even be killed is a matter for systemd.
+const UNKILLABLE: u32 = 2 * ASKED_IN_VAIN;
+/// How long a socket is tried again that somebody still listens at: the front of a master that was killed ends within a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for HTTP, without which mail is delivered all the same.
+const PATIENCE_FOR_HTTP: Duration = Duration::from_secs(1);
+/// How long the loop waits at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// What systemd tells its service, and what nobody else is to take for himself.
+const OF_SYSTEMD: [&str; 6] =
+    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// The master at work.
+pub(super) struct Supervisor {
+    pub(super) file: PathBuf,
+    pub(super) config: Config,
+    pub(super) program: Program,
+    /// The front, then the workers and the runners by their numbers.
+    pub(super) slots: Vec<Slot>,
+    pub(super) listeners: Listeners,
+    pub(super) http: Listeners,
+    /// Why metrics and health cannot be asked for. Mail flows all the same.
+    pub(super) no_http: Option<String>,
+    pub(super) control: Control,
+    signals: SignalDelivery<UnixStream, SignalOnly>,
+    pub(super) systemd: Systemd,
+    pub(super) mode: Mode,
+    /// How many restarts were asked for: a process of an earlier one is still to be replaced.
+    pub(super) generation: u64,
+    /// Who waits for a restart.
+    pub(super) waiting: Vec<Connection>,
+    /// Why the configuration that is in the file now was not taken over.
+    pub(super) not_taken_over: Option<String>,
+    /// Whether all that is needed was ever up.
+    pub(super) was_ready: bool,
+    /// Why nothing can be delivered by the database, as the front said last.
+    pub(super) database_away: Option<String>,
+    /// Its figures for people, of the same time, and what the timer has written down.
+    pub(super) known: Value,
+    pub(super) timer: Vec<Task>,
+    pub(super) began: Instant,
+    pub(super) began_wall: i64,
+    /// What was logged last.
+    pub(super) told: (State, Vec<String>),
+    pub(super) counted: Counted,
+    lock: OneMaster,
+}
+
+impl Supervisor {
+    pub(super) fn begin(file: &Path, config: Config, text: &str, program: Program) -> Result<Self, MasterError> {
+        Self::begin_to_hear(&[SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2], file, config, text, program)
+    }
+
+    /// The same, where these are the signals that are heard.
+    fn begin_to_hear(
+        heard: &[i32],
+        file: &Path,
+        config: Config,
+        text: &str,
+        program: Program,
+    ) -> Result<Self, MasterError> {
+        let now = Instant::now();
+        // Before anything else, since it is taken out of the environment.
+        let (mut listeners, mut http) = Listeners::from_systemd()?;
+        own_directory(&config.serve.runtime_directory)?;
+        let lock = OneMaster::take(&config.serve.master_lock())?;
+        own_directory(&config.serve.state_directory)?;
+        // Before the first process is started, so that none ends unheard.
+        let system = |doing| move |source| MasterError::System { doing, source };
+        let (read, write) = UnixStream::pair().map_err(system("making a pair of sockets"))?;
+        let signals =
+            SignalDelivery::with_pipe(read, write, SignalOnly, heard).map_err(system("setting up signals"))?;
+        let control = Control::bind(&config.serve.control_socket())?;
+        if !config.serve.lmtp.is_empty() || !listeners.names().is_empty() {
+            config.lmtp_makes_sent_copies()?;
+        }
+        let new = listeners.missing_within(PATIENCE, &config.serve.lmtp)?;
+        listeners.take_over(new, &config.serve.lmtp);
+        let no_http = http.missing_within(PATIENCE_FOR_HTTP, config.serve.http.as_slice()).map_or_else(
+            |error| Some(error.to_string()),
+            |new| {
+                http.take_over(new, config.serve.http.as_slice());
+                None
+            },
+        );
+        if let Some(problem) = &no_http {
+            error!(problem, "metrics and health cannot be asked for; mail is delivered all the same");
+        }
+        if listeners.names().is_empty() {
+            warn!("LMTP is spoken nowhere: serve.lmtp is empty, and systemd has handed over no socket");
+        }
+        if rustix::process::geteuid().is_root() {
+            warn!("this service needs no rights of root's: start it as the user of deliveries");
+        }
+        let mut supervisor = Self {
+            file: file.to_owned(),
+            config,
+            program,
+            slots: Vec::new(),
+            listeners,
+            http,
+            no_http,
+            control,
+            signals,
+            systemd: Systemd::new(),
+            mode: Mode::Running,
+            generation: 0,
+            waiting: Vec::new(),
+            not_taken_over: None,
+            was_ready: false,
+            database_away: None,
+            known: Value::Null,
+            timer: Vec::new(),
+            began: now,
+            began_wall: timestamp::now(),
+            told: (State::Starting, Vec::new()),
+            counted: Counted::default(),
+            lock,
+        };
+        supervisor.is_taken_over();
+        supervisor.write_checked(text)?;
+        supervisor.fit_slots(now);
+        info!(version = env!("CARGO_PKG_VERSION"), listeners = ?supervisor.listeners.names(), "the service begins");
+        Ok(supervisor)
+    }
+
+    /// Goes on until the service has been told to end, and all its processes have ended.
+    pub(super) fn supervise(&mut self) {
+        while !self.turn(Instant::now()) {
+            self.wait();
+        }
+    }
+
+    /// One turn of the loop; whether it was the last.
+    fn turn(&mut self, now: Instant) -> bool {
+        self.hear_signals(now);
+        self.hear_processes(now);
+        self.notice_ends(now);
+        for (from, request) in self.control.requests(now) {
+            self.asked(from, request.command, now);
+        }
+        let over = match &self.mode {
+            Mode::Running => {
+                self.replace_one(now);
+                self.start_what_is_due(now);
+                self.ask_the_front(now);
+                self.fail_who_waits_too_long(now);
+                false
+            }
+            Mode::Stopping(_) => self.go_on_stopping(now),
+        };
+        self.kill_what_is_due(now);
+        self.tell(now);
+        over
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) {
+        let (control_in, control_out) = self.control.sources();
+        let mut sources = vec![PollFd::new(self.signals.get_read(), PollFlags::IN)];
+        sources.extend(control_in.iter().map(|source| PollFd::new(source, PollFlags::IN)));
+        sources.extend(control_out.iter().map(|source| PollFd::new(source, PollFlags::OUT)));
+        for running in self.slots.iter().filter_map(Slot::running) {
+            sources.extend(running.standard_error().map(|stderr| PollFd::new(stderr, PollFlags::IN)));
+            if let Some(link) = &running.link {
+                let out = if link.has_to_send() { PollFlags::OUT } else { PollFlags::empty() };
+                sources.push(PollFd::from_borrowed_fd(link.as_fd(), PollFlags::IN | out));
+            }
+        }
+        let now = Instant::now();
+        let left = self.next().map_or(LONGEST_WAIT, |next| next.saturating_duration_since(now)).min(LONGEST_WAIT);
+        // Rounded up: a wait that ends too early turns the loop in vain until it is time.
+        let left = left + Duration::from_millis(1);
+        let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        // A signal that interrupts it is one to hear. Otherwise it is short of memory: the loop turns, and tries again.
+        if let Err(error) = poll(&mut sources, Some(&left))
+            && error != rustix::io::Errno::INTR
+        {
+            error!(%error, "poll(2)");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// When something is due.
+    fn next(&self) -> Option<Instant> {
+        let of_slots = self.slots.iter().filter_map(|slot| match &slot.phase {
+            Phase::Waiting(until) => matches!(self.mode, Mode::Running).then_some(*until),
+            Phase::Running(running) => {
+                let is_asked = slot.role == Role::Front && running.link.is_some();
+                let ask = is_asked.then_some(running.pings.next_ask);
+                let ask = ask.filter(|_| matches!(self.mode, Mode::Running));
+                running.kill_at().into_iter().chain(ask).min()
+            }
+        });
+        let of_mode = match &self.mode {
+            Mode::Running => None,
+            Mode::Stopping(stopping) => stopping.next(),
+        };
+        of_slots.chain(of_mode).chain(self.control.next()).chain(self.systemd.next()).min()
+    }
+
+    fn hear_signals(&mut self, now: Instant) {
+        let heard: Vec<i32> = self.signals.pending().collect();
+        for signal in heard {
+            match signal {
+                SIGTERM | SIGINT => self.stop(now),
+                SIGHUP => drop(self.reload(now)),
+                // Why it could not is in the log.
+                SIGUSR1 => drop(self.restart_if_it_can(now)),
+                SIGUSR2 => drop(self.reopen()),
+                // SIGCHLD: each turn looks who has ended.
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads what the processes write, and what they tell of themselves.
+    fn hear_processes(&mut self, now: Instant) {
+        for slot in &mut self.slots {
+            slot.listen();
+            let Some(running) = slot.running_mut() else { continue };
+            let Some(link) = &mut running.link else { continue };
+            let reports = match link.send().and_then(|()| link.received()) {
+                Ok(reports) => reports,
+                Err(error) => {
+                    Self::lost(slot, &error, now);
+                    continue;
+                }
+            };
+            if !reports.is_empty() {
+                (running.pings.has_answered, running.pings.unanswered) = (true, 0);
+            }
+            for report in reports {
+                match report {
+                    Report::Ready { ready } => slot.set_ready(ready, now),
+                    Report::Standing { accepting, database_away, known, timer } if slot.role == Role::Front => {
+                        slot.set_ready(accepting, now);
+                        (self.database_away, self.known, self.timer) = (database_away, Value::Object(known), timer);
+                    }
+                    Report::Standing { .. } => warn!(process = slot.name(), "it says what only the front may say"),
+                }
+            }
+        }
+    }
+
+    /// A process has closed its standard input, or talks nonsense. It has most likely ended, and that is heard of at once.
+    fn lost(slot: &mut Slot, error: &io::Error, now: Instant) {
+        if let Some(running) = slot.running_mut() {
+            let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+            if !closed.contains(&error.kind()) {
+                warn!(pid = running.pid, %error, "a process cannot be talked to");
+            }
+            // Not told to end: if it has died, that counts as a death.
+            running.lose(now, LAST_GRACE);
+        }
+        slot.set_ready(false, now);
+    }
+
+    /// Buries who has ended, and tells the front.
+    fn notice_ends(&mut self, now: Instant) {
+        let ended: Vec<Ended> = self.slots.iter_mut().filter_map(|slot| slot.ended(now)).collect();
+        for one in ended {
+            self.counted.ended(one.role, one.kind.clone());
+            let is_waited_for = one.role.carries_mail() && one.generation == self.generation;
+            if !one.by_us && !one.served && is_waited_for {
+                self.fail_who_waits(&one.name, &one.how(), now);
+            }
+            match one.role {
+                Role::Front => {
+                    (self.database_away, self.known, self.timer) = (None, Value::Null, Vec::new());
+                }
+                Role::Worker => {
+                    let Ended { number, pid, end, by_us, said, .. } = one;
+                    self.tell_the_front(&Notice::WorkerEnded { number, pid, end, by_us, said }, now);
+                }
+                Role::Runner | Role::Timer | Role::Notify | Role::Web => {}
+            }
+        }
+        self.drop_surplus();
+    }
+
+    fn tell_the_front(&mut self, notice: &Notice, now: Instant) {
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.role == Role::Front) else { return };
+        if let Some(link) = slot.running_mut().and_then(|running| running.link.as_mut())
+            && let Err(error) = link.tell(notice)
+        {
+            Self::lost(slot, &error, now);
+        }
+    }
+
+    fn start_what_is_due(&mut self, now: Instant) {
+        let checked = self.config.serve.checked_configuration();
+        let (mut started, mut failed) = (Vec::new(), Vec::new());
+        for slot in &mut self.slots {
+            if !matches!(slot.phase, Phase::Waiting(until) if until <= now) {
+                continue;
+            }
+            let start = Start { role: slot.role, number: slot.number, file: &self.file, checked: &checked };
+            let command = command(&self.program, &start, &self.listeners, &self.http);
+            slot.start(command, self.generation, now);
+            match slot.running() {
+                Some(running) => {
+                    self.counted.started(slot.role);
+                    started.push((slot.role, running.pid));
+                }
+                None => {
+                    self.counted.ended(slot.role, "not started".into());
+                    if slot.role.carries_mail() {
+                        failed.push((slot.name(), slot.how_it_ended()));
+                    }
+                }
+            }
+        }
+        for (name, how) in failed {
+            self.fail_who_waits(&name, &how, now);
+        }
+        let new_front = started.iter().any(|(role, _)| *role == Role::Front);
+        // A new front is told of all workers that there are.
+        let workers = self.slots.iter().filter(|slot| slot.role == Role::Worker);
+        let workers = workers.filter_map(|slot| slot.running().map(|running| (slot.number, running.pid)));
+        let news: Vec<(u32, u32)> =
+            workers.filter(|(_, pid)| new_front || started.iter().any(|(_, new)| new == pid)).collect();
+        for (number, pid) in news {
+            self.tell_the_front(&Notice::WorkerStarted { number, pid }, now);
+        }
+    }
+
+    fn ask_the_front(&mut self, now: Instant) {
+        let running = self.slots.iter_mut().find(|slot| slot.role == Role::Front).and_then(Slot::running_mut);
+        let Some(running) = running else { return };
+        if running.link.is_none() || now < running.pings.next_ask {
+            return;
+        }
+        let pings = &mut running.pings;
+        pings.next_ask = now + ASK;
+        pings.unanswered += 1;
+        let most = if pings.has_answered { ASKED_IN_VAIN } else { ASKED_FROM_THE_START };
+        if pings.unanswered == most {
+            error!(pid = running.pid, times = most, "the front does not answer: killed");
+            running.kill();
+        }
+        self.tell_the_front(&Notice::Ask, now);
+        self.tell_the_front_how_it_is(now);
+    }
+
+    /// What its figures are made of, and whether it is ready to deliver.
+    pub(super) fn tell_the_front_how_it_is(&mut self, now: Instant) {
+        // What it has told us it knows.
+        let status = Status { front: Value::Null, ..self.status(now) };
+        self.tell_the_front(&Notice::Service { status: Box::new(status) }, now);
+    }
+
+    /// Says to systemd and to the log how the service is.
+    fn tell(&mut self, now: Instant) {
+        let front = self.slots.iter().find(|slot| slot.role == Role::Front);
+        let is_ready = front.is_some_and(Slot::is_ready);
+        self.was_ready |= is_ready && self.slots.iter().any(|slot| slot.role == Role::Worker && slot.is_ready());
+        let pings = front.and_then(Slot::running).map(|running| &running.pings);
+        let hangs = pings.is_some_and(|pings| pings.has_answered && pings.unanswered >= UNKILLABLE);
+        // Mail is taken in by the front alone.
+        if is_ready && matches!(self.mode, Mode::Running) {
+            self.systemd.ready();
+        }
+        self.systemd.watchdog(!hangs, now);
+        self.tell_changes(now);
+    }
+
+    /// Makes as many slots as the configuration wants.
+    pub(super) fn fit_slots(&mut self, now: Instant) {
+        let restarts = self.restarts();
+        for role in Role::ALL {
+            for number in 1..=count(role, &self.config) {
+                if !self.slots.iter().any(|slot| (slot.role, slot.number) == (role, number)) {
+                    self.slots.push(Slot::new(role, number, restarts.clone(), now));
+                }
+            }
+        }
+        self.drop_surplus();
+    }
+
+    /// Drops the slots that the configuration does not want any more, once nothing runs in them.
+    fn drop_surplus(&mut self) {
+        let config = &self.config;
+        self.slots.retain(|slot| slot.running().is_some() || !is_surplus(slot, config));
+    }
+
+    /// The processes that the configuration asks for and that have no account in the database: none uses another's.
+    pub(super) fn without_account(&self) -> impl Iterator<Item = String> {
+        let (config, names) = (&self.config, ["the timer", "the notifier", "the web UI"]);
+        names.into_iter().zip([Role::Timer, Role::Notify, Role::Web]).filter_map(|(name, role)| {
+            let missing = account(role).filter(|account| !config.database.accounts.contains_key(account))?;
+            (wanted(role, config) > 0).then(|| format!("{name} is not started: {} is missing", missing.key()))
+        })
+    }
+
+    pub(super) fn restarts(&self) -> Restarts {
+        Restarts::new(self.config.serve.restarts, self.config.serve.restart_window)
+    }
+
+    /// Writes down what the processes are to read.
+    pub(super) fn write_checked(&self, text: &str) -> Result<(), MasterError> {
+        let path = self.config.serve.checked_configuration();
+        let temporary = path.with_extension("new");
+        // Nothing of it has to outlive the power: it is written anew at each start.
+        let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &path));
+        written.map_err(|source| MasterError::File { doing: "writing", path, source })
+    }
+
+    /// The end: takes away what was made, and tells who waits for it.
+    pub(super) fn end(self) {
+        let Self { listeners, http, control, mode, lock, .. } = self;
+        let systemd_listens = listeners.are_kept_by_systemd() || http.are_kept_by_systemd();
+        listeners.remove_files();
+        http.remove_files();
+        control.close();
+        info!("the service has ended");
+        // Whoever is told may start the next one at once.
+        drop(lock);
+        if let Mode::Stopping(stopping) = mode {
+            stopping.tell_who_waits(systemd_listens);
+        }
+    }
+}
+
+/// The account in the database without which a role is not started.
+fn account(role: Role) -> Option<DatabaseRole> {
+    match role {
+        Role::Timer => Some(DatabaseRole::Timer),
+        Role::Notify => Some(DatabaseRole::Notifier),
+        Role::Web => Some(DatabaseRole::Web),
+        Role::Front | Role::Worker | Role::Runner => None,
+    }
+}
+
+/// How many processes of a role there are to be.
+fn count(role: Role, config: &Config) -> u32 {
+    let can_be = account(role).is_none_or(|account| config.database.accounts.contains_key(&account));
+    if can_be { wanted(role, config) } else { 0 }
+}
+
+/// How many the configuration asks for.
+fn wanted(role: Role, config: &Config) -> u32 {
+    match role {
+        Role::Front => 1,
+        Role::Worker => config.serve.workers,
+        Role::Runner => config.serve.runners,
+        Role::Timer => config.serve.has_timer().into(),
+        Role::Notify => config.notifications.has_notifier().into(),
+        Role::Web => config.web.has_page().into(),
+    }
+}
+
+/// Whether there are to be fewer processes than that.
+pub(super) fn is_surplus(slot: &Slot, config: &Config) -> bool {
+    slot.number > count(slot.role, config)
+}
+
+fn own_directory(path: &Path) -> Result<(), MasterError> {
+    let failed = |source| MasterError::File { doing: "making the directory", path: path.to_owned(), source };
+    files::own_directory(path).map_err(failed)
+}
+
+/// The process that is about to be started.
+fn command(
+    program: &Program,
+    start: &Start<'_>,
+    lmtp: &Listeners,
+    http: &Listeners,
+) -> io::Result<(Command, Option<Link>)> {
+    let mut command = program(start);
+    for name in OF_SYSTEMD {
+        command.env_remove(name);
+    }
+    // The C library keeps 64 MB of addresses for each of some threads (mallopt(3), M_ARENA_MAX): ten recipients, whose mailboxes are
+    // opened side by side, would use up `serve.worker_memory`.
+    command.env("MALLOC_ARENA_MAX", "2");
+    let (link, stdin) = Link::pair()?;
+    command.stdin(stdin);
+    if start.role == Role::Front {
+        hand_over(lmtp, http, &mut command)?;
+    }
+    Ok((command, Some(link)))
+}
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;

@@ -1,0 +1,450 @@
+//! What the master does, turn by turn, at times that the test says. Its processes are shells.
+
+use super::*;
+use crate::protocol::control::{self, Answer, Request, line};
+use crate::service::master::children::{Life, Pings, Running};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+
+#[path = "replacing_tests.rs"]
+mod replacing;
+
+/// How long something is waited for that has to come.
+const LONG: Duration = Duration::from_mins(1);
+/// Two workers, a runner and the timer, unless a test says otherwise.
+const TWO: &str = "workers = 2\nrunners = 1\n";
+
+/// What the front does: notes what it is told, and says what is in `report` to each of it, if there is such a file. It and
+/// the others say in a file that they have begun.
+const FRONT: &str = ": > up.$$; while read -r line; do printf '%s\\n' \"$line\" >> notices; \
+                     [ ! -e report ] || cat report >&0; done";
+const OTHERS: &str = ": > up.$$; exec sleep 1000";
+/// Says that it is ready; what the front says beside that is none of its business.
+const SAY_READY: &str = "echo '{\"kind\":\"standing\",\"accepting\":false,\"database_away\":\"no\"}' >&0; \
+                         echo '{\"kind\":\"ready\",\"ready\":true}' >&0; : > up.$$; exec sleep 1000";
+/// Ends for nothing but SIGKILL.
+const STUBBORN: &str = "trap '' TERM; : > up.$$; exec sleep 1000";
+
+/// A master in a folder of its own. Dropped, it kills what it has started.
+struct Scene {
+    it: Supervisor,
+    now: Instant,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.it.slots.iter_mut().filter_map(Slot::running_mut).for_each(|running| running.kill());
+    }
+}
+
+fn configuration(folder: &Path, serve: &str) -> String {
+    format!(
+        "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+         roles.timer = {{ user = \"t\" }}\nroles.notifier = {{ user = \"n\" }}\nroles.web = {{ user = \"w\" }}\n\
+         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n\
+         [log]\nto = \"file\"\nfile = {:?}\n\
+         [serve]\nruntime_directory = {:?}\nstate_directory = {:?}\n{serve}",
+        folder.join("log"),
+        folder.join("run"),
+        folder.join("state"),
+    )
+}
+
+impl Scene {
+    fn new(serve: &str) -> Self {
+        Self::with(serve, [FRONT, OTHERS])
+    }
+
+    fn with(serve: &str, [front, others]: [&'static str; 2]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path().to_owned();
+        let file = here.join("config.toml");
+        let text = configuration(&here, serve);
+        std::fs::write(&file, &text).unwrap();
+        let config = Config::parse(&file, &text).unwrap();
+        let program: Program = Box::new(move |start| {
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(if start.role == Role::Front { front } else { others }).current_dir(&here);
+            command
+        });
+        // The other signals of this process are no test's to take.
+        let it = Supervisor::begin_to_hear(&[SIGCHLD], &file, config, &text, program).unwrap();
+        let now = it.began;
+        Self { it, now, folder }
+    }
+
+    /// One in which all run, and are ready.
+    fn up(serve: &str) -> Self {
+        Self::up_with(serve, [FRONT, OTHERS])
+    }
+
+    fn up_with(serve: &str, programs: [&'static str; 2]) -> Self {
+        let mut scene = Self::with(serve, programs);
+        scene.turn();
+        let until = Instant::now() + LONG;
+        for running in scene.it.slots.iter().filter_map(Slot::running) {
+            while !scene.folder.path().join(format!("up.{}", running.pid)).exists() {
+                assert!(Instant::now() < until);
+            }
+        }
+        scene.all_ready();
+        scene
+    }
+
+    fn turn(&mut self) -> bool {
+        self.it.turn(self.now)
+    }
+
+    /// Turns until it is so.
+    #[track_caller]
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&Supervisor) -> bool) {
+        let until = Instant::now() + LONG;
+        while !is_so(&self.it) {
+            assert!(Instant::now() < until, "{what}");
+            self.turn();
+        }
+    }
+
+    fn all_ready(&mut self) {
+        let now = self.now;
+        self.it.slots.iter_mut().filter(|slot| slot.running().is_some()).for_each(|slot| slot.set_ready(true, now));
+    }
+
+    fn slot(&mut self, role: Role, number: u32) -> &mut Slot {
+        self.it.slots.iter_mut().find(|slot| (slot.role, slot.number) == (role, number)).unwrap()
+    }
+
+    fn running(&mut self, role: Role, number: u32) -> &mut Running {
+        self.slot(role, number).running_mut().unwrap()
+    }
+
+    fn is_killed(&mut self, role: Role, number: u32) -> bool {
+        matches!(self.running(role, number).life, Life::Killed { .. })
+    }
+
+    fn pings(&mut self) -> &mut Pings {
+        &mut self.running(Role::Front, 1).pings
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.it.slots.iter().map(Slot::name).collect()
+    }
+
+    /// Who is told to end.
+    fn told(&self) -> Vec<String> {
+        let told = self.it.slots.iter().filter(|slot| slot.running().is_some_and(Running::is_asked_to_end));
+        told.map(Slot::name).collect()
+    }
+
+    /// Asks at the control socket.
+    fn ask(&mut self, command: control::Command) -> UnixStream {
+        let mut client = UnixStream::connect(self.it.config.serve.control_socket()).unwrap();
+        client.set_read_timeout(Some(LONG)).unwrap();
+        let key = std::fs::read_to_string(control::key_beside(&self.it.config.serve.control_socket())).unwrap();
+        client.write_all(line(&Request { command, key: Some(key) }).as_bytes()).unwrap();
+        self.turn();
+        client
+    }
+
+    /// What the front says from now on, and says now.
+    fn report(&mut self, database_away: Option<&str>) {
+        let known = serde_json::Map::from_iter([("queued".to_owned(), Value::from(7))]);
+        let database_away = database_away.map(str::to_owned);
+        let report = Report::Standing { accepting: true, database_away, known, timer: Vec::new() };
+        std::fs::write(self.folder.path().join("new"), line(&report)).unwrap();
+        std::fs::rename(self.folder.path().join("new"), self.folder.path().join("report")).unwrap();
+        self.it.tell_the_front(&Notice::Ask, self.now);
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        let text = std::fs::read_to_string(self.folder.path().join("notices")).unwrap_or_default();
+        // The last one may be on its way.
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    fn state(&self) -> (State, Vec<String>) {
+        let status = self.it.status(self.now);
+        (status.state, status.reasons)
+    }
+}
+
+/// What is answered.
+fn answer(mut client: UnixStream) -> Answer {
+    let mut said = String::new();
+    client.read_to_string(&mut said).unwrap();
+    serde_json::from_str(&said).unwrap()
+}
+
+/// Whether nothing is answered yet.
+fn waits(client: &mut UnixStream) -> bool {
+    client.set_nonblocking(true).unwrap();
+    let waits = client.read(&mut [0; 1]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+    client.set_nonblocking(false).unwrap();
+    waits
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_ends_first() {
+    let mut scene = Scene::new(TWO);
+    assert_eq!(scene.names(), ["the front", "worker 1", "worker 2", "runner 1", "the timer"]);
+    scene.turn();
+    assert!(scene.it.slots.iter().all(|slot| slot.running().is_some()));
+    assert_eq!(scene.it.counted.roles[&Role::Worker].started, 2);
+    let fewer = |scene: &mut Scene, workers| {
+        scene.it.config.serve.workers = workers;
+        scene.it.config.serve.runners = 0;
+        scene.it.config.serve.finish_owed_every = Duration::ZERO;
+        scene.it.fit_slots(scene.now);
+    };
+    fewer(&mut scene, 1);
+    // They run still.
+    assert_eq!(scene.names().len(), 5);
+    let surplus: Vec<bool> = scene.it.slots.iter().map(|slot| is_surplus(slot, &scene.it.config)).collect();
+    assert_eq!(surplus, [false, false, true, true, true]);
+    for (role, number) in [(Role::Worker, 2), (Role::Runner, 1), (Role::Timer, 1)] {
+        let now = scene.now;
+        scene.running(role, number).tell_to_end(now, LONG);
+    }
+    scene.until("they end", |it| it.slots.len() == 2);
+    fewer(&mut scene, 3);
+    assert_eq!(scene.names(), ["the front", "worker 1", "worker 2", "worker 3"]);
+    // One that does not run goes at once.
+    fewer(&mut scene, 1);
+    assert_eq!(scene.names(), ["the front", "worker 1"]);
+    // The notifier and the page are there for as long as the configuration has them.
+    let key = configuration(
+        scene.folder.path(),
+        "[web]\nlisten = \"127.0.0.1:8025\"\n[notifications]\nsecret_key_file = \"/k\"\n",
+    );
+    let more = Config::parse(&scene.it.file, &key).unwrap();
+    let old = std::mem::replace(&mut scene.it.config, more);
+    scene.it.fit_slots(scene.now);
+    assert!(["the notifier", "the page"].iter().all(|name| scene.names().iter().any(|one| one == name)));
+    scene.it.config = old;
+    scene.it.fit_slots(scene.now);
+    assert_eq!(scene.names(), ["the front", "worker 1"]);
+}
+
+#[test]
+fn a_front_that_does_not_answer_is_killed_sooner_once_it_has_answered() {
+    for (answered, most) in [(false, ASKED_FROM_THE_START), (true, ASKED_IN_VAIN)] {
+        let mut scene = Scene::new(TWO);
+        scene.turn();
+        assert_eq!(scene.pings().unanswered, 1, "it is asked at once");
+        scene.pings().has_answered = answered;
+        for asked in 2..=most {
+            assert!(!scene.is_killed(Role::Front, 1), "asked {asked} times");
+            // Not before it is time.
+            scene.now += ASK - Duration::from_millis(1);
+            scene.it.ask_the_front(scene.now);
+            assert_eq!(scene.it.next(), Some(scene.now + Duration::from_millis(1)));
+            scene.now += Duration::from_millis(1);
+            scene.it.ask_the_front(scene.now);
+        }
+        assert!(scene.is_killed(Role::Front, 1));
+    }
+}
+
+#[test]
+fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() {
+    let mut scene = Scene::with(TWO, [FRONT, SAY_READY]);
+    scene.turn();
+    let worker = scene.running(Role::Worker, 1).pid;
+    scene.report(None);
+    let ready = |it: &Supervisor| it.slots.iter().map(Slot::is_ready).collect::<Vec<_>>();
+    scene.until("it is heard", |it| ready(it) == [true; 5]);
+    assert_eq!((scene.pings().has_answered, scene.pings().unanswered), (true, 0));
+    assert_eq!(scene.state().0, State::Well);
+    assert_eq!(scene.it.status(scene.now).front["queued"], 7);
+    // Each worker is named to it, and how the service is, but for what it has said itself.
+    scene.until("it has heard", |_| true);
+    let until = Instant::now() + LONG;
+    let pids = [1, 2].map(|number| (number, scene.running(Role::Worker, number).pid));
+    loop {
+        let notices = scene.notices();
+        let named = |(number, pid)| notices.contains(&Notice::WorkerStarted { number, pid });
+        let told = |one: &Notice| matches!(one, Notice::Service { status } if status.front.is_null());
+        if pids.into_iter().all(named) && notices.iter().any(told) {
+            assert!(notices.iter().all(|one| !matches!(one, Notice::Service { .. }) || told(one)));
+            break;
+        }
+        assert!(Instant::now() < until, "{notices:?}");
+    }
+    scene.report(Some("no way"));
+    scene.until("it is heard", |it| it.database_away.is_some());
+    let (state, reasons) = scene.state();
+    assert_eq!(state, State::Degraded);
+    assert_eq!(reasons, ["the database is away, and mail is deferred: no way"]);
+    let told_of_it = |notices: &[Notice]| {
+        let last = notices.iter().rev().find_map(|one| match one {
+            Notice::Service { status } => Some((status.state, status.front.is_null())),
+            _ => None,
+        });
+        last == Some((State::Degraded, true))
+    };
+    while !told_of_it(&scene.notices()) {
+        assert!(Instant::now() < until, "{:?}", scene.notices());
+        scene.turn();
+    }
+    // A worker that ends is told to it, with how.
+    kill(worker);
+    scene.until("it is heard", |it| it.counted.roles[&Role::Worker].ended.get("SIGKILL") == Some(&1));
+    let ended =
+        |one: &Notice| matches!(one, Notice::WorkerEnded { number: 1, pid, by_us: false, .. } if *pid == worker);
+    while !scene.notices().iter().any(ended) {
+        assert!(Instant::now() < until);
+    }
+    std::fs::remove_file(scene.folder.path().join("report")).unwrap();
+    kill(scene.running(Role::Front, 1).pid);
+    scene.until("it is heard", |it| it.counted.roles[&Role::Front].ended.contains_key("SIGKILL"));
+    assert!(!ready(&scene.it)[0]);
+    assert!(scene.it.database_away.is_none() && scene.it.known.is_null());
+}
+
+#[test]
+fn a_front_that_talks_nonsense_is_ready_no_more_and_is_killed() {
+    let mut scene = Scene::with(TWO, ["echo nonsense >&0; trap '' TERM; exec sleep 1000", OTHERS]);
+    scene.turn();
+    scene.all_ready();
+    scene.until("it is heard", |it| it.slots[0].running().is_some_and(|one| one.link.is_none()));
+    assert!(!scene.slot(Role::Front, 1).is_ready());
+    assert!(scene.told().is_empty(), "not told to end: where it has died, that is a death");
+    assert_eq!(scene.running(Role::Front, 1).kill_at(), Some(scene.now + LAST_GRACE));
+    scene.now += LAST_GRACE;
+    scene.until("it is killed", |it| it.counted.roles[&Role::Front].ended == BTreeMap::from([("killed".into(), 1)]));
+}
+
+#[test]
+fn a_service_without_workers_is_degraded_after_a_moment_that_is_longer_at_the_beginning() {
+    let mut scene = Scene::new(TWO);
+    scene.turn();
+    assert_eq!(scene.state(), (State::Starting, vec![]));
+    scene.now += Duration::from_secs(30);
+    let (state, reasons) = scene.state();
+    assert_eq!(state, State::Degraded);
+    assert!(reasons.contains(&"no worker takes work".to_owned()), "{reasons:?}");
+    assert!(reasons.contains(&"worker 2 runs, and takes no work".to_owned()), "{reasons:?}");
+    scene.turn();
+    assert_eq!(scene.it.told, (State::Degraded, reasons));
+    // Without a front it is not up.
+    let now = scene.now;
+    scene.slot(Role::Worker, 1).set_ready(true, now);
+    scene.turn();
+    assert!(!scene.it.was_ready);
+    scene.slot(Role::Worker, 1).set_ready(false, now);
+    // One worker is enough to be up; what the other does not do is said all the same.
+    for (role, number) in [(Role::Front, 1), (Role::Runner, 1), (Role::Timer, 1)] {
+        scene.slot(role, number).set_ready(true, now);
+    }
+    scene.turn();
+    assert!(!scene.it.was_ready);
+    scene.slot(Role::Worker, 1).set_ready(true, now);
+    scene.turn();
+    assert!(scene.it.was_ready);
+    assert_eq!(scene.state(), (State::Degraded, vec!["worker 2 runs, and takes no work".to_owned()]));
+    scene.slot(Role::Worker, 1).set_ready(false, now);
+    scene.slot(Role::Worker, 2).set_ready(true, now);
+    assert_eq!(scene.state(), (State::Well, vec![]));
+    scene.slot(Role::Worker, 2).set_ready(false, now);
+    scene.now += Duration::from_millis(4999);
+    assert_eq!(scene.state().0, State::Well);
+    scene.now += Duration::from_millis(1);
+    assert_eq!(scene.state(), (State::Degraded, vec!["no worker takes work".to_owned()]));
+    // Whoever waits for the workers waits for them, and not for others.
+    let ready: Vec<bool> = scene.it.slots.iter().map(Slot::is_ready).collect();
+    assert_eq!(ready, [true, false, false, true, true]);
+}
+
+#[test]
+fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
+    let mut scene = Scene::up(TWO);
+    let write = |scene: &Scene, text: &str| std::fs::write(&scene.it.file, text).unwrap();
+    let here = scene.folder.path().to_owned();
+    for (from, to, key) in [("/run\"", "/other\"", "runtime_directory"), ("/state\"", "/other\"", "state_directory")] {
+        write(&scene, &configuration(&here, TWO).replace(from, to));
+        let problem = answer(scene.ask(control::Command::Reload)).problem.unwrap();
+        assert!(problem.starts_with(&format!("serve.{key} has changed")), "{problem}");
+        assert_eq!(scene.it.not_taken_over, Some(problem));
+        assert!(!scene.it.counted.configuration_is_taken_over && scene.told().is_empty());
+        assert_eq!(scene.state().0, State::Degraded);
+    }
+    // LMTP names no user who has logged in: only where it is spoken does a Sent copy need Authentication-Results.
+    let trusting = |lmtp: &str| configuration(&here, &format!("{TWO}{lmtp}[sent]\ntrust = \"authenticated\"\n"));
+    let lmtp = format!("lmtp = [{:?}]\n", here.join("lmtp"));
+    for (before, after, is_in_order) in [("", "", true), ("", &lmtp, false), (&lmtp, "", false)] {
+        let mut scene = Scene::up(TWO);
+        let places = if before.is_empty() { vec![] } else { vec![here.join("lmtp").display().to_string()] };
+        let new = scene.it.listeners.missing(&places).unwrap();
+        scene.it.listeners.take_over(new, &places);
+        let text = trusting(after).replace(here.to_str().unwrap(), scene.folder.path().to_str().unwrap());
+        write(&scene, &text);
+        let now = scene.now;
+        assert_eq!(scene.it.reload(now).is_ok(), is_in_order, "{before} {after}");
+        scene.it.listeners.remove_files();
+    }
+    let fewer = configuration(&here, "workers = 1\nrunners = 1\n");
+    write(&scene, &fewer);
+    let mut client = scene.ask(control::Command::Reload);
+    assert!(waits(&mut client));
+    assert!(scene.it.counted.configuration_is_taken_over && scene.it.not_taken_over.is_none());
+    assert_eq!(scene.told(), ["worker 2"]);
+    assert_eq!(std::fs::read_to_string(scene.it.config.serve.checked_configuration()).unwrap(), fewer);
+    assert!(scene.it.is_restarting());
+}
+
+#[test]
+fn the_loop_waits_for_what_is_due_next() {
+    let mut scene = Scene::new("workers = 1\nfinish_owed_every = \"0s\"\n");
+    scene.turn();
+    let now = scene.now;
+    // The front is asked.
+    assert_eq!(scene.it.next(), Some(now + ASK));
+    scene.running(Role::Worker, 1).lose(now, Duration::from_secs(1));
+    assert_eq!(scene.it.next(), Some(now + Duration::from_secs(1)));
+    scene.slot(Role::Worker, 1).phase = Phase::Waiting(now + Duration::from_millis(100));
+    assert_eq!(scene.it.next(), Some(now + Duration::from_millis(100)));
+    scene.it.mode = Mode::Running;
+    scene.it.stop(now);
+    // Nothing is started, and nobody is asked.
+    let patience = scene.it.config.delivery.deadline + Duration::from_secs(30);
+    assert_eq!(scene.it.next(), Some(now + patience));
+}
+
+#[test]
+fn the_loop_does_not_turn_while_there_is_nothing_to_do() {
+    let mut scene = Scene::up(TWO);
+    let due = Instant::now() + Duration::from_millis(300);
+    scene.running(Role::Worker, 1).lose(due, Duration::ZERO);
+    scene.pings().next_ask = due + LONG;
+    let mut turns = 0;
+    while Instant::now() < due {
+        scene.it.wait();
+        scene.it.hear_signals(scene.now);
+        turns += 1;
+    }
+    // Other tests' processes may end meanwhile.
+    assert!(turns < 100, "{turns}");
+}
+
+#[test]
+fn a_process_gets_nothing_that_is_for_the_master_and_the_front_alone_its_sockets() {
+    let file = Path::new("/x");
+    let program: Program = Box::new(|_| Command::new("true"));
+    for role in [Role::Front, Role::Worker] {
+        let start = Start { role, number: 1, file, checked: file };
+        let (command, link) = command(&program, &start, &Listeners::default(), &Listeners::default()).unwrap();
+        let envs: BTreeMap<_, _> = command.get_envs().collect();
+        let value = |name: &str| envs.get(std::ffi::OsStr::new(name)).copied();
+        assert_eq!(value("NOTIFY_SOCKET"), Some(None));
+        assert_eq!(value("MALLOC_ARENA_MAX"), Some(Some("2".as_ref())));
+        let is_front = role == Role::Front;
+        assert_eq!(value("LISTEN_FDS"), Some(is_front.then(|| "0".as_ref())));
+        assert!(link.is_some(), "each says whether it is ready");
+    }
+}

@@ -1,0 +1,152 @@
+use super::*;
+use crate::protocol::control::{Counted, End, State as Service};
+use crate::service::broker::Standing;
+use std::path::Path;
+use tokio::io::Lines;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// How long something is waited for that has to come.
+const LONG: Duration = Duration::from_mins(1);
+
+/// The master's end, and what stands behind the other one.
+struct Scene {
+    says: OwnedWriteHalf,
+    hears: Lines<BufReader<OwnedReadHalf>>,
+    broker: watch::Sender<Broker>,
+    started: watch::Receiver<Started>,
+    ended: mpsc::Receiver<WorkerEnd>,
+    stop: watch::Sender<bool>,
+    service: watch::Receiver<Option<Status>>,
+    front: JoinHandle<io::Result<()>>,
+}
+
+impl Scene {
+    fn new(folder: &Path) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Broker>>(1);
+        let (tell_ended, ended) = mpsc::channel(1);
+        let (tell_started, started) = watch::channel(Started::new());
+        let ((stop, stops), (tell_service, service)) = (watch::channel(false), watch::channel(None));
+        let (broker, is) = watch::channel(Broker::default());
+        tokio::spawn(async move {
+            while let Some(tell) = asked.recv().await {
+                let report = is.borrow().clone();
+                let _ = tell.send(report);
+            }
+        });
+        let serve = crate::service::configured(folder).serve;
+        let front = tokio::spawn(async move {
+            tell_master(theirs, ask, tell_started, tell_ended, stops, tell_service, &serve).await
+        });
+        let (hears, says) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
+        Self { says, hears: BufReader::new(hears).lines(), broker, started, ended, stop, service, front }
+    }
+
+    async fn say(&mut self, notice: &Notice) {
+        self.says.write_all(line(notice).as_bytes()).await.unwrap();
+    }
+
+    /// Whether it accepts, whether the database is away, the figures, and what the timer did: what it says next.
+    async fn hear(&mut self) -> (bool, bool, Map<String, Value>, Vec<Task>) {
+        let text = tokio::time::timeout(LONG, self.hears.next_line()).await.unwrap().unwrap().unwrap();
+        match serde_json::from_str(&text).unwrap() {
+            Report::Standing { accepting, database_away, known, timer } => {
+                (accepting, database_away.is_some(), known, timer)
+            }
+            Report::Ready { .. } => panic!("{text}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn it_says_how_it_stands_when_it_is_asked_and_unasked_only_where_that_changes() {
+    let mut scene = Scene::new(Path::new("/nonexistent"));
+    let (accepting, away, known, _) = scene.hear().await;
+    assert_eq!((accepting, away, known.get("busy")), (true, false, Some(&Value::from(0))));
+    for _ in 0..3 {
+        scene.say(&Notice::Ask).await;
+        assert_eq!(scene.hear().await, (true, false, known.clone(), Vec::new()));
+    }
+    let standing = Standing { busy: 3, ready: 2, ..Standing::default() };
+    // Figures alone are no news.
+    scene.broker.send_modify(|broker| broker.standing = standing);
+    scene.broker.send_modify(|broker| broker.database_away = Some("no".into()));
+    let (accepting, away, known, _) = scene.hear().await;
+    assert_eq!((accepting, away), (true, true));
+    assert_eq!((known.get("busy"), known.get("ready")), (Some(&Value::from(3)), Some(&Value::from(2))));
+    scene.stop.send_replace(true);
+    assert!(!scene.hear().await.0);
+    drop((scene.says, scene.hears));
+    assert_eq!(scene.front.await.unwrap().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn what_the_master_says_reaches_whom_it_is_for() {
+    let mut scene = Scene::new(Path::new("/nonexistent"));
+    scene.says.write_all(b"nonsense\n").await.unwrap();
+    for pid in [7, 8, u32::MAX] {
+        scene.say(&Notice::WorkerStarted { number: 1, pid }).await;
+    }
+    scene.started.wait_for(|started| *started == Started::from([7, 8])).await.unwrap();
+    let (end, said) = (End::Signal(11), vec!["x".to_owned()]);
+    scene.say(&Notice::WorkerEnded { number: 1, pid: 7, end: end.clone(), by_us: false, said: said.clone() }).await;
+    assert_eq!(scene.ended.recv().await, Some(WorkerEnd { pid: 7, end, by_us: false, said }));
+    // Its number may be another process's by now.
+    assert_eq!(*scene.started.borrow(), Started::from([8]));
+    let status = Status {
+        version: "1".into(),
+        pid: 6,
+        since: "2026-11-20T10:00:00Z".into(),
+        up_s: 1.0,
+        configuration: "/x".into(),
+        state: Service::Well,
+        reasons: Vec::new(),
+        listeners: Vec::new(),
+        http: Vec::new(),
+        processes: Vec::new(),
+        front: Value::Null,
+        timer: Vec::new(),
+        counted: Counted::default(),
+    };
+    scene.say(&Notice::Service { status: Box::new(status) }).await;
+    let told = scene.service.wait_for(Option::is_some).await.unwrap().clone();
+    assert_eq!(told.map(|told| (told.pid, told.state)), Some((6, Service::Well)));
+}
+
+#[tokio::test]
+async fn what_the_timer_has_written_down_is_told_as_soon_as_it_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("state")).unwrap();
+    let written = r#"[{"task":"finish_owed","every_s":300.0,"next_at":"2026-11-22T10:05:00Z","failed_runs":1,
+        "last":{"at":"2026-11-22T10:00:00Z","took_s":2.0,"well":false,"said":"no database"}}]"#;
+    std::fs::write(folder.path().join("state/timer.json"), written).unwrap();
+    let mut scene = Scene::new(folder.path());
+    let until = Instant::now() + LONG;
+    let timer = loop {
+        scene.say(&Notice::Ask).await;
+        let (.., timer) = scene.hear().await;
+        if !timer.is_empty() {
+            break timer;
+        }
+        assert!(Instant::now() < until);
+    };
+    assert_eq!(timer, serde_json::from_str::<Vec<Task>>(written).unwrap());
+}
+
+#[tokio::test]
+async fn what_is_in_the_file_queue_is_told_as_soon_as_it_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    Queue::open(&folder.path().join("state/queue")).unwrap();
+    let mut scene = Scene::new(folder.path());
+    let until = Instant::now() + LONG;
+    loop {
+        scene.say(&Notice::Ask).await;
+        let (_, _, known, _) = scene.hear().await;
+        if known.contains_key("file_queue_new") {
+            break;
+        }
+        assert!(Instant::now() < until, "{known:?}");
+    }
+}

@@ -1,0 +1,360 @@
+//! Messages that crash workers: which is tried in a worker of its own, and which is answered 451 at once.
+//!
+//! | a message that has crashed | its next try |
+//! |---|---|
+//! | no worker | as any other's |
+//! | one: a suspect | in a worker of its own: a new process, which ends afterwards |
+//! | that one, too: it is shunted | 451 at once; once an hour in a worker of its own |
+//!
+//! A signal from outside is no crash of the message; nor is an end by the worker's watchdog while a server owed it an answer, which is
+//! SIGKILL ([`watchdog`](super::watchdog)).
+//!
+//! This module decides; [`writer`] writes what has to outlive the process, and [`upgrade`] has a new build try all shunted messages, so
+//! that a repaired site delivers them.
+
+pub mod upgrade;
+pub mod writer;
+
+use super::inflight_message::Body;
+use crate::base::timestamp;
+use crate::delivery::Verdict;
+use crate::protocol::control::End;
+use crate::protocol::{Request, Source};
+use crate::queue::{CrashedMessage, Digest, SHUNTED_AFTER};
+use signal_hook::consts::{SIGABRT, SIGBUS, SIGILL, SIGSEGV};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+
+/// How often a shunted message is tried.
+const TRIED_EACH: Duration = Duration::from_hours(1);
+/// How many crashes count within a minute. Where all mail crashes workers, a broken library is at fault, say, and no message.
+const CRASHES_A_MINUTE: usize = 4;
+const MINUTE: Duration = Duration::from_mins(1);
+/// How many messages are remembered.
+const MOST_RECORDS: usize = 1000;
+/// How long the master takes at most to report the end of a worker whose connection has ended, or the other way round.
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
+
+/// A message by what identifies it: its size is known before its digest is.
+pub type Key = (u64, Digest);
+
+/// How a worker has ended, as the master reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerEnd {
+    pub pid: u32,
+    pub end: End,
+    /// The master has killed it, or told it to end.
+    pub by_us: bool,
+    /// The last lines that it wrote to standard error, oldest first.
+    pub said: Vec<String>,
+}
+
+/// What may be done with a message now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Any worker may have it.
+    Ordinary,
+    /// It gets a worker of its own.
+    Alone,
+    /// It gets none, and this text.
+    Refused(String),
+}
+
+/// A message whose worker's connection has ended.
+#[derive(Debug)]
+pub struct LostJob {
+    pub request: Box<Request>,
+    pub body: Body,
+    /// It had a worker of its own.
+    pub alone: bool,
+}
+
+/// What has to be written down.
+#[derive(Debug)]
+pub enum Order {
+    Crashed {
+        digest: Digest,
+        crashes: u32,
+        reason: String,
+        request: Box<Request>,
+        body: Body,
+    },
+    /// It is delivered, or another one has taken its place.
+    Remove(Digest),
+}
+
+/// What is known of a message that has crashed a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum CrashRecord {
+    /// It has crashed one, at this time, in microseconds since 1970.
+    Suspect { since: i64 },
+    /// It is tried next when it is due, if its holder brings it.
+    Shunted { crashes: u32, due: Instant },
+}
+
+/// The end of a worker is seen twice, in either order: this is the first half.
+#[derive(Debug)]
+enum Half {
+    Lost(LostJob),
+    Reported(WorkerEnd),
+}
+
+/// All that is known of messages that crash workers.
+#[derive(Default)]
+pub struct CrashRecords {
+    records: BTreeMap<Key, CrashRecord>,
+    /// By process id, each with when it was seen.
+    halves: BTreeMap<u32, (Instant, Half)>,
+    /// The crashes of the last minute that count.
+    counted: VecDeque<Instant>,
+    orders: Vec<Order>,
+    newly_shunted: u64,
+}
+
+impl WorkerEnd {
+    /// Whether the process has crashed. What kills from outside (SIGKILL, SIGTERM) is no crash.
+    fn is_crash(&self) -> bool {
+        !self.by_us && matches!(self.end, End::Signal(SIGABRT | SIGSEGV | SIGILL | SIGBUS))
+    }
+}
+
+impl CrashRecords {
+    /// What an earlier process has written down. Each shunted message may be tried at once.
+    #[must_use]
+    pub fn remembered(messages: Vec<CrashedMessage>, now: Instant) -> Self {
+        let mut all = Self::default();
+        for CrashedMessage { digest, crashes, since, envelope, .. } in messages {
+            let is_shunted = crashes >= SHUNTED_AFTER;
+            let record =
+                if is_shunted { CrashRecord::Shunted { crashes, due: now } } else { CrashRecord::Suspect { since } };
+            all.records.insert((envelope.size, digest), record);
+        }
+        all
+    }
+
+    /// The message's key, if it is known here.
+    #[must_use]
+    pub fn find(&self, request: &Request, body: &Body) -> Option<Key> {
+        let size = request.size;
+        self.records.range((size, Digest::FIRST)..=(size, Digest::LAST)).next()?;
+        let key = (size, digest(body)?);
+        self.records.contains_key(&key).then_some(key)
+    }
+
+    /// What may be done with it now.
+    #[must_use]
+    pub fn admission(&self, key: Option<Key>, source: Source, now: Instant) -> Admission {
+        match key.and_then(|key| Some((key, self.records.get(&key)?))) {
+            None => Admission::Ordinary,
+            Some(((_, digest), CrashRecord::Shunted { crashes, due, .. })) if !source.is_shunt() && now < *due => {
+                Admission::Refused(format!("shunted: it has crashed {crashes} workers ({digest})"))
+            }
+            Some(_) => Admission::Alone,
+        }
+    }
+
+    /// It gets a worker of its own now.
+    pub fn begins_alone(&mut self, key: Key, now: Instant) {
+        if let Some(CrashRecord::Shunted { due, .. }) = self.records.get_mut(&key) {
+            *due = now + TRIED_EACH;
+        }
+    }
+
+    /// It was answered, by its worker or by us.
+    pub fn answered(&mut self, key: Key, request: &Request, verdicts: &[Verdict], now: Instant) {
+        let is_shunt = request.source.is_shunt();
+        // A refusal ends the message for its holder, and not where it is tried on behalf of somebody else.
+        let ends = |verdict: &Verdict| verdict.class() == 2 || (verdict.class() == 5 && !is_shunt);
+        let Some(record) = self.records.get_mut(&key).filter(|_| verdicts.iter().any(ends)) else { return };
+        info!(id = %key.1, queue_id = request.queue_id, sender = request.sender, "a message that had crashed a worker is delivered");
+        // The holder has the rest of its recipients. Where the copy was tried, it may be all there is for them.
+        if !is_shunt || verdicts.iter().all(ends) {
+            self.records.remove(&key);
+            self.orders.push(Order::Remove(key.1));
+        } else if let CrashRecord::Shunted { due, .. } = record {
+            *due = now;
+        }
+    }
+
+    /// A worker's connection has ended, with a message or without one.
+    pub fn connection_ended(&mut self, pid: u32, lost: Option<LostJob>, now: Instant) {
+        match (self.halves.remove(&pid), lost) {
+            (Some((_, Half::Reported(end))), Some(lost)) => self.worker_ended(&end, lost, now),
+            (_, Some(lost)) => drop(self.halves.insert(pid, (now, Half::Lost(lost)))),
+            (_, None) => {}
+        }
+    }
+
+    /// The master reports how a worker has ended. `connected`: its connection has not ended yet, as far as the broker knows.
+    pub fn process_ended(&mut self, end: WorkerEnd, connected: bool, now: Instant) {
+        match self.halves.remove(&end.pid) {
+            Some((_, Half::Lost(lost))) => self.worker_ended(&end, lost, now),
+            _ if connected => drop(self.halves.insert(end.pid, (now, Half::Reported(end)))),
+            _ => {}
+        }
+    }
+
+    /// Drops what was not reported in time: the process id may be another's by now.
+    pub fn drop_old(&mut self, now: Instant) {
+        self.halves.retain(|_, (seen, _)| now.saturating_duration_since(*seen) < REPORTED_WITHIN);
+    }
+
+    fn worker_ended(&mut self, end: &WorkerEnd, lost: LostJob, now: Instant) {
+        let LostJob { request, body, alone } = lost;
+        let Some(digest) = end.is_crash().then(|| digest(&body)).flatten() else { return };
+        let (id, queue_id, said) = (digest.to_string(), request.queue_id.as_deref(), end.said.last());
+        let (pid, sender) = (end.pid, &request.sender);
+        warn!(id, pid, queue_id, sender, end = %end.end, said, "a worker has crashed with a message");
+        self.counted.retain(|at| now.saturating_duration_since(*at) < MINUTE);
+        let key = (request.size, digest);
+        let is_known = self.records.contains_key(&key);
+        if self.counted.len() >= CRASHES_A_MINUTE || !(is_known || self.make_room()) {
+            warn!(id, "too many messages have crashed workers: this crash does not count");
+            return;
+        }
+        let (record, crashes) = match self.records.get(&key) {
+            None => (CrashRecord::Suspect { since: timestamp::now() }, 1),
+            // Several workers had it before it was known.
+            Some(_) if !alone => return,
+            Some(CrashRecord::Suspect { .. }) => {
+                self.newly_shunted += 1;
+                warn!(
+                    id,
+                    queue_id,
+                    sender,
+                    "a message is shunted: it crashes workers. It is tried once an hour; `maildrop_command shunt show` prints more"
+                );
+                (CrashRecord::Shunted { crashes: SHUNTED_AFTER, due: now + TRIED_EACH }, SHUNTED_AFTER)
+            }
+            Some(CrashRecord::Shunted { crashes, due }) => {
+                let crashes = crashes.saturating_add(1);
+                (CrashRecord::Shunted { crashes, due: *due }, crashes)
+            }
+        };
+        self.counted.push_back(now);
+        self.records.insert(key, record);
+        let said = said.map(|said| format!(": {said}")).unwrap_or_default();
+        let reason = format!("worker {pid} {}{said}", end.end);
+        self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
+    }
+
+    /// Whether one more message can be remembered. Of too many, the oldest suspect gives way: its holder would have brought it again.
+    fn make_room(&mut self) -> bool {
+        if self.records.len() < MOST_RECORDS {
+            return true;
+        }
+        let suspects = self.records.iter().filter_map(|(key, record)| match record {
+            CrashRecord::Suspect { since } => Some((*since, *key)),
+            CrashRecord::Shunted { .. } => None,
+        });
+        let Some((_, oldest)) = suspects.min() else { return false };
+        self.records.remove(&oldest);
+        self.orders.push(Order::Remove(oldest.1));
+        true
+    }
+
+    /// What has to be written down since the last call.
+    pub fn orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// How many messages have crashed one worker.
+    #[must_use]
+    pub fn suspects(&self) -> usize {
+        self.records.values().filter(|record| matches!(record, CrashRecord::Suspect { .. })).count()
+    }
+
+    /// How many messages were shunted.
+    #[must_use]
+    pub fn newly_shunted(&self) -> u64 {
+        self.newly_shunted
+    }
+}
+
+/// The digest of a message. `None` where its file cannot be read: then it is delivered as any other.
+fn digest(body: &Body) -> Option<Digest> {
+    match body {
+        Body::Memory(bytes) => Some(Digest::of(bytes)),
+        Body::File(file) => match File::open(file.path()).and_then(Digest::of_file) {
+            Ok(digest) => Some(digest),
+            Err(error) => {
+                warn!(file = %file.path().display(), %error, "a message's file cannot be read");
+                None
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_crash_of_its_own_is_one() {
+        // How it has ended; whether by us; whether that is a crash.
+        let table = [
+            (End::Signal(6), false, true),
+            (End::Signal(11), false, true),
+            (End::Signal(4), false, true),
+            (End::Signal(7), false, true),
+            (End::Signal(6), true, false),
+            (End::Signal(9), false, false),
+            (End::Signal(15), false, false),
+            (End::Signal(8), false, false),
+            // An exit status of that number is no signal.
+            (End::Exit(6), false, false),
+            (End::Exit(0), false, false),
+            (End::NotStarted("no memory".into()), false, false),
+        ];
+        for (end, by_us, is_crash) in table {
+            let end = WorkerEnd { pid: 7, end, by_us, said: Vec::new() };
+            assert_eq!(end.is_crash(), is_crash, "{end:?}");
+        }
+    }
+
+    /// Ends the worker of this process id with a message, and says whether the crash was written down.
+    fn crash(records: &mut CrashRecords, pid: u32, message: &str, alone: bool, now: Instant) -> bool {
+        let request = Box::new(Request::to(&["a@x"], message.len()));
+        let lost = LostJob { request, body: Body::Memory(message.into()), alone };
+        records.connection_ended(pid, Some(lost), now);
+        records.process_ended(WorkerEnd { pid, end: End::Signal(11), by_us: false, said: Vec::new() }, false, now);
+        !records.orders().is_empty()
+    }
+
+    #[test]
+    fn in_a_storm_of_crashes_no_more_than_a_few_a_minute_count() {
+        let (mut records, mut now) = (CrashRecords::default(), Instant::now());
+        for minute in 0..3 {
+            for number in 0..100 {
+                let counts = crash(&mut records, number, &format!("{minute} {number}"), false, now);
+                assert_eq!(counts, number < u32::try_from(CRASHES_A_MINUTE).unwrap(), "{minute} {number}");
+            }
+            now += MINUTE;
+        }
+        assert_eq!((records.suspects(), records.newly_shunted()), (3 * CRASHES_A_MINUTE, 0), "none was tried alone");
+    }
+
+    #[test]
+    fn of_too_many_messages_the_oldest_suspect_is_forgotten_and_no_shunted_one() {
+        let (mut records, now) = (CrashRecords::default(), Instant::now());
+        let at = |minute: usize| now + MINUTE * u32::try_from(minute).unwrap();
+        for number in 0..MOST_RECORDS {
+            assert!(crash(&mut records, 7, &number.to_string(), false, at(number)));
+        }
+        assert!(crash(&mut records, 7, "0", true, at(MOST_RECORDS)));
+        assert!(crash(&mut records, 7, "another", false, at(MOST_RECORDS + 1)));
+        assert_eq!((records.records.len(), records.suspects()), (MOST_RECORDS, MOST_RECORDS - 1));
+        let is_known = |message: &str| {
+            let key = (message.len() as u64, Digest::of(message.as_bytes()));
+            records.records.contains_key(&key)
+        };
+        assert!(is_known("0") && is_known("another"), "neither what is shunted, nor what is new");
+    }
+}

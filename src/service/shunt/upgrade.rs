@@ -1,0 +1,141 @@
+//! Has a new build try all shunted messages, so that a repaired site delivers them: one at a time, the oldest first, and behind other
+//! mail. It hands them to the broker as any client does.
+
+use crate::base::deadline::Deadline;
+use crate::delivery::{NoCaller, StatusDetail, Verdict};
+use crate::operations::submission::shunted_request;
+use crate::protocol::Source;
+use crate::protocol::client::{self, Handed, Handing};
+use crate::queue::{CrashedMessage, Queue};
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+use tracing::{info, warn};
+
+/// The pause after a try that did not deliver: what crashes workers costs no more than one a minute.
+const PAUSE: Duration = Duration::from_mins(1);
+
+/// What a retry goes by.
+#[derive(Clone, Debug)]
+pub struct UpgradeSettings {
+    /// The folder of the file queue.
+    pub queue: PathBuf,
+    /// Where the broker listens for clients.
+    pub clients: PathBuf,
+    /// How long one delivery may take.
+    pub deadline: Duration,
+    /// After so long Postfix gives up (`maximal_queue_lifetime`): what is older is tried only by a person.
+    pub queue_lifetime: Duration,
+}
+
+/// Tries them in a thread of its own, which nobody waits for.
+///
+/// # Errors
+/// Where the system gives us no thread.
+pub fn start(settings: UpgradeSettings) -> io::Result<()> {
+    let run = move || match fs::metadata("/proc/self/exe").map_err(|error| error.to_string()) {
+        Ok(program) => settings.try_all(program.ctime()).unwrap_or_else(|error| {
+            warn!(error, "shunted messages cannot be read");
+        }),
+        Err(error) => {
+            warn!(error, "when this program was installed is not known: it tries no shunted message by itself")
+        }
+    };
+    thread::Builder::new().name("upgrade".into()).spawn(run).map(drop)
+}
+
+impl UpgradeSettings {
+    /// Tries what has not crashed since this program was installed, in seconds since 1970.
+    fn try_all(&self, installed: i64) -> Result<(), String> {
+        let mut rest = self.to_be_tried(installed)?;
+        while let Some(message) = rest.pop_front() {
+            match self.try_one(&message) {
+                Ok(Handed::Answered(verdicts)) if verdicts.iter().any(|verdict| verdict.class() == 2) => continue,
+                // It may have waited for a worker in vain.
+                Ok(Handed::Answered(verdicts)) if verdicts.iter().all(is_congestion) => rest.push_back(message),
+                Ok(Handed::NotTaken(_)) => rest.push_back(message),
+                Ok(Handed::Answered(_) | Handed::CallerGone | Handed::Lost(_)) => {}
+                Err(error) => warn!(id = %message.digest, error, "a shunted message cannot be read"),
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    fn to_be_tried(&self, installed: i64) -> Result<VecDeque<CrashedMessage>, String> {
+        let is_due = |message: &CrashedMessage| {
+            message.is_shunted() && message.changed < installed && message.age() < self.queue_lifetime
+        };
+        let found = Queue::open(&self.queue).and_then(|queue| queue.crashed()).map_err(|error| error.to_string())?;
+        Ok(found.into_iter().flatten().filter(is_due).collect())
+    }
+
+    fn try_one(&self, message: &CrashedMessage) -> Result<Handed, String> {
+        let read = Queue::open(&self.queue).map_err(|error| error.to_string())?.crashed_message(message.digest);
+        let (found, bytes) = read.map_err(|error| error.to_string())?.ok_or("it is gone")?;
+        let request = shunted_request(found.envelope, Source::Upgrade);
+        let deadline = Deadline::after(self.deadline);
+        let handing = Handing { request: &request, message: &bytes, caller: &NoCaller, deadline };
+        let handed = client::hand_over(&self.clients, handing);
+        info!(id = %message.digest, ?handed, "a new build has tried a shunted message");
+        Ok(handed)
+    }
+}
+
+fn is_congestion(verdict: &Verdict) -> bool {
+    verdict.detail() == StatusDetail::CONGESTION
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::{Digest, Envelope, Recipient};
+    use std::time::SystemTime;
+
+    #[test]
+    fn what_is_shunted_and_crashed_before_this_build_came_is_tried_unless_postfix_has_given_it_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue");
+        let (hour, lifetime) = (Duration::from_hours(1), Duration::from_hours(5 * 24));
+        let settings = UpgradeSettings {
+            queue: path.clone(),
+            clients: "/nowhere".into(),
+            deadline: hour,
+            queue_lifetime: lifetime,
+        };
+        let queue = Queue::open(&path).unwrap();
+        for (message, crashes, age) in
+            [("newer", 2, hour), ("older", 3, 2 * hour), ("suspect", 1, hour), ("too old", 2, lifetime)]
+        {
+            let recipients = vec![Recipient { address: "a@x".into(), original: None }];
+            let envelope = Envelope {
+                sender: String::new(),
+                queued_at: 0,
+                injected_by: "the service".into(),
+                may_owe_sent: false,
+                vouches: false,
+                reason: None,
+                size: 0,
+                origin: None,
+                recipients,
+            };
+            let (digest, at) = (Digest::of(message.as_bytes()), SystemTime::now() - age);
+            queue.record_crash(digest, crashes, envelope, message.as_bytes(), at).unwrap();
+        }
+        let changed = queue.crashed().unwrap().into_iter().map(|found| found.unwrap().changed).max().unwrap();
+        let tried = |installed: i64| -> Vec<Digest> {
+            settings.to_be_tried(installed).unwrap().iter().map(|message| message.digest).collect()
+        };
+        assert_eq!(tried(changed + 1), [Digest::of(b"older"), Digest::of(b"newer")]);
+        assert_eq!(tried(0), [], "the same build has crashed with them");
+        // No service takes it now.
+        let message = &settings.to_be_tried(changed + 1).unwrap()[0];
+        assert!(matches!(settings.try_one(message), Ok(Handed::NotTaken(_))));
+        queue.drop_crashed(message.digest).unwrap();
+        assert_eq!(settings.try_one(message), Err("it is gone".into()));
+    }
+}

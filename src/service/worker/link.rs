@@ -1,0 +1,311 @@
+//! A worker's side of the Paranoid Pirate's protocol: READY, heartbeats, requests and replies, and a new connection where the broker
+//! is silent.
+//!
+//! A connection that is lost while a message is at work is not replaced until that is done: READY means that another may come. Its
+//! answer is dropped then, for the broker has deferred the message when the connection ended; the ledger has what was done, and
+//! the next attempt finds it there.
+
+use super::WorkerSettings;
+use super::recycling::Recycling;
+use crate::base::back_off::BackOff;
+use crate::base::readiness;
+use crate::base::stop::Stop;
+use crate::protocol::zmtp::{
+    Blocking, BlockingError, FIRST_PAUSE, FromWorker, INTERVAL, LIVENESS, LONGEST_PAUSE, Message, Settings, SocketType,
+    ToWorker,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+/// How long a connection, or what is written on it, may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the broker's goodbye is waited for: it closes the connection, once nothing more is on its way here.
+const GOODBYE: Duration = Duration::from_secs(3);
+/// What stands for a client's address in an answer to nothing.
+const NOBODY: &[u8] = b"leaving";
+
+/// What the broker has handed us.
+pub(super) struct Job {
+    /// The connection that it came by.
+    pub(super) connection: u64,
+    pub(super) address: Vec<u8>,
+    pub(super) body: Vec<u8>,
+    pub(super) received: Instant,
+}
+
+/// What is to be told about it.
+pub(super) struct Answer {
+    pub(super) connection: u64,
+    pub(super) address: Vec<u8>,
+    pub(super) body: Vec<u8>,
+    /// Whether it says that this worker leaves.
+    pub(super) leaving: bool,
+}
+
+/// Wakes the thread that waits for the broker.
+pub(super) struct Wake(UnixStream);
+
+impl Wake {
+    pub(super) fn pair() -> io::Result<(Self, UnixStream)> {
+        let (wake, woken) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        woken.set_nonblocking(true)?;
+        Ok((Self(wake), woken))
+    }
+
+    pub(super) fn wake(&self) {
+        // Where it is full, the other side is about to wake up.
+        let _ = (&self.0).write(&[0]);
+    }
+}
+
+pub(super) struct Link {
+    broker: PathBuf,
+    longest_frame: usize,
+    stop: Arc<Stop>,
+    recycling: Arc<Recycling>,
+    woken: UnixStream,
+    assign: Sender<Job>,
+    answers: Receiver<Answer>,
+    /// The connection that is in use, by its number.
+    current: Arc<AtomicU64>,
+    /// How many jobs have not been answered.
+    at_work: usize,
+    back_off: BackOff,
+}
+
+/// Why a connection is given up.
+enum End {
+    /// Another one is made.
+    Lost(String),
+    /// This worker is done.
+    Done,
+}
+
+impl From<BlockingError> for End {
+    fn from(error: BlockingError) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+impl Link {
+    pub(super) fn new(
+        settings: &WorkerSettings,
+        stop: Arc<Stop>,
+        recycling: Arc<Recycling>,
+        woken: UnixStream,
+        assign: Sender<Job>,
+        answers: Receiver<Answer>,
+    ) -> Self {
+        Self {
+            broker: settings.broker.clone(),
+            longest_frame: settings.longest_frame,
+            stop,
+            recycling,
+            woken,
+            assign,
+            answers,
+            current: Arc::default(),
+            at_work: 0,
+            back_off: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
+        }
+    }
+
+    /// The number of the connection that is in use.
+    pub(super) fn current(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.current)
+    }
+
+    /// Talks with the broker until this worker is to end.
+    pub(super) fn run(mut self) {
+        loop {
+            self.current.fetch_add(1, Ordering::Release);
+            let end = Blocking::connect(&self.broker, self.settings(), Instant::now() + PATIENCE)
+                .map_err(End::from)
+                .and_then(|connection| self.talk(connection));
+            readiness::tell_master(false);
+            self.current.fetch_add(1, Ordering::Release);
+            while self.at_work > 0 {
+                if self.answers.recv().is_err() {
+                    return;
+                }
+                self.at_work -= 1;
+                info!("an answer is dropped, for the broker that it was for has gone: the next attempt finds it done");
+            }
+            match end {
+                Err(End::Done) | Ok(()) => return,
+                Err(End::Lost(_)) if self.is_to_end() => return,
+                Err(End::Lost(why)) => {
+                    let pause = self.back_off.pause();
+                    warn!(broker = %self.broker.display(), why, pause_s = pause.as_secs(), "no broker: tried again after a pause");
+                    if self.sleep(pause) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Who we are on a new connection: a name that no other has had.
+    fn settings(&self) -> Settings {
+        let host = gethostname::gethostname().to_string_lossy().chars().take(64).collect::<String>();
+        // The lower half of a version 7 is random (RFC 9562 section 5.7).
+        let name = format!("{host}/{}/{:016x}", std::process::id(), Uuid::now_v7().as_u64_pair().1);
+        Settings {
+            socket_type: SocketType::Dealer,
+            identity: Some(name.into_bytes()),
+            longest_frame: self.longest_frame,
+            most_frames: 3,
+            longest_message: self.longest_frame.saturating_add(512),
+        }
+    }
+
+    fn is_to_end(&self) -> bool {
+        if self.recycling.is_due_by_age() {
+            self.stop.tell();
+        }
+        self.stop.is_told()
+    }
+
+    fn talk(&mut self, mut connection: Blocking) -> Result<(), End> {
+        say(&mut connection, &FromWorker::Ready)?;
+        readiness::tell_master(true);
+        info!(broker = %self.broker.display(), "connected with the broker");
+        let number = self.current.load(Ordering::Acquire);
+        let mut heard = Instant::now();
+        let mut next_beat = heard + INTERVAL;
+        let mut leaving: Option<Instant> = None;
+        loop {
+            while let Ok(answer) = self.answers.try_recv() {
+                self.at_work -= 1;
+                if answer.connection == number {
+                    let reply = FromWorker::Reply { client: answer.address, body: answer.body };
+                    say(&mut connection, &reply)?;
+                }
+                // How long it took says nothing about the broker.
+                heard = Instant::now();
+                if answer.leaving {
+                    leaving = Some(heard);
+                }
+            }
+            if self.is_to_end() && leaving.is_none() && self.at_work == 0 {
+                // What the broker has just handed us is delivered still: it closes the connection once there is nothing more.
+                say(&mut connection, &farewell())?;
+                leaving = Some(Instant::now());
+            }
+            match self.listen(&mut connection, number) {
+                Ok(true) => {
+                    heard = Instant::now();
+                    self.back_off.reset();
+                }
+                Ok(false) => {}
+                Err(BlockingError::Closed) if leaving.is_some() => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            let now = Instant::now();
+            if self.at_work == 0 {
+                if leaving.is_some_and(|since| now.saturating_duration_since(since) > GOODBYE) {
+                    return Err(End::Done);
+                }
+                // While a message is at work its answer has to go by this connection, if it goes at all.
+                if now.saturating_duration_since(heard) > INTERVAL * LIVENESS {
+                    return Err(End::Lost("the broker is silent".into()));
+                }
+            }
+            if now >= next_beat {
+                next_beat = now + INTERVAL;
+                say(&mut connection, &FromWorker::Heartbeat)?;
+            }
+            self.wait(Some(connection.stream().as_fd()), next_beat.saturating_duration_since(now));
+        }
+    }
+
+    /// Takes what the broker has said by now. Whether it has said anything.
+    fn listen(&mut self, connection: &mut Blocking, number: u64) -> Result<bool, BlockingError> {
+        // The shortest time limit of a socket is a tick of the kernel's clock, up to 10 ms: each answer would wait for that.
+        ioctl_fionbio(connection.stream(), true).map_err(io::Error::from)?;
+        let mut said = false;
+        while let Some(frames) = connection.receive(Instant::now())? {
+            said = true;
+            self.take(frames, number);
+        }
+        ioctl_fionbio(connection.stream(), false).map_err(io::Error::from)?;
+        Ok(said)
+    }
+
+    fn take(&mut self, frames: Message, number: u64) {
+        match ToWorker::parse(frames) {
+            Ok(ToWorker::Heartbeat) => {}
+            Ok(ToWorker::Request { client, body }) => {
+                let job = Job { connection: number, address: client, body, received: Instant::now() };
+                // It fails only where the other thread has ended, and this process with it.
+                if self.assign.send(job).is_ok() {
+                    self.at_work += 1;
+                }
+            }
+            Err(problem) => debug!(%problem, "the broker has said what is nothing"),
+        }
+    }
+
+    /// Waits until there is something to read, somebody wakes us, or the time is over.
+    fn wait(&mut self, connection: Option<std::os::fd::BorrowedFd<'_>>, at_most: Duration) {
+        let mut waited = vec![PollFd::new(&self.woken, PollFlags::IN)];
+        if let Some(connection) = &connection {
+            waited.push(PollFd::new(connection, PollFlags::IN));
+        }
+        let stop = self.stop.as_fd();
+        // Once it is told that stays readable.
+        if !self.stop.is_told() {
+            waited.push(PollFd::new(&stop, PollFlags::IN));
+        }
+        // A signal ends the wait early, which does no harm.
+        let _ = Timespec::try_from(at_most).map(|limit| poll(&mut waited, Some(&limit)));
+        let mut wakes = [0; 64];
+        while (&self.woken).read(&mut wakes).is_ok_and(|length| length == wakes.len()) {}
+    }
+
+    /// Waits for so long. Whether this worker is to end.
+    fn sleep(&mut self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        while !self.is_to_end() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            self.wait(None, left);
+        }
+        true
+    }
+}
+
+fn say(connection: &mut Blocking, word: &FromWorker) -> Result<(), BlockingError> {
+    connection.send(&word.frames(), Instant::now() + PATIENCE)
+}
+
+/// An answer to nothing, by a worker that ends.
+fn farewell() -> FromWorker {
+    use crate::protocol::{Found, Header, Logins, Reply};
+    let reply = Header::Reply(Reply {
+        id: Uuid::nil(),
+        results: Vec::new(),
+        leaving: true,
+        logins: Logins::default(),
+        database: Found::NotAsked,
+    });
+    // So short a header can be written.
+    FromWorker::Reply { client: NOBODY.to_vec(), body: reply.frame(&[]).unwrap_or_default() }
+}
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -1,0 +1,296 @@
+use super::*;
+use crate::protocol::Header;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+
+/// How long something is waited for that has to come.
+const LONG: Duration = Duration::from_mins(2);
+
+fn router() -> Settings {
+    Settings {
+        socket_type: SocketType::Router,
+        identity: None,
+        longest_frame: 4 << 20,
+        most_frames: 3,
+        longest_message: 5 << 20,
+    }
+}
+
+/// A link that talks with a broker, which the test plays, and gets its answers from a worker, which the test plays, too.
+struct Scene {
+    listener: UnixListener,
+    stop: Arc<Stop>,
+    wake: Wake,
+    assigned: Receiver<Job>,
+    answer: Sender<Answer>,
+    current: Arc<AtomicU64>,
+    link: Option<JoinHandle<()>>,
+    _folder: tempfile::TempDir,
+}
+
+fn link(broker: PathBuf) -> (Link, Arc<Stop>, Wake, Receiver<Job>, Sender<Answer>) {
+    let settings = WorkerSettings {
+        broker,
+        longest_frame: 1 << 16,
+        messages: "/nonexistent".into(),
+        recycle_after: 1000,
+        recycle_above: u64::MAX,
+    };
+    let stop = Arc::new(Stop::on_signals().unwrap());
+    let (wake, woken) = Wake::pair().unwrap();
+    let ((assign, assigned), (answer, answers)) = (channel(), channel());
+    let recycling = Arc::new(Recycling::new(&settings, Box::new(|| Ok(()))));
+    (Link::new(&settings, Arc::clone(&stop), recycling, woken, assign, answers), stop, wake, assigned, answer)
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("workers.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (link, stop, wake, assigned, answer) = link(path);
+        let current = link.current();
+        let link = Some(thread::spawn(move || link.run()));
+        Self { listener, stop, wake, assigned, answer, current, link, _folder: folder }
+    }
+
+    /// The next connection, which has said READY.
+    fn accept(&self) -> Broker {
+        let stream = self.listener.accept().unwrap().0;
+        Broker::begun(stream)
+    }
+
+    fn job(&self) -> Job {
+        self.assigned.recv_timeout(LONG).unwrap()
+    }
+
+    fn answer(&self, job: Job, leaving: bool) {
+        self.answer_by(job, leaving, b"done".to_vec());
+    }
+
+    fn answer_by(&self, job: Job, leaving: bool, body: Vec<u8>) {
+        let answer = Answer { connection: job.connection, address: job.address, body, leaving };
+        self.answer.send(answer).unwrap();
+        self.wake.wake();
+    }
+
+    /// The link ends by itself.
+    fn ends(mut self) {
+        self.link.take().unwrap().join().unwrap();
+    }
+
+    fn stop(&self) {
+        self.stop.tell();
+        self.wake.wake();
+    }
+}
+
+/// No link outlives its test.
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+struct Broker(Blocking);
+
+impl Broker {
+    fn begun(stream: UnixStream) -> Self {
+        let mut broker = Self(Blocking::handshake(stream, router(), Instant::now() + LONG).unwrap());
+        assert_eq!(broker.hear(), Some(FromWorker::Ready));
+        broker
+    }
+
+    /// What the worker says next. `None`: it has hung up.
+    fn hear(&mut self) -> Option<FromWorker> {
+        match self.0.receive(Instant::now() + LONG) {
+            Ok(frames) => Some(FromWorker::parse(frames.expect("it says something")).unwrap()),
+            Err(BlockingError::Closed) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The same, but for the signs of life; to each of them there is an answer.
+    fn hear_more(&mut self) -> Option<FromWorker> {
+        loop {
+            match self.hear() {
+                Some(FromWorker::Heartbeat) => self.say(&ToWorker::Heartbeat),
+                said => return said,
+            }
+        }
+    }
+
+    fn say(&mut self, word: &ToWorker) {
+        self.0.send(&word.frames(), Instant::now() + LONG).unwrap();
+    }
+
+    fn request(&mut self, client: &[u8]) {
+        self.say(&ToWorker::Request { client: client.to_vec(), body: b"work".to_vec() });
+    }
+}
+
+fn done(client: &[u8]) -> FromWorker {
+    FromWorker::Reply { client: client.to_vec(), body: b"done".to_vec() }
+}
+
+fn is_farewell(said: Option<FromWorker>) -> bool {
+    let Some(FromWorker::Reply { client, body }) = said else { return false };
+    matches!(Header::read(&body), Ok((Header::Reply(reply), _)) if reply.leaving) && client == NOBODY
+}
+
+#[test]
+fn what_the_broker_hands_out_is_assigned_and_its_answer_goes_back() {
+    let scene = Scene::new();
+    let mut broker = scene.accept();
+    let name = String::from_utf8(broker.0.peer().unwrap().identity.clone().unwrap()).unwrap();
+    assert!(name.contains(&format!("/{}/", std::process::id())), "{name}");
+    for client in [&b"first"[..], b"second"] {
+        broker.request(client);
+        let job = scene.job();
+        assert_eq!((job.address.as_slice(), job.body.as_slice()), (client, &b"work"[..]));
+        assert_eq!(job.connection, scene.current.load(Ordering::Acquire));
+        scene.answer(job, false);
+        assert_eq!(broker.hear_more(), Some(done(client)));
+    }
+    // It says that it lives.
+    assert_eq!(broker.hear(), Some(FromWorker::Heartbeat));
+    // What is nothing does no harm.
+    broker.0.send(&[b"nonsense"], Instant::now() + LONG).unwrap();
+    broker.request(b"third");
+    let job = scene.job();
+    // Told to end, it ends once its message is answered; and waits for the broker to close the connection, which may have handed it
+    // another one.
+    scene.stop();
+    scene.answer(job, true);
+    assert_eq!(broker.hear_more(), Some(done(b"third")));
+    broker.request(b"fourth");
+    let job = scene.job();
+    scene.answer(job, true);
+    assert_eq!(broker.hear_more(), Some(done(b"fourth")));
+    drop(broker);
+    scene.ends();
+}
+
+#[test]
+fn told_to_end_with_nothing_in_hand_it_says_so_and_waits_for_a_goodbye_but_not_for_ever() {
+    let scene = Scene::new();
+    let mut broker = scene.accept();
+    scene.stop();
+    assert!(is_farewell(broker.hear_more()));
+    drop(broker);
+    scene.ends();
+
+    let scene = Scene::new();
+    let mut broker = scene.accept();
+    scene.stop();
+    let began = Instant::now();
+    assert!(is_farewell(broker.hear_more()));
+    assert_eq!(broker.hear_more(), None);
+    assert!(began.elapsed() > GOODBYE / 2);
+    scene.ends();
+}
+
+#[test]
+fn a_broker_that_is_lost_is_looked_for_once_its_message_is_done_and_that_answer_is_dropped() {
+    let scene = Scene::new();
+    let mut broker = scene.accept();
+    broker.request(b"first");
+    let job = scene.job();
+    let connection = job.connection;
+    drop(broker);
+    // The next message of a broker that has gone is left alone: its number is none that is in use.
+    while scene.current.load(Ordering::Acquire) == connection {
+        thread::yield_now();
+    }
+    // Longer than its first pause.
+    let comes = |within: Duration| {
+        let limit = Timespec::try_from(within).unwrap();
+        poll(&mut [PollFd::new(&scene.listener, PollFlags::IN)], Some(&limit)).unwrap() > 0
+    };
+    assert!(!comes(Duration::from_millis(1500)), "a message is at work");
+    scene.answer(job, false);
+    let mut broker = scene.accept();
+    broker.request(b"second");
+    let job = scene.job();
+    assert!(job.connection > connection);
+    scene.answer(job, false);
+    assert_eq!(broker.hear_more(), Some(done(b"second")), "and nothing before");
+    // An answer to what another connection has brought is none of this one's.
+    broker.request(b"third");
+    let job = scene.job();
+    scene.answer(Job { connection, ..job }, false);
+    scene.stop();
+    assert!(is_farewell(broker.hear_more()));
+}
+
+#[test]
+fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
+    let scene = Scene::new();
+    let mut broker = scene.accept();
+    broker.request(b"first");
+    let job = scene.job();
+    // Four signs of life, and none in return.
+    for _ in 0..=LIVENESS {
+        assert_eq!(broker.hear(), Some(FromWorker::Heartbeat));
+    }
+    scene.answer(job, false);
+    let mut said = Vec::new();
+    while let Some(word) = broker.hear() {
+        said.push(word);
+    }
+    assert_eq!(said.iter().filter(|word| **word == done(b"first")).count(), 1);
+    // From the answer on it has waited as long as it waits from the beginning, with a sign of life each second.
+    assert!((LIVENESS as usize / 2..10 * LIVENESS as usize).contains(&said.len()), "{said:?}");
+    scene.accept();
+}
+
+#[test]
+fn told_to_end_it_ends_while_there_is_no_broker() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("workers.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (link, stop, wake, ..) = link(path);
+    let link = thread::spawn(move || link.run());
+    // It is there for once, and gone: the pause before the next try has begun, or is about to.
+    drop(listener.accept().unwrap());
+    drop(listener);
+    stop.tell();
+    wake.wake();
+    link.join().unwrap();
+}
+
+#[test]
+fn a_long_answer_goes_out_as_it_is_read() {
+    let scene = Scene::new();
+    let mut broker = scene.accept();
+    broker.request(b"first");
+    // More than a socket holds.
+    let body = vec![b'x'; 3 << 20];
+    scene.answer_by(scene.job(), false, body.clone());
+    assert!(broker.hear_more() == Some(FromWorker::Reply { client: b"first".to_vec(), body }));
+}
+
+#[test]
+fn who_waits_for_the_broker_is_woken_by_an_answer() {
+    let (wake, woken) = Wake::pair().unwrap();
+    let is_woken = || {
+        let limit = Timespec::try_from(LONG).unwrap();
+        let until = Instant::now() + LONG;
+        // A signal ends a wait.
+        while poll(&mut [PollFd::new(&woken, PollFlags::IN)], Some(&limit)).is_err() && Instant::now() < until {}
+        (&woken).read(&mut [0; 64]).ok()
+    };
+    wake.wake();
+    assert_eq!(is_woken(), Some(1));
+}
+
+#[test]
+fn a_pause_lasts_as_long_as_it_is_to_unless_this_worker_is_to_end() {
+    let (mut link, stop, ..) = link("/nonexistent".into());
+    let (began, pause) = (Instant::now(), Duration::from_millis(30));
+    assert!(!link.sleep(pause));
+    assert!(began.elapsed() >= pause);
+    stop.tell();
+    assert!(link.sleep(LONG));
+}

@@ -1,0 +1,202 @@
+//! A worker: a process that delivers one message after the other, with sessions that stay open between them.
+//!
+//! Two threads: this one delivers; the other ([`link`]) talks with the broker, so that heartbeats show that the process lives
+//! while a delivery takes its time. A third ends the process where a delivery outlives its deadline ([`watchdog`](super::watchdog)).
+
+mod deliver;
+mod link;
+mod recycling;
+
+use super::watchdog::Watchdog;
+use crate::base::stop::Stop;
+use crate::config::{Config, RECYCLE_ABOVE};
+use crate::delivery::{StatusDetail, Verdict};
+use crate::protocol::{Found, Header, Logins, Reply, Request, Told};
+use crate::site::{self, Sessions, Site};
+use link::{Answer, Job, Link, Wake};
+use recycling::Recycling;
+pub use recycling::Successor;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tracing::{info, warn};
+
+/// After so long past its deadline a delivery is ended with this process: before the broker does it ([`GRACE`]), which cannot say
+/// where it hung.
+///
+/// [`GRACE`]: super::broker::state
+const PAST_THE_DEADLINE: Duration = Duration::from_secs(3);
+/// How long sessions may take to be made ready for another delivery: a server that stands still is not noticed otherwise.
+const BETWEEN_DELIVERIES: Duration = Duration::from_secs(10);
+
+/// What a worker goes by.
+#[derive(Clone, Debug)]
+pub struct WorkerSettings {
+    /// Where the broker is.
+    pub broker: PathBuf,
+    /// The longest frame, in bytes.
+    pub longest_frame: usize,
+    /// The folder of messages that wait in files.
+    pub messages: PathBuf,
+    /// After so many deliveries a new worker is to take this one's place.
+    pub recycle_after: u64,
+    /// The same, once it uses so much memory, in bytes.
+    pub recycle_above: u64,
+}
+
+impl WorkerSettings {
+    /// As a configuration says.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let serve = &config.serve;
+        Self {
+            broker: serve.workers_socket(),
+            longest_frame: super::front::FrontSettings::of(config).longest_frame,
+            messages: serve.messages(),
+            recycle_after: serve.recycle_after,
+            recycle_above: RECYCLE_ABOVE,
+        }
+    }
+}
+
+/// Why there can be no worker.
+#[derive(Debug, Error)]
+pub enum WorkerError {
+    #[error("{doing}: {source}")]
+    System { doing: &'static str, source: io::Error },
+}
+
+/// Delivers what the broker hands out, until SIGTERM or SIGINT, or until it is time for a new process and one could begin.
+///
+/// # Errors
+/// Where the system gives us no threads or signals.
+pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Result<(), WorkerError> {
+    let system = |doing| move |source| WorkerError::System { doing, source };
+    let stop = Arc::new(Stop::on_signals().map_err(system("setting up signals"))?);
+    let (wake, woken) = Wake::pair().map_err(system("making a pair of sockets"))?;
+    let watchdog = Watchdog::start().map_err(system("starting a thread"))?;
+    let recycling = Arc::new(Recycling::new(&settings, successor));
+    let (assign, assigned) = mpsc::channel();
+    let (answer, answers) = mpsc::channel();
+    let link = Link::new(&settings, Arc::clone(&stop), Arc::clone(&recycling), woken, assign, answers);
+    let current = link.current();
+    let talking = thread::Builder::new().name("broker".into()).spawn(move || link.run());
+    let talking = talking.map_err(system("starting a thread"))?;
+
+    let mut worker =
+        Worker { site, settings, watchdog, sessions: Sessions::default(), logins: site::Logins::default() };
+    let mut delivered = 0;
+    // It ends when the other thread does.
+    for Job { connection, address, body, received } in assigned {
+        let mut leaving = false;
+        // Otherwise its broker has gone, and its way in has been told so: nobody would hear of it.
+        let body = if connection == current.load(Ordering::Acquire) {
+            delivered += 1;
+            worker.answer(body, received, |had_it_alone| {
+                // What a message that crashes workers has left in this one is no other message's.
+                if had_it_alone || recycling.is_due(delivered) {
+                    stop.tell();
+                }
+                leaving = stop.is_told();
+                leaving
+            })
+        } else {
+            info!("a message whose broker has gone is left alone");
+            Vec::new()
+        };
+        let told = answer.send(Answer { connection, address, body, leaving });
+        wake.wake();
+        if told.is_err() {
+            break;
+        }
+        worker.between_deliveries();
+    }
+    if talking.join().is_err() {
+        warn!("the thread that talks with the broker has ended by a panic");
+    }
+    info!(delivered, "the worker has ended");
+    Ok(())
+}
+
+/// What a worker keeps from one delivery to the next.
+struct Worker<'a> {
+    site: &'a Site,
+    settings: WorkerSettings,
+    watchdog: Watchdog,
+    sessions: Sessions,
+    /// Of which the broker has been told.
+    logins: site::Logins,
+}
+
+impl Worker<'_> {
+    /// The answer to what a broker has handed us. What is no message of ours goes back as it came, as the guide's worker has it.
+    fn answer(&mut self, mut body: Vec<u8>, received: Instant, leaves: impl FnOnce(bool) -> bool) -> Vec<u8> {
+        let (request, header) = match Header::read(&body) {
+            Ok((Header::Deliver(request), message)) => (request, body.len() - message.len()),
+            Ok(_) => {
+                warn!("the broker has sent what is no message to be delivered");
+                return body;
+            }
+            Err(problem) => {
+                info!(%problem, "another program's message goes back as it came");
+                return body;
+            }
+        };
+        // In its place: a message may be large.
+        body.drain(..header);
+        let (verdicts, database) = self.deliver(&request, body, received);
+        let results = verdicts.iter().map(Told::from).collect();
+        let reply =
+            Reply { id: request.id, results, leaving: leaves(request.suspect), logins: self.logins(), database };
+        Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {
+            // The broker takes it for no answer, and defers the message.
+            warn!(%problem, "the answer to a message cannot be written");
+            Vec::new()
+        })
+    }
+
+    /// The sessions that were opened since this was asked last.
+    fn logins(&mut self) -> Logins {
+        let before = std::mem::replace(&mut self.logins, self.site.logins());
+        opened_since(before, self.logins)
+    }
+
+    fn deliver(&mut self, request: &Request, message: Vec<u8>, received: Instant) -> (Vec<Verdict>, Found) {
+        let time = Duration::from_millis(request.time_left_ms).min(self.site.deadline());
+        let left = time.saturating_sub(received.elapsed());
+        let _watched = self.watchdog.watch("a delivery", left.saturating_add(PAST_THE_DEADLINE));
+        let (site, messages, sessions) = (self.site, &self.settings.messages, &mut self.sessions);
+        let ended =
+            catch_unwind(AssertUnwindSafe(|| deliver::to_all(site, sessions, messages, request, message, left)));
+        ended.unwrap_or_else(|_| {
+            // The log has what it was. The sessions may be in the middle of anything.
+            self.sessions = Sessions::default();
+            (
+                vec![Verdict::deferred(StatusDetail::SYSTEM, "an internal error"); request.recipients.len()],
+                Found::NotAsked,
+            )
+        })
+    }
+
+    /// Makes the sessions ready for the next delivery, after this one is answered.
+    fn between_deliveries(&mut self) {
+        let _watched = self.watchdog.watch("keeping sessions for the next delivery", BETWEEN_DELIVERIES);
+        if catch_unwind(AssertUnwindSafe(|| self.sessions.end())).is_err() {
+            self.sessions = Sessions::default();
+        }
+    }
+}
+
+fn opened_since(before: site::Logins, now: site::Logins) -> Logins {
+    Logins { database: now.database - before.database, imap: now.imap - before.imap }
+}
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

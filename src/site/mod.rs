@@ -1,0 +1,260 @@
+//! A site: where its database and its mailboxes are, and who has one. A configuration file describes it, or one directory.
+//! Opens what one delivery needs, side by side, and runs it.
+//!
+//! ```text
+//! parse ── connect: database ∥ IMAP (greeting) ── route ── authenticate: recipient ∥ sender ── deliver
+//! ```
+//!
+//! After the route a delivery proves that logins lead to the users that they name, where that was not done of late (`login_check`).
+
+mod database;
+mod deliver;
+mod delivery_log;
+mod destinations;
+pub mod embedded;
+mod login_check;
+mod logins;
+mod mailboxes;
+mod probe;
+pub(crate) mod routing;
+mod sessions;
+mod setup;
+
+pub(crate) use deliver::Standing;
+pub use deliver::{Envelope, Outcome, Terms};
+pub use delivery_log::log_delivery;
+pub(crate) use login_check::{RENEWAL, RENEWED_EVERY};
+pub(crate) use logins::Logins;
+pub use probe::Recipient;
+pub(crate) use probe::SeenMailboxes;
+pub use sessions::Sessions;
+pub(crate) use setup::Setup;
+
+use crate::base::deadline::{self, Deadline};
+use crate::config::{self, Config, ConfigError};
+use crate::database::Server;
+use crate::delivery::{self, Policy};
+use crate::imap;
+use crate::ledger::WayIn;
+use crate::lock::LockName;
+use crate::mailbox::imap::authorization;
+use crate::mailbox::{MailboxError, MailboxFailure, ReadableMailbox};
+use crate::message::Message;
+use crate::site::routing::Router;
+use embedded::Embedded;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where a site's database and mailboxes are, and how it delivers.
+#[derive(Clone, Debug)]
+pub struct Site {
+    kind: Kind,
+    /// This host's name.
+    host: String,
+    /// Whether authors who live here get a copy, where the configuration says so.
+    sent_copies: bool,
+    /// What the operator has chosen about deliveries.
+    policy: Policy,
+    /// How long one may take.
+    deadline: Duration,
+    /// The namespace of their locks.
+    namespace: String,
+    /// The sessions that were opened.
+    logins: Arc<logins::Counter>,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Configured(Box<Configured>),
+    Embedded(Embedded),
+}
+
+/// A site by its configuration, the passwords read.
+#[derive(Clone, Debug)]
+struct Configured {
+    config: Config,
+    /// The servers that may be the primary, in their order.
+    database: Vec<Server>,
+    /// `None` for a site [without mailboxes](Site::without_mailboxes).
+    imap: Option<imap::Settings>,
+    /// How we log in there, where a login names the user.
+    way_in: Option<WayIn>,
+    router: Router,
+}
+
+impl Site {
+    /// By a configuration, whose passwords are read now.
+    ///
+    /// # Errors
+    /// [`ConfigError`] where a password cannot be read.
+    pub fn configured(config: Config) -> Result<Self, ConfigError> {
+        let imap = config.imap_settings()?;
+        Self::with(config, Some(imap))
+    }
+
+    /// For who asks the database alone: the password of the mailbox store is not read, and no mailbox can be opened.
+    ///
+    /// # Errors
+    /// [`ConfigError`] where the database's password cannot be read.
+    pub fn without_mailboxes(config: Config) -> Result<Self, ConfigError> {
+        Self::with(config, None)
+    }
+
+    fn with(config: Config, imap: Option<imap::Settings>) -> Result<Self, ConfigError> {
+        let host = host_name();
+        let way_in = imap.as_ref().filter(|imap| imap.name_the_user());
+        let configured = Configured {
+            database: config.database_servers()?,
+            way_in: way_in.map(|imap| WayIn::new(authorization::way_in(imap, &host))),
+            imap,
+            router: Router::new(config.routing.domain.clone(), config.routing.recipient_delimiter.clone()),
+            config,
+        };
+        let config = &configured.config;
+        let (policy, deadline) = (config.policy(), config.delivery.deadline);
+        let namespace = config.lock.namespace.clone();
+        let kind = Kind::Configured(Box::new(configured));
+        Ok(Self { kind, host, sent_copies: true, policy, deadline, namespace, logins: Arc::default() })
+    }
+
+    /// One machine with everything under one directory.
+    #[must_use]
+    pub fn embedded(embedded: Embedded) -> Self {
+        Self {
+            kind: Kind::Embedded(embedded),
+            host: host_name(),
+            sent_copies: true,
+            policy: Policy::embedded(),
+            deadline: deadline::OF_A_DELIVERY,
+            namespace: crate::lock::DEFAULT_NAMESPACE.into(),
+            logins: Arc::default(),
+        }
+    }
+
+    /// The same site, where no author gets a copy.
+    #[must_use]
+    pub(crate) fn without_sent_copies(self) -> Self {
+        Self { sent_copies: false, ..self }
+    }
+
+    /// What the operator has chosen about deliveries.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.policy.clone()
+    }
+
+    /// How long a delivery that has this deadline waits for a lock held elsewhere.
+    #[must_use]
+    pub(crate) fn lock_wait(&self, deadline: Duration) -> Duration {
+        self.config().map_or_else(|| deadline::lock_wait(deadline), |config| config.lock.wait_within(deadline))
+    }
+
+    /// For how long a Sent copy is left to its author's own mail program, before `replay --owed` looks for it; `None` where
+    /// deliveries make it.
+    #[must_use]
+    pub(crate) fn left_to_authors_for(&self) -> Option<Duration> {
+        let sent = &self.config()?.sent;
+        (sent.look == config::Look::Mailbox).then_some(sent.look_after)
+    }
+
+    /// How many sessions were opened for deliveries so far.
+    #[must_use]
+    pub(crate) fn logins(&self) -> Logins {
+        self.logins.so_far()
+    }
+
+    /// How long one delivery may take.
+    #[must_use]
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// The namespace of its deliveries' locks.
+    #[must_use]
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// This host's name, as the ledger and the server's list of sessions have it.
+    #[must_use]
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The directory, where everything is in one.
+    #[must_use]
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Configured(_) => None,
+            Kind::Embedded(embedded) => Some(embedded.directory()),
+        }
+    }
+
+    /// The name of the lock that guards `message`.
+    #[must_use]
+    pub fn lock_name(&self, message: &Message) -> LockName {
+        delivery::lock_of(self.namespace(), message)
+    }
+
+    /// The name of the lock that guards the messages of a Message-ID.
+    #[must_use]
+    pub fn lock_of_message_id(&self, message_id: &[u8]) -> LockName {
+        delivery::lock_of_message_id(self.namespace(), message_id)
+    }
+
+    /// How the IMAP server is reached, if there is one and its password was read.
+    fn imap_settings(&self) -> Option<&imap::Settings> {
+        self.as_configured()?.imap.as_ref()
+    }
+
+    /// Whether mailboxes can be opened: not [without them](Self::without_mailboxes).
+    #[must_use]
+    pub(crate) fn opens_mailboxes(&self) -> bool {
+        self.as_configured().is_none_or(|site| site.imap.is_some())
+    }
+
+    fn as_configured(&self) -> Option<&Configured> {
+        match &self.kind {
+            Kind::Configured(site) => Some(site),
+            Kind::Embedded(_) => None,
+        }
+    }
+
+    /// The configuration, if there is one.
+    #[must_use]
+    pub fn config(&self) -> Option<&Config> {
+        self.as_configured().map(|site| &site.config)
+    }
+
+    /// A mailbox of a user of the mailbox store, logged in to as a delivery logs in. Creates nothing, and asks nothing of
+    /// the mailbox yet.
+    ///
+    /// # Errors
+    /// Where the server cannot be reached, or does not let us in.
+    pub fn mailbox(
+        &self,
+        user: &str,
+        mailbox: &str,
+        deadline: Deadline,
+    ) -> Result<Box<dyn ReadableMailbox>, MailboxError> {
+        Ok(match &self.kind {
+            Kind::Embedded(embedded) => Box::new(embedded.mailbox(user, mailbox)),
+            Kind::Configured(site) => Box::new(imap::connect(site.imap()?, deadline)?.open(user, mailbox)?),
+        })
+    }
+}
+
+impl Configured {
+    fn imap(&self) -> Result<&imap::Settings, MailboxError> {
+        self.imap.as_ref().ok_or_else(|| {
+            let detail = "its password was not read: nothing here has to do with mailboxes";
+            MailboxError::new(MailboxFailure::Internal, "reaching the mailbox store", detail)
+        })
+    }
+}
+
+/// This host's name, for whoever looks for the holder of a lock.
+fn host_name() -> String {
+    gethostname::gethostname().to_string_lossy().into_owned()
+}
