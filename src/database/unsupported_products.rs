@@ -1,5 +1,5 @@
-//! Products that speak the protocol of PostgreSQL or of MySQL, and have other locks, or none (docs/hosts.md, "What is refused"). Most
-//! say so as soon as they let us in, so that nothing is asked for this.
+//! Products that speak the protocol of PostgreSQL or of MySQL, and have other locks, or none (docs/failover-reference.md,
+//! "Unsupported databases"). Most name themselves when a session is opened, so this costs no query.
 
 use super::{DatabaseError, DatabaseFailure};
 
@@ -35,7 +35,7 @@ pub(super) fn of_mysql(version: &str) -> Option<&'static str> {
 pub(super) fn refused(doing: &str, product: &str, instead: &str) -> DatabaseError {
     let detail = format!(
         "the server is {product}, and whether its locks exclude as deliveries need it is not known: use {instead} itself \
-         (docs/hosts.md, \"What is refused\")"
+         (docs/failover-reference.md, \"Unsupported databases\")"
     );
     DatabaseError::new(DatabaseFailure::Unsupported, doing, detail)
 }

@@ -1,4 +1,4 @@
-"""The plot of docs/scale.md: what the database needs, and what a fail-over leaves waiting. On white, so that it can be read on any
+"""The plot of docs/sizing.md: what the database needs, and what a fail-over leaves waiting. On white, so that it can be read on any
 page."""
 
 import math

@@ -1,4 +1,4 @@
-"""The tables and the plot of docs/scale.md and of README.md beside this file, and what CI asks of the model."""
+"""The tables and the plot of docs/sizing.md and of README.md beside this file, and what CI asks of the model."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from model import Costs, Model, Site, Step
 from plot import plot
 
 HERE = pathlib.Path(__file__).resolve().parent
-SIZING = HERE.parents[1] / "docs/scale.md"
+SIZING = HERE.parents[1] / "docs/sizing.md"
 INPUTS = tomllib.loads((HERE / "inputs.toml").read_text())
 SEEN = json.loads((HERE / "two_hosts.json").read_text())
 # Recipients a second, mail hosts, processors of each, and the service's workers on each. The whole of each site is run.
@@ -178,7 +178,7 @@ def write_tables(page, tables):
 def main():
     parser = argparse.ArgumentParser(prog="tests/scale/run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only what CI asks")
-    parser.add_argument("--write", action="store_true", help="put the tables between the marks of both pages, and the plot beside docs/scale.md")
+    parser.add_argument("--write", action="store_true", help="put the tables between the marks of both pages, and the plot beside docs/sizing.md")
     parser.add_argument("--jobs", type=int, default=1, help="so many sites at once; the largest takes half a GB of memory")
     parser.add_argument("--compare", metavar="FILE", help="only the model beside what tests/scale/measure has written there")
     options = parser.parse_args()

@@ -285,7 +285,7 @@ impl Probe<'_> {
     fn ignored(&self) -> MailboxError {
         let detail = format!(
             "other names lead to the same {:?} as {:?}: the server ignores imap.act_for_user or imap.login_user, and mail for \
-             everybody would go there; see docs/install.md, \"Servers\"",
+             everybody would go there; see docs/imap-servers.md, \"Proof of logins\"",
             self.mailbox, self.user
         );
         MailboxError::new(MailboxFailure::IdentityIgnored, DOING, detail)

@@ -61,7 +61,7 @@ fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
     if config.routing.unknown != UnknownRecipient::Reject || !inspected.iter().any(Finding::tells_of_lone_commits) {
         return None;
     }
-    let mend = "say \"defer\", or have commits wait for another server (docs/hosts.md): a former primary that still answers bounces mail for \
+    let mend = "say \"defer\", or have commits wait for another server (docs/failover.md): a former primary that still answers bounces mail for \
                 whoever was added after the fail-over (5.1.1)";
     let replicated = config.database.durability == Durability::Replicated;
     Some(bad_if(replicated, "routing.unknown", "\"reject\", and a commit may wait for no other server", mend))
@@ -71,7 +71,7 @@ fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
 fn epoch(database: &mut dyn Database, queue_lifetime: Duration) -> Found {
     let (what, epoch) = ("epoch", database.epoch()?);
     let Some(present) = &epoch.present else {
-        let mend = "after a fail-over that forgot commits, or a restore, see \"After a fail-over\" in docs/hosts.md: what may be there \
+        let mend = "after a fail-over that forgot commits, or a restore, see \"After a fail-over\" in docs/failover.md: what may be there \
                     already is not looked for by itself";
         return Ok(vec![warning(what, "the server does not tell it", mend)]);
     };
@@ -239,9 +239,9 @@ pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
         DatabaseFailure::Schema => "maildrop_command migrate",
         DatabaseFailure::ReadOnly => "connect to the primary",
         DatabaseFailure::Behind => {
-            "see which server is the primary (docs/hosts.md); if it is this one, do what the line says"
+            "see which server is the primary (docs/failover.md); if it is this one, do what the line says"
         }
-        DatabaseFailure::Unsupported => "use PostgreSQL, MySQL or MariaDB itself: docs/hosts.md, \"What is refused\"",
+        DatabaseFailure::Unsupported => "use another database: docs/failover-reference.md, \"Unsupported databases\"",
         DatabaseFailure::Local => "mend the file or setting that it names",
         _ => "the server's own log says more",
     };

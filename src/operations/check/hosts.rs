@@ -32,7 +32,7 @@ pub(super) fn look(site: &Site, deadline: Deadline) -> Vec<Finding> {
     if let [(first, server), rest @ ..] = &primaries[..]
         && let Some((other, _)) = rest.iter().find(|(_, other)| other != server)
     {
-        let mend = "stop the one that was primary before (docs/hosts.md, \"Two primaries\"): a lock on one excludes nobody who asks \
+        let mend = "stop the one that was primary before (docs/failover.md, \"Two primaries\"): a lock on one excludes nobody who asks \
                     the other, and deliveries use the first of the list";
         findings.push(bad("one primary", format!("{first} and {other} both take writes"), mend));
     }

@@ -142,7 +142,7 @@ fn age_of_the_proof(site: &Site, database: &mut dyn Database) -> Finding {
         Ok(Some(age)) => {
             let mend = "once it is 14 days old, a delivery has to prove it, or is deferred: see that maildropd or \
                         maildrop-command-proof.timer runs, and what `maildrop_command check --renew-proof` says \
-                        (docs/install.md, \"Servers\")";
+                        (docs/imap-servers.md, \"Proof of logins\")";
             warning(what, format!("proven {} ago, and not renewed since", timestamp::span(age)), mend)
         }
         Err(error) => database::failed(what, &error),
@@ -163,7 +163,7 @@ fn two_users(imap: &Settings, to: &str, others: &[String], deadline: Deadline) -
     (!others.is_empty()).then(|| {
         let mend = "deliver a message to one of them, and run this again. If it says the same, see whether the others have it, too: then \
                     mail for one goes to all, by imap.act_for_user or imap.login_user, or by what the server makes of them \
-                    (docs/install.md, \"Servers\")";
+                    (docs/imap-servers.md, \"Proof of logins\")";
         warning(what, format!("the INBOXes of {to}, {} could not be told apart", others.join(", ")), mend)
     })
 }
@@ -182,7 +182,7 @@ fn greeting(site: &Site, deadline: Deadline) -> Vec<Finding> {
 
 /// Whether an attempt that died is settled too soon for this server, which has said this of itself, or could be sooner.
 fn settle(config: &Config, said: &str) -> Option<Finding> {
-    const WHY: &str = "docs/install.md, \"How late a copy may land\"";
+    const WHY: &str = "docs/imap-servers.md, \"How late a copy may arrive\"";
     let what = "imap.settle";
     let (locks, settle) = (Locks::by_greeting(said), config.imap.settle);
     let least = config.delivery.deadline + locks.late();
@@ -216,7 +216,7 @@ fn failed(what: &str, error: &MailboxError) -> Finding {
         }
         MailboxFailure::IdentityIgnored => {
             "deliveries are deferred until it does: choose another way of logging in (imap.login_user), or another server \
-             (docs/install.md, \"Servers\")"
+             (docs/imap-servers.md, \"Proof of logins\")"
         }
         MailboxFailure::NoSuchMailbox => "see the mailbox's name in the table addresses or in [routing]",
         MailboxFailure::Local => "mend the file or setting that it names",

@@ -38,7 +38,7 @@ const BESIDE: Duration = Duration::from_secs(30);
 /// What was deferred is tried again until an attempt in doubt is settled, which takes a minute here.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// As docs/hosts.md has it for sites whose mail may not wait: an attempt in doubt is settled after 51 seconds, and not after seven
+/// As docs/failover.md has it for sites whose mail may not wait: an attempt in doubt is settled after 51 seconds, and not after seven
 /// minutes.
 const LIMITS: (&str, &str) = ("settle = \"51s\"\n", "[delivery]\ndeadline = \"50s\"\n");
 

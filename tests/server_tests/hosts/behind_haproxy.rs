@@ -1,4 +1,4 @@
-//! Servers behind HAProxy: one address, which leads to the one that takes writes (docs/hosts.md). HAProxy asks
+//! Servers behind HAProxy: one address, which leads to the one that takes writes (docs/failover-reference.md). HAProxy asks
 //! the servers themselves, since nothing here answers for them as Patroni would.
 
 use super::a_fail_over_under_load::the_primary_dies_among_deliveries;

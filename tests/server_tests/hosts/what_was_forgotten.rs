@@ -135,7 +135,7 @@ on_each_engine!(
     another_server_is_another_epoch,
 );
 
-/// As docs/hosts.md has it, of a restore that the server itself does not show.
+/// As docs/failover.md has it, of a restore that the server itself does not show.
 fn what_is_said_to_be_restored_is_looked_for(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug", "scuba", "lisa"]);
     let role = format!("r{}", &scene.run[scene.run.len() - 12..]);
@@ -155,7 +155,7 @@ fn what_is_said_to_be_restored_is_looked_for(engine: Engine) {
     assert_eq!(scene.database.count("SELECT count(*) FROM epochs"), 3);
 }
 
-/// As docs/hosts.md has it of a user who moves to another cell, mailboxes and all; without the row in `epochs`, as control, what comes once
+/// As docs/cells.md has it of a user who moves to another cell, mailboxes and all; without the row in `epochs`, as control, what comes once
 /// more is there twice.
 fn what_a_users_former_cell_has_delivered_is_looked_for(engine: Engine) {
     let (mut former, mut new) = (Scene::with(engine, &["doug"]), Scene::with(engine, &["scuba"]));

@@ -103,7 +103,7 @@ fn a_mariadb_that_is_read_only_is_passed_over() {
     a_server_that_is_read_only_is_passed_over(Engine::Mariadb118);
 }
 
-/// As docs/hosts.md has it, with that page's file: a pooler on the mail host for each server, by a unix socket, which asks for no
+/// With the file of docs/failover-reference.md: a pooler on the mail host for each server, by a unix socket, which asks for no
 /// password. The first has no server.
 #[test]
 fn a_pooler_on_the_mail_host_that_asks_for_no_password_is_used() {
@@ -111,7 +111,8 @@ fn a_pooler_on_the_mail_host_that_asks_for_no_password_is_used() {
     let role = format!("r{}", &scene.run[scene.run.len() - 12..]);
     scene.database.create_role_of_grants_file(&role, "secret");
     let page = blocks();
-    let file = page.iter().find(|block| block.language == "ini" && block.place.starts_with("docs/hosts.md"));
+    let file =
+        page.iter().find(|block| block.language == "ini" && block.place.starts_with("docs/failover-reference.md"));
     let file = file.expect("the page has one").lines.join("\n");
     let (host, port) = Engine::Postgres17.address();
     let folder = scene.folder.path().join("poolers");

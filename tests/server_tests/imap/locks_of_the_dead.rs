@@ -146,7 +146,7 @@ fn check_knows_by_the_greeting_for_how_long_an_append_may_be_late() {
             .collect();
         settle
     };
-    const WHERE: &str = "docs/install.md, \"How late a copy may land\"";
+    const WHERE: &str = "docs/imap-servers.md, \"How late a copy may arrive\"";
     let none: [(String, String, String); 0] = [];
     assert_eq!(found(Server::Cyrus, "4m 30s"), none);
     let said = found(Server::Cyrus, "7m");

@@ -1,4 +1,4 @@
-//! docs/scale.md tells what to buy by a model (tests/scale). It needs no server, but a package of PyPI.
+//! docs/sizing.md tells what to buy by a model (tests/scale). It needs no server, but a package of PyPI.
 
 use crate::support::python::python_with;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Two cells, each with a database and a mail host of its own, share one domain: the recipe of docs/hosts.md, "Cells". Who lives in the
+//! Two cells, each with a database and a mail host of its own, share one domain: the recipe of docs/cells.md. Who lives in the
 //! other cell is a stranger here: mail to them goes to their cell's host, and what they write owes them nothing here. An author's
 //! copy is made in the author's own cell, where Postfix sends a copy of everything that its people write.
 
