@@ -269,7 +269,7 @@ impl Database {
         );
     }
 
-    /// The same, and what a page that may open mailboxes has besides, as `docs/page.md` says.
+    /// The same, and what a page that may open mailboxes has besides, as `docs/web-ui.md` says.
     pub fn create_page_with_mailboxes(&mut self, role: &str, password: &str) {
         self.create_page(role, password);
         self.let_open_mailboxes(role);

@@ -111,7 +111,7 @@ fn migrations() -> String {
 
 #[test]
 fn the_diagram_of_the_tables_shows_each_table_and_no_column_that_is_not_there() {
-    let blocks = read(&root().join("docs/architecture.md")).1;
+    let blocks = read(&root().join("docs/schema.md")).1;
     let diagram = blocks.into_iter().find(|block| block.lines[0] == "erDiagram").unwrap();
     let sql = migrations();
     let (mut table, mut shown) = (String::new(), BTreeSet::new());
@@ -134,5 +134,5 @@ fn the_diagram_of_the_tables_shows_each_table_and_no_column_that_is_not_there() 
         }
     }
     let tables = sql.split("CREATE TABLE ").skip(1).map(|rest| rest.split(' ').next().unwrap().to_owned());
-    assert_eq!(shown, tables.collect(), "docs/architecture.md, and sql/postgres");
+    assert_eq!(shown, tables.collect(), "docs/schema.md, and sql/postgres");
 }

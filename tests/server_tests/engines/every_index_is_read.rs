@@ -1,5 +1,5 @@
 //! Each index of the ledger costs every delivery: there is none that nothing reads. The servers count that themselves. What reads which is a
-//! table in docs/architecture.md, "The indexes".
+//! table in docs/schema.md, "The indexes".
 
 use crate::support::database::{Database, Engine};
 use crate::support::scene::Scene;

@@ -1,4 +1,4 @@
-//! The page delivers again, on each engine and to a real Dovecot, by a role that has the rights that docs/page.md names, and no others.
+//! The page delivers again, on each engine and to a real Dovecot, by a role that has the rights that docs/web-ui.md names, and no others.
 
 use super::owed_copies_are_finished::owed;
 use super::the_page::{configuration, link};

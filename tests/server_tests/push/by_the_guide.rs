@@ -1,4 +1,4 @@
-//! Who follows docs/push.md has a receiver of his own that verifies what it is told, and catches up: by the Python that stands there.
+//! Who follows docs/notifications.md has a receiver of his own that verifies what it is told, and catches up: by the Python that stands there.
 
 use super::receiver::Receiver;
 use super::rest::Rest;
@@ -25,7 +25,7 @@ impl Drop for Ended {
 
 /// The Python of the page that has this in it.
 fn python(word: &str) -> String {
-    let page = pages::read(&pages::root().join("docs/push.md")).1;
+    let page = pages::read(&pages::root().join("docs/notifications.md")).1;
     let with = |line: &String| line.contains(word);
     let found = page.iter().find(|block| block.language == "python" && block.lines.iter().any(with));
     found.expect("it is there").lines.join("\n")

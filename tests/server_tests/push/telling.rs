@@ -632,7 +632,7 @@ fn who_subscribes_by_hand_is_told_until_it_is_over(engine: Engine) {
     }
 }
 
-/// The ways of docs/push.md, on a notification that came.
+/// The ways of docs/notifications.md, on a notification that came.
 #[test]
 fn what_the_page_says_of_verifying_holds() {
     let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &[]), Receiver::start());
@@ -643,7 +643,7 @@ fn what_the_page_says_of_verifying_holds() {
     notifier.end();
     let request = receiver.came("/quick").remove(0);
     let secret = MasterKey::new(&KEY).secret(id, 1).expose();
-    let page = pages::read(&pages::root().join("docs/push.md")).1;
+    let page = pages::read(&pages::root().join("docs/notifications.md")).1;
     let blocks = || page.iter().map(|block| (&block.language, block.lines.join("\n")));
     let block = |language: &str, word: &str| {
         let found = blocks().find(|(known, text)| *known == language && text.contains(word));
