@@ -11,7 +11,7 @@
 //! # The modules
 //!
 //! Read [`delivery`] first: it is one delivery from top to bottom. A module may use modules of a lower layer and none of its own;
-//! `tests/embedded/project/the_layers.rs` holds the code to this table.
+//! `tests/embedded/project/layers.rs` holds the code to this table.
 //!
 //! | layer | module | what it is for |
 //! |---|---|---|

@@ -6,11 +6,14 @@ mod support;
 #[path = "../support/mysql.rs"]
 mod support_mysql;
 
+mod commands;
 mod engines;
+mod failover;
 mod faults;
-mod hosts;
+#[path = "../support/servers/mod.rs"]
+mod fixtures;
 mod imap;
-mod operator;
+mod notifications;
 mod postfix;
-mod push;
 mod service;
+mod web_ui;

@@ -157,9 +157,9 @@ pub fn commands_in_the_text() -> Vec<Line> {
 /// What is done with a command line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Treatment {
-    /// tests/embedded/project/the_commands_in_the_pages.rs runs it.
+    /// tests/embedded/project/documented_commands.rs runs it.
     RunWithoutServers,
-    /// tests/server_tests/operator/the_commands_in_the_pages.rs runs it.
+    /// tests/server_tests/commands/documented_commands_on_servers.rs runs it.
     RunOnServers,
     /// tests/server_tests/postfix/postfix_fragments.rs runs it.
     RunUnderPostfix,
@@ -226,22 +226,24 @@ const UNDER_POSTFIX: [&str; 15] = [
 const PACKAGE: &str =
     "it changes the machine; tests/package/check installs the package, which does the same, on Debian 12 and 13";
 const DOVECOT: &str = "tests/package/first_hour does the same, with the files that quickstart writes";
-const BY_THE_GUIDE: &str = "tests/server_tests/push/by_the_guide.rs runs it";
+const BY_THE_GUIDE: &str = "tests/server_tests/notifications/receiver_from_the_guide.rs runs it";
 /// It is run on a notification that came.
-const ON_A_NOTIFICATION: &str = "tests/server_tests/push/telling.rs runs it";
-const BY_REST: &str = "tests/server_tests/push/by_rest.rs and mail_by_http.rs ask the same, without a proxy";
+const ON_A_NOTIFICATION: &str = "tests/server_tests/notifications/event_delivery.rs runs it";
+const BY_REST: &str =
+    "tests/server_tests/notifications/rest_api.rs and submission_by_http.rs ask the same, without a proxy";
 const CI: &str = "it builds; .ci/run runs it";
 const HOURS: &str = "it takes longer than a test may";
 const ANEW: &str = "it saves or loads a site's whole database";
 
-const CONTAINER: &str = "tests/server_tests/service/in_a_container.rs does it with docker, by these options";
+const CONTAINER: &str = "tests/server_tests/service/container.rs does it with docker, by these options";
 
-const SERVICE: &str = "tests/embedded/service/commands.rs runs it, on a service of its own";
+const SERVICE: &str = "tests/embedded/service/service_commands.rs runs it, on a service of its own";
 
-const INJECT: &str = "tests/embedded/operator/inject_on_one_machine.rs and tests/server_tests/service/inject.rs run it";
-const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a queue of its own";
+const INJECT: &str =
+    "tests/embedded/commands/inject_embedded.rs and tests/server_tests/service/inject_and_queue.rs run it";
+const QUEUE: &str = "tests/embedded/commands/queue_commands.rs runs it, on a queue of its own";
 
-const SHUNT: &str = "tests/embedded/service/what_ends_workers.rs runs it, on a service of its own";
+const SHUNT: &str = "tests/embedded/service/shunted_messages.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
 const NOT_RUN: [(&str, &str); 66] = [
@@ -260,10 +262,10 @@ const NOT_RUN: [(&str, &str); 66] = [
     ),
     ("psql --set=ON_ERROR_STOP=1 --single-transaction --file=/root/ledger.sql maildrop", ANEW),
     ("mysql maildrop </root/ledger.sql", ANEW),
-    ("maildrop_command web sessions --end ID", "tests/embedded/the_page.rs runs it"),
+    ("maildrop_command web sessions --end ID", "tests/embedded/web_ui/screens_embedded.rs runs it"),
     (
         "cargo run --release --bin maildropd -- --embedded /tmp/maildrop-demo --web 127.0.0.1:8025",
-        "it stays in the foreground; tests/embedded/the_page.rs runs it",
+        "it stays in the foreground; tests/embedded/web_ui/screens_embedded.rs runs it",
     ),
     (
         "curl -H \"Authorization: Bearer $TOKEN\" --json '{\"callback_url\": \"https://example.com/mail\", \"resource\": \"all\"}' \
@@ -277,12 +279,12 @@ const NOT_RUN: [(&str, &str); 66] = [
     ),
     (
         "maildrop_command subscription create --callback https://example.com/mail --domain mail.axial.net",
-        "tests/server_tests/push/telling.rs runs it, with a key and a receiver",
+        "tests/server_tests/notifications/event_delivery.rs runs it, with a key and a receiver",
     ),
     (
         "maildrop_command quickstart --domain mail.axial.net --database postgresql://db.axial.net/maildrop --imap imap.axial.net \
          going-live",
-        "tests/embedded/operator/quickstart.rs runs it, and tests/package/first_hour what it writes",
+        "tests/embedded/commands/quickstart.rs runs it, and tests/package/first_hour what it writes",
     ),
     ("python3 receiver.py", BY_THE_GUIDE),
     (
@@ -300,7 +302,7 @@ const NOT_RUN: [(&str, &str); 66] = [
     ("cargo clippy --locked --all-targets --all-features -- -D warnings", CI),
     ("cargo nextest run --test simulation", "it is one of the tests"),
     (
-        "MAILDROP_TEST_OTHERS=1000 cargo nextest run --features test-faults --test embedded -E 'test(messages_that_end_workers)'",
+        "MAILDROP_TEST_OTHERS=1000 cargo nextest run --features test-faults --test embedded -E 'test(crashing_messages)'",
         "it takes minutes; with fewer others it is one of the tests",
     ),
     (
@@ -377,7 +379,7 @@ const NOT_RUN: [(&str, &str); 66] = [
     ("journalctl --grep relay=maildrop", "the test's mail hosts have no journald"),
     (
         "setpriv --reuid 1000 --regid 1000 --clear-groups maildrop_command …",
-        "what to run is for the reader to say; tests/embedded/root_keeps_out_of_other_peoples_directories.rs has it",
+        "what to run is for the reader to say; tests/embedded/delivery/root_and_other_users.rs has it",
     ),
 ];
 

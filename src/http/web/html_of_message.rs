@@ -5,7 +5,7 @@
 //! bounds, and takes away the elements for which a browser connects to a host all the same, so that its owner learns that
 //! somebody looks: `link` (by `preconnect`, which the Content Security Policy does not know), `iframe` and `frame`, and `a` and
 //! `area` once they are clicked (Chromium 156 opens a connection first, and asks the policies then); and with them `meta` and
-//! `base`, which speak about the document as a whole. tests/server_tests/service/hostile_messages_in_a_browser.rs has a host for
+//! `base`, which speak about the document as a whole. tests/server_tests/web_ui/hostile_messages_in_a_browser.rs has a host for
 //! each.
 
 use crate::message::parts::{Part, Parts};

@@ -1,9 +1,9 @@
 //! `/metrics`, `/healthz` and `/readyz` of a real service: what it counts is what its clients were told.
 
-use super::support::{message, request};
-use super::whole::{Figures, Whole};
 use crate::lmtp::Lmtp;
 use crate::program::{program, wait_until};
+use crate::support::test_front::{message, request};
+use crate::support::whole_service::{Figures, Whole};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -191,12 +191,12 @@ fn workers_that_stand_still_are_not_ready() {
     let service = Whole::started("");
     let workers = service.pids("worker");
     for pid in &workers {
-        super::stage::send("STOP", *pid);
+        crate::support::test_master::send("STOP", *pid);
     }
     // Before the broker kills them, or after: there is none.
     std::fs::write(service.0.path("no workers"), "").unwrap();
     wait_until("it is not ready", || service.get("/readyz").code == 503);
-    wait_until("they are killed", || workers.iter().all(|pid| !super::stage::lives(*pid)));
+    wait_until("they are killed", || workers.iter().all(|pid| !crate::support::test_master::lives(*pid)));
     assert!(service.figures().sum("maildropd_missed_heartbeats_total", &[]) >= 2.0);
     service.workers_come_back();
     wait_until("it is ready again", || service.get("/readyz").code == 200);
@@ -258,7 +258,7 @@ fn figures_are_in_the_text_format_of_prometheus_by_names_of_the_services_own() {
 fn a_port_that_is_taken_is_told_and_mail_is_delivered_all_the_same() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let mut service = Whole(super::stage::Stage::new(""));
+    let mut service = Whole(crate::support::test_master::Stage::new(""));
     service.configure(&format!("http = {address:?}"));
     service.start();
     let status = service.0.wait("it is degraded", |status| status["state"] == "degraded");
@@ -281,7 +281,7 @@ fn a_port_that_is_taken_is_told_and_mail_is_delivered_all_the_same() {
 fn the_socket_outlives_each_front_and_what_the_master_counts_does_too() {
     let service = Whole::started("");
     let front = service.pids("front")[0];
-    super::stage::send("KILL", front);
+    crate::support::test_master::send("KILL", front);
     // Nobody is refused. Whoever had connected to the one that died heard nothing.
     wait_until("the next one answers", || service.get("/healthz").code == 200);
     service.0.wait_until_well();

@@ -2,12 +2,12 @@
 
 mod cells;
 mod exit_matrix;
-mod passwords;
+mod few_database_connections;
+mod lock_held_elsewhere;
+mod passwords_in_crashes;
 mod postfix_fragments;
 mod refusals;
-mod routing;
+mod routing_on_servers;
 mod sent_copies;
-mod the_lock_held_elsewhere;
 mod two_hosts;
-mod two_hundred_on_twenty_connections;
 mod two_namespaces;

@@ -1,0 +1,49 @@
+//! What `check` says of a directory, its database and its locks.
+
+use crate::support::clients_and_processes::open;
+use maildrop_command::ledger::{Finding, Inspect, State, Wanted, inspect};
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn what_is_in_order_has_nothing_to_mend() {
+    let directory = tempfile::tempdir().unwrap();
+    set_permissions(directory.path(), Permissions::from_mode(0o700)).unwrap();
+    let mut database = open(directory.path());
+    let name = directory.path().display().to_string();
+    assert_eq!(database.server().unwrap(), name);
+    assert!(database.describe().unwrap().starts_with("SQLite 3."));
+    let mut findings = inspect(&mut database, Wanted::default()).unwrap();
+    // Which one it is, is this machine's.
+    let file_system = findings.remove(3);
+    assert_eq!((file_system.what.as_str(), file_system.state, file_system.mend), ("file system", State::Good, None));
+    let good =
+        |what: &str, found: &str| Finding { what: what.into(), state: State::Good, found: found.into(), mend: None };
+    assert_eq!(
+        findings,
+        [
+            good("journal_mode", "wal"),
+            good("synchronous", "2"),
+            good(&format!("mode of {name}"), "0700"),
+            good("named lock", "taken, still held, let go"),
+            good("migration 0001_schema", "applied"),
+        ]
+    );
+}
+
+#[test]
+fn what_is_not_in_order_is_told_with_what_mends_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().display().to_string();
+    let mut database = open(directory.path());
+    for (mode, state) in [(0o750, State::Warning), (0o705, State::Warning), (0o2700, State::Good)] {
+        set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
+        let findings = inspect(&mut database, Wanted::default()).unwrap();
+        let found = findings.iter().find(|finding| finding.what == format!("mode of {name}")).unwrap();
+        assert_eq!((found.state, found.found.clone()), (state, format!("{mode:04o}")));
+        assert_eq!(found.mend.is_some(), state == State::Warning);
+        if let Some(mend) = &found.mend {
+            assert_eq!(mend, &format!("chmod 0700 {name}"));
+        }
+    }
+}

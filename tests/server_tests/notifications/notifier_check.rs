@@ -1,0 +1,136 @@
+//! `check` connects as the notifier does, and says what its role lacks: the notifier itself says so in its own log alone. And it says who is
+//! told nothing.
+
+use crate::notifications::event_delivery::{Notifier, RETRY, happen, subscribe};
+use crate::support::database::Engine;
+use crate::support::program::program;
+use crate::support::scene::Scene;
+use serde_json::Value;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use uuid::Uuid;
+
+on_two_engines![what_the_notifiers_role_lacks_is_told, who_is_told_nothing_is_told];
+
+/// What `check` finds of these.
+fn all(config: &str, what: &str) -> Vec<Value> {
+    let said = program(&["check", "--json", "--config", config]).output().unwrap();
+    let told: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    told.as_array().unwrap().iter().filter(|finding| finding["what"] == what).cloned().collect()
+}
+
+/// What `check` finds of the notifier.
+fn found(config: &str) -> Value {
+    let mut of_it = all(config, "notifier");
+    assert_eq!(of_it.len(), 1, "{of_it:?}");
+    of_it.remove(0)
+}
+
+/// The rights of an older release, after a migration.
+fn what_the_notifiers_role_lacks_is_told(engine: Engine) {
+    let mut scene = Scene::with(engine, &[]);
+    let config = Notifier::configuration(&mut scene, RETRY, "");
+    assert_eq!(found(&config)["state"], "ok");
+
+    let role = format!("{}_n", scene.run);
+    let role = if engine.is_postgres() { role } else { format!("'{role}'@'%'") };
+    for right in [
+        "DELETE ON outbox",
+        "DELETE ON notifications",
+        "UPDATE (state_reason) ON subscriptions",
+        "SELECT (headers) ON messages",
+    ] {
+        scene.database.execute(&format!("REVOKE {right} FROM {role}"));
+    }
+    let lacking = found(&config);
+    assert_eq!(lacking["state"], "warning");
+    let lacks =
+        "its role lacks DELETE on outbox, DELETE on notifications, UPDATE on subscriptions, SELECT on messages:";
+    assert!(lacking["found"].as_str().unwrap().starts_with(lacks), "{lacking}");
+    let file = if engine.is_postgres() { "sql/postgres/grants-notify.sql" } else { "sql/mysql/grants-notify.sql" };
+    let mend = format!("apply {file} once more, for the role of database.roles.notifier");
+    assert_eq!(lacking["mend"], mend.as_str());
+
+    // It cannot log in; and nobody can read how it would.
+    scene.file("notify.password", "another\n", 0o600);
+    let refused = found(&config);
+    assert!(refused["state"] == "warning" && refused["mend"].as_str().unwrap().contains("its password"), "{refused}");
+    std::fs::remove_file(scene.path("notify.password")).unwrap();
+    let gone = found(&config);
+    assert!(gone["state"] == "warning" && gone["found"].as_str().unwrap().contains("notify.password"), "{gone}");
+}
+
+/// Since it has failed, has been disabled, rests, or nobody is there who tells it.
+fn who_is_told_nothing_is_told(engine: Engine) {
+    let mut scene = Scene::with(engine, &[]);
+    let config = Notifier::configuration(&mut scene, RETRY, "");
+    let told = |what: &str| -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        all(&config, what).iter().map(|finding| (text(&finding["state"]), text(&finding["found"]))).collect()
+    };
+    let is = |what: &str, found: &str| assert_eq!(told(what), [("ok".to_owned(), found.to_owned())]);
+    is("notifications", "0 are to be told; 0 events are to be published");
+    let (ago, later) = if engine.is_postgres() {
+        ("now() - interval '10 minutes'", "now() + interval '1 hour'")
+    } else {
+        ("UTC_TIMESTAMP(6) - INTERVAL 10 MINUTE", "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
+    };
+    let id = |id: Uuid| if engine.is_postgres() { format!("'{id}'") } else { format!("X'{}'", id.simple()) };
+    subscribe(&mut scene, ("all", ""), "https://one.example/", &[("state", "'disabled'")]);
+    let rests = id(subscribe(&mut scene, ("all", ""), "https://two.example/", &[]));
+    let due = id(subscribe(&mut scene, ("all", ""), "https://three.example/", &[]));
+    scene.database.execute(&format!(
+        "INSERT INTO subscription_queues (subscription, due_at, open_until) \
+         VALUES ({rests}, {later}, {later}), ({due}, {ago}, NULL)"
+    ));
+    scene.database.execute(&format!(
+        "INSERT INTO notifications (subscription, event, due_at, failed_at) \
+         VALUES ({due}, 1, {ago}, NULL), ({due}, 2, {ago}, NULL), ({rests}, 1, NULL, {ago})"
+    ));
+    let found = told("notifications");
+    // Seconds go by.
+    assert!(found[0].0 == "warning" && found[0].1.starts_with("a subscription has waited for 10m"), "{found:?}");
+    assert!(found[0].1.ends_with(" to be served, and no notifier does it"), "{found:?}");
+    let rest: Vec<(&str, &str)> = found[1..].iter().map(|(state, found)| (state.as_str(), found.as_str())).collect();
+    let expected = [
+        ("warning", "1 receivers rest, since they did not answer"),
+        ("warning", "1 notifications were given up"),
+        ("warning", "1 subscriptions are disabled, and told nothing"),
+        ("ok", "2 are to be told; 0 events are to be published"),
+    ];
+    assert_eq!(rest, expected);
+    // Where nothing is published, that says enough of who waits.
+    happen(&mut scene, 3, "message.delivered");
+    scene.database.execute(&format!("UPDATE outbox SET created_at = {ago}"));
+    let found = told("notifications");
+    assert!(found[0].1.starts_with("3 events wait to be published, the oldest for 10m"), "{found:?}");
+    assert_eq!((found.len(), found[1].1.as_str()), (5, expected[0].1));
+
+    // A key that others can read, and none.
+    let key = scene.path("key");
+    is("notifications.secret_key_file", &key);
+    let warned = |mode: u32| {
+        fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+        told("configuration")
+            .iter()
+            .any(|(state, found)| state == "warning" && found.starts_with(&format!("{key}: mode ")))
+    };
+    assert_eq!([warned(0o600), warned(0o640), warned(0o644)], [false, false, true]);
+    fs::remove_file(&key).unwrap();
+    let missing = all(&config, "notifications.secret_key_file").remove(0);
+    let mend = missing["mend"].as_str().unwrap();
+    assert!(missing["state"] == "warning" && mend.starts_with("put it there, the same file"), "{missing}");
+
+    is("clock", "this host's goes as the database's does");
+    if engine.is_postgres() {
+        // No server's clock can be set here: whoever asks for it finds this function before the server's own.
+        scene.database.execute(
+            "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql \
+             RETURN pg_catalog.clock_timestamp() + interval '1 hour'",
+        );
+        scene.database.execute(&format!("ALTER DATABASE {} SET search_path = public, pg_catalog", scene.database.name));
+        let (state, found) = told("clock").remove(0);
+        let about = ["this host's is 59m", "this host's is 1h"].iter().any(|begin| found.starts_with(begin));
+        assert!(state == "warning" && about && found.ends_with(" behind the database's"), "{found}");
+    }
+}
