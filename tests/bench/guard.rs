@@ -21,7 +21,7 @@ use std::process::{Command, ExitCode, Stdio};
 use support::counting_proxy::CountingProxy;
 use support::database::Engine;
 use support::program::feed;
-use support::scene::{LISA, Scene};
+use support::site_fixture::{LISA, Scene};
 
 /// What somebody holds the lock of is deferred at once.
 const NO_WAIT: [&str; 2] = ["--lock-wait", "0s"];

@@ -8,7 +8,7 @@ use crate::site::Site;
 use crate::support::counting_proxy::CountingProxy;
 use crate::support::database::Engine;
 use crate::support::imap_server::somebody;
-use crate::support::past::long_queue_id;
+use crate::support::ledger_history::long_queue_id;
 use crate::support::visitor::{Page, Visitor};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

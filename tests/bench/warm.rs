@@ -8,7 +8,7 @@ use crate::support::counting_proxy::CountingProxy;
 use crate::support::database::Engine;
 use crate::support::env_if_there;
 use crate::support::own_server::OwnServer;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::log;
 use maildrop_command::delivery::{NoCaller, Policy, Stages, Verdict};

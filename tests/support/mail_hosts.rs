@@ -5,7 +5,7 @@ use crate::support::database::Engine;
 use crate::support::env_if_there;
 use crate::support::postfix::{self, OPT, Postfix};
 use crate::support::run::Report;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 

@@ -2,20 +2,20 @@
 #![allow(dead_code, reason = "every test target uses a part of it")]
 
 pub mod browser;
-pub mod checked;
+pub mod check_report;
 pub mod counting_proxy;
 pub mod crawl;
 pub mod database;
 pub mod imap;
 pub mod imap_accounts;
 pub mod imap_server;
+pub mod ledger_history;
 pub mod lmtp;
 pub mod mail_hosts;
 pub mod not_run;
 pub mod own_mounts;
 pub mod own_server;
 pub mod pages;
-pub mod past;
 pub mod peers;
 pub mod postfix;
 pub mod postgres;
@@ -25,12 +25,12 @@ pub mod receivers;
 pub mod replay;
 pub mod run;
 #[macro_use]
-pub mod scene;
+pub mod site_fixture;
+pub mod event_rows;
 pub mod service;
 pub mod service_run;
 pub mod smtp;
 pub mod standby;
-pub mod told;
 pub mod two_addresses;
 #[path = "visitor.rs"]
 pub mod visitor;

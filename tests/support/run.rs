@@ -6,9 +6,9 @@
 
 use crate::support::database::Engine;
 use crate::support::env_if_there;
+use crate::support::event_rows::each_change_was_told_once;
 use crate::support::program::{Outcome, PATIENCE, Running};
-use crate::support::scene::Scene;
-use crate::support::told::each_change_was_told_once;
+use crate::support::site_fixture::Scene;
 use maildrop_command::delivery::lock_of_message_id;
 use maildrop_command::lock::DEFAULT_NAMESPACE;
 use std::collections::BTreeMap;

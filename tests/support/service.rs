@@ -1,7 +1,7 @@
 //! The service of a scene as its operator runs it: `maildropd` with a front and two workers, on real servers.
 
 use crate::support::program::{PATIENCE, program, wait_for, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

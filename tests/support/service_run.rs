@@ -6,12 +6,12 @@
 
 use crate::support::database::Engine;
 use crate::support::env_if_there;
+use crate::support::event_rows::each_change_was_told_once;
 use crate::support::lmtp;
 use crate::support::program::{Running, program, wait_until};
 use crate::support::run::{Random, Report};
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
-use crate::support::told::each_change_was_told_once;
+use crate::support::site_fixture::{LISA, Scene};
 use maildrop_command::queue::{Counts, Entry, Queue};
 use std::collections::VecDeque;
 use std::path::Path;

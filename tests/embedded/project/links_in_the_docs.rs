@@ -61,6 +61,15 @@ fn each_file_that_the_text_names_is_there() {
     assert!(named.len() > 50 && gone.is_empty(), "{}", gone.join("\n"));
 }
 
+/// Questions that a newcomer answers from the list of files alone. Each names the file that is the answer.
+#[test]
+fn each_question_of_a_newcomer_has_its_file() {
+    let lines: Vec<_> =
+        include_str!("where_is_what.txt").lines().map(|line| line.rsplit_once(" | ").unwrap()).collect();
+    let gone: Vec<_> = lines.iter().filter(|(_, file)| !root().join(file).exists()).collect();
+    assert!(lines.len() >= 20 && gone.is_empty(), "{gone:?}");
+}
+
 /// What a link of a page of the Debian package leads to, beside these pages, is in it as well.
 #[test]
 fn what_the_pages_of_the_package_show_is_in_the_package() {

@@ -5,7 +5,7 @@ use crate::support::database::Engine;
 use crate::support::imap::Imap;
 use crate::support::imap_server::Server;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use crate::support::{host_and_port, server};
 use maildrop_command::base::deadline::Deadline;

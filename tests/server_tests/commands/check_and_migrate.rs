@@ -2,7 +2,7 @@
 
 use crate::support::database::{Connection, Engine};
 use crate::support::program::program;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::{host_and_port, server};
 use serde_json::Value;
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -7,7 +7,7 @@ use crate::support::pages::{Line, Treatment, command_lines, commands_in_the_text
 use crate::support::postgres::TestDatabase;
 use crate::support::program::{feed, program};
 use crate::support::replay::replay;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use clap::error::ErrorKind;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;

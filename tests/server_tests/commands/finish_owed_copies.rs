@@ -2,7 +2,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::{as_delivered, wait_until};
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::Manner;

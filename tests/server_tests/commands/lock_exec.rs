@@ -3,7 +3,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire};
 use crate::support::{host_and_port, server};
 use std::io::{BufRead, BufReader, Read};

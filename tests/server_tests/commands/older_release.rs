@@ -4,7 +4,7 @@
 use crate::support::database::Engine;
 use crate::support::program::{Outcome, Running, feed};
 use crate::support::run::note;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::process::Command;
 
 on_each_engine!(an_older_program_beside_this_one_loses_nothing_and_doubles_nothing);

@@ -1,9 +1,9 @@
 //! `prune` forgets what is old, nothing that may still be needed, and deliveries do not notice.
 
 use crate::support::database::Engine;
-use crate::support::past::{self, Made};
+use crate::support::ledger_history::{self, Made};
 use crate::support::program::{feed, program, wait_until};
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -170,7 +170,7 @@ fn sources_go_first_unless_a_copy_is_owed(engine: Engine) {
 
 fn many_attempts_go_in_batches_and_none_that_is_open(engine: Engine) {
     let mut scene = Scene::empty(engine);
-    let days_ago = |days: u64| past::now() - days * 86_400_000_000;
+    let days_ago = |days: u64| ledger_history::now() - days * 86_400_000_000;
     let mut made = Vec::new();
     for number in 0..2600 {
         // Two thousand old ones, seven hundred of which began in one microsecond; the others are young. Each third is open.

@@ -3,7 +3,7 @@
 use crate::support::database::{Connection, Engine};
 use crate::support::env;
 use crate::support::program::{feed, program};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::fs;
 use std::path::Path;
 use std::process::Output;

@@ -4,7 +4,7 @@ use crate::commands::finish_owed_copies::owed;
 use crate::support::database::Engine;
 use crate::support::program::program;
 use crate::support::replay::{Replayed, replay};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 
 on_each_engine!(
     an_owed_sent_copy_is_finished_on_request,

@@ -4,7 +4,7 @@
 use crate::support::database::Engine;
 use crate::support::program::{as_delivered, program, wait_until};
 use crate::support::replay::{Replayed, replay};
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::{host_and_port, server};
 use std::process::Command;
 

@@ -6,7 +6,7 @@ use crate::support::mail_hosts::{MailHosts, Options};
 use crate::support::postfix::wait_until_delivered;
 use crate::support::program::{program, wait_until};
 use crate::support::replay::replay;
-use crate::support::scene::LISA;
+use crate::support::site_fixture::LISA;
 use std::time::Duration;
 
 #[test]

@@ -1,9 +1,9 @@
 //! `stats` counts what happened: attempts by how they ended, causes of deferrals, contention, how long the stages took.
 
 use crate::support::database::Engine;
-use crate::support::past::{self, Made};
+use crate::support::ledger_history::{self, Made};
 use crate::support::program::{program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::Value;
 
 on_each_engine!(it_counts_what_happened, it_counts_page_by_page, prometheus_gets_a_file_that_is_whole);
@@ -85,7 +85,7 @@ fn it_counts_what_happened(engine: Engine) {
 fn it_counts_page_by_page(engine: Engine) {
     const ATTEMPTS: u64 = 5000;
     let mut scene = Scene::empty(engine);
-    let now = past::now();
+    let now = ledger_history::now();
     let stages: Vec<String> = (1..=ATTEMPTS).map(|n| format!("{{\"lock\": {}}}", n as f64 / 100.0)).collect();
     let mut made = Vec::new();
     for number in 0..ATTEMPTS {

@@ -3,7 +3,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Every way that the configuration file knows to reach the servers and to log in, each with a whole delivery.
 
 use crate::support::database::Engine;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::{env, env_if_there, host_and_port, server};
 
 on_each_engine!(encrypted, by_unix_sockets);

@@ -2,7 +2,7 @@
 //! table in docs/schema.md, "The indexes".
 
 use crate::support::database::{Database, Engine};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,11 @@
 //! MySQL and MariaDB, set up in another way than the shared servers: a server of the test's own, since what is set there is
 //! set for everybody.
 
-use crate::support::checked::{Checked, said_beforehand};
+use crate::support::check_report::{Checked, said_beforehand};
 use crate::support::database::{ADMINISTRATOR, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::database::{DatabaseFailure, Idle};
 use maildrop_command::ledger::{Finding, State, Wanted, inspect};
 use maildrop_command::lock::{Acquired, LockName};

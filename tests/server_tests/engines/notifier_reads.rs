@@ -2,7 +2,7 @@
 //! rows are read where many are there.
 
 use crate::support::database::Engine;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
 use maildrop_command::ledger::notifications::{Leased, Next, Published, Settlement, SubscriptionState, Try, Wake};

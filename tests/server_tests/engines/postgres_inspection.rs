@@ -1,10 +1,10 @@
 //! What `check` finds on PostgreSQL: nothing on a good server, and each thing that would break a promise.
 
 use crate::support::another_version_may_stand_in;
-use crate::support::checked::Checked;
+use crate::support::check_report::Checked;
 use crate::support::database::Engine;
 use crate::support::postgres::{TestDatabase, on_each_postgres};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::standby::Primary;
 use maildrop_command::ledger::{Finding, Inspect, Ledger, State, Wanted, inspect};
 

@@ -2,7 +2,7 @@
 //! has begun.
 
 use crate::support::database::Engine;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::ledger::{AcquiredAndLooked, CopyKey, Database, Looked, WayIn};
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::message::{Identity, Role};

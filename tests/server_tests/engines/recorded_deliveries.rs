@@ -2,7 +2,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::as_delivered;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use serde_json::json;
 
 on_each_engine!(

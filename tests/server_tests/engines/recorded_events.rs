@@ -3,7 +3,7 @@
 
 use crate::support::database::Engine;
 use crate::support::imap::Imap;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::Manner;

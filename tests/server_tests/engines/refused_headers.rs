@@ -2,7 +2,7 @@
 //! record of the header, and never the message.
 
 use crate::support::database::Engine;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 
 on_each_engine!(
     a_subject_that_a_constraint_refuses_costs_no_delivery,

@@ -2,7 +2,7 @@
 //! rows that changed is the number that is told.
 
 use crate::support::database::Engine;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{Client, DatabaseFailure, Dialect, Idle, Value};
 use maildrop_command::ledger::Database;

@@ -1,9 +1,9 @@
 //! Servers that say when they greet us that they are another product, whose locks are others, or none. They are not to be had here: a
 //! wire puts the words in a server's mouth.
 
-use crate::support::checked::Checked;
+use crate::support::check_report::Checked;
 use crate::support::database::Engine;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire};
 
 /// A wire to this server, on which it says `that` where it begins to say `this`.

@@ -4,11 +4,11 @@
 use crate::failover::failover_under_load::the_primary_dies_among_deliveries;
 use crate::fixtures::delivery_storm::hurry;
 use crate::fixtures::primary_and_standby::Pair;
-use crate::support::checked::said_beforehand;
+use crate::support::check_report::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::net::{Shutdown, TcpListener, TcpStream};
 
 /// A pair, HAProxy before it, and a site that knows only that.

@@ -1,13 +1,13 @@
 //! Which of several servers a delivery uses.
 
 use crate::fixtures::primary_and_standby::{Pair, go_to};
-use crate::support::checked::{Checked, said_beforehand};
+use crate::support::check_report::{Checked, said_beforehand};
 use crate::support::counting_proxy::CountingProxy;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::{OwnServer, docker};
 use crate::support::pages::blocks;
 use crate::support::program::{program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Wire};
 use crate::support::{env, host_and_port, server};
 use std::os::unix::fs::PermissionsExt;

@@ -5,10 +5,10 @@
 use crate::fixtures::delivery_storm::{Storm, hurry};
 use crate::fixtures::last_crlf_gate::Gate;
 use crate::fixtures::primary_and_standby::{Pair, go_to, hosts};
-use crate::support::checked::said_beforehand;
+use crate::support::check_report::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 
 const MESSAGES: usize = 24;
 /// Where commits wait for nobody: how many of doug's the standby hears of, and how many at least are delivered after

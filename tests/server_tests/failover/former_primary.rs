@@ -2,12 +2,12 @@
 
 use crate::failover::choice_of_server::check;
 use crate::fixtures::primary_and_standby::{Pair, go_to};
-use crate::support::checked::said_beforehand;
+use crate::support::check_report::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::lmtp::Lmtp;
 use crate::support::program::wait_until;
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 
 /// No commit waits for its standby: only what a worker has met keeps its deliveries off it.
 #[test]

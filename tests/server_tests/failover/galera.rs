@@ -1,10 +1,10 @@
 //! MariaDB with Galera: two nodes that both take writes, and each give their own locks. Nothing is delivered there.
 
-use crate::support::checked::Checked;
+use crate::support::check_report::Checked;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 
 const ENGINE: Engine = Engine::Mariadb118;
 

@@ -4,7 +4,7 @@
 
 use crate::fixtures::last_crlf_gate::Gate;
 use crate::fixtures::primary_and_standby::{Pair, go_to, hosts};
-use crate::support::checked::said_beforehand;
+use crate::support::check_report::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::program::{Running, wait_until};
 use std::collections::BTreeSet;

@@ -3,10 +3,10 @@
 
 use crate::failover::choice_of_server::check;
 use crate::fixtures::primary_and_standby::{Pair, go_to};
-use crate::support::checked::said_beforehand;
+use crate::support::check_report::said_beforehand;
 use crate::support::database::{ADMINISTRATOR, Connection, Engine};
 use crate::support::own_server::{OwnServer, docker};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 

@@ -2,11 +2,11 @@
 
 use crate::failover::choice_of_server::check;
 use crate::fixtures::primary_and_standby::{Pair, go_to};
-use crate::support::checked::said_beforehand;
+use crate::support::check_report::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::postgres::on_each_postgres;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 
 on_each_postgres!(a_promotion_makes_another_epoch, a_server_that_does_not_tell_its_epoch_delivers_all_the_same,);
 

@@ -4,7 +4,7 @@ use crate::fixtures::primary_and_standby::{Pair, go_to};
 use crate::support::database::Engine;
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::SilentServer;
 
 const WAITING: &str = "waiting for a database server that takes writes";

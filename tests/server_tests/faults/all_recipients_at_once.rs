@@ -2,7 +2,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::{Running, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use std::time::Duration;
 

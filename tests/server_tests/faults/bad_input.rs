@@ -2,7 +2,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::as_delivered;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 
 const PG: Engine = Engine::Postgres17;
 

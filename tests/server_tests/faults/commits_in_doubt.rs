@@ -4,7 +4,7 @@
 use crate::support::database::Engine;
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
 use crate::support::program::{Running, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::standby::Primary;
 use maildrop_command::database::{DatabaseFailure, Idle, Tables, Value};
 use maildrop_command::ledger::{CopyState, Ledger, WayIn};

@@ -4,9 +4,9 @@
 //! too early.
 
 use crate::support::database::Engine;
+use crate::support::event_rows::each_change_was_told_once;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
-use crate::support::told::each_change_was_told_once;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Wire};
 use std::sync::Arc;
 use std::sync::Mutex;

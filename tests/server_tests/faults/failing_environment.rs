@@ -2,7 +2,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::{Outcome, feed};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::silent_server;
 use base64::Engine as _;
 use std::net::TcpListener;

@@ -2,10 +2,10 @@
 //! subscribed was told of each copy once.
 
 use crate::support::database::{Connection, Engine};
+use crate::support::event_rows::each_change_was_told_once;
 use crate::support::imap::Imap;
 use crate::support::program::{Outcome, wait_until};
-use crate::support::scene::Scene;
-use crate::support::told::each_change_was_told_once;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -7,7 +7,7 @@
 use crate::support::database::Engine;
 use crate::support::program::{PATIENCE, Running, wait_until};
 use crate::support::run::{Report, holders_of};
-use crate::support::scene::{Scene, Settings};
+use crate::support::site_fixture::{Scene, Settings};
 use crate::support::wire::{Fate, Wire};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

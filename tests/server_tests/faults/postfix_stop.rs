@@ -7,7 +7,7 @@ use crate::support::mail_hosts::{MailHosts, Options, long_message};
 use crate::support::postfix::{Postfix, wait_for_retries};
 use crate::support::program::wait_until;
 use crate::support::run::{Random, Report, faults};
-use crate::support::scene::LISA;
+use crate::support::site_fixture::LISA;
 use std::time::Duration;
 
 const RECIPIENTS: usize = 4;

@@ -4,12 +4,12 @@
 //! end, the ledger says so, and the queues are empty.
 
 use crate::support::database::Engine;
+use crate::support::event_rows::each_change_was_told_once;
 use crate::support::mail_hosts::{MailHosts, Options, long_message};
 use crate::support::postfix::{Postfix, wait_for_retries};
 use crate::support::program::wait_until;
 use crate::support::run::{Report, faults};
-use crate::support::scene::LISA;
-use crate::support::told::each_change_was_told_once;
+use crate::support::site_fixture::LISA;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 use crate::support::database::Engine;
 use crate::support::own_server::OwnServer;
 use crate::support::run::{MESSAGES, Run};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::time::Duration;
 
 on_each_engine!(

@@ -3,7 +3,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
 

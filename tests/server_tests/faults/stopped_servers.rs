@@ -6,7 +6,7 @@
 use crate::support::database::Engine;
 use crate::support::own_server::OwnServer;
 use crate::support::program::{PATIENCE, Running, program, wait_for};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::database::Idle;
 use std::collections::HashSet;

@@ -4,7 +4,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::{Outcome, feed, program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire};
 use crate::support::{cannot_run, env};
 use std::io::Write;

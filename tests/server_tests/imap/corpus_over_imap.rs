@@ -6,7 +6,7 @@ use crate::faults::bad_input::same;
 use crate::support::database::Engine;
 use crate::support::imap_server::{Server, new_copy, somebody};
 use crate::support::program::{as_delivered, feed};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::mailbox::{Appended, Mailbox};
 use maildrop_command::message::{Identity, Message};
 use std::collections::{HashMap, HashSet};

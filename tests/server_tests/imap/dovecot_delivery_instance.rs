@@ -5,7 +5,7 @@ use crate::support::database::Engine;
 use crate::support::imap::Imap;
 use crate::support::own_server::{OwnServer, PORT_FOR_DELIVERIES, docker};
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::collections::{BTreeMap, BTreeSet};

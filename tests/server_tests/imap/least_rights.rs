@@ -4,7 +4,7 @@
 
 use crate::support::database::Engine;
 use crate::support::imap::Imap;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::{another_version_may_stand_in, cannot_run, server};
 use std::process::Command;
 

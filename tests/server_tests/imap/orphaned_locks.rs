@@ -2,13 +2,13 @@
 //! kernel's. On Dovecot with Maildir they are files, and are believed in for as long as their process seems to live.
 
 use crate::imap::server_behaviour::processes;
-use crate::support::checked::Checked;
+use crate::support::check_report::Checked;
 use crate::support::database::Engine;
 use crate::support::imap::Imap;
 use crate::support::imap_server::{Server, somebody};
 use crate::support::postfix::on;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 
 const MESSAGE: &str = "Subject: hello\r\n\r\nHello.\r\n";
 

@@ -3,7 +3,7 @@
 use crate::support::database::Engine;
 use crate::support::imap_server::{ALL, Server, log_in, message, position, somebody, stored};
 use crate::support::own_server::OwnServer;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::{Delivered, Manner, NoCaller, Refusal, Stages};
 use maildrop_command::imap::{Encryption, Settings};

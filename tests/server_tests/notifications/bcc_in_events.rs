@@ -6,7 +6,7 @@ use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::Notifier;
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use serde_json::json;
 
 on_two_engines![a_token_of_one_domain_does_not_learn_of_a_blind_copy_to_another];

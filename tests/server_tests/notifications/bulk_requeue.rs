@@ -5,7 +5,7 @@ use crate::fixtures::rest_client::Rest;
 use crate::notifications::event_delivery::{PENDING, happen, subscribe};
 use crate::support::database::{Connection, Engine};
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::ledger::Notifications;
 use maildrop_command::ledger::notifications::{Published, Wake};
 use maildrop_command::lock::LockName;

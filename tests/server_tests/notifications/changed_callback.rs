@@ -5,7 +5,7 @@ use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{PENDING, happen};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::json;
 
 on_two_engines!(a_callback_that_is_changed_a_moment_after_the_old_one_was_told_is_asked_itself);

@@ -4,7 +4,7 @@
 use crate::notifications::event_delivery::{Notifier, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 
 on_two_engines![a_domain_is_what_stands_behind_the_last_at_sign];
 on_each_other_version![a_domain_is_what_stands_behind_the_last_at_sign];

@@ -6,7 +6,7 @@ use crate::support::database::Engine;
 use crate::support::pages;
 use crate::support::program::{PATIENCE, program, wait_for, wait_until};
 use crate::support::python::python_with;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::ledger::notifications::{Settlement, Try};
 use maildrop_command::webhook::MasterKey;
 use rustix::process::{Pid, Signal, kill_process};

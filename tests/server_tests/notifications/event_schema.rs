@@ -7,7 +7,7 @@ use crate::notifications::event_delivery::{happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::python::python_with;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;

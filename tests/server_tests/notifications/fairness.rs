@@ -7,7 +7,7 @@ use crate::notifications::event_schema::hold_to_the_document;
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
 use crate::support::receivers::Receivers;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use crate::notifications::event_delivery::{Notifier, PENDING, happen, subscribe}
 use crate::notifications::message_source::deliver;
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

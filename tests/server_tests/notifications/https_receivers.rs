@@ -5,7 +5,7 @@ use crate::notifications::event_delivery::{KEY, Notifier, happen, subscribe};
 use crate::notifications::event_schema::hold_to_the_document;
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::webhook::MasterKey;
 use serde_json::Value;
 use std::fs;

@@ -12,7 +12,7 @@ use crate::support::database::{Connection, Engine};
 use crate::support::program::{PATIENCE, Running, wait_until};
 use crate::support::receivers::{Came, Receivers};
 use crate::support::run::{Random, faults, note};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use mysql::prelude::Queryable;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@ use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{Notifier, PENDING, RETRY, happen, settlement, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::standby::Primary;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;

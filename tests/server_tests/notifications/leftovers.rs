@@ -3,7 +3,7 @@
 use crate::notifications::event_delivery::{happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::ledger::Notifications;
 use maildrop_command::ledger::notifications::{Published, Wake};
 use maildrop_command::lock::LockName;

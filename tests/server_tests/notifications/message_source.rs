@@ -3,7 +3,7 @@
 use crate::fixtures::rest_client::{HOST, Rest, role};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 

@@ -5,7 +5,7 @@ use crate::notifications::event_delivery::{Notifier, PENDING, RETRY, happen, sub
 use crate::notifications::event_schema::hold_to_the_document;
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@ use crate::notifications::event_delivery::{Notifier, PENDING, happen, subscribe}
 use crate::notifications::operator_commands::Operator;
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::{Value, json};
 
 on_two_engines![answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happened_was_told];

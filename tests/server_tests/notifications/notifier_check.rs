@@ -4,7 +4,7 @@
 use crate::notifications::event_delivery::{Notifier, RETRY, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::program;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

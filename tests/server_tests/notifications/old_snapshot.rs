@@ -3,7 +3,7 @@
 
 use crate::notifications::event_delivery::{happen, settlement, subscribe};
 use crate::support::database::Engine;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::ledger::notifications::{Due, Next, Published, Settlement, Try, Wake};
 use maildrop_command::ledger::{Database, Notifications};
 use maildrop_command::lock::LockName;

@@ -3,7 +3,7 @@
 use crate::fixtures::rest_client::{Rest, link};
 use crate::support::database::Engine;
 use crate::support::program::program;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::json;
 
 const PG: Engine = Engine::Postgres17;

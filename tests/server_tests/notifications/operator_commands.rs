@@ -5,7 +5,7 @@ use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{KEY, Notifier, PENDING, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::{Value, json};
 use std::process::Output;
 

@@ -6,7 +6,7 @@ use crate::notifications::event_delivery::{Notifier, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::pages;
 use crate::support::program::{PATIENCE, program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;

@@ -6,7 +6,7 @@ use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{Notifier, PENDING, happen, happening, settlement, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::ledger::Notifications;
 use maildrop_command::ledger::notifications::{Due, Next, Published, Try, Wake};
 use maildrop_command::lock::LockName;

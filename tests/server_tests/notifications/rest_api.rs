@@ -6,7 +6,7 @@ use crate::notifications::event_delivery::{Notifier, happen, subscribe, verify_w
 use crate::notifications::requeue_during_delivery::ago;
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use uuid::Uuid;

@@ -5,7 +5,7 @@ use crate::fixtures::webhook_receiver::{Receiver, Request};
 use crate::notifications::event_delivery::{Notifier, happen, settlement, subscribe, verify};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
 use maildrop_command::ledger::Notifications;

@@ -8,7 +8,7 @@ use crate::notifications::submission_by_http::sections;
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::python::python_with;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::TcpListener;

@@ -6,7 +6,7 @@ use crate::notifications::event_delivery::KEY;
 use crate::support::crawl::follow_links;
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::web_ui::subscriptions_screen::page_by_its_role;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

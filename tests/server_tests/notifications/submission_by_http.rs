@@ -4,7 +4,7 @@ use crate::fixtures::rest_client::{Answer, HOOKS, HOST, Rest, exchange};
 use crate::support::database::Engine;
 use crate::support::own_mounts;
 use crate::support::program::{program, wait_until};
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use maildrop_command::queue::{Counts, Queue};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{ErrorKind, Read, Write};

@@ -8,7 +8,7 @@ use crate::support::mail_hosts::{MailHosts, Options};
 use crate::support::postfix::wait_until_delivered;
 use crate::support::program::wait_for;
 use crate::support::run::Report;
-use crate::support::scene::LISA;
+use crate::support::site_fixture::LISA;
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use crate::fixtures::webhook_receiver::Receiver;
 use crate::notifications::event_delivery::{Notifier, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::{Value, json};
 
 on_each_engine![

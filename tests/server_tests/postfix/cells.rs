@@ -6,7 +6,7 @@ use crate::support::database::Engine;
 use crate::support::mail_hosts::a_site;
 use crate::support::postfix::{OPT, Postfix, Values};
 use crate::support::program::wait_for;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use std::sync::Barrier;
 use std::time::Duration;
 

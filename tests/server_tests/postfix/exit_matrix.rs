@@ -10,7 +10,7 @@ use crate::support::database::{Connection, Engine};
 use crate::support::mail_hosts::{MailHosts, Options};
 use crate::support::postfix::{OPT, Postfix, tail, wait_until_delivered};
 use crate::support::program::{program, wait_until};
-use crate::support::scene::LISA;
+use crate::support::site_fixture::LISA;
 use crate::support::{host_and_port, server};
 use std::collections::BTreeMap;
 use std::fmt::Write;

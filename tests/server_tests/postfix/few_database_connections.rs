@@ -4,7 +4,7 @@
 use crate::support::database::{ADMINISTRATOR, Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::{PATIENCE, Running, wait_until};
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use postgres::{NoTls, SimpleQueryMessage};
 use std::collections::BTreeMap;
 use std::sync::Arc;

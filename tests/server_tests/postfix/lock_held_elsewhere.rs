@@ -2,7 +2,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::time::Duration;
 
 on_each_engine!(

@@ -4,7 +4,7 @@
 use crate::support::database::Engine;
 use crate::support::env;
 use crate::support::program::{feed, program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use base64::Engine as _;
 use std::process::{Command, Stdio};
 

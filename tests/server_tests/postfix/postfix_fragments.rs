@@ -4,7 +4,7 @@ use crate::support::database::Engine;
 use crate::support::mail_hosts::{MailHosts, Options};
 use crate::support::pages::{Line, Treatment, command_lines, root, treatment};
 use crate::support::postfix::{OPT, Postfix, on, wait_until_delivered};
-use crate::support::scene::LISA;
+use crate::support::site_fixture::LISA;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::{Outcome, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::database::DatabaseFailure;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Which mailbox a message goes to, and who is its author.
 
 use crate::support::database::Engine;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 
 const PG: Engine = Engine::Postgres17;
 /// Whoever is unknown is refused.

@@ -12,7 +12,7 @@ use crate::support::env_if_there;
 use crate::support::imap::InMailbox;
 use crate::support::mail_hosts::{MailHosts, Options};
 use crate::support::postfix::{Postfix, wait_until_delivered};
-use crate::support::scene::LISA;
+use crate::support::site_fixture::LISA;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 

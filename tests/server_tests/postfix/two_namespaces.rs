@@ -3,7 +3,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::{Outcome, Running, feed, program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

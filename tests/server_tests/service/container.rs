@@ -7,7 +7,7 @@ use crate::support::lmtp::Lmtp;
 use crate::support::own_server::docker;
 use crate::support::pages::{command_lines, words};
 use crate::support::program::{program, wait_until};
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;

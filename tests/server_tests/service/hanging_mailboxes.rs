@@ -3,8 +3,8 @@
 use crate::support::database::Engine;
 use crate::support::lmtp::Lmtp;
 use crate::support::program::wait_until;
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::wire::Wire;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

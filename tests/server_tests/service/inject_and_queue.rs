@@ -2,7 +2,7 @@
 
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use maildrop_command::queue::{Counts, Queue};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Output, Stdio};

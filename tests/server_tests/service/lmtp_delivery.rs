@@ -3,8 +3,8 @@
 use crate::support::database::Engine;
 use crate::support::lmtp::Lmtp;
 use crate::support::program::wait_until;
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::wire::Wire;
 use crate::support::{host_and_port, server};
 use rustix::process::{Pid, Signal, kill_process};

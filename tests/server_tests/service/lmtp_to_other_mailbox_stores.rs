@@ -5,8 +5,8 @@ use crate::support::database::Engine;
 use crate::support::imap::Imap;
 use crate::support::imap_server::Server;
 use crate::support::lmtp::Lmtp;
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 
 const FIVE: [&str; 5] = ["doug", "full", "scuba", "stranger", "kim"];
 

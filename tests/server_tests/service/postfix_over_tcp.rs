@@ -7,8 +7,8 @@ use crate::support::database::Engine;
 use crate::support::mail_hosts::{MailHosts, Options};
 use crate::support::postfix::{Postfix, on, wait_until_delivered};
 use crate::support::program::{as_delivered, wait_until};
-use crate::support::scene::LISA;
 use crate::support::service::Service;
+use crate::support::site_fixture::LISA;
 use std::path::Path;
 use std::time::Duration;
 

@@ -5,8 +5,8 @@
 use crate::support::database::Engine;
 use crate::support::env_if_there;
 use crate::support::lmtp::Lmtp;
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::wire::Wire;
 
 /// More to upload than fits into one try, and each copy takes longer than a second for each megabyte.

@@ -5,8 +5,8 @@ use crate::support::database::Engine;
 use crate::support::peers::{Peer, own_sockets};
 use crate::support::postfix::on;
 use crate::support::program::program;
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 use std::os::unix::fs::PermissionsExt;
 
 const THREE: [&str; 3] = ["doug", "scuba", "kim"];

@@ -4,9 +4,9 @@
 use crate::support::database::Engine;
 use crate::support::peers::{Peer, own_sockets};
 use crate::support::program::wait_until;
-use crate::support::scene::{LISA, Scene};
 use crate::support::server;
 use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

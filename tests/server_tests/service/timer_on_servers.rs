@@ -1,10 +1,10 @@
 //! The service finishes what is owed, and prunes, by itself: on each engine, by several hosts at once, whatever ends in between.
 
 use crate::support::database::Engine;
-use crate::support::past::{self, Made};
+use crate::support::ledger_history::{self, Made};
 use crate::support::program::{PATIENCE, wait_for, wait_until};
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::wire::Wire;
 use crate::support::{host_and_port, server};
 use maildrop_command::lock::LockName;
@@ -327,7 +327,7 @@ fn pruning_has_a_role_and_a_configuration_of_its_own(engine: Engine) {
     let old = |number| Made {
         number,
         role: "recipient",
-        began: past::now() - 60 * day,
+        began: ledger_history::now() - 60 * day,
         outcome: Some("appended"),
         stages: "{}",
     };
@@ -335,7 +335,7 @@ fn pruning_has_a_role_and_a_configuration_of_its_own(engine: Engine) {
         old(1),
         old(2),
         Made { outcome: None, ..old(3) },
-        Made { began: past::now() - day, ..old(4) },
+        Made { began: ledger_history::now() - day, ..old(4) },
     ]);
     let operator = format!("{}_o", scene.run);
     scene.database.create_operator(&operator, "secret");

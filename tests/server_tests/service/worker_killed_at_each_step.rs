@@ -2,11 +2,11 @@
 //! then, each recipient has one copy in the end, the author has one, and who is subscribed is told of each once.
 
 use crate::support::database::Engine;
+use crate::support::event_rows::each_change_was_told_once;
 use crate::support::lmtp::Lmtp;
 use crate::support::program::wait_until;
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
-use crate::support::told::each_change_was_told_once;
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::wire::{Fate, Wire};
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::{Arc, Mutex};

@@ -3,7 +3,7 @@
 
 use crate::support::database::{Database, Engine};
 use crate::support::program::program;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::visitor::{Page, rows, text};
 use crate::web_ui::screens::link;
 use maildrop_command::base::deadline::Deadline;

@@ -3,7 +3,7 @@
 use crate::commands::finish_owed_copies::owed;
 use crate::support::database::Engine;
 use crate::support::program::as_delivered;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::visitor::{Page, Visitor, copies, rows, text};
 use crate::web_ui::screens::{configuration, link};
 use maildrop_command::site::Site;

@@ -2,10 +2,10 @@
 //! tell.
 
 use crate::support::database::{Connection, Engine};
-use crate::support::past::{Made, long_queue_id, now};
+use crate::support::ledger_history::{Made, long_queue_id, now};
 use crate::support::program::{program, wait_until};
-use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::visitor::{Page, rows, text};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::config::Config;

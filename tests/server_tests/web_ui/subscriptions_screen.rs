@@ -7,7 +7,7 @@ use crate::support::browser::{Browser, Forwarder};
 use crate::support::crawl::crawl;
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use crate::support::visitor::{Page, Visitor, rows, text};
 use maildrop_command::config::Config;
 use maildrop_command::http::web::WebSettings;

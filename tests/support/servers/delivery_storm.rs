@@ -5,7 +5,7 @@ use crate::fixtures::last_crlf_gate::Gate;
 use crate::support::database::Connection;
 use crate::support::program::{feed, program, wait_until};
 use crate::support::run::Report;
-use crate::support::scene::{LISA, Scene};
+use crate::support::site_fixture::{LISA, Scene};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Mutex;

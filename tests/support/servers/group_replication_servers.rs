@@ -3,7 +3,7 @@
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::{Network, OwnServer};
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::thread;
 
 const NAME: &str = "7b2f0f52-6a5c-4c27-9d4e-0f1f3b7a9c11";

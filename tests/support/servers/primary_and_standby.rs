@@ -3,7 +3,7 @@
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 
 pub struct Pair {
     pub primary: OwnServer,

@@ -2,7 +2,7 @@
 
 use crate::notifications::event_delivery::Notifier;
 use crate::support::program::{PATIENCE, program, wait_for, wait_until};
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::{Value, json};
 use std::collections::HashMap;

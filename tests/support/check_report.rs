@@ -1,7 +1,7 @@
 //! What `check` says, as programs read it.
 
 use crate::support::program::program;
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use serde_json::Value;
 
 /// Its findings, and how it ended.

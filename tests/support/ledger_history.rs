@@ -1,6 +1,6 @@
 //! What the ledger looks like when time has passed, and when much has happened.
 
-use crate::support::scene::Scene;
+use crate::support::site_fixture::Scene;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
