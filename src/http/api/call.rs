@@ -7,9 +7,10 @@ use crate::ledger::Database;
 use crate::ledger::operations_log::Actor;
 use crate::operations::subscriptions::{self, Subscription};
 use crate::operations::tokens::{self, ApiToken};
+use axum::Json;
 use axum::body::Bytes;
-use axum::http::header::{CONTENT_TYPE, LINK, LOCATION};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::LINK;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
@@ -241,58 +242,18 @@ impl Fields {
     }
 }
 
-/// An answer.
-#[derive(Debug)]
-pub(super) struct Reply {
-    status: StatusCode,
-    body: Option<Value>,
-    link: Option<String>,
-    location: Option<String>,
+/// An answer of this body.
+pub(super) fn ok(body: Value) -> Response {
+    Json(body).into_response()
 }
 
-impl Reply {
-    pub(super) fn new(status: StatusCode, body: Value) -> Self {
-        Self { status, body: Some(body), link: None, location: None }
-    }
-
-    pub(super) fn ok(body: Value) -> Self {
-        Self::new(StatusCode::OK, body)
-    }
-
-    pub(super) fn accepted(body: Value) -> Self {
-        Self::new(StatusCode::ACCEPTED, body)
-    }
-
-    pub(super) fn nothing() -> Self {
-        Self { status: StatusCode::NO_CONTENT, body: None, link: None, location: None }
-    }
-
-    /// It is there now, at this path.
-    pub(super) fn created(body: Value, path: String) -> Self {
-        Self { location: Some(path), ..Self::new(StatusCode::CREATED, body) }
-    }
-
-    /// A page, and where the next one begins, by this parameter (RFC 8288).
-    pub(super) fn page(items: Vec<Value>, next: Value, query: &Query, parameter: &str, goes_on: bool) -> Self {
-        let at = next.as_str().map_or_else(|| next.to_string(), ToOwned::to_owned);
-        let link = goes_on.then(|| format!("<{}>; rel=\"next\"", query.with(parameter, &at)));
-        Self { link, ..Self::ok(serde_json::json!({ "items": items, "next": next })) }
-    }
+pub(super) fn accepted(body: Value) -> Response {
+    (StatusCode::ACCEPTED, Json(body)).into_response()
 }
 
-impl IntoResponse for Reply {
-    fn into_response(self) -> Response {
-        let Self { status, body, link, location } = self;
-        let mut response = match body {
-            Some(body) => (status, body.to_string()).into_response(),
-            None => status.into_response(),
-        };
-        let json = (response.status() != StatusCode::NO_CONTENT).then_some("application/json".to_owned());
-        for (name, value) in [(CONTENT_TYPE, json), (LINK, link), (LOCATION, location)] {
-            if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
-                response.headers_mut().insert(name, value);
-            }
-        }
-        response
-    }
+/// A page, and where the next one begins, by this parameter (RFC 8288).
+pub(super) fn page(items: Vec<Value>, next: Value, query: &Query, parameter: &str, goes_on: bool) -> Response {
+    let at = next.as_str().map_or_else(|| next.to_string(), ToOwned::to_owned);
+    let link = goes_on.then(|| [(LINK, format!("<{}>; rel=\"next\"", query.with(parameter, &at)))]);
+    (link, ok(serde_json::json!({ "items": items, "next": next }))).into_response()
 }

@@ -1,18 +1,19 @@
 //! Events, read instead of told: in the order of their commits, without a gap.
 
-use super::call::{Call, Reply};
+use super::call::{Call, page};
 use super::problem::{Failure, Problem};
 use crate::ledger::Database;
 use crate::ledger::notifications::TEST;
 use crate::operations::notifications;
 use crate::webhook::payload;
+use axum::response::Response;
 use serde_json::{Value, json};
 
 /// How many events are read at once, and how many at most for one answer: of those that a token may not see there may be many.
 const READ_AT_ONCE: usize = 500;
 const READ_AT_MOST: usize = 5000;
 
-pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&["after", "limit"])?;
     let limit = call.query.limit()?;
     let mut after = match call.query.one("after")? {
@@ -48,5 +49,5 @@ pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
             break true;
         }
     };
-    Ok(Reply::page(items, json!(after), &call.query, "after", goes_on))
+    Ok(page(items, json!(after), &call.query, "after", goes_on))
 }

@@ -1,6 +1,6 @@
 //! Messages: what the ledger knows of one, and mail in by HTTP.
 
-use super::call::{Call, Reply};
+use super::call::{Call, accepted, ok};
 use super::problem::{self, Failure, Problem, Wrong};
 use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length};
 use crate::base::shares::{Share, Shares};
@@ -16,6 +16,7 @@ use crate::operations::tokens::Scope;
 use crate::queue::{NewMail, Recipient};
 use axum::body::Body;
 use axum::http::HeaderMap;
+use axum::response::Response;
 use hyper::body::Body as _;
 use serde_json::{Value, json};
 use std::future::poll_fn;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let identity = identity.ok_or_else(Problem::not_found)?;
@@ -53,7 +54,7 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
         return Err(Problem::not_found().into());
     }
     let detail = &found.detail;
-    Ok(Reply::ok(json!({
+    Ok(ok(json!({
         "id": call.id.to_ascii_lowercase(),
         "message_id": found.message_id,
         "sender": shown_sender(&detail.sender),
@@ -73,7 +74,7 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
 const WRITING: Duration = Duration::from_secs(30);
 
 /// Takes a message in, into the file queue of the service. Once this has answered, it is on the disk.
-pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Result<Reply, Problem> {
+pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Result<Response, Problem> {
     call.query.only(&["author", "recipient", "sender"])?;
     let (api, settings) = (Arc::clone(&call.api), &call.api.settings);
     let as_author = call.query.word("author", ["true", "false"])? == Some("true");
@@ -129,7 +130,7 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
         Ok(Ok(None)) => Err(Problem::share_is_full()),
         Ok(Ok(Some(id))) => {
             tracing::info!(id, size, by = call.token.name, "mail was taken in by the API");
-            Ok(Reply::accepted(json!({ "id": id, "size": size })))
+            Ok(accepted(json!({ "id": id, "size": size })))
         }
         Ok(Err(NotTaken::TooLarge(_))) => Err(Problem::too_large(largest)),
         Ok(Err(error @ (NotTaken::NoMessage(_) | NotTaken::AnotherAuthor))) => {

@@ -31,7 +31,7 @@ use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_T
 use axum::http::{HeaderMap, HeaderValue, Method, request::Parts};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, get, on};
-use call::{Call, Query, Reply};
+use call::{Call, Query};
 use problem::{Failure, Problem};
 use queued::Queued;
 use rates::Rates;
@@ -111,7 +111,7 @@ struct Api {
 /// What is done for a request: with the ledger, with a message that is brought, or with one that is kept.
 #[derive(Clone, Copy)]
 enum Work {
-    Ledger(fn(&Call, &mut dyn Database) -> Result<Reply, Failure>),
+    Ledger(fn(&Call, &mut dyn Database) -> Result<Response, Failure>),
     Message,
     Source,
 }
@@ -145,49 +145,39 @@ struct Operation {
     work: Work,
 }
 
-const fn operation(
-    method: Method,
-    path: &'static str,
-    scope: Scope,
-    content: Content,
-    work: fn(&Call, &mut dyn Database) -> Result<Reply, Failure>,
-) -> Operation {
-    Operation { method, path, scope, content, work: Work::Ledger(work) }
+const fn operation(method: Method, path: &'static str, scope: Scope, content: Content, work: Work) -> Operation {
+    Operation { method, path, scope, content, work }
 }
 
 /// All of them. `openapi.json` says the same.
 static OPERATIONS: [Operation; 16] = {
-    use Content::{Json, MergePatch, Nothing};
-    use Scope::{EventsRead, MessagesRead, SubscriptionsRead as Read, SubscriptionsWrite as Write};
+    use Content::{Json, MergePatch, Message, Nothing};
+    use Scope::SubscriptionsWrite as Write;
+    use Scope::{EventsRead, MessagesContent, MessagesRead, MessagesWrite, SubscriptionsRead as Read};
+    use Work::Ledger;
     [
-        operation(Method::GET, "/subscriptions", Read, Nothing, subscriptions::list),
-        operation(Method::POST, "/subscriptions", Write, Json, subscriptions::create),
-        operation(Method::GET, "/subscriptions/{id}", Read, Nothing, subscriptions::show),
-        operation(Method::PATCH, "/subscriptions/{id}", Write, MergePatch, subscriptions::change),
-        operation(Method::DELETE, "/subscriptions/{id}", Write, Nothing, subscriptions::delete),
-        operation(Method::GET, "/subscriptions/{id}/secret", Write, Nothing, subscriptions::secret),
-        operation(Method::POST, "/subscriptions/{id}/secret", Write, Nothing, subscriptions::new_secret),
-        operation(Method::POST, "/subscriptions/{id}/test", Write, Nothing, notifications::test),
-        operation(Method::POST, "/subscriptions/{id}/redeliver", Write, Json, notifications::redeliver),
-        operation(Method::POST, "/subscriptions/{id}/recover", Write, Json, notifications::recover),
-        operation(Method::GET, "/subscriptions/{id}/notifications", Read, Nothing, notifications::notifications),
-        operation(Method::GET, "/subscriptions/{id}/attempts", Read, Nothing, notifications::attempts),
-        operation(Method::GET, "/events", EventsRead, Nothing, events::list),
-        operation(Method::GET, "/messages/{id}", MessagesRead, Nothing, messages::show),
-        Operation {
-            method: Method::GET,
-            path: "/messages/{id}/source",
-            scope: Scope::MessagesContent,
-            content: Nothing,
-            work: Work::Source,
-        },
-        Operation {
-            method: Method::POST,
-            path: "/messages",
-            scope: Scope::MessagesWrite,
-            content: Content::Message,
-            work: Work::Message,
-        },
+        operation(Method::GET, "/subscriptions", Read, Nothing, Ledger(subscriptions::list)),
+        operation(Method::POST, "/subscriptions", Write, Json, Ledger(subscriptions::create)),
+        operation(Method::GET, "/subscriptions/{id}", Read, Nothing, Ledger(subscriptions::show)),
+        operation(Method::PATCH, "/subscriptions/{id}", Write, MergePatch, Ledger(subscriptions::change)),
+        operation(Method::DELETE, "/subscriptions/{id}", Write, Nothing, Ledger(subscriptions::delete)),
+        operation(Method::GET, "/subscriptions/{id}/secret", Write, Nothing, Ledger(subscriptions::secret)),
+        operation(Method::POST, "/subscriptions/{id}/secret", Write, Nothing, Ledger(subscriptions::new_secret)),
+        operation(Method::POST, "/subscriptions/{id}/test", Write, Nothing, Ledger(notifications::test)),
+        operation(Method::POST, "/subscriptions/{id}/redeliver", Write, Json, Ledger(notifications::redeliver)),
+        operation(Method::POST, "/subscriptions/{id}/recover", Write, Json, Ledger(notifications::recover)),
+        operation(
+            Method::GET,
+            "/subscriptions/{id}/notifications",
+            Read,
+            Nothing,
+            Ledger(notifications::notifications),
+        ),
+        operation(Method::GET, "/subscriptions/{id}/attempts", Read, Nothing, Ledger(notifications::attempts)),
+        operation(Method::GET, "/events", EventsRead, Nothing, Ledger(events::list)),
+        operation(Method::GET, "/messages/{id}", MessagesRead, Nothing, Ledger(messages::show)),
+        operation(Method::GET, "/messages/{id}/source", MessagesContent, Nothing, Work::Source),
+        operation(Method::POST, "/messages", MessagesWrite, Message, Work::Message),
     ]
 };
 
@@ -248,14 +238,14 @@ async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -
 
 async fn answer(operation: &Operation, mut call: Call, headers: &HeaderMap, body: Body) -> Result<Response, Problem> {
     match operation.work {
-        Work::Message => Ok(messages::take_in(call, headers, body).await?.into_response()),
+        Work::Message => messages::take_in(call, headers, body).await,
         Work::Source => source::hand_out(call).await,
         Work::Ledger(work) => {
             if operation.content != Content::Nothing {
                 call.body = read(headers, body, LARGEST_BODY, BODY).await?;
             }
             let api = Arc::clone(&call.api);
-            Ok(ask(&api.blocking, move |database| work(&call, database)).await?.into_response())
+            ask(&api.blocking, move |database| work(&call, database)).await
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a subscription was told, and telling it again.
 
-use super::call::{Call, Reply};
+use super::call::{Call, accepted, ok, page};
 use super::problem::{Failure, Problem};
 use crate::base::timestamp;
 use crate::ledger::Database;
@@ -8,6 +8,7 @@ use crate::ledger::notifications::TEST;
 use crate::operations::notifications::{self, Due};
 use crate::operations::subscriptions::{Subscription, SubscriptionState};
 use crate::webhook::payload::read_id;
+use axum::response::Response;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -25,14 +26,14 @@ fn event_of(call: &Call, database: &mut dyn Database, one: &Subscription, id: Uu
     Ok(event.filter(sees).ok_or_else(Problem::not_found)?)
 }
 
-pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
     if one.state != SubscriptionState::Active {
         return Err(Problem::another_state(one.state).into());
     }
     let event = notifications::test(database, call.actor(), one.id)?;
-    Ok(Reply::accepted(json!({ "event": format!("evt_{}", event.simple()) })))
+    Ok(accepted(json!({ "event": format!("evt_{}", event.simple()) })))
 }
 
 /// What is told again to one that is told nothing yet would not come, and nobody would know why.
@@ -40,7 +41,7 @@ fn is_verified(one: &Subscription) -> Result<(), Problem> {
     if one.state == SubscriptionState::Unverified { Err(Problem::another_state(one.state)) } else { Ok(()) }
 }
 
-pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
     let mut fields = call.fields()?;
@@ -55,10 +56,10 @@ pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Repl
     let event = event_of(call, database, &one, id)?;
     is_verified(&one)?;
     notifications::tell_one(database, call.actor(), one.id, (id, event.position))?;
-    Ok(Reply::accepted(json!({ "notifications": 1 })))
+    Ok(accepted(json!({ "notifications": 1 })))
 }
 
-pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
     let mut fields = call.fields()?;
@@ -74,13 +75,13 @@ pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Reply,
     let since = since.unwrap_or(until);
     let (span, soon) = ((since, until), Some(notifications::soon()));
     let told = notifications::tell_all(database, call.actor(), one.id, span, after, only == "failed", soon)?;
-    Ok(Reply::accepted(match told.next {
+    Ok(accepted(match told.next {
         None => json!({ "notifications": told.notifications }),
         Some(next) => json!({ "notifications": told.notifications, "next": next }),
     }))
 }
 
-pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&["cursor", "limit", "state"])?;
     let one = call.subscription(database)?;
     let (limit, before) = (call.query.limit()?, call.query.cursor(|text| text.parse().ok())?);
@@ -89,15 +90,15 @@ pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<
     let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.position));
     let goes_on = next.is_some();
     let items = found.iter().map(|pending| json!(pending)).collect();
-    Ok(Reply::page(items, json!(next), &call.query, "cursor", goes_on))
+    Ok(page(items, json!(next), &call.query, "cursor", goes_on))
 }
 
-pub(super) fn attempts(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn attempts(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&["event"])?;
     let one = call.subscription(database)?;
     let id = call.query.one("event")?.and_then(read_id);
     let id = id.ok_or_else(|| Problem::wrong_parameter("event", NO_EVENT))?;
     let event = event_of(call, database, &one, id)?;
     let tries = notifications::tries(database, &[event.position], Some(one.id), MOST_TRIES)?;
-    Ok(Reply::ok(json!({ "items": tries })))
+    Ok(ok(json!({ "items": tries })))
 }

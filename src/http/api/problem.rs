@@ -16,7 +16,7 @@ pub(super) struct Problem(Box<Told>);
 
 #[derive(Debug)]
 struct Told {
-    status: StatusCode,
+    status: u16,
     kind: &'static str,
     title: &'static str,
     detail: Option<String>,
@@ -62,7 +62,7 @@ const A_MOMENT: Duration = Duration::from_secs(2);
 const A_WHILE: Duration = Duration::from_secs(60);
 
 impl Problem {
-    fn new(status: StatusCode, kind: &'static str, title: &'static str) -> Self {
+    fn new(status: u16, kind: &'static str, title: &'static str) -> Self {
         let (detail, errors, retry_after, authenticate) = (None, Vec::new(), None, None);
         Self(Box::new(Told { status, kind, title, detail, errors, retry_after, authenticate }))
     }
@@ -88,109 +88,95 @@ impl Problem {
     }
 
     pub(super) fn no_token() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "no-token", "A token is wanted")
+        Self::new(401, "no-token", "A token is wanted")
             .challenge("Bearer")
             .with("send it as Authorization: Bearer mdt_…")
     }
 
     pub(super) fn wrong_token() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "wrong-token", "This token lets nobody in")
+        Self::new(401, "wrong-token", "This token lets nobody in")
             .challenge("Bearer error=\"invalid_token\"")
             .with("it is mistyped, expired or revoked")
     }
 
     pub(super) fn out_of_scope(scope: &str) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "out-of-scope", "This token may not do that")
+        Self::new(403, "out-of-scope", "This token may not do that")
             .challenge(format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\""))
             .with(format!("it has not the scope {scope}"))
     }
 
     pub(super) fn out_of_bounds(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "out-of-bounds", "This token is for other mail").with(detail)
+        Self::new(403, "out-of-bounds", "This token is for other mail").with(detail)
     }
 
     pub(super) fn not_found() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not-found", "There is nothing here, or not for this token")
+        Self::new(404, "not-found", "There is nothing here, or not for this token")
     }
 
     /// There is such a message, and no source of it.
     pub(super) fn no_source(why: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "no-source", "The message itself is nowhere to be read").with(why)
+        Self::new(404, "no-source", "The message itself is nowhere to be read").with(why)
     }
 
     pub(super) fn out_of_reach() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "out-of-reach", "The message itself cannot be read at the moment")
+        Self::new(503, "out-of-reach", "The message itself cannot be read at the moment")
             .after(A_MOMENT)
             .with("a mailbox that may have it does not answer")
     }
 
     pub(super) fn another_method() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "another-method", "This cannot be done here")
+        Self::new(405, "another-method", "This cannot be done here")
     }
 
     pub(super) fn another_media_type(wanted: &str) -> Self {
-        Self::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "another-media-type",
-            "The body is of another type than is wanted",
-        )
-        .with(format!("Content-Type has to be {wanted}"))
+        Self::new(415, "another-media-type", "The body is of another type than is wanted")
+            .with(format!("Content-Type has to be {wanted}"))
     }
 
     pub(super) fn too_large(largest: usize) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large")
-            .with(format!("{largest} bytes are allowed"))
+        Self::new(413, "too-large", "The body is too large").with(format!("{largest} bytes are allowed"))
     }
 
     pub(super) fn too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body took too long to come").after(A_MOMENT)
+        Self::new(408, "too-slow", "The body took too long to come").after(A_MOMENT)
     }
 
     pub(super) fn unreadable_body(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "unreadable-body", "The body cannot be read").with(detail)
+        Self::new(400, "unreadable-body", "The body cannot be read").with(detail)
     }
 
     pub(super) fn wrong_parameter(parameter: &str, detail: impl Into<String>) -> Self {
         let wrong = Wrong { detail: detail.into(), pointer: None, parameter: Some(parameter.to_owned()) };
-        Self::new(StatusCode::BAD_REQUEST, "wrong-parameter", "A parameter is wrong").of(vec![wrong])
+        Self::new(400, "wrong-parameter", "A parameter is wrong").of(vec![wrong])
     }
 
     pub(super) fn wrong_fields(errors: Vec<Wrong>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-fields", "Fields of the body are wrong").of(errors)
+        Self::new(422, "wrong-fields", "Fields of the body are wrong").of(errors)
     }
 
     pub(super) fn no_message(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "no-message", "This message cannot be taken in").with(detail)
+        Self::new(422, "no-message", "This message cannot be taken in").with(detail)
     }
 
     /// The database has committed that they are.
     pub(super) fn unknown_recipients(errors: Vec<Wrong>) -> Self {
-        let problem = Self::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "unknown-recipient",
-            "Nobody has this address; nothing was accepted",
-        );
-        problem.of(errors)
+        Self::new(422, "unknown-recipient", "Nobody has this address; nothing was accepted").of(errors)
     }
 
     /// It cannot be said who is known.
     pub(super) fn not_known_now(errors: Vec<Wrong>) -> Self {
-        let problem = Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "not-known-now",
-            "Who is known cannot be said at the moment; nothing was accepted",
-        );
-        problem.of(errors).after(A_WHILE)
+        Self::new(503, "not-known-now", "Who is known cannot be said at the moment; nothing was accepted")
+            .of(errors)
+            .after(A_WHILE)
     }
 
     pub(super) fn no_space() -> Self {
-        let problem = Self::new(StatusCode::INSUFFICIENT_STORAGE, "no-space", "The disk is full; nothing was accepted");
-        problem.after(A_WHILE)
+        Self::new(507, "no-space", "The disk is full; nothing was accepted").after(A_WHILE)
     }
 
     pub(super) fn share_is_full() -> Self {
         Self::new(
-            StatusCode::INSUFFICIENT_STORAGE,
+            507,
             "share-full",
             "This token has too much mail in the queue that is not delivered yet; nothing was accepted",
         )
@@ -198,26 +184,24 @@ impl Problem {
     }
 
     pub(super) fn there_already() -> Self {
-        Self::new(StatusCode::CONFLICT, "there-already", "There is such a subscription already")
+        Self::new(409, "there-already", "There is such a subscription already")
     }
 
     pub(super) fn another_state(state: SubscriptionState) -> Self {
-        Self::new(StatusCode::CONFLICT, "another-state", "The subscription is not in the state for it")
+        Self::new(409, "another-state", "The subscription is not in the state for it")
             .with(if state == SubscriptionState::Unverified { UNANSWERED.to_owned() } else { format!("it is {state}") })
     }
 
     pub(super) fn too_many_subscriptions(most: u64) -> Self {
-        Self::new(StatusCode::CONFLICT, "too-many-subscriptions", "There are too many subscriptions")
-            .with(format!("{most} are allowed"))
+        Self::new(409, "too-many-subscriptions", "There are too many subscriptions").with(format!("{most} are allowed"))
     }
 
     pub(super) fn too_many_requests(wait: Duration) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "That is too often").after(wait)
+        Self::new(429, "too-many-requests", "That is too often").after(wait)
     }
 
     pub(super) fn unavailable() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "This cannot be answered at the moment")
-            .after(A_MOMENT)
+        Self::new(503, "unavailable", "This cannot be answered at the moment").after(A_MOMENT)
     }
 
     /// Something was done in part, and is gone on with where it is asked for again.
@@ -226,7 +210,7 @@ impl Problem {
     }
 
     pub(super) fn not_set_up(detail: &str) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-set-up", "This is not set up here").after(A_WHILE).with(detail)
+        Self::new(503, "not-set-up", "This is not set up here").after(A_WHILE).with(detail)
     }
 }
 
@@ -247,7 +231,8 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let told = *self.0;
         let Told { kind, title, status, ref detail, ref errors, .. } = told;
-        let document = problem::Problem { kind, title, status: status.as_u16(), detail: detail.as_deref(), errors };
+        let document = problem::Problem { kind, title, status, detail: detail.as_deref(), errors };
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, document.document()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));

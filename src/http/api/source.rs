@@ -3,15 +3,11 @@
 use super::call::Call;
 use super::problem::Problem;
 use super::{Api, ask, unanswered_as};
-use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::base::sent_body::SentBody;
 use crate::base::shares::Share;
-use crate::database::DatabaseError;
 use crate::http::blocking::{NotDone, Unanswered, Work};
-use crate::ledger::Database;
 use crate::ledger::operations_log::{Actor, Operation};
-use crate::message::Message;
 use crate::operations::content::{Found, Look, look};
 use crate::operations::notifications;
 use axum::body::Body;
@@ -41,29 +37,20 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     if !seen.await? {
         return Err(Problem::not_found());
     }
-    let (shared, opens_mailboxes) = (Arc::clone(&api), api.settings.site.opens_mailboxes());
-    let read = move |database: &mut dyn Database, mailboxes: Option<Deadline>| -> Result<_, DatabaseError> {
-        let actor = Actor { who: &who, way: "api", role: None, host: shared.settings.site.host() };
+    let shared = Arc::clone(&api);
+    let read = api.blocking.run(Work::Read, PATIENCE, move |site, deadline| {
+        let mut database = site.open_to_ask(deadline)?;
+        let actor = Actor { who: &who, way: "api", role: None, host: site.host() };
         let memory = (&shared.memory, token.as_str());
         let wanted = Look { actor, operation: Operation::Downloaded, object: Some("source"), noted: None, memory };
-        let bytes = |message: Message| Ok(Some(message.into_received()));
-        look(&shared.settings.site, database, &identity, wanted, mailboxes, bytes)
-    };
-    let found = match opens_mailboxes {
-        true => {
-            let looked = api.blocking.run(Work::Look, PATIENCE, move |site, deadline| {
-                let mut database = site.open_to_ask(deadline)?;
-                read(database.as_mut(), Some(deadline))
-            });
-            let looked = looked.await.map_err(|not_done| match not_done {
-                NotDone::Busy | NotDone::Failed => Problem::unavailable(),
-                NotDone::TooLate => Problem::out_of_reach(),
-            })?;
-            looked.map_err(Unanswered::from)
-        }
-        false => api.blocking.ask_long(PATIENCE, move |database| read(database, None)).await,
-    };
-    match found.map_err(|unanswered| unanswered_as(&unanswered))? {
+        let mailboxes = site.opens_mailboxes().then_some(deadline);
+        look(site, database.as_mut(), &identity, wanted, mailboxes, |message| Ok(Some(message.into_received())))
+    });
+    let found = read.await.map_err(|not_done| match not_done {
+        NotDone::Busy | NotDone::Failed => Problem::unavailable(),
+        NotDone::TooLate => Problem::out_of_reach(),
+    })?;
+    match found.map_err(|problem| unanswered_as(&Unanswered::from(problem)))? {
         Found::Shown(message, _, share) => Ok(answer(message, share)),
         Found::Busy => Err(Problem::unavailable()),
         Found::Unknown => Err(Problem::not_found()),

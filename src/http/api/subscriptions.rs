@@ -1,6 +1,6 @@
 //! Subscriptions: who is told of what, and where.
 
-use super::call::{Call, Fields, Reply};
+use super::call::{Call, Fields, ok, page};
 use super::problem::{Failure, Problem};
 use super::{Api, BASE};
 use crate::base::timestamp;
@@ -11,6 +11,9 @@ use crate::operations::subscriptions::{
 };
 use crate::operations::tokens::Scope;
 use crate::webhook::{Callback, MasterKey, ROTATION};
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::time::Duration;
 use uuid::Uuid;
@@ -72,7 +75,7 @@ fn master_key(api: &Api) -> Result<&MasterKey, Problem> {
     api.settings.key.as_ref().ok_or_else(missing)
 }
 
-pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&["cursor", "limit", "resource", "resource_id", "state"])?;
     if call.query.one("resource_id")?.is_some_and(|id| id.chars().count() > LONGEST) {
         return Err(Problem::wrong_parameter("resource_id", format!("it is longer than {LONGEST} characters")).into());
@@ -93,15 +96,15 @@ pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
     let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.id));
     let goes_on = next.is_some();
     let items = found.iter().filter(|one| call.sees(one)).map(told).collect();
-    Ok(Reply::page(items, json!(next), &call.query, "cursor", goes_on))
+    Ok(page(items, json!(next), &call.query, "cursor", goes_on))
 }
 
-pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
-    Ok(Reply::ok(told(&call.subscription(database)?)))
+    Ok(ok(told(&call.subscription(database)?)))
 }
 
-pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
     let settings = &call.api.settings;
     let key = master_key(&call.api)?;
@@ -163,7 +166,11 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     // Somebody has removed it this moment.
     let made = found.ok_or_else(Problem::not_found)?;
     let body = with_secret(key, &made);
-    Ok(if created { Reply::created(body, format!("{BASE}/subscriptions/{id}")) } else { Reply::ok(body) })
+    Ok(if created {
+        (StatusCode::CREATED, [(LOCATION, format!("{BASE}/subscriptions/{id}"))], ok(body)).into_response()
+    } else {
+        ok(body)
+    })
 }
 
 /// What is told in full is what `GET /messages/{id}` answers.
@@ -205,7 +212,7 @@ fn named(kind: &str, id: &str) -> Result<Resource, &'static str> {
     }
 }
 
-pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
     let is = call.subscription(database)?;
     let mut fields = call.fields()?;
@@ -238,7 +245,7 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     if !subscriptions::change(database, call.actor(), &is, &wanted, turn, verify)? {
         return Err(Problem::there_already().into());
     }
-    Ok(Reply::ok(told(&call.subscription(database)?)))
+    Ok(ok(told(&call.subscription(database)?)))
 }
 
 /// Whether whoever may change a subscription may change its state so. A question of ours is answered by the callback alone.
@@ -247,30 +254,30 @@ fn may_become(is: SubscriptionState, state: SubscriptionState) -> bool {
     matches!((state, is), (Paused, Active) | (Active, Paused | Disabled))
 }
 
-pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
     if subscriptions::delete(database, call.actor(), &one, Some(notifications::soon()))? {
-        Ok(Reply::nothing())
+        Ok(StatusCode::NO_CONTENT.into_response())
     } else {
         Err(Problem::goes_on().into())
     }
 }
 
-pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
     let key = master_key(&call.api)?;
     let one = call.subscription(database)?;
     subscriptions::shows_secret(database, call.actor(), one.id)?;
-    Ok(Reply::ok(told_secret(key, &one)))
+    Ok(ok(told_secret(key, &one)))
 }
 
-pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
     call.query.only(&[])?;
     let key = master_key(&call.api)?;
     let one = call.subscription(database)?;
     subscriptions::new_secret(database, call.actor(), one.id)?;
-    Ok(Reply::ok(told_secret(key, &call.subscription(database)?)))
+    Ok(ok(told_secret(key, &call.subscription(database)?)))
 }
 
 #[cfg(test)]

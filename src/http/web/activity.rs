@@ -1,11 +1,11 @@
 //! Activity: what was tried lately, the newest first. All that narrows it stands in the address, so that it can be sent to
 //! others.
 
-use super::layout::{self, Screen, class, milliseconds, number};
+use super::layout::{self, Column, Screen, class, milliseconds, number, or_dash, pager, table, table_with_ids};
 use super::{Answered, Page, auth, failed};
 use crate::base::hex;
 use crate::base::summary_cache::{Summary, SummaryCache};
-use crate::base::timestamp::{self, exact, told};
+use crate::base::timestamp::{self, told};
 use crate::database::DatabaseError;
 use crate::http::blocking::Unanswered;
 use crate::ledger::activity::{self, Came, FoundTried, OwedCopy, Place, Tried, Wanted};
@@ -58,13 +58,15 @@ pub(super) struct Asked {
 }
 
 /// The states that can be asked for: how the address says it, in words.
-const STATES: [(&str, &str); 5] = [
+const STATES: [(&str, &str); 6] = [
+    ("", "any"),
     ("delivered", "delivered"),
     ("deferred", "deferred"),
     ("refused", "refused"),
     ("open", "not ended, or never"),
     ("owed", "owed now"),
 ];
+const COPIES: [(&str, &str); 3] = [("", "recipients'"), ("sent", "Sent"), ("all", "all")];
 
 pub(super) async fn show(
     State(page): State<Page>,
@@ -167,8 +169,7 @@ impl Asked {
 
     fn wanted(&self) -> Result<Wanted, String> {
         let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
-        let usual = if self.q.trim().is_empty() { DAY } else { FIVE_DAYS };
-        let since = text(&self.since).unwrap_or_else(|| usual.to_owned());
+        let since = text(&self.since).unwrap_or_else(|| self.usual_since().to_owned());
         let moment = |what: &str, text: &str| timestamp::since(text).map_err(|problem| format!("{what}: {problem}"));
         Ok(Wanted {
             by: None,
@@ -210,27 +211,26 @@ impl Asked {
         Some(format!("/activity/new?{}", query.append_pair("after", &newest.max(last).to_string()).finish()))
     }
 
-    /// Whether nothing is said but what to look for.
-    fn is_a_name_only(&self) -> bool {
-        let others = [&self.state, &self.role, &self.host, &self.user, &self.since, &self.until, &self.before];
-        others.iter().all(|text| text.trim().is_empty())
+    fn usual_since(&self) -> &'static str {
+        if self.q.trim().is_empty() { DAY } else { FIVE_DAYS }
     }
 
-    /// What is said, but for where the page begins.
+    /// What narrows the search, except for its first field.
+    fn filters(&self) -> [(&'static str, &str); 6] {
+        let Self { state, role, host, user, since, until, .. } = self;
+        [("state", state), ("role", role), ("host", host), ("user", user), ("since", since), ("until", until)]
+    }
+
+    /// Whether only the first field of the form is filled in.
+    fn is_a_name_only(&self) -> bool {
+        self.before.trim().is_empty() && self.filters().iter().all(|(_, text)| text.trim().is_empty())
+    }
+
+    /// The address of this search, without the page.
     fn query(&self) -> Serializer<'static, String> {
         let mut query = Serializer::new(String::new());
-        let said = [
-            ("q", &self.q),
-            ("state", &self.state),
-            ("role", &self.role),
-            ("host", &self.host),
-            ("user", &self.user),
-            ("since", &self.since),
-            ("until", &self.until),
-        ];
-        for (name, text) in said.iter().filter(|(_, text)| !text.is_empty()) {
-            query.append_pair(name, text);
-        }
+        let fields = [("q", self.q.as_str())].into_iter().chain(self.filters());
+        query.extend_pairs(fields.filter(|(_, text)| !text.is_empty()));
         query
     }
 
@@ -316,6 +316,8 @@ fn not_told(AtAGlance { disabled, given_up, .. }: &AtAGlance) -> Option<String> 
 
 fn form(asked: &Asked, problem: Option<&str>) -> Markup {
     let about = |name: &str| problem.is_some_and(|problem| problem.starts_with(name)).then_some("true");
+    let since = asked.usual_since();
+    let choices = [("state", "State", &asked.state, &STATES[..]), ("role", "Copies", &asked.role, &COPIES[..])];
     html! {
         form .search role="search" method="get" action="/" {
             label .wide for="q" {
@@ -323,37 +325,25 @@ fn form(asked: &Asked, problem: Option<&str>) -> Markup {
                 input #q name="q" type="search" value=(asked.q) placeholder="scuba@mail.axial.net"
                     autocapitalize="none" spellcheck="false";
             }
-            label for="state" {
-                "State"
-                select #state name="state" {
-                    option value="" { "any" }
-                    @for (value, words) in STATES { option value=(value) selected[asked.state == value] { (words) } }
-                }
-            }
-            label for="role" {
-                "Copies"
-                select #role name="role" {
-                    @for (value, words) in [("", "recipients'"), ("sent", "Sent"), ("all", "all")] {
-                        option value=(value) selected[asked.role == value] { (words) }
+            @for (name, label, chosen, options) in choices {
+                label for=(name) {
+                    (label)
+                    select id=(name) name=(name) {
+                        @for (value, words) in options { option value=(value) selected[chosen == value] { (words) } }
                     }
                 }
             }
-            label .short for="host" {
-                "Host"
-                input #host name="host" value=(asked.host) autocapitalize="none" spellcheck="false";
+            @for (name, label, value) in [("host", "Host", &asked.host), ("user", "Mailbox's user", &asked.user)] {
+                label .short for=(name) {
+                    (label)
+                    input id=(name) name=(name) value=(value) autocapitalize="none" spellcheck="false";
+                }
             }
-            label .short for="user" {
-                "Mailbox's user"
-                input #user name="user" value=(asked.user) autocapitalize="none" spellcheck="false";
-            }
-            label .short for="since" {
-                "Since"
-                input #since name="since" value=(asked.since) list="spans" aria-invalid=[about("Since")]
-                    placeholder=(if asked.q.is_empty() { DAY } else { FIVE_DAYS });
-            }
-            label .short for="until" {
-                "Until"
-                input #until name="until" value=(asked.until) placeholder="now" list="spans" aria-invalid=[about("Until")];
+            @for (name, label, value, usual) in [("since", "Since", &asked.since, since), ("until", "Until", &asked.until, "now")] {
+                label .short for=(name) {
+                    (label)
+                    input id=(name) name=(name) value=(value) placeholder=(usual) list="spans" aria-invalid=[about(label)];
+                }
             }
             datalist #spans { @for span in ["1h", "6h", "1d", "7d", "30d"] { option value=(span) {} } }
             button { "Search" }
@@ -362,8 +352,12 @@ fn form(asked: &Asked, problem: Option<&str>) -> Markup {
     }
 }
 
+const COLUMNS: [Column; 7] =
+    [("Time", "t"), ("State", ""), ("Recipient", ""), ("Author", ""), ("Subject", ""), ("Took", "n"), ("Host", "")];
+
 fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<TakenAs>) -> Markup {
     let FoundTried { tried, more, looked_back_to } = found;
+    let rows = tried.iter().enumerate().map(|(at, one)| (Some(row_id(one)), row(one, of_the_same(tried, at))));
     html! {
         @if let Some(live) = asked.live(tried) {
             p #live .hint { span data-said role="status" { "What is new is counted here. " } span data-newer=(live) data-poll=(POLL) role="status" {} }
@@ -381,21 +375,7 @@ fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<TakenAs>) -> 
                 }
             }
         } @else {
-            table .rows {
-                caption { "Attempts, the newest first: mail that was tried three times stands here three times. Times are UTC." }
-                thead {
-                    tr {
-                        th .t scope="col" { "Time" }
-                        th scope="col" { "State" }
-                        th scope="col" { "Recipient" }
-                        th scope="col" { "Author" }
-                        th scope="col" { "Subject" }
-                        th .n scope="col" { "Took" }
-                        th scope="col" { "Host" }
-                    }
-                }
-                tbody { @for (at, one) in tried.iter().enumerate() { (row(one, of_the_same(tried, at).as_deref())) } }
-            }
+            (table_with_ids("", "Attempts, the newest first: mail that was tried three times stands here three times. Times are UTC.", COLUMNS, rows))
         }
         @if !tried.is_empty() && matches!(taken_as, Some(TakenAs::Address | TakenAs::Piece)) {
             p .hint { "What you miss among them may not have got here: a message that no host has begun to deliver is known to Postfix alone." }
@@ -407,7 +387,7 @@ fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<TakenAs>) -> 
             }
         }
         @if *more && let Some(last) = tried.last() {
-            nav .pager aria-label="Pages" { a href=(asked.older(last)) rel="next" { "Older" } }
+            (pager(&asked.older(last), "Older"))
         }
     }
 }
@@ -442,34 +422,26 @@ fn of_the_same(tried: &[Tried], at: usize) -> Option<String> {
     }
 }
 
-fn row(tried: &Tried, of_the_same: Option<&str>) -> Markup {
-    let when = told(tried.place.began_at);
-    html! {
-        tr id=(row_id(tried)) {
-            td .t data-label="Time" {
-                a href=(message_path(tried)) { time datetime=(exact(tried.place.began_at)) { (when) } }
-            }
-            td data-label="State" {
-                span class=(class(tried.result())) { (state(tried)) }
-                @if let Some(told) = of_the_same { br; span .hint { (told) } }
-            }
-            td data-label="Recipient" {
-                (tried.recipient)
-                @if tried.role == Role::Sender { br; span .hint { "copy for " (tried.mailbox) " of " (tried.user) } }
-            }
-            td data-label="Author" {
-                @if let Some(from) = &tried.from { bdi { (from) } } @else { span .hint { "not known yet" } }
-            }
-            td data-label="Subject" {
-                @if let Some(subject) = &tried.subject { bdi { (subject) } } @else { code { (tried.message_id) } }
-            }
-            td .n data-label="Took" { (tried.took.map_or_else(|| "–".to_owned(), milliseconds)) }
-            td data-label="Host" {
-                (tried.host)
-                @if let Some(queue_id) = &tried.queue_id { br; span .hint { code { (queue_id) } } }
-            }
-        }
-    }
+fn row(tried: &Tried, of_the_same: Option<String>) -> [Markup; 7] {
+    let began_at = layout::moment(tried.place.began_at);
+    [
+        html! { a href=(message_path(tried)) { (began_at) } },
+        html! {
+            span class=(class(tried.result())) { (state(tried)) }
+            @if let Some(note) = of_the_same { br; span .hint { (note) } }
+        },
+        html! {
+            (tried.recipient)
+            @if tried.role == Role::Sender { br; span .hint { "copy for " (tried.mailbox) " of " (tried.user) } }
+        },
+        html! { @if let Some(from) = &tried.from { bdi { (from) } } @else { span .hint { "not known yet" } } },
+        html! { @if let Some(subject) = &tried.subject { bdi { (subject) } } @else { code { (tried.message_id) } } },
+        or_dash(tried.took.map(milliseconds)),
+        html! {
+            (tried.host)
+            @if let Some(queue_id) = &tried.queue_id { br; span .hint { code { (queue_id) } } }
+        },
+    ]
 }
 
 /// What an attempt at one copy came to, in words.
@@ -496,36 +468,23 @@ fn state(tried: &Tried) -> String {
 }
 
 fn owed_table(owed: &[OwedCopy], more: bool) -> Markup {
+    let caption = html! {
+        "Sent copies that are owed, the newest first. The service finishes them by itself; "
+        code { "replay --owed" } " tries all at once."
+    };
+    let rows = owed.iter().map(|one| {
+        [
+            html! { a href=(format!("/messages/{}", hex::encode(&one.identity))) { (layout::moment(one.since)) } },
+            html! { (one.mailbox) " of " (one.user) },
+            html! { span .bad { (one.reason.as_deref().unwrap_or("no reason is known")) } },
+            html! { bdi { (one.subject.as_deref().unwrap_or("–")) } },
+        ]
+    });
     html! {
         @if owed.is_empty() {
             p { "No Sent copy is owed." }
         } @else {
-            table .rows {
-                caption {
-                    "Sent copies that are owed, the newest first. The service finishes them by itself; "
-                    code { "replay --owed" } " tries all at once."
-                }
-                thead {
-                    tr {
-                        th .t scope="col" { "Last tried" }
-                        th scope="col" { "Mailbox" }
-                        th scope="col" { "Why" }
-                        th scope="col" { "Subject" }
-                    }
-                }
-                tbody {
-                    @for one in owed {
-                        tr {
-                            td .t data-label="Last tried" {
-                                a href=(format!("/messages/{}", hex::encode(&one.identity))) { (layout::moment(one.since)) }
-                            }
-                            td data-label="Mailbox" { (one.mailbox) " of " (one.user) }
-                            td data-label="Why" { span .bad { (one.reason.as_deref().unwrap_or("no reason is known")) } }
-                            td data-label="Subject" { bdi { (one.subject.as_deref().unwrap_or("–")) } }
-                        }
-                    }
-                }
-            }
+            (table("", &caption, [("Last tried", "t"), ("Mailbox", ""), ("Why", ""), ("Subject", "")], rows))
             @if more { p { "These are the newest " (owed.len()) "; there are more." } }
         }
     }

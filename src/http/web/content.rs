@@ -5,7 +5,7 @@
 //! goes to the disk, as bytes of no type. Who looks is in the operations log before anything is shown.
 
 use super::html_of_message::{self, MOST_DEPTH, MOST_HTML, MOST_PICTURES, document};
-use super::layout::{self, number, visible};
+use super::layout::{self, number, or_dash, table, visible};
 use super::operations_log::actor;
 use super::{Answered, Page, auth, failed};
 use crate::base::hex;
@@ -27,7 +27,8 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,6 +41,9 @@ const PATIENCE: Duration = Duration::from_secs(25);
 const MOST_TEXT: usize = 256 << 10;
 /// How long the name of a file may be, in characters.
 const LONGEST_NAME: usize = 100;
+
+/// What is encoded in the name of a file.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
 /// How many looks are remembered for their frames. The frame of one that is forgotten is in the operations log by itself.
 const LOOKS: usize = 200;
@@ -268,23 +272,15 @@ fn html_section(part: &Part<'_>, parts: &Parts<'_>, frame: &str) -> Markup {
 }
 
 fn list(parts: &Parts<'_>, here: &str) -> Markup {
+    let columns = [("Part", ""), ("Type", ""), ("Name", ""), ("Bytes", "n"), ("Download", "")];
+    let rows = parts.all.iter().enumerate().map(|(at, part)| {
+        let name = part.name.as_deref().map(|name| html! { bdi { (visible(name)) } });
+        let link = html! { a href=(format!("{here}/parts/{}", at + 1)) download { "Part " (at + 1) } };
+        let length = number(part.content().len() as u64);
+        [(at + 1).render(), visible(&part.kind).render(), or_dash(name), length.render(), link]
+    });
     html! {
-        table .rows {
-            caption .unseen { "Its parts" }
-            thead { tr { th scope="col" { "Part" } th scope="col" { "Type" } th scope="col" { "Name" } th .n scope="col" { "Bytes" } th scope="col" { "Download" } } }
-            tbody {
-                @for (at, part) in parts.all.iter().enumerate() {
-                    @let name = part.name.as_deref().map(visible);
-                    tr {
-                        td data-label="Part" { (at + 1) }
-                        td data-label="Type" { (visible(&part.kind)) }
-                        td data-label="Name" { @if let Some(name) = &name { bdi { (name) } } @else { "–" } }
-                        td .n data-label="Bytes" { (number(part.content().len() as u64)) }
-                        td data-label="Download" { a href=(format!("{here}/parts/{}", at + 1)) download { "Part " (at + 1) } }
-                    }
-                }
-            }
-        }
+        (table("untitled", "Its parts", columns, rows))
         @if parts.more { p .hint { "It has more: they are in its source." } }
     }
 }
@@ -314,13 +310,7 @@ fn file(name: &str, bytes: Vec<u8>, share: Share) -> Response {
 fn disposition(name: &str) -> String {
     let name = safe_name(name);
     let plain: String = name.chars().map(|c| if c.is_ascii() { c } else { '_' }).collect();
-    let encoded: String = name
-        .bytes()
-        .map(|byte| {
-            let as_it_is = byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-            if as_it_is { char::from(byte).to_string() } else { format!("%{byte:02X}") }
-        })
-        .collect();
+    let encoded = utf8_percent_encode(&name, ENCODED);
     format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
 }
 

@@ -8,7 +8,7 @@ use crate::ledger::AttemptResult;
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::message::Role;
 use axum::response::Html;
-use maud::{DOCTYPE, Markup, html};
+use maud::{DOCTYPE, Markup, Render, html};
 
 /// The screens that stand in the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +154,54 @@ pub(super) fn number(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// A column of a table: its name, and the class of its cells (`n`: a number, `t`: a time).
+pub(super) type Column = (&'static str, &'static str);
+
+/// A table of this class. On a narrow screen each cell has the name of its column beside it.
+pub(super) fn table<const N: usize>(
+    class: &str,
+    caption: impl Render,
+    columns: [Column; N],
+    rows: impl IntoIterator<Item = [Markup; N]>,
+) -> Markup {
+    table_with_ids(class, caption, columns, rows.into_iter().map(|cells| (None, cells)))
+}
+
+/// The same, of rows that the script knows by their ids.
+pub(super) fn table_with_ids<const N: usize>(
+    class: &str,
+    caption: impl Render,
+    columns: [Column; N],
+    rows: impl IntoIterator<Item = (Option<String>, [Markup; N])>,
+) -> Markup {
+    let class_of = |class: &'static str| (!class.is_empty()).then_some(class);
+    html! {
+        table class={ "rows " (class) } {
+            caption { (caption) }
+            thead { tr { @for (name, class) in columns { th class=[class_of(class)] scope="col" { (name) } } } }
+            tbody {
+                @for (id, cells) in rows {
+                    tr id=[id] {
+                        @for ((name, class), cell) in columns.into_iter().zip(cells) {
+                            td class=[class_of(class)] data-label=(name) { (cell) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The link to the next page of a list.
+pub(super) fn pager(path: &str, name: &str) -> Markup {
+    html! { nav .pager aria-label="Pages" { a href=(path) rel="next" { (name) } } }
+}
+
+/// A value that may be missing.
+pub(super) fn or_dash(value: Option<impl Render>) -> Markup {
+    html! { @match value { Some(value) => (value), None => "–" } }
 }
 
 /// How good it is what became of something: the class of its words, which say the same.

@@ -1,6 +1,6 @@
 //! Locks: who holds one now, and who waits for it.
 
-use super::layout::{self, Screen};
+use super::layout::{self, Column, Screen, or_dash, table};
 use super::{Answered, Page};
 use crate::base::timestamp::span;
 use crate::ledger::web_sessions::WebSession;
@@ -17,6 +17,9 @@ pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<
     Ok(layout::page("Locks", Some(Screen::Locks), Some(&viewer), &main(&listing)).into_response())
 }
 
+const COLUMNS: [Column; 6] =
+    [("Named after", ""), ("State", ""), ("For", "n"), ("Who", ""), ("Host", ""), ("Process", "n")];
+
 fn main(listing: &Listing) -> Markup {
     html! {
         p #live { span data-said role="status" { "While a message is delivered, its lock is held. " } a href="/locks" { "Look again" } }
@@ -24,11 +27,7 @@ fn main(listing: &Listing) -> Markup {
             @if listing.entries.is_empty() {
                 p { "No lock is held at this moment." }
             } @else {
-                table .rows {
-                    caption { "Locks that are held, and who waits for them" }
-                    thead { tr { th scope="col" { "Named after" } th scope="col" { "State" } th .n scope="col" { "For" } th scope="col" { "Who" } th scope="col" { "Host" } th .n scope="col" { "Process" } } }
-                    tbody { @for entry in &listing.entries { (row(entry)) } }
-                }
+                (table("", "Locks that are held, and who waits for them", COLUMNS, listing.entries.iter().map(row)))
             }
             @for hidden in &listing.hidden {
                 p .hint { "Not shown: " (hidden.what) ". An administrator can have it shown: " code { (hidden.grant) } }
@@ -37,23 +36,23 @@ fn main(listing: &Listing) -> Markup {
     }
 }
 
-fn row(entry: &Entry) -> Markup {
-    html! {
-        tr {
-            td data-label="Named after" {
-                @match &entry.name {
-                    Some(id) => {
-                        @let query: String = form_urlencoded::byte_serialize(format!("<{}>", id.trim_matches(['<', '>'])).as_bytes()).collect();
-                        a href=(format!("/?q={query}")) { (id) }
-                    }
-                    None => { code { (entry.lock) } }
-                }
+fn row(entry: &Entry) -> [Markup; 6] {
+    let name = html! {
+        @match &entry.name {
+            Some(id) => {
+                @let query: String = form_urlencoded::byte_serialize(format!("<{}>", id.trim_matches(['<', '>'])).as_bytes()).collect();
+                a href=(format!("/?q={query}")) { (id) }
             }
-            td data-label="State" class=(if entry.waits { "wait" } else { "good" }) { @if entry.waits { "waits" } @else { "holds" } }
-            td .n data-label="For" { (entry.age.map_or_else(|| "–".to_owned(), span)) }
-            td data-label="Who" { (entry.application.as_deref().unwrap_or("–")) }
-            td data-label="Host" { (entry.host.as_deref().unwrap_or("–")) }
-            td .n data-label="Process" { (entry.pid.map_or_else(|| "–".to_owned(), |pid| pid.to_string())) }
+            None => { code { (entry.lock) } }
         }
-    }
+    };
+    let (class, state) = if entry.waits { ("wait", "waits") } else { ("good", "holds") };
+    [
+        name,
+        html! { span class=(class) { (state) } },
+        or_dash(entry.age.map(span)),
+        or_dash(entry.application.as_deref()),
+        or_dash(entry.host.as_deref()),
+        or_dash(entry.pid),
+    ]
 }

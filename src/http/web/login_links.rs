@@ -1,6 +1,6 @@
 //! Logins: who is logged in now, and ending that.
 
-use super::layout::{self, Screen, moment};
+use super::layout::{self, Column, Screen, moment, table};
 use super::operations_log::actor;
 use super::{Answered, Page};
 use crate::ledger::web_sessions::{self, WebSession};
@@ -8,34 +8,26 @@ use crate::operations::web_logins;
 use axum::Extension;
 use axum::extract::{Form, State};
 use axum::response::{IntoResponse, Redirect};
-use maud::html;
+use maud::{Render, html};
 use serde::Deserialize;
 use tracing::info;
+
+const COLUMNS: [Column; 5] = [("Name", ""), ("Role", ""), ("Since", "t"), ("Last seen", "t"), ("End it", "")];
 
 pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
     let lifetimes = page.settings.lifetimes;
     let sessions = page.ask(&viewer, move |database| web_sessions::sessions(database, lifetimes)).await?;
-    let main = html! {
-        table .rows {
-            caption { "Who is logged in, the newest first. Times are UTC." }
-            thead { tr { th scope="col" { "Name" } th scope="col" { "Role" } th scope="col" { "Since" } th scope="col" { "Last seen" } th scope="col" { "End it" } } }
-            tbody {
-                @for one in &sessions {
-                    tr {
-                        td data-label="Name" { (one.name) }
-                        td data-label="Role" { (one.role.as_str()) }
-                        td .t data-label="Since" { (moment(one.began_at)) }
-                        td .t data-label="Last seen" { (moment(one.seen_at)) }
-                        td data-label="End it" {
-                            form method="post" action="/logins/end" {
-                                input type="hidden" name="id" value=(one.id);
-                                button { "Log " @if one.id == viewer.id { "yourself" } @else { (one.name) } " out" span .unseen { ", login " (one.id) } }
-                            }
-                        }
-                    }
-                }
+    let rows = sessions.iter().map(|one| {
+        let end = html! {
+            form method="post" action="/logins/end" {
+                input type="hidden" name="id" value=(one.id);
+                button { "Log " @if one.id == viewer.id { "yourself" } @else { (one.name) } " out" span .unseen { ", login " (one.id) } }
             }
-        }
+        };
+        [one.name.render(), one.role.as_str().render(), moment(one.began_at), moment(one.seen_at), end]
+    });
+    let main = html! {
+        (table("", "Who is logged in, the newest first. Times are UTC.", COLUMNS, rows))
         p .hint { "Others are let in by " code { "maildrop_command web login --name NAME --role ROLE" } "." }
     };
     Ok(layout::page("Logins", Some(Screen::Logins), Some(&viewer), &main).into_response())

@@ -1,7 +1,7 @@
 //! One message: what became of it in a line, where its copies are, and what each host has tried, in time.
 
 use super::activity::in_words;
-use super::layout::{self, Screen, class, milliseconds, moment, number};
+use super::layout::{self, Column, Screen, class, milliseconds, moment, number, or_dash, table};
 use super::time_line::{self, in_milliseconds};
 use super::{Answered, Page, auth, notifications, redeliver};
 use crate::base::hex;
@@ -18,7 +18,7 @@ use crate::operations::trace::{RecipientState, TracedMessage, held_by, held_then
 use axum::Extension;
 use axum::extract::{Path, Query, State};
 use axum::response::IntoResponse;
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use serde::Deserialize;
 
 /// How many attempts are shown, the newest; a message that was tried for five days has 130 for each recipient.
@@ -51,6 +51,11 @@ pub(super) async fn show(
 
 fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
     let TracedMessage { state, verdict, recipients, trace } = message;
+    let rows = recipients.iter().map(|one| {
+        let deferred = if one.state == RecipientState::Deferred { "deferred: " } else { "" };
+        let state = html! { span class=(class_of(one.state)) { (deferred) (one.told) } };
+        [one.recipient.render(), state, one.attempts.render()]
+    });
     html! {
         p class={ "verdict " (class_of(*state)) } { (verdict) }
         @if let (RecipientState::Deferred, Some(last)) = (state, trace.attempts.last()) {
@@ -71,19 +76,7 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
         }
         @if recipients.len() > 1 {
             h2 { "Recipients" }
-            table .rows {
-                caption .unseen { "How it stands for each recipient" }
-                thead { tr { th scope="col" { "Recipient" } th scope="col" { "State" } th .n scope="col" { "Attempts" } } }
-                tbody {
-                    @for one in recipients {
-                        tr {
-                            td data-label="Recipient" { (one.recipient) }
-                            td data-label="State" { span class=(class_of(one.state)) { @if one.state == RecipientState::Deferred { "deferred: " } (one.told) } }
-                            td .n data-label="Attempts" { (one.attempts) }
-                        }
-                    }
-                }
-            }
+            (table("untitled", "How it stands for each recipient", [("Recipient", ""), ("State", ""), ("Attempts", "n")], rows))
         }
         h2 { "Copies" }
         @if trace.copies.iter().any(|copy| copy.delivered) && viewer.role >= Screen::Again.least() {
@@ -92,11 +85,7 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
         @if trace.copies.is_empty() {
             p { "No mailbox has it yet." }
         } @else {
-            table .rows {
-                caption .unseen { "Where it is, and where it is owed" }
-                thead { tr { th scope="col" { "Mailbox" } th scope="col" { "What" } th scope="col" { "State" } th .t scope="col" { "When" } th .n scope="col" { "UIDVALIDITY / UID" } } }
-                tbody { @for copy in &trace.copies { (copy_row(copy)) } }
-            }
+            (table("untitled", "Where it is, and where it is owed", COPIES, trace.copies.iter().map(copy_row)))
         }
         h2 { "Attempts, on all hosts" }
         (attempts(now, &trace.attempts, trace.message.as_ref()))
@@ -163,25 +152,23 @@ fn facts(trace: &MessageTrace) -> Markup {
     }
 }
 
-fn copy_row(copy: &TracedCopy) -> Markup {
-    let (when, class, state) = match copy.delivered {
-        true => (copy.delivered_at.unwrap_or(copy.updated_at), "good", "delivered".to_owned()),
-        false => {
-            let why = copy.reason.as_deref().unwrap_or("no reason is known");
-            (copy.updated_at, "bad", format!("owed: {why}"))
-        }
+const COPIES: [Column; 5] = [("Mailbox", ""), ("What", ""), ("State", ""), ("When", "t"), ("UIDVALIDITY / UID", "n")];
+
+fn copy_row(copy: &TracedCopy) -> [Markup; 5] {
+    let state = if copy.delivered {
+        html! { span .good { "delivered" } }
+    } else {
+        html! { span .bad { "owed: " (copy.reason.as_deref().unwrap_or("no reason is known")) } }
     };
-    html! {
-        tr {
-            td data-label="Mailbox" { (copy.mailbox) " of " (copy.user) }
-            td data-label="What" { (layout::role(copy.role)) @if copy.recipient != copy.user { span .hint { " for " (copy.recipient) } } }
-            td data-label="State" { span class=(class) { (state) } }
-            td .t data-label="When" { (moment(when)) }
-            td .n data-label="UIDVALIDITY / UID" {
-                @match copy.uid_validity.zip(copy.uid) { Some((validity, uid)) => { (validity) " / " (uid) } None => { "–" } }
-            }
-        }
-    }
+    let delivered_at = copy.delivered_at.filter(|_| copy.delivered);
+    let uid = copy.uid_validity.zip(copy.uid);
+    [
+        html! { (copy.mailbox) " of " (copy.user) },
+        html! { (layout::role(copy.role)) @if copy.recipient != copy.user { span .hint { " for " (copy.recipient) } } },
+        state,
+        moment(delivered_at.unwrap_or(copy.updated_at)),
+        or_dash(uid.map(|(validity, uid)| format!("{validity} / {uid}"))),
+    ]
 }
 
 fn attempts(now: i64, all: &[TracedAttempt], message: Option<&RecordedMessage>) -> Markup {

@@ -1,12 +1,15 @@
 //! Who was told of a message: its events, and how it stands with each subscription.
 
-use super::layout::{Screen, moment, number};
+use super::layout::{Column, Screen, moment, number, or_dash, table};
 use crate::ledger::notifications::by_message::{ToldEvent, ToldTo};
 use crate::ledger::web_sessions::WebSession;
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 
 /// How many lines are shown, the newest; `trace --json` has more.
 const SHOWN: usize = 50;
+
+const COLUMNS: [Column; 6] =
+    [("Happened", "t"), ("What", ""), ("Copy", ""), ("State", ""), ("Tries", "n"), ("Last answer", "")];
 
 /// For whoever sees the message; what is behind it is for those who look after subscriptions.
 pub(super) fn of(events: &[ToldEvent], viewer: &WebSession) -> Markup {
@@ -18,49 +21,33 @@ pub(super) fn of(events: &[ToldEvent], viewer: &WebSession) -> Markup {
         })
         .collect();
     let shown = all.get(all.len().saturating_sub(SHOWN)..).unwrap_or(&all);
+    let rows = shown.iter().map(|(event, to)| {
+        let [state, tries, last] = to.map_or_else(
+            || [html! { "nobody has asked for it" }, html! { "0" }, html! { "–" }],
+            |to| delivery_to(event, to, viewer),
+        );
+        let copy = html! { (event.mailbox) " of " (event.user) };
+        [moment(event.at), event.r#type.render(), copy, state, tries, last]
+    });
     html! {
         h2 { "Who was told" }
         @if shown.len() < all.len() { p .hint { "These are the newest " (shown.len()) " of " (all.len()) "." } }
-        table .rows {
-            caption .unseen { "What was told of it, and to whom" }
-            thead { tr { th .t scope="col" { "Happened" } th scope="col" { "What" } th scope="col" { "Copy" } th scope="col" { "State" } th .n scope="col" { "Tries" } th scope="col" { "Last answer" } } }
-            tbody {
-                @for (event, to) in shown {
-                    tr {
-                        td .t data-label="Happened" { (moment(event.at)) }
-                        td data-label="What" { (event.r#type) }
-                        td data-label="Copy" { (event.mailbox) " of " (event.user) }
-                        @match to {
-                            Some(to) => { (told_to(event, to, viewer)) }
-                            None => { td data-label="State" { "nobody has asked for it" } td .n data-label="Tries" { "0" } td data-label="Last answer" { "–" } }
-                        }
-                    }
-                }
-            }
-        }
+        (table("untitled", "What was told of it, and to whom", COLUMNS, rows))
     }
 }
 
-fn told_to(event: &ToldEvent, to: &ToldTo, viewer: &WebSession) -> Markup {
+fn delivery_to(event: &ToldEvent, to: &ToldTo, viewer: &WebSession) -> [Markup; 3] {
     let class = match to.state {
         "told" => "good",
         "pending" => "wait",
         _ => "bad",
     };
-    html! {
-        td data-label="State" {
-            @if viewer.role >= Screen::Subscriptions.least() {
-                a href={ "/subscriptions/" (to.subscription) "/events/" (event.event) } { span class=(class) { (to.state) } }
-            } @else {
-                span class=(class) { (to.state) }
-            }
-        }
-        td .n data-label="Tries" { (number(to.tries)) }
-        td data-label="Last answer" {
-            @match (&to.last, to.last_at) {
-                (Some(last), Some(at)) => { bdi { (last) } ", " (moment(at)) }
-                _ => { "–" }
-            }
-        }
-    }
+    let state = html! { span class=(class) { (to.state) } };
+    let state = if viewer.role >= Screen::Subscriptions.least() {
+        html! { a href={ "/subscriptions/" (to.subscription) "/events/" (event.event) } { (state) } }
+    } else {
+        state
+    };
+    let last = to.last.as_ref().zip(to.last_at).map(|(last, at)| html! { bdi { (last) } ", " (moment(at)) });
+    [state, number(to.tries).render(), or_dash(last)]
 }

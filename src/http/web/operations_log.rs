@@ -1,6 +1,6 @@
 //! Operations: who did what by hand, the newest first.
 
-use super::layout::{self, Screen, moment};
+use super::layout::{self, Column, Screen, moment, table};
 use super::{Answered, Page};
 use crate::ledger::operations_log::{self, Actor, Logged};
 use crate::ledger::web_sessions::WebSession;
@@ -8,7 +8,7 @@ use crate::site::Site;
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::IntoResponse;
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use serde::Deserialize;
 
 /// How many rows one page has.
@@ -39,6 +39,8 @@ pub(super) async fn show(
     Ok(layout::page("Operations", Some(Screen::Operations), Some(&viewer), &main).into_response())
 }
 
+const COLUMNS: [Column; 5] = [("When", "t"), ("Who", ""), ("What", ""), ("On what", ""), ("Outcome", "")];
+
 fn main(rows: &[Logged], later: bool) -> Markup {
     let shown = rows.get(..ROWS).unwrap_or(rows);
     html! {
@@ -46,11 +48,7 @@ fn main(rows: &[Logged], later: bool) -> Markup {
         @if shown.is_empty() {
             p { "Nothing " @if later { "older " } "was done by hand." }
         } @else {
-            table .rows {
-                caption { "Operations, the newest first. Times are UTC." }
-                thead { tr { th scope="col" { "When" } th scope="col" { "Who" } th scope="col" { "What" } th scope="col" { "On what" } th scope="col" { "Outcome" } } }
-                tbody { @for one in shown { (row(one)) } }
-            }
+            (table("", "Operations, the newest first. Times are UTC.", COLUMNS, shown.iter().map(row)))
         }
         @if later { p { a href="/log" { "The newest" } } }
         @if let Some(last) = shown.last().filter(|_| rows.len() > ROWS) {
@@ -59,26 +57,21 @@ fn main(rows: &[Logged], later: bool) -> Markup {
     }
 }
 
-fn row(one: &Logged) -> Markup {
-    html! {
-        tr {
-            td .t data-label="When" { (moment(one.at)) }
-            td data-label="Who" {
-                bdi { (one.who) }
-                span .hint { @if let Some(role) = &one.role { ", " (role) } " by " (one.way) " on " (one.host) }
+fn row(one: &Logged) -> [Markup; 5] {
+    let who = html! {
+        bdi { (one.who) }
+        span .hint { @if let Some(role) = &one.role { ", " (role) } " by " (one.way) " on " (one.host) }
+    };
+    let object = html! {
+        @if let Some(message_id) = &one.message_id {
+            @match &one.identity {
+                Some(identity) => { a href=(format!("/messages/{identity}")) { bdi { (message_id) } } }
+                None => { bdi { (message_id) } }
             }
-            td data-label="What" { (one.operation) }
-            td data-label="On what" {
-                @if let Some(message_id) = &one.message_id {
-                    @match &one.identity {
-                        Some(identity) => { a href=(format!("/messages/{identity}")) { bdi { (message_id) } } }
-                        None => { bdi { (message_id) } }
-                    }
-                }
-                @if let Some(user) = &one.user { " in " bdi { (one.mailbox.as_deref().unwrap_or("a mailbox")) } " of " bdi { (user) } }
-                @if let Some(object) = &one.object { @if one.message_id.is_some() { ", " } bdi { (object) } }
-            }
-            td data-label="Outcome" { @if one.outcome.is_empty() { span .hint { "begun" } } @else { bdi { (one.outcome) } } }
         }
-    }
+        @if let Some(user) = &one.user { " in " bdi { (one.mailbox.as_deref().unwrap_or("a mailbox")) } " of " bdi { (user) } }
+        @if let Some(object) = &one.object { @if one.message_id.is_some() { ", " } bdi { (object) } }
+    };
+    let outcome = html! { @if one.outcome.is_empty() { span .hint { "begun" } } @else { bdi { (one.outcome) } } };
+    [moment(one.at), who, one.operation.render(), object, outcome]
 }

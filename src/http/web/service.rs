@@ -1,7 +1,7 @@
 //! Service: how its processes are, from its master; what `service status` prints.
 
 use super::Page;
-use super::layout::{self, Screen, number};
+use super::layout::{self, Column, Screen, number, or_dash, table};
 use crate::http::blocking::Work;
 use crate::ledger::web_sessions::WebSession;
 use crate::protocol::control::{Command, Process, State, Status};
@@ -11,7 +11,7 @@ use axum::Extension;
 use axum::extract::State as Of;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,6 +43,9 @@ async fn status(page: &Page, socket: PathBuf) -> Result<Status, String> {
     answer.status.ok_or_else(|| "it does not say".to_owned())
 }
 
+const COLUMNS: [Column; 6] =
+    [("Process", ""), ("State", ""), ("Id", "n"), ("For", "n"), ("Restarts", "n"), ("The last one", "")];
+
 fn main(status: &Status) -> Markup {
     let Status { version, pid, up_s, state, reasons, listeners, http, processes, front, timer, .. } = status;
     let class = match state {
@@ -57,11 +60,7 @@ fn main(status: &Status) -> Markup {
             @if !reasons.is_empty() {
                 ul { @for reason in reasons { li { (reason) } } }
             }
-            table .rows {
-                caption { "Its processes" }
-                thead { tr { th scope="col" { "Process" } th scope="col" { "State" } th .n scope="col" { "Id" } th .n scope="col" { "For" } th .n scope="col" { "Restarts" } th scope="col" { "The last one" } } }
-                tbody { @for process in processes { (row(process)) } }
-            }
+            (table("", "Its processes", COLUMNS, processes.iter().map(row)))
             h2 { "What it has in hand" }
             dl {
                 dt { "LMTP" } dd { (if listeners.is_empty() { "nowhere".to_owned() } else { listeners.join(", ") }) }
@@ -82,16 +81,14 @@ fn figure(value: &Value) -> String {
     value.as_u64().map_or_else(|| value.to_string(), number)
 }
 
-fn row(process: &Process) -> Markup {
+fn row(process: &Process) -> [Markup; 6] {
     let class = if process.ready && !process.ending { "good" } else { "wait" };
-    html! {
-        tr {
-            td data-label="Process" { (process.name()) }
-            td data-label="State" class=(class) { (process.standing()) }
-            td .n data-label="Id" { (process.pid.map_or_else(|| "–".to_owned(), |pid| pid.to_string())) }
-            td .n data-label="For" { (process.up_s.map_or_else(|| "–".to_owned(), age)) }
-            td .n data-label="Restarts" { (number(process.restarts)) }
-            td data-label="The last one" { (process.how_the_last_ended().as_deref().unwrap_or("–")) }
-        }
-    }
+    [
+        process.name().render(),
+        html! { span class=(class) { (process.standing()) } },
+        or_dash(process.pid),
+        or_dash(process.up_s.map(age)),
+        number(process.restarts).render(),
+        or_dash(process.how_the_last_ended().as_deref()),
+    ]
 }

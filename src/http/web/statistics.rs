@@ -1,6 +1,6 @@
 //! Statistics: how deliveries went in an hour, a day, a week. Each plot has a table under it that says the same.
 
-use super::layout::{self, Screen, milliseconds, number};
+use super::layout::{self, Screen, milliseconds, number, table};
 use super::{Page, auth};
 use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::base::timestamp::told;
@@ -9,7 +9,7 @@ use crate::operations::stats::{Since, Stage, Statistics, count};
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,11 +136,15 @@ fn number_of_attempts(count: u64) -> String {
 }
 
 /// Bars, and a table under them.
-fn bars(what: &str, of: &str, lines: &[Line]) -> Markup {
+fn bars(what: &str, of: &'static str, lines: &[Line]) -> Markup {
     const WIDTH: f64 = 420.0;
     let most = lines.iter().map(|line| line.count).max().unwrap_or_default().max(1);
     let all: u64 = lines.iter().map(|line| line.count).sum();
     let height = lines.len() * 24;
+    let rows = lines.iter().map(|line| {
+        let share = format!("{:.1} %", line.count as f64 / all.max(1) as f64 * 100.0);
+        [line.name.render(), number(line.count).render(), share.render()]
+    });
     html! {
         svg .plot viewBox={ "0 0 760 " (height) } width="760" height=(height) role="img" aria-label={ (what) ": the table below has the numbers" } {
             @for (at, line) in lines.iter().enumerate() {
@@ -150,19 +154,7 @@ fn bars(what: &str, of: &str, lines: &[Line]) -> Markup {
                 text x=(format!("{:.1}", 228.0 + width)) y=(at * 24 + 16) { (number(line.count)) }
             }
         }
-        table .rows .narrow {
-            caption .unseen { (what) }
-            thead { tr { th scope="col" { (of) } th .n scope="col" { "Number" } th .n scope="col" { "Share" } } }
-            tbody {
-                @for line in lines {
-                    tr {
-                        td data-label=(of) { (line.name) }
-                        td .n data-label="Number" { (number(line.count)) }
-                        td .n data-label="Share" { (format!("{:.1} %", line.count as f64 / all.max(1) as f64 * 100.0)) }
-                    }
-                }
-            }
-        }
+        (table("narrow untitled", what, [(of, ""), ("Number", "n"), ("Share", "n")], rows))
     }
 }
 
@@ -172,6 +164,12 @@ fn stages(stages: &[Stage]) -> Markup {
     // By powers of ten, since a lock takes a tenth of a millisecond and a bad append ten seconds.
     let x = |span: Duration| 220.0 + ((ms(span).max(0.1) * 10.0).log10() / 6.0).clamp(0.0, 1.0) * WIDTH;
     let height = stages.len() * 24 + 20;
+    let columns = [("Stage", ""), ("Attempts", "n"), ("50 %", "n"), ("90 %", "n"), ("99 %", "n"), ("Longest", "n")];
+    let rows = stages.iter().map(|stage| {
+        let took = &stage.took;
+        let [p50, p90, p99, max] = [took.p50, took.p90, took.p99, took.max].map(|span| milliseconds(ms(span)).render());
+        [stage.stage.render(), number(stage.attempts).render(), p50, p90, p99, max]
+    });
     html! {
         svg .plot viewBox={ "0 0 760 " (height) } width="760" height=(height) role="img" aria-label="From the median to the 99th percentile of each stage: the table below has the numbers" {
             @for (at, stage) in stages.iter().enumerate() {
@@ -184,21 +182,6 @@ fn stages(stages: &[Stage]) -> Markup {
                 text .soft x=(220 + power * 70) y=(height - 4) { (words) }
             }
         }
-        table .rows .narrow {
-            caption { "Half, nine of ten and 99 of a hundred attempts took at most so long" }
-            thead { tr { th scope="col" { "Stage" } th .n scope="col" { "Attempts" } th .n scope="col" { "50 %" } th .n scope="col" { "90 %" } th .n scope="col" { "99 %" } th .n scope="col" { "Longest" } } }
-            tbody {
-                @for stage in stages {
-                    tr {
-                        td data-label="Stage" { (stage.stage) }
-                        td .n data-label="Attempts" { (number(stage.attempts)) }
-                        td .n data-label="50 %" { (milliseconds(ms(stage.took.p50))) }
-                        td .n data-label="90 %" { (milliseconds(ms(stage.took.p90))) }
-                        td .n data-label="99 %" { (milliseconds(ms(stage.took.p99))) }
-                        td .n data-label="Longest" { (milliseconds(ms(stage.took.max))) }
-                    }
-                }
-            }
-        }
+        (table("narrow", "Half, nine of ten and 99 of a hundred attempts took at most so long", columns, rows))
     }
 }

@@ -1,7 +1,7 @@
 //! What is done with a subscription. Each action stands in the operations log before it is done, and where that cannot be written,
 //! nothing is done.
 
-use super::super::layout::{self, Screen, moment};
+use super::super::layout::moment;
 use super::super::operations_log::actor;
 use super::super::{Answered, Page, auth};
 use super::{Key, Subscription, ask, found, path, shown};
@@ -17,144 +17,101 @@ use crate::webhook::{ROTATION, payload};
 use axum::Extension;
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Redirect};
+use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
 use tracing::info;
 use uuid::Uuid;
 
-/// A page of ours was asked by somebody, for something to be done.
-type Of = (State<Page>, Extension<WebSession>, Path<String>);
+/// What was done, as the address of the subscription says it; and to how many notifications.
+type Done = (&'static str, Option<u64>);
 
-/// What was done: as the address of the subscription says it.
-struct Done {
-    words: &'static str,
-    many: Option<u64>,
+/// What a form of ours asks for.
+enum Action {
+    Test,
+    Pause,
+    Resume,
+    NewSecret,
+    /// Sends one notification again.
+    Redeliver(Uuid),
+    /// Sends all again that were given up since this moment.
+    Recover(i64),
 }
 
-impl Done {
-    const fn of(words: &'static str) -> Self {
-        Self { words, many: None }
-    }
-
-    const fn again(many: u64) -> Self {
-        Self { words: "again", many: Some(many) }
-    }
-
-    /// Of very many, a part.
-    const fn some_again(many: u64) -> Self {
-        Self { words: "some-again", many: Some(many) }
-    }
-
-    const fn changed(changed: bool, words: &'static str) -> Self {
-        Self::of(if changed { words } else { "unchanged" })
-    }
-
-    /// Where its receiver has not answered its first question yet, nothing is sent again.
-    fn unless_unverified(
-        one: &Subscription,
-        act: impl FnOnce() -> Result<Self, DatabaseError>,
-    ) -> Result<Self, DatabaseError> {
-        if one.state == SubscriptionState::Unverified { Ok(Self::of("unverified")) } else { act() }
-    }
-}
-
-pub(in crate::http::web) async fn test(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Answered {
-    done((page, viewer, id), |database, by, one| {
-        let is_active = one.state == SubscriptionState::Active;
-        if is_active {
-            notifications::test(database, by, one.id)?;
-        }
-        Ok(Done::changed(is_active, "tested"))
-    })
-    .await
-}
-
-pub(in crate::http::web) async fn pause(
-    page: State<Page>,
-    viewer: Extension<WebSession>,
-    id: Path<String>,
-) -> Answered {
-    let pause = |database: &mut dyn Database, by: Actor<'_>, one: &Subscription| {
-        Ok(Done::changed(subscriptions::pause(database, by, one.id)?, "paused"))
-    };
-    done((page, viewer, id), pause).await
-}
-
-pub(in crate::http::web) async fn resume(
-    page: State<Page>,
-    viewer: Extension<WebSession>,
-    id: Path<String>,
-) -> Answered {
-    let resume = |database: &mut dyn Database, by: Actor<'_>, one: &Subscription| {
-        Ok(Done::changed(subscriptions::resume(database, by, one.id)?, "resumed"))
-    };
-    done((page, viewer, id), resume).await
-}
-
-pub(in crate::http::web) async fn new_secret(
-    page: State<Page>,
-    viewer: Extension<WebSession>,
-    id: Path<String>,
-) -> Answered {
-    let renew = |database: &mut dyn Database, by: Actor<'_>, one: &Subscription| {
-        Ok(Done::changed(subscriptions::new_secret(database, by, one.id)?, "renewed"))
-    };
-    done((page, viewer, id), renew).await
-}
-
-#[derive(Deserialize)]
-pub(in crate::http::web) struct Which {
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(in crate::http::web) struct Fields {
     /// `evt_…`
     event: String,
-}
-
-/// One notification, once more.
-pub(in crate::http::web) async fn redeliver(
-    page: State<Page>,
-    viewer: Extension<WebSession>,
-    id: Path<String>,
-    Form(Which { event }): Form<Which>,
-) -> Answered {
-    let Some(event) = payload::read_id(&event) else { return Ok(auth::nothing_here().await) };
-    done((page, viewer, id), move |database, by, one| {
-        Done::unless_unverified(one, || {
-            let Some(due) = notifications::event_of(database, one, event)? else { return Ok(Done::again(0)) };
-            notifications::tell_one(database, by, one.id, (event, due.position))?;
-            Ok(Done::again(1))
-        })
-    })
-    .await
-}
-
-#[derive(Deserialize)]
-pub(in crate::http::web) struct Since {
     since: String,
 }
 
-/// All that were given up since then, once more.
-pub(in crate::http::web) async fn recover(
-    page: State<Page>,
-    viewer: Extension<WebSession>,
-    id: Path<String>,
-    Form(Since { since }): Form<Since>,
+pub(in crate::http::web) async fn act(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path((id, action)): Path<(String, String)>,
+    Form(Fields { event, since }): Form<Fields>,
 ) -> Answered {
-    let since = match timestamp::since(since.trim()) {
-        Ok(since) => since,
-        Err(problem) => {
-            let told = html! { p .bad { "Given up since: " (problem) "." } p { a href=(path_of(&id)) { "Back" } } };
-            let page = layout::page("Nothing was done", Some(Screen::Subscriptions), Some(&viewer), &told);
-            return Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response());
-        }
+    let action = match action.as_str() {
+        "test" => Some(Action::Test),
+        "pause" => Some(Action::Pause),
+        "resume" => Some(Action::Resume),
+        "new-secret" => Some(Action::NewSecret),
+        "redeliver" => payload::read_id(&event).map(Action::Redeliver),
+        "recover" => match timestamp::since(since.trim()) {
+            Ok(since) => Some(Action::Recover(since)),
+            Err(problem) => return Ok(not_done(&id, &viewer, &problem.to_string())),
+        },
+        _ => None,
     };
-    done((page, viewer, id), move |database, by, one| {
-        Done::unless_unverified(one, || {
-            let many = notifications::redeliver(database, by, Some(one.id), Some(since), Some(notifications::soon()))?;
-            let done = if many.next.is_none() { Done::again } else { Done::some_again };
-            Ok(done(many.notifications))
-        })
-    })
-    .await
+    let Some(action) = action else { return Ok(auth::nothing_here().await) };
+    let one = found(&page, &viewer, &id).await?;
+    let (of, by, shared) = (one.id, viewer.clone(), page.clone());
+    let done = ask(&page, &viewer, move |database| action.perform(database, actor(&shared, &by), &one));
+    let (words, many) = done.await?;
+    info!(by = viewer.name, subscription = %of, done = words, "a subscription was worked on by the page");
+    let many = many.map(|many| format!("&many={many}")).unwrap_or_default();
+    Ok(Redirect::to(&format!("{}?done={words}{many}", path(of))).into_response())
+}
+
+/// A moment cannot be read.
+fn not_done(id: &str, viewer: &WebSession, problem: &str) -> Response {
+    let back = Uuid::try_parse(id).map_or_else(|_| "/subscriptions".to_owned(), path);
+    let main = html! { p .bad { "Given up since: " (problem) "." } p { a href=(back) { "Back" } } };
+    (StatusCode::UNPROCESSABLE_ENTITY, shown("Nothing was done", viewer, &main)).into_response()
+}
+
+impl Action {
+    fn perform(self, database: &mut dyn Database, by: Actor<'_>, one: &Subscription) -> Result<Done, DatabaseError> {
+        let (changed, words) = match self {
+            Self::Test => {
+                let is_active = one.state == SubscriptionState::Active;
+                if is_active {
+                    notifications::test(database, by, one.id)?;
+                }
+                (is_active, "tested")
+            }
+            Self::Pause => (subscriptions::pause(database, by, one.id)?, "paused"),
+            Self::Resume => (subscriptions::resume(database, by, one.id)?, "resumed"),
+            Self::NewSecret => (subscriptions::new_secret(database, by, one.id)?, "renewed"),
+            // Its receiver has not answered its first question yet.
+            Self::Redeliver(_) | Self::Recover(_) if one.state == SubscriptionState::Unverified => (true, "unverified"),
+            Self::Redeliver(event) => {
+                let due = notifications::event_of(database, one, event)?;
+                if let Some(due) = &due {
+                    notifications::tell_one(database, by, one.id, (event, due.position))?;
+                }
+                return Ok(("again", Some(due.is_some().into())));
+            }
+            Self::Recover(since) => {
+                let soon = Some(notifications::soon());
+                let many = notifications::redeliver(database, by, Some(one.id), Some(since), soon)?;
+                let words = if many.next.is_none() { "again" } else { "some-again" };
+                return Ok((words, Some(many.notifications)));
+            }
+        };
+        Ok((if changed { words } else { "unchanged" }, None))
+    }
 }
 
 /// The secret, this once: nothing of it is in the address, nor kept by the browser.
@@ -189,22 +146,4 @@ pub(in crate::http::web) async fn secret(
         p .hint { "Whoever has it can sign for you. That you have looked at it is in the operations log." }
     };
     Ok(shown("Secret", &viewer, &told))
-}
-
-/// Where a subscription of this id is shown, if it is one.
-fn path_of(id: &str) -> String {
-    Uuid::try_parse(id).map_or_else(|_| "/subscriptions".to_owned(), path)
-}
-
-async fn done(
-    (State(page), Extension(viewer), Path(id)): Of,
-    work: impl FnOnce(&mut dyn Database, Actor<'_>, &Subscription) -> Result<Done, DatabaseError> + Send + 'static,
-) -> Answered {
-    let one = found(&page, &viewer, &id).await?;
-    let (of, by, shared) = (one.id, viewer.clone(), page.clone());
-    let done = ask(&page, &viewer, move |database| work(database, actor(&shared, &by), &one)).await?;
-    let Done { words, many } = done;
-    info!(by = viewer.name, subscription = %of, done = words, "a subscription was worked on by the page");
-    let many = many.map(|many| format!("&many={many}")).unwrap_or_default();
-    Ok(Redirect::to(&format!("{}?done={words}{many}", path(of))).into_response())
 }

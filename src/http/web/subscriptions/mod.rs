@@ -5,7 +5,7 @@ pub(super) mod actions;
 pub(super) mod notification;
 pub(super) mod one;
 
-use super::layout::{self, Screen, number, visible};
+use super::layout::{self, Column, Screen, number, or_dash, pager, visible};
 use super::{Answered, Page, auth, failed};
 use crate::base::timestamp;
 use crate::config::{Config, Engine};
@@ -18,7 +18,7 @@ use crate::webhook::MasterKey;
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use serde::Deserialize;
 use std::time::Duration;
 use uuid::Uuid;
@@ -128,38 +128,44 @@ fn path(id: Uuid) -> String {
     format!("/subscriptions/{id}")
 }
 
+const COLUMNS: [Column; 8] = [
+    ("Whose", ""),
+    ("Told of", ""),
+    ("Callback", ""),
+    ("State", ""),
+    ("Behind", "n"),
+    ("To be told", "n"),
+    ("Given up", "n"),
+    ("Last answer", ""),
+];
+
 fn table(all: &[Subscription]) -> Markup {
     html! {
         @if all.is_empty() {
             p { "Nobody is subscribed." }
         } @else {
-            table .rows {
-                caption { "Who is told of what happens to messages, the oldest first" }
-                thead { tr { th scope="col" { "Whose" } th scope="col" { "Told of" } th scope="col" { "Callback" } th scope="col" { "State" } th .n scope="col" { "Behind" } th .n scope="col" { "To be told" } th .n scope="col" { "Given up" } th scope="col" { "Last answer" } } }
-                tbody { @for one in all { (row(one)) } }
-            }
+            (layout::table("", "Who is told of what happens to messages, the oldest first", COLUMNS, all.iter().map(row)))
             @if let Some(last) = all.last().filter(|_| all.len() == ROWS) {
-                nav .pager aria-label="Pages" { a href={ "/subscriptions?after=" (last.id) } rel="next" { "Newer" } }
+                (pager(&format!("/subscriptions?after={}", last.id), "Newer"))
             }
         }
         p .hint { "Others subscribe by " code { "maildrop_command subscription create" } ", or by the REST API." }
     }
 }
 
-fn row(one: &Subscription) -> Markup {
+fn row(one: &Subscription) -> [Markup; 8] {
     let progress = &one.progress;
-    html! {
-        tr {
-            td data-label="Whose" { a href=(path(one.id)) { (one.owner) } @if !one.description.is_empty() { " " bdi { (visible(&one.description)) } } }
-            td data-label="Told of" { (of(one)) }
-            td data-label="Callback" { code { (one.callback_url) } }
-            td data-label="State" { (state(one)) }
-            td .n data-label="Behind" { (progress.behind_s.map_or_else(|| "–".to_owned(), seconds)) }
-            td .n data-label="To be told" { (number(progress.pending)) }
-            td .n data-label="Given up" { @if progress.given_up > 0 { span .bad { (number(progress.given_up)) } } @else { "0" } }
-            td data-label="Last answer" { (last_answer(one)) }
-        }
-    }
+    let given_up = number(progress.given_up);
+    [
+        html! { a href=(path(one.id)) { (one.owner) } @if !one.description.is_empty() { " " bdi { (visible(&one.description)) } } },
+        of(one).render(),
+        html! { code { (one.callback_url) } },
+        state(one),
+        or_dash(progress.behind_s.map(seconds)),
+        number(progress.pending).render(),
+        html! { @if progress.given_up > 0 { span .bad { (given_up) } } @else { (given_up) } },
+        last_answer(one),
+    ]
 }
 
 /// What a subscription is to.

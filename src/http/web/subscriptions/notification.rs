@@ -1,6 +1,6 @@
 //! One notification: what is sent, each try, and what was answered.
 
-use super::super::layout::{milliseconds, moment, visible};
+use super::super::layout::{milliseconds, moment, table, visible};
 use super::super::{Answered, Page, auth};
 use super::one::{again, standing};
 use super::{Subscription, ask, found, path, shown};
@@ -9,7 +9,7 @@ use crate::operations::notifications::{self, Due, Pending, Told};
 use crate::webhook::payload;
 use axum::Extension;
 use axum::extract::{Path, State};
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use uuid::Uuid;
 
 /// How many tries are shown: the last ones, the oldest of them first.
@@ -85,20 +85,17 @@ fn try_of(told: &Told) -> Markup {
 }
 
 fn request(subscription: Uuid, due: &Due, api: Option<&str>) -> Markup {
+    let always = payload::headers(&payload::id(due.event), subscription);
+    let each_time = [
+        ("webhook-timestamp", "when the try was made, in seconds since 1970"),
+        ("webhook-signature", "of the secret, or of two while it is replaced"),
+        ("maildrop-attempt", "which try it is, from 1"),
+    ];
+    let fields = always.into_iter().map(|(name, value)| [name.render(), html! { code { (value) } }]);
+    let fields = fields.chain(each_time.map(|(name, meaning)| [name.render(), meaning.render()]));
     html! {
         p { "A POST, whose body has the same bytes in each try. The signature is not kept: it is made of the secret, the moment and the body." }
-        table .rows .narrow {
-            caption .unseen { "Header fields" }
-            thead { tr { th scope="col" { "Field" } th scope="col" { "Value" } } }
-            tbody {
-                @for (name, value) in payload::headers(&payload::id(due.event), subscription) {
-                    tr { td data-label="Field" { (name) } td data-label="Value" { code { (value) } } }
-                }
-                @for (name, value) in [("webhook-timestamp", "when the try was made, in seconds since 1970"), ("webhook-signature", "of the secret, or of two while it is replaced"), ("maildrop-attempt", "which try it is, from 1")] {
-                    tr { td data-label="Field" { (name) } td data-label="Value" { (value) } }
-                }
-            }
-        }
+        (table("narrow untitled", "Header fields", [("Field", ""), ("Value", "")], fields))
         pre tabindex="0" { (payload::render(due, api)) }
     }
 }

@@ -1,6 +1,6 @@
 //! One subscription: its settings, what can be done with it, and its notifications.
 
-use super::super::layout::{moment, number, visible};
+use super::super::layout::{moment, number, or_dash, pager, table, visible};
 use super::super::{Answered, Page, auth};
 use super::{ROWS, Subscription, ask, found, last_answer, of, path, seconds, shown, state};
 use crate::ledger::web_sessions::WebSession;
@@ -9,7 +9,7 @@ use crate::operations::subscriptions::{SubscriptionState, UNANSWERED};
 use crate::webhook::payload;
 use axum::Extension;
 use axum::extract::{Path, Query, State};
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -65,6 +65,7 @@ pub(in crate::http::web) async fn show(
 }
 
 fn main(one: &Subscription, asked: &Asked, found: &Notifications) -> Markup {
+    let (Notifications::Untold(_, onward) | Notifications::Taken(_, onward)) = found;
     html! {
         @if let Some(done) = done(asked) { p .verdict .good role="status" { (done) } }
         (settings(one))
@@ -79,21 +80,17 @@ fn main(one: &Subscription, asked: &Asked, found: &Notifications) -> Markup {
             }
         }
         @match found {
-            Notifications::Untold(found, onward) => { (untold(one.id, found)) (older(one.id, &asked.show, *onward)) }
-            Notifications::Taken(found, onward) => { (taken(one.id, found, *onward)) (older(one.id, &asked.show, *onward)) }
+            Notifications::Untold(found, _) => { (untold(one.id, found)) }
+            Notifications::Taken(found, onward) => { (taken(one.id, found, *onward)) }
         }
+        @if onward.is_some() { (pager(&address(one.id, &asked.show, *onward), "Older")) }
     }
 }
 
 /// The address of a page of it.
 fn address(id: Uuid, show: &str, before: Option<i64>) -> String {
-    let mut query = Vec::new();
-    if !show.is_empty() {
-        query.push(format!("show={show}"));
-    }
-    query.extend(before.map(|position| format!("before={position}")));
-    let path = path(id);
-    if query.is_empty() { path } else { format!("{path}?{}", query.join("&")) }
+    let before = before.map(|position| format!("&before={position}")).unwrap_or_default();
+    format!("{}?show={show}{before}", path(id))
 }
 
 /// What was done, in words: anybody may have written the address.
@@ -171,59 +168,39 @@ fn actions(one: &Subscription) -> Markup {
 }
 
 fn untold(subscription: Uuid, found: &[Pending]) -> Markup {
+    let columns =
+        [("Event", ""), ("Type", ""), ("State", ""), ("Tries", "n"), ("Due", "t"), ("Last answer", ""), ("Again", "")];
+    let rows = found.iter().map(|one| {
+        [
+            event_link(subscription, one.event),
+            one.r#type.render(),
+            standing(one),
+            one.tries.render(),
+            or_dash(one.due.map(moment)),
+            html! { bdi { (one.last_error.as_deref().unwrap_or("–")) } },
+            again(subscription, one.event),
+        ]
+    });
     html! {
         @if found.is_empty() {
             p { "There are none." }
         } @else {
-            table .rows {
-                caption .unseen { "Notifications, the newest first" }
-                thead { tr { th scope="col" { "Event" } th scope="col" { "Type" } th scope="col" { "State" } th .n scope="col" { "Tries" } th .t scope="col" { "Due" } th scope="col" { "Last answer" } th scope="col" { "Again" } } }
-                tbody {
-                    @for one in found {
-                        tr {
-                            td data-label="Event" { (event_link(subscription, one.event)) }
-                            td data-label="Type" { (one.r#type) }
-                            td data-label="State" { (standing(one)) }
-                            td .n data-label="Tries" { (one.tries) }
-                            td .t data-label="Due" { @if let Some(due) = one.due { (moment(due)) } @else { "–" } }
-                            td data-label="Last answer" { bdi { (one.last_error.as_deref().unwrap_or("–")) } }
-                            td data-label="Again" { (again(subscription, one.event)) }
-                        }
-                    }
-                }
-            }
+            (table("untitled", "Notifications, the newest first", columns, rows))
         }
     }
 }
 
 fn taken(subscription: Uuid, found: &[Taken], onward: Option<i64>) -> Markup {
+    let columns = [("Event", ""), ("Type", ""), ("Tries", "n"), ("The last one", "t"), ("Again", "")];
+    let rows = found.iter().map(|one| {
+        let (event, again) = (event_link(subscription, one.event), again(subscription, one.event));
+        [event, one.r#type.render(), one.tries.render(), moment(one.last), again]
+    });
     html! {
         @if found.is_empty() {
             p { @if onward.is_some() { "None of these events was taken; there are older ones." } @else { "There are none." } }
         } @else {
-            table .rows {
-                caption .unseen { "Notifications that were taken, the newest first" }
-                thead { tr { th scope="col" { "Event" } th scope="col" { "Type" } th .n scope="col" { "Tries" } th .t scope="col" { "The last one" } th scope="col" { "Again" } } }
-                tbody {
-                    @for one in found {
-                        tr {
-                            td data-label="Event" { (event_link(subscription, one.event)) }
-                            td data-label="Type" { (one.r#type) }
-                            td .n data-label="Tries" { (one.tries) }
-                            td .t data-label="The last one" { (moment(one.last)) }
-                            td data-label="Again" { (again(subscription, one.event)) }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn older(id: Uuid, show: &str, onward: Option<i64>) -> Markup {
-    html! {
-        @if onward.is_some() {
-            nav .pager aria-label="Pages" { a href=(address(id, show, onward)) rel="next" { "Older" } }
+            (table("untitled", "Notifications that were taken, the newest first", columns, rows))
         }
     }
 }
