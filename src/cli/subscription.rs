@@ -11,7 +11,7 @@ use crate::operations::notifications;
 use crate::operations::operations_log::CommandLine;
 use crate::operations::subscriptions::{self, NewSubscription, Resource, Subscription, SubscriptionState};
 use crate::site::Site;
-use crate::webhook::{Callback, MasterKey, Rules, payload};
+use crate::webhook::{Callback, MasterKey, payload};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
@@ -299,8 +299,7 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
     })?;
     let (site, notifications, mut database) = open_site(&arguments.site)?;
     let key = master_key(&notifications)?;
-    let rules = Rules::from(&notifications);
-    Callback::parse(&arguments.callback, &rules).map_err(|refused| {
+    Callback::parse(&arguments.callback, &notifications).map_err(|refused| {
         complain(&format!("--callback {}: {refused}", printable(&arguments.callback)));
         ExitCode::DataErr
     })?;

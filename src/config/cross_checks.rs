@@ -1,13 +1,12 @@
 //! The rules that are about more than one section, or that no type expresses.
 
-use super::DomainRule;
-use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
-use super::{Config, Delivery, LogTo};
+use super::{Config, Delivery, DomainRule, LogTo};
 use crate::imap::{is_named_after, login_names_the_user};
 use crate::ledger::one_name;
 use crate::lock::OF_PROGRAMS;
 use crate::message::fold;
+use humantime::format_duration as span;
 use std::time::Duration;
 
 /// At least this is left between the last try of a Sent copy and the time when Postfix gives up, unless that is short: more than
@@ -16,125 +15,115 @@ const LAST_TRY: Duration = Duration::from_hours(2);
 
 impl Config {
     pub(super) fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let wrong = |section: &str, key: &str, problem: &str| Err(source.error(&[section, key], problem));
-        let Delivery { deadline, postfix_time_limit, postfix_queue_lifetime, .. } = self.delivery;
-        let retry_for = self.sent.retry_for(postfix_queue_lifetime);
-        let last_try = LAST_TRY.min(postfix_queue_lifetime / 2);
-        let told = [deadline, postfix_time_limit, postfix_queue_lifetime, self.imap.settle, retry_for, last_try];
-        let [told_deadline, time_limit, lifetime, settle, told_retry, before] = told.map(humantime::format_duration);
-        if deadline.is_zero() {
-            return wrong("delivery", "deadline", "a delivery needs time: the default is \"240s\"");
-        }
-        if deadline >= postfix_time_limit {
-            let problem = format!(
-                "{told_deadline} is not below delivery.postfix_time_limit ({time_limit}), at which Postfix kills the delivery \
-                 and bounces the message"
-            );
-            return wrong("delivery", "deadline", &problem);
-        }
-        if self.imap.settle <= deadline {
-            let problem = format!(
-                "{settle} is not above delivery.deadline ({told_deadline}): until that has passed, the APPEND of an earlier \
-                 attempt may still land"
-            );
-            return wrong("imap", "settle", &problem);
-        }
-        // What the recipient has got must not come back to the sender as undeliverable.
-        if self.imap.settle > postfix_queue_lifetime / 4 {
-            let problem = format!(
-                "{settle} is more than a quarter of delivery.postfix_queue_lifetime ({lifetime}): of a message whose APPEND \
-                 was not answered, Postfix may give up before anybody has looked for it, and bounce what was delivered"
-            );
-            return wrong("imap", "settle", &problem);
-        }
-        if retry_for > postfix_queue_lifetime.saturating_sub(last_try) {
-            let problem = format!(
-                "{told_retry} is not {before} below delivery.postfix_queue_lifetime ({lifetime}): Postfix may give up before \
-                 the Sent copy does, and bounce what the recipient has got"
-            );
-            return wrong("sent", "retry_for", &problem);
-        }
-        if let Some((key, problem)) = self.retention.forgets_too_early(postfix_queue_lifetime + self.imap.settle) {
-            return wrong("retention", key, &problem);
-        }
-        if let Some(problem) = self.retention.forgets_events_too_early(&self.notifications.retry) {
-            return wrong("retention", "events_older_than", &problem);
-        }
-        if self.database.wait >= deadline {
-            let wait = humantime::format_duration(self.database.wait);
-            let problem = format!(
-                "{wait} is not below delivery.deadline ({told_deadline}): nothing would be left for the delivery"
-            );
-            return wrong("database", "wait", &problem);
-        }
-        if let Some(wait) = self.lock.wait.filter(|wait| *wait >= deadline) {
-            let wait = humantime::format_duration(wait);
-            let problem = format!(
-                "{wait} is not below delivery.deadline ({told_deadline}): nothing would be left for the delivery"
-            );
-            return wrong("lock", "wait", &problem);
-        }
-        if self.lock.namespace.is_empty() {
-            return wrong("lock", "namespace", "it is empty: leave it out for \"maildrop\"");
-        }
-        if self.lock.namespace.ends_with(OF_PROGRAMS) {
-            let problem = "a namespace that ends in \" exec\" belongs to `lock exec`: give it another end";
-            return wrong("lock", "namespace", problem);
-        }
+        self.check_times(source)?;
+        let Self { lock, routing, imap, sent, log, .. } = self;
         let delimits = |c: char| c.is_ascii_punctuation() && !matches!(c, '@' | '"' | '\\');
-        if !self.routing.recipient_delimiter.chars().all(delimits) {
-            let problem = "write what Postfix's recipient_delimiter says, such as \"+\" or \"+-\"; \"\" for none";
-            return wrong("routing", "recipient_delimiter", problem);
+        let is_odd = !routing.recipient_delimiter.chars().all(delimits);
+        let of_programs = "a namespace that ends in \" exec\" belongs to `lock exec`: give it another end";
+        let as_postfix = "write what Postfix's recipient_delimiter says, such as \"+\" or \"+-\"; \"\" for none";
+        source.section("lock").refuse_first(&[
+            (lock.namespace.is_empty(), "namespace", "it is empty: leave it out for \"maildrop\""),
+            (lock.namespace.ends_with(OF_PROGRAMS), "namespace", of_programs),
+        ])?;
+        source.section("routing").refuse_first(&[(is_odd, "recipient_delimiter", as_postfix)])?;
+        for (at, rule) in routing.domain.iter().enumerate() {
+            check_domain(rule, source)?;
+            let name = fold(&rule.domain);
+            let is_second = routing.domain.iter().take(at).any(|earlier| fold(&earlier.domain) == name);
+            source.refuse_if(is_second, "routing.domain", || {
+                format!("{:?} has a rule already, and only the first would count", rule.domain)
+            })?;
         }
-        for (at, domain) in self.routing.domain.iter().enumerate() {
-            check_domain(domain, source)?;
-            let name = fold(&domain.domain);
-            if self.routing.domain.iter().take(at).any(|earlier| fold(&earlier.domain) == name) {
-                let problem = format!("{:?} has a rule already, and only the first would count", domain.domain);
-                return wrong("routing", "domain", &problem);
-            }
-        }
-        if !login_names_the_user(self.imap.act_for_user, self.imap.login_user.as_deref())
-            && let Some(rule) =
-                self.routing.domain.iter().find(|rule| !leads_to_its_user_by_name(rule, self.sent.enabled))
+        if !login_names_the_user(imap.act_for_user, imap.login_user.as_deref())
+            && let Some(rule) = routing.domain.iter().find(|rule| !leads_to_its_user_by_name(rule, sent.enabled))
         {
             let problem = format!(
                 "with {} the login says of nobody whose mailbox it is for: everybody's mail for {} would go to one INBOX; say \
                  login_user = \"{{user}}*service\" or however your server wants it, or act_for_user = true",
-                if self.imap.login_user.is_some() { "no {user} in it" } else { "none" },
+                if imap.login_user.is_some() { "no {user} in it" } else { "none" },
                 rule.domain
             );
-            return wrong("imap", "login_user", &problem);
+            return Err(source.error("imap.login_user", &problem));
         }
-        if self.sent.authserv_id.as_ref().is_some_and(|id| id.trim().is_empty()) {
-            return wrong("sent", "authserv_id", "it is empty: leave it out, or name your filter's");
+        let is_empty = sent.authserv_id.as_ref().is_some_and(|id| id.trim().is_empty());
+        let fix = "it is empty: leave it out, or name your filter's";
+        source.section("sent").refuse_first(&[(is_empty, "authserv_id", fix)])?;
+        let problem = match (log.to, &log.file) {
+            (LogTo::File, None) => "it is missing: name the file to log to",
+            (LogTo::Syslog | LogTo::Journald, Some(_)) => "it is used only with to = \"file\": leave out one of them",
+            _ => return Ok(()),
+        };
+        Err(source.error("log.file", problem))
+    }
+
+    fn check_times(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let Delivery { deadline, postfix_time_limit, postfix_queue_lifetime, .. } = self.delivery;
+        let settle = self.imap.settle;
+        let retry_for = self.sent.retry_for(postfix_queue_lifetime);
+        let last_try = LAST_TRY.min(postfix_queue_lifetime / 2);
+        let lifetime = span(postfix_queue_lifetime);
+        let needs_time = "a delivery needs time: the default is \"240s\"";
+        source.section("delivery").refuse_first(&[(deadline.is_zero(), "deadline", needs_time)])?;
+        source.refuse_if(deadline >= postfix_time_limit, "delivery.deadline", || {
+            format!(
+                "{} is not below delivery.postfix_time_limit ({}), at which Postfix kills the delivery and bounces the message",
+                span(deadline),
+                span(postfix_time_limit)
+            )
+        })?;
+        source.refuse_if(settle <= deadline, "imap.settle", || {
+            format!(
+                "{} is not above delivery.deadline ({}): until that has passed, the APPEND of an earlier attempt may still land",
+                span(settle),
+                span(deadline)
+            )
+        })?;
+        // What the recipient has got must not come back to the sender as undeliverable.
+        source.refuse_if(settle > postfix_queue_lifetime / 4, "imap.settle", || {
+            format!(
+                "{} is more than a quarter of delivery.postfix_queue_lifetime ({lifetime}): of a message whose APPEND was not \
+                 answered, Postfix may give up before anybody has looked for it, and bounce what was delivered",
+                span(settle)
+            )
+        })?;
+        source.refuse_if(retry_for > postfix_queue_lifetime.saturating_sub(last_try), "sent.retry_for", || {
+            format!(
+                "{} is not {} below delivery.postfix_queue_lifetime ({lifetime}): Postfix may give up before the Sent copy does, \
+                 and bounce what the recipient has got",
+                span(retry_for),
+                span(last_try)
+            )
+        })?;
+        if let Some((key, problem)) = self.retention.forgets_too_early(postfix_queue_lifetime + settle) {
+            return Err(source.error(&format!("retention.{key}"), &problem));
         }
-        match (self.log.to, &self.log.file) {
-            (LogTo::File, None) => wrong("log", "file", "it is missing: name the file to log to"),
-            (LogTo::Syslog | LogTo::Journald, Some(_)) => {
-                wrong("log", "file", "it is used only with to = \"file\": leave out one of them")
-            }
-            (LogTo::File, Some(file)) if !file.is_absolute() => wrong("log", "file", NOT_ABSOLUTE),
-            _ => Ok(()),
+        if let Some(problem) = self.retention.forgets_events_too_early(&self.notifications.retry) {
+            return Err(source.error("retention.events_older_than", &problem));
         }
+        for (key, wait) in [("database.wait", Some(self.database.wait)), ("lock.wait", self.lock.wait)] {
+            let Some(wait) = wait.filter(|wait| *wait >= deadline) else { continue };
+            let problem = format!(
+                "{} is not below delivery.deadline ({}): nothing would be left for the delivery",
+                span(wait),
+                span(deadline)
+            );
+            return Err(source.error(key, &problem));
+        }
+        Ok(())
     }
 }
 
 fn check_domain(rule: &DomainRule, source: &Source<'_>) -> Result<(), ConfigError> {
-    let error = |problem: String| Err(source.error(&["routing", "domain"], &problem));
     let DomainRule { domain, user, inbox, sent } = rule;
-    if domain.is_empty() || domain.contains(['@', ' ']) || domain.ends_with('.') {
-        return error(format!("name = {domain:?} is no domain: write \"example.com\""));
-    }
-    if !rule.has_known_placeholders() {
-        return error(format!(
-            "user = {user:?} of {domain}: only {{address}}, {{local}} and {{domain}} can stand in it"
-        ));
-    }
-    if inbox.is_empty() || sent.is_empty() || one_name(inbox) == one_name(sent) {
-        return error(format!("inbox and sent of {domain} have to be the names of two mailboxes"));
-    }
-    Ok(())
+    let is_odd = domain.is_empty() || domain.contains(['@', ' ']) || domain.ends_with('.');
+    source.refuse_if(is_odd, "routing.domain", || format!("name = {domain:?} is no domain: write \"example.com\""))?;
+    source.refuse_if(!rule.has_known_placeholders(), "routing.domain", || {
+        format!("user = {user:?} of {domain}: only {{address}}, {{local}} and {{domain}} can stand in it")
+    })?;
+    let is_one_mailbox = inbox.is_empty() || sent.is_empty() || one_name(inbox) == one_name(sent);
+    source.refuse_if(is_one_mailbox, "routing.domain", || {
+        format!("inbox and sent of {domain} have to be the names of two mailboxes")
+    })
 }
 
 /// Whether the names of its mailboxes say whose they are. They are the same for the whole domain, so its user must be one.

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::password_file::PasswordFile;
-use super::servers::{NOT_ABSOLUTE, Section};
+use super::servers::Section;
 use super::source::{ConfigError, Source};
 use super::values;
 use crate::base::endpoint::Endpoint;
@@ -32,10 +32,12 @@ pub struct Database {
 }
 
 /// What a process does in the database, and so which rights it has (sql/*/grants*.sql). None ever uses another's account.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DatabaseRole {
     /// Deliveries by pipe(8) and by the workers.
     #[default]
+    #[serde(skip)]
     Deliveries,
     /// What people type: `trace`, `stats`, `audit`, `replay`, `prune` and others.
     Operator,
@@ -113,63 +115,28 @@ pub(super) struct DatabaseSection {
     host: Option<String>,
     hosts: Option<Vec<String>>,
     port: Option<u16>,
+    #[serde(deserialize_with = "values::optional_path")]
     socket: Option<PathBuf>,
     database: Option<String>,
     user: Option<String>,
+    #[serde(deserialize_with = "values::optional_path")]
     password_file: Option<PathBuf>,
-    roles: Roles,
+    roles: BTreeMap<DatabaseRole, AccountSection>,
     tls: Option<TlsKey>,
+    #[serde(deserialize_with = "values::optional_path")]
     ca_file: Option<PathBuf>,
     #[serde(deserialize_with = "values::optional_duration")]
     wait: Option<Duration>,
     durability: Durability,
 }
 
-/// `[database.roles]`: the accounts of all that is not a delivery.
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields)]
-struct Roles {
-    operator: Option<AccountSection>,
-    timer: Option<AccountSection>,
-    notifier: Option<AccountSection>,
-    web: Option<AccountSection>,
-    owner: Option<AccountSection>,
-}
-
+/// An account of all that is not a delivery.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AccountSection {
     user: String,
+    #[serde(default, deserialize_with = "values::optional_path")]
     password_file: Option<PathBuf>,
-}
-
-impl Roles {
-    fn accounts(self, source: &Source<'_>) -> Result<BTreeMap<DatabaseRole, Account>, ConfigError> {
-        let Self { operator, timer, notifier, web, owner } = self;
-        let sections = [
-            (DatabaseRole::Operator, operator),
-            (DatabaseRole::Timer, timer),
-            (DatabaseRole::Notifier, notifier),
-            (DatabaseRole::Web, web),
-            (DatabaseRole::Owner, owner),
-        ];
-        let mut accounts = BTreeMap::new();
-        for (role, section) in sections {
-            let Some(AccountSection { user, password_file }) = section else { continue };
-            let name = role.key().rsplit('.').next().unwrap_or_default();
-            let wrong = |key, problem| Err(source.error(&["database", "roles", name, key], problem));
-            if user.is_empty() {
-                return wrong("user", "it is empty: name our role in the database");
-            }
-            if password_file.as_ref().is_some_and(|path| !path.is_absolute()) {
-                return wrong("password_file", NOT_ABSOLUTE);
-            }
-            let password =
-                password_file.map(|path| PasswordFile { path, key: format!("{}.password_file", role.key()) });
-            accounts.insert(role, Account { user, password });
-        }
-        Ok(accounts)
-    }
 }
 
 impl Config {
@@ -208,46 +175,45 @@ const WAIT: Duration = Duration::from_mins(1);
 
 impl DatabaseSection {
     pub(super) fn check(self, source: &Source<'_>, deadline: Duration) -> Result<Database, ConfigError> {
-        let section = Section { source, name: "database" };
+        let section = source.section("database");
         let engine =
             section.required("engine", self.engine, "say \"postgresql\" or \"mysql\" (which MariaDB is, too)")?;
         let port = match engine {
             Engine::Postgresql => 5432,
             Engine::Mysql => 3306,
         };
+        let has_two = self.hosts.is_some() && (self.host.is_some() || self.socket.is_some());
+        section.refuse_first(&[(has_two, "hosts", "there is a host or socket, too: leave out one of them")])?;
         let addresses = match self.hosts {
             None => vec![section.address(self.host, self.port, self.socket, port)?],
-            Some(_) if self.host.is_some() || self.socket.is_some() => {
-                let problem = "there is a host or socket, too: leave out one of them";
-                return Err(section.error("hosts", problem));
-            }
-            Some(hosts) => servers(&section, &hosts, self.port.unwrap_or(port))?,
+            Some(hosts) => servers(source, &hosts, self.port.unwrap_or(port))?,
         };
+        let are_sockets = addresses.iter().all(|address| matches!(address, Endpoint::Socket(_)));
+        let wants_tls = are_sockets && matches!(self.tls, Some(TlsKey::Verify));
+        section.refuse_first(&[(wants_tls, "tls", "a unix socket is never encrypted: leave it out")])?;
+        // By default only connections within this machine are in the clear.
         let tls = match self.tls {
-            Some(TlsKey::Verify) if addresses.iter().all(|address| matches!(address, Endpoint::Socket(_))) => {
-                return Err(section.error("tls", "a unix socket is never encrypted: leave it out"));
-            }
-            Some(tls) => tls,
-            // By default only connections within this machine are in the clear.
             None if addresses.iter().all(Endpoint::is_on_this_machine) => TlsKey::Off,
-            None => TlsKey::Verify,
+            tls => tls.unwrap_or(TlsKey::Verify),
         };
-        let ca_file = section.path("ca_file", self.ca_file)?;
-        let tls = match (tls, ca_file) {
+        let tls = match (tls, self.ca_file) {
             (TlsKey::Verify, ca_file) => Tls::Verify { ca_file },
             (TlsKey::Off, None) => Tls::Off,
             (TlsKey::Off, Some(_)) => {
-                return Err(
-                    section.error("ca_file", "the connection is not encrypted: say tls = \"verify\", or leave it out")
-                );
+                let problem = "the connection is not encrypted: say tls = \"verify\", or leave it out";
+                return Err(source.error("database.ca_file", problem));
             }
         };
         // What is left is for the delivery itself.
         let wait = self.wait.unwrap_or(WAIT.min(deadline / 2));
         let user = section.text("user", self.user, "name our role in the database")?;
-        let of_deliveries = Account { user, password: section.password(self.password_file)? };
-        let mut accounts = self.roles.accounts(source)?;
-        accounts.insert(DatabaseRole::Deliveries, of_deliveries);
+        let password = PasswordFile::named(self.password_file, "database");
+        let mut accounts = BTreeMap::from([(DatabaseRole::Deliveries, Account { user, password })]);
+        for (role, AccountSection { user, password_file }) in self.roles {
+            let section = source.section(role.key());
+            section.refuse_first(&[(user.is_empty(), "user", "it is empty: name our role in the database")])?;
+            accounts.insert(role, Account { user, password: PasswordFile::named(password_file, role.key()) });
+        }
         Ok(Database {
             engine,
             addresses,
@@ -261,25 +227,24 @@ impl DatabaseSection {
 }
 
 /// The servers of a list.
-fn servers(section: &Section<'_>, hosts: &[String], port: u16) -> Result<Vec<Endpoint>, ConfigError> {
-    let wrong = |problem: &str| Err(section.error("hosts", problem));
-    if port == 0 {
-        return Err(section.error("port", "0 is no port"));
-    }
+fn servers(source: &Source<'_>, hosts: &[String], port: u16) -> Result<Vec<Endpoint>, ConfigError> {
+    let key = "database.hosts";
+    source.section("database").refuse_first(&[
+        (port == 0, "port", "0 is no port"),
+        (hosts.is_empty(), "hosts", "it is empty: name the servers that may be the primary"),
+    ])?;
     let mut servers = Vec::with_capacity(hosts.len());
     for host in hosts {
-        let Some(server) = server(host, port) else {
+        let server = server(host, port).ok_or_else(|| {
             let problem = format!(
                 "{host:?} is no server, such as \"db1\", \"db1:{port}\", \"[2001:db8::1]:{port}\" or \"/run/…\", a socket"
             );
-            return wrong(&problem);
-        };
-        if servers.contains(&server) {
-            return wrong(&format!("{host:?} is there twice"));
-        }
+            source.error(key, &problem)
+        })?;
+        source.refuse_if(servers.contains(&server), key, || format!("{host:?} is there twice"))?;
         servers.push(server);
     }
-    if servers.is_empty() { wrong("it is empty: name the servers that may be the primary") } else { Ok(servers) }
+    Ok(servers)
 }
 
 /// `db1`, `db1:5433`, `2001:db8::1`, `[2001:db8::1]:5433`, or the path of a socket.

@@ -20,6 +20,8 @@ mod web;
 pub use database::{Account, Database, DatabaseRole, Durability, Engine};
 pub use network::{Network, TrustedProxy};
 pub use notifications::Notifications;
+#[cfg(test)]
+pub(crate) use notifications::RETRY;
 pub use password_file::PasswordFile;
 pub use policy::Policy;
 pub use sections::{

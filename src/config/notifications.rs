@@ -1,7 +1,6 @@
 //! `[notifications]`: who is told by webhook, and how. One process of the service does it.
 
 use super::network::Network;
-use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
 use super::values;
 use serde::Deserialize;
@@ -13,6 +12,7 @@ use std::time::Duration;
 #[serde(default, deny_unknown_fields)]
 pub struct Notifications {
     /// The file of the key that the secrets of subscriptions are derived from. `None`: nobody is told anything.
+    #[serde(deserialize_with = "values::optional_path")]
     pub secret_key_file: Option<PathBuf>,
     /// The waits between the tries of one notification.
     #[serde(deserialize_with = "values::durations")]
@@ -34,25 +34,28 @@ pub struct Notifications {
     /// Whether a new callback has to answer a question before it is told anything.
     pub verify_callbacks: bool,
     /// The CA certificates, PEM, that sign the receivers' certificates; left out: those that the system trusts.
+    #[serde(deserialize_with = "values::optional_path")]
     pub ca_file: Option<PathBuf>,
 }
 
+/// The waits between tries where nobody says otherwise, as Standard Webhooks suggests them: more than three days in all.
+pub(crate) const RETRY: [Duration; 9] = [
+    Duration::from_secs(5),
+    Duration::from_mins(5),
+    Duration::from_mins(30),
+    Duration::from_hours(2),
+    Duration::from_hours(5),
+    Duration::from_hours(10),
+    Duration::from_hours(14),
+    Duration::from_hours(20),
+    Duration::from_hours(24),
+];
+
 impl Default for Notifications {
     fn default() -> Self {
-        let (minute, hour) = (Duration::from_mins(1), Duration::from_hours(1));
         Self {
             secret_key_file: None,
-            retry: vec![
-                Duration::from_secs(5),
-                5 * minute,
-                30 * minute,
-                2 * hour,
-                5 * hour,
-                10 * hour,
-                14 * hour,
-                20 * hour,
-                24 * hour,
-            ],
+            retry: RETRY.to_vec(),
             timeout: Duration::from_secs(15),
             disable_after: Duration::from_hours(120),
             concurrency: 512,
@@ -73,24 +76,11 @@ impl Notifications {
     }
 
     pub(super) fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let wrong = |key: &str, problem: &str| Err(source.error(&["notifications", key], problem));
-        for (key, path) in [("secret_key_file", &self.secret_key_file), ("ca_file", &self.ca_file)] {
-            if path.as_ref().is_some_and(|path| !path.is_absolute()) {
-                return wrong(key, NOT_ABSOLUTE);
-            }
-        }
-        if self.retry.is_empty() {
-            return wrong("retry", "it is empty: name a wait, such as [\"5s\", \"5m\"]");
-        }
-        if self.timeout.is_zero() {
-            return wrong("timeout", "a request needs time: the default is \"15s\"");
-        }
-        if self.concurrency == 0 {
-            return wrong("concurrency", "0 would let no request out");
-        }
-        if self.allow_ports.contains(&0) {
-            return wrong("allow_ports", "0 is no port");
-        }
-        Ok(())
+        source.section("notifications").refuse_first(&[
+            (self.retry.is_empty(), "retry", "it is empty: name a wait, such as [\"5s\", \"5m\"]"),
+            (self.timeout.is_zero(), "timeout", "a request needs time: the default is \"15s\""),
+            (self.concurrency == 0, "concurrency", "0 would let no request out"),
+            (self.allow_ports.contains(&0), "allow_ports", "0 is no port"),
+        ])
     }
 }

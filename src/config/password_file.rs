@@ -17,6 +17,11 @@ pub struct PasswordFile {
 const PASSWORD_LIMIT: u64 = 4096;
 
 impl PasswordFile {
+    /// What the key `password_file` of this section names.
+    pub(super) fn named(path: Option<PathBuf>, section: &str) -> Option<Self> {
+        path.map(|path| Self { path, key: format!("{section}.password_file") })
+    }
+
     /// The file's path.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -290,6 +290,7 @@ pub struct Log {
     /// Where records go.
     pub to: LogTo,
     /// The file, if they go to a file.
+    #[serde(deserialize_with = "values::optional_path")]
     pub file: Option<PathBuf>,
     /// The least that is logged.
     pub level: Level,

@@ -1,7 +1,6 @@
 //! `[serve]`: the long-running service, `maildropd`.
 
 use super::network::Network;
-use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
 use super::values;
 use super::{Config, Retention, Sent, Trust};
@@ -38,15 +37,20 @@ pub struct Serve {
     /// Who may connect from another machine, encrypted or not.
     pub lmtp_clients: Vec<Network>,
     /// The certificate that we show over TCP, with those that it was signed by, PEM; and its private key.
+    #[serde(deserialize_with = "values::optional_path")]
     pub certificate_file: Option<PathBuf>,
+    #[serde(deserialize_with = "values::optional_path")]
     pub key_file: Option<PathBuf>,
     /// The CA certificates, PEM, that sign the certificates of clients. Whoever shows one may connect from another machine.
+    #[serde(deserialize_with = "values::optional_path")]
     pub client_ca_file: Option<PathBuf>,
     /// Where metrics and health are asked for by HTTP: `host:port`, or the whole path of a unix socket. `None`: nowhere.
     pub http: Option<String>,
     /// The folder of the service's own sockets and of messages on their way. Nobody else may enter it.
+    #[serde(deserialize_with = "values::path")]
     pub runtime_directory: PathBuf,
     /// The folder of what has to outlive a restart: the file queue, and messages that crashed workers.
+    #[serde(deserialize_with = "values::path")]
     pub state_directory: PathBuf,
     /// How many workers there are: so many messages are delivered at once, each with a session of its own with the database.
     pub workers: u32,
@@ -211,6 +215,11 @@ pub(super) fn endpoint(text: &str) -> Option<Endpoint> {
     (!host.is_empty()).then(|| Endpoint::Tcp { host: host.into(), port })
 }
 
+/// The same of the value of this key.
+pub(super) fn read_endpoint(source: &Source<'_>, key: &str, text: &str, or: &str) -> Result<Endpoint, ConfigError> {
+    endpoint(text).ok_or_else(|| source.error(key, &format!("{text:?} is neither the whole path of a socket nor {or}")))
+}
+
 impl Serve {
     /// Where metrics and health are asked for.
     #[must_use]
@@ -226,44 +235,26 @@ impl Serve {
     }
 
     fn check_lmtp(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let wrong = |key: &str, problem: &str| Err(source.error(&["serve", key], problem));
-        for (key, path) in [
-            ("certificate_file", &self.certificate_file),
-            ("key_file", &self.key_file),
-            ("client_ca_file", &self.client_ca_file),
-        ] {
-            if path.as_ref().is_some_and(|path| !path.is_absolute()) {
-                return wrong(key, NOT_ABSOLUTE);
-            }
-        }
-        match (&self.certificate_file, &self.key_file, &self.client_ca_file) {
-            (Some(_), None, _) => {
-                return wrong("key_file", "it is missing: name the file of the certificate's private key");
-            }
-            (None, Some(_), _) => {
-                return wrong("certificate_file", "it is missing: name the file of the key's certificate");
-            }
-            (None, None, Some(_)) => {
-                return wrong(
-                    "client_ca_file",
-                    "without a certificate_file there is no TLS: name one, or leave this out",
-                );
-            }
-            _ => {}
-        }
+        let [certificate, key, client_ca] =
+            [&self.certificate_file, &self.key_file, &self.client_ca_file].map(Option::is_some);
+        source.section("serve").refuse_first(&[
+            (certificate && !key, "key_file", "it is missing: name the file of the certificate's private key"),
+            (key && !certificate, "certificate_file", "it is missing: name the file of the key's certificate"),
+            (
+                client_ca && !certificate,
+                "client_ca_file",
+                "there is no TLS without certificate_file: name one, or leave this out",
+            ),
+        ])?;
+        let for_nobody = self.lmtp_clients.is_empty() && self.client_ca_file.is_none();
         for text in &self.lmtp {
-            let Some(endpoint) = endpoint(text) else {
-                let problem = format!("{text:?} is neither the whole path of a socket nor host:port");
-                return wrong("lmtp", &problem);
-            };
-            let for_nobody = self.lmtp_clients.is_empty() && self.client_ca_file.is_none();
-            if for_nobody && !endpoint.is_on_this_machine() {
-                let problem = format!(
+            let endpoint = read_endpoint(source, "serve.lmtp", text, "host:port")?;
+            source.refuse_if(for_nobody && !endpoint.is_on_this_machine(), "serve.lmtp", || {
+                format!(
                     "{text} can be reached from other machines, and whoever connects can hand in mail: say lmtp_clients or \
                      client_ca_file"
-                );
-                return wrong("lmtp", &problem);
-            }
+                )
+            })?;
         }
         Ok(())
     }
@@ -315,67 +306,44 @@ impl Config {
     }
 
     pub(super) fn check_serve(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let wrong = |key: &str, problem: &str| Err(source.error(&["serve", key], problem));
         let serve = &self.serve;
         serve.check_lmtp(source)?;
         if let Some(http) = &serve.http {
-            if endpoint(http).is_none() {
-                return wrong("http", &format!("{http:?} is neither the whole path of a socket nor host:port"));
-            }
-            if serve.lmtp.contains(http) {
-                return wrong("http", &format!("LMTP is spoken at {http}: choose another one"));
-            }
-        }
-        for (key, directory) in
-            [("runtime_directory", &serve.runtime_directory), ("state_directory", &serve.state_directory)]
-        {
-            if !directory.is_absolute() {
-                return wrong(key, NOT_ABSOLUTE);
-            }
+            read_endpoint(source, "serve.http", http, "host:port")?;
+            source.refuse_if(serve.lmtp.contains(http), "serve.http", || {
+                format!("LMTP is spoken at {http}: choose another one")
+            })?;
         }
         // Processes that the kernel confines may write in the folder of this file.
-        if let Target::File(file) = self.log_settings().target
-            && file.starts_with(&serve.runtime_directory)
-        {
-            let problem = format!(
-                "{} is in serve.runtime_directory, where the service keeps what some of its processes may not write: choose another \
-                 folder",
-                file.display()
-            );
-            return Err(source.error(&["log", "file"], &problem));
+        if let Target::File(file) = self.log_settings().target {
+            source.refuse_if(file.starts_with(&serve.runtime_directory), "log.file", || {
+                format!(
+                    "{} is in serve.runtime_directory, where the service keeps what some of its processes may not write: choose \
+                     another folder",
+                    file.display()
+                )
+            })?;
         }
-        for (key, number) in
-            [("workers", serve.workers), ("max_connections", serve.max_connections), ("per_user", serve.per_user)]
-        {
-            if number == 0 {
-                return wrong(key, "0 would let no message in");
-            }
-        }
-        if serve.mailbox_sessions < 2 {
-            return wrong("mailbox_sessions", "a message goes to two mailboxes, where its author lives here");
-        }
-        if !serve.runners.is_power_of_two() {
-            return wrong("runners", "it has to be a power of two, such as 1, 2, 4 or 8");
-        }
-        if serve.recycle_after == 0 {
-            return wrong("recycle_after", "0 would let no message in");
-        }
-        if serve.worker_memory <= RECYCLE_ABOVE {
-            return wrong("worker_memory", "it has to be more than 200 MB, at which a worker is replaced");
-        }
-        if serve.prune_every.is_some_and(|every| every < SELDOM) {
-            return wrong("prune_every", "at least an hour, such as \"1d\": it reads all that is old, each time");
-        }
-        if serve.prune_every.is_some() && self.retention == Retention::default() {
-            return wrong("prune_every", "it forgets what [retention] says: name what is to be forgotten there");
-        }
-        if serve.restart_window.is_zero() {
-            return wrong("restart_window", "no process would ever be throttled");
-        }
-        if serve.batch_patience.is_zero() {
-            return wrong("batch_patience", "it has to be more than nothing: no mailbox answers at once");
-        }
-        Ok(())
+        let (has_no_memory, has_no_patience) = (serve.worker_memory <= RECYCLE_ABOVE, serve.batch_patience.is_zero());
+        let is_endless = serve.prune_every.is_some() && self.retention == Retention::default();
+        let is_often = serve.prune_every.is_some_and(|every| every < SELDOM);
+        source.section("serve").refuse_first(&[
+            (serve.workers == 0, "workers", "0 would let no message in"),
+            (serve.max_connections == 0, "max_connections", "0 would let no message in"),
+            (serve.per_user == 0, "per_user", "0 would let no message in"),
+            (
+                serve.mailbox_sessions < 2,
+                "mailbox_sessions",
+                "a message goes to two mailboxes, where its author lives here",
+            ),
+            (!serve.runners.is_power_of_two(), "runners", "it has to be a power of two, such as 1, 2, 4 or 8"),
+            (serve.recycle_after == 0, "recycle_after", "0 would let no message in"),
+            (has_no_memory, "worker_memory", "it has to be more than 200 MB, at which a worker is replaced"),
+            (is_often, "prune_every", "at least an hour, such as \"1d\": it reads all that is old, each time"),
+            (is_endless, "prune_every", "it forgets what [retention] says: name what is to be forgotten there"),
+            (serve.restart_window.is_zero(), "restart_window", "no process would ever be throttled"),
+            (has_no_patience, "batch_patience", "it has to be more than nothing: no mailbox answers at once"),
+        ])
     }
 }
 

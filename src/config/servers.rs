@@ -53,10 +53,13 @@ pub enum OverQuota {
 pub(super) struct ImapSection {
     host: Option<String>,
     port: Option<u16>,
+    #[serde(deserialize_with = "values::optional_path")]
     socket: Option<PathBuf>,
     encryption: Option<Encryption>,
+    #[serde(deserialize_with = "values::optional_path")]
     ca_file: Option<PathBuf>,
     user: Option<String>,
+    #[serde(deserialize_with = "values::optional_path")]
     password_file: Option<PathBuf>,
     act_for_user: Option<bool>,
     mechanism: Mechanism,
@@ -68,54 +71,43 @@ pub(super) struct ImapSection {
 
 impl ImapSection {
     pub(super) fn check(self, source: &Source<'_>, deadline: Duration) -> Result<Imap, ConfigError> {
-        let section = Section { source, name: "imap" };
+        let section = source.section("imap");
         // The port depends on the encryption, and the encryption on where the server is.
         let address = section.address(self.host, self.port, self.socket, 0)?;
-        let encryption = match (self.encryption, &address) {
-            (Some(Encryption::StartTls | Encryption::Implicit), Endpoint::Socket(_)) => {
-                return Err(section.error("encryption", "a unix socket is never encrypted: leave it out"));
-            }
-            (Some(encryption), _) => encryption,
-            (None, address) if address.is_on_this_machine() => Encryption::None,
-            (None, _) => Encryption::Implicit,
-        };
+        let is_socket = matches!(address, Endpoint::Socket(_));
+        let is_encrypted = self.encryption.is_some_and(|is| is != Encryption::None);
+        let usual = if address.is_on_this_machine() { Encryption::None } else { Encryption::Implicit };
+        let encryption = self.encryption.unwrap_or(usual);
         let address = match address {
             Endpoint::Tcp { host, port: 0 } => {
                 Endpoint::Tcp { host, port: if encryption == Encryption::Implicit { 993 } else { 143 } }
             }
             address => address,
         };
-        let ca_file = section.path("ca_file", self.ca_file)?;
-        if ca_file.is_some() && encryption == Encryption::None {
-            return Err(section.error(
-                "ca_file",
-                "the connection is not encrypted: say encryption = \"tls\" or \"starttls\", or leave it out",
-            ));
-        }
-        if self.mechanism == Mechanism::Login && self.act_for_user == Some(true) {
-            return Err(
-                section.error("mechanism", "LOGIN cannot act for another user: say \"plain\", or act_for_user = false")
-            );
-        }
+        let is_login = self.mechanism == Mechanism::Login;
         // Another way to log in is given, so it is not by acting for the user.
-        let otherwise = self.mechanism == Mechanism::Login || self.login_user.is_some();
-        let act_for_user = self.act_for_user.unwrap_or(!otherwise);
-        if act_for_user && self.login_user.is_some() {
-            return Err(section.error("login_user", "it is used only with act_for_user = false: leave out one of them"));
-        }
-        if let Some(login_user) = &self.login_user
-            && (login_user.is_empty() || login_user.replace("{user}", "").contains(['{', '}']))
-        {
-            return Err(section.error("login_user", "only {user} can stand in it, as in \"{user}*service\""));
-        }
+        let act_for_user = self.act_for_user.unwrap_or(!is_login && self.login_user.is_none());
+        let bare = self.login_user.as_ref().map(|name| name.replace("{user}", ""));
+        let is_odd = bare.is_some_and(|bare| bare.contains(['{', '}'])) || self.login_user.as_deref() == Some("");
+        let in_the_clear = self.ca_file.is_some() && encryption == Encryption::None;
+        let no_ca = "the connection is not encrypted: say encryption = \"tls\" or \"starttls\", or leave it out";
+        let no_other = "LOGIN cannot act for another user: say \"plain\", or act_for_user = false";
+        let is_used = "it is used only with act_for_user = false: leave out one of them";
+        source.section("imap").refuse_first(&[
+            (is_socket && is_encrypted, "encryption", "a unix socket is never encrypted: leave it out"),
+            (in_the_clear, "ca_file", no_ca),
+            (is_login && self.act_for_user == Some(true), "mechanism", no_other),
+            (act_for_user && self.login_user.is_some(), "login_user", is_used),
+            (is_odd, "login_user", "only {user} can stand in it, as in \"{user}*service\""),
+        ])?;
         let user = section.text("user", self.user, "name the service account that appends for everybody")?;
-        let password = section.password(self.password_file)?;
+        let password = PasswordFile::named(self.password_file, "imap");
         let mend = "name the file that the service account's password is in";
         let password = section.required("password_file", password, mend)?;
         Ok(Imap {
             address,
             encryption,
-            ca_file,
+            ca_file: self.ca_file,
             user,
             password,
             act_for_user,
@@ -134,28 +126,22 @@ const SETTLED_AFTER: Duration = Locks::MayOutliveIt.late().saturating_add(Durati
 /// A section being checked.
 pub(super) struct Section<'a> {
     pub source: &'a Source<'a>,
-    pub name: &'static str,
+    pub name: &'a str,
 }
 
 impl Section<'_> {
-    pub(super) fn error(&self, key: &str, problem: &str) -> ConfigError {
-        self.source.error(&[self.name, key], problem)
+    /// The error about the first key whose value is wrong: of each rule whether that is so, the key, and the problem.
+    pub(super) fn refuse_first(&self, rules: &[(bool, &str, &str)]) -> Result<(), ConfigError> {
+        let broken = rules.iter().find(|(is_wrong, ..)| *is_wrong);
+        broken.map_or(Ok(()), |(_, key, problem)| Err(self.source.error(&format!("{}.{key}", self.name), problem)))
     }
 
-    pub(super) fn required<T>(&self, key: &str, value: Option<T>, mend: &str) -> Result<T, ConfigError> {
-        value.ok_or_else(|| self.error(key, &format!("it is missing: {mend}")))
+    pub(super) fn required<T>(&self, key: &str, value: Option<T>, fix: &str) -> Result<T, ConfigError> {
+        value.ok_or_else(|| self.source.error(&format!("{}.{key}", self.name), &format!("it is missing: {fix}")))
     }
 
-    pub(super) fn text(&self, key: &str, value: Option<String>, mend: &str) -> Result<String, ConfigError> {
-        self.required(key, value.filter(|text| !text.trim().is_empty()), mend)
-    }
-
-    /// pipe(8) runs us in Postfix's queue directory: a relative path would lead nowhere.
-    pub(super) fn path(&self, key: &str, path: Option<PathBuf>) -> Result<Option<PathBuf>, ConfigError> {
-        match path {
-            Some(path) if !path.is_absolute() => Err(self.error(key, NOT_ABSOLUTE)),
-            path => Ok(path),
-        }
+    pub(super) fn text(&self, key: &str, value: Option<String>, fix: &str) -> Result<String, ConfigError> {
+        self.required(key, value.filter(|text| !text.trim().is_empty()), fix)
     }
 
     pub(super) fn address(
@@ -166,30 +152,18 @@ impl Section<'_> {
         default_port: u16,
     ) -> Result<Endpoint, ConfigError> {
         // An IPv6 address has two colons at least.
-        if let Some(host) = &host
-            && (host.starts_with('[') || host.matches(':').count() == 1)
-        {
-            let problem = "it is a name or an address, and nothing else: the number goes into port, and an IPv6 address stands \
-                           without brackets";
-            return Err(self.error("host", problem));
-        }
-        match (host.filter(|host| !host.trim().is_empty()), self.path("socket", socket)?) {
-            (Some(_), Some(_)) => Err(self.error("socket", "there is a host, too: leave out one of them")),
-            (None, None) => {
-                Err(self.error("host", "it is missing: name the server's host, or its unix socket as socket"))
-            }
-            (None, Some(_)) if port.is_some() => Err(self.error("port", "a unix socket has none: leave it out")),
-            (None, Some(socket)) => Ok(Endpoint::Socket(socket)),
-            (Some(_), None) if port == Some(0) => Err(self.error("port", "0 is no port")),
-            (Some(host), None) => Ok(Endpoint::Tcp { host, port: port.unwrap_or(default_port) }),
-        }
-    }
-
-    pub(super) fn password(&self, file: Option<PathBuf>) -> Result<Option<PasswordFile>, ConfigError> {
-        let key = format!("{}.password_file", self.name);
-        Ok(self.path("password_file", file)?.map(|path| PasswordFile { path, key }))
+        let has_port = host.as_ref().is_some_and(|host| host.starts_with('[') || host.matches(':').count() == 1);
+        let host = host.filter(|host| !host.trim().is_empty());
+        let is_named = "it is a name or an address, and nothing else: the number goes into port, and an IPv6 address stands without \
+                        brackets";
+        self.refuse_first(&[
+            (has_port, "host", is_named),
+            (host.is_some() && socket.is_some(), "socket", "there is a host, too: leave out one of them"),
+            (socket.is_some() && port.is_some(), "port", "a unix socket has none: leave it out"),
+            (host.is_some() && port == Some(0), "port", "0 is no port"),
+        ])?;
+        let tcp = host.map(|host| Endpoint::Tcp { host, port: port.unwrap_or(default_port) });
+        let fix = "name the server's host, or its unix socket as socket";
+        self.required("host", socket.map(Endpoint::Socket).or(tcp), fix)
     }
 }
-
-/// What is said of a relative path.
-pub(super) const NOT_ABSOLUTE: &str = "the path has to begin with /: pipe(8) runs us in Postfix's queue directory";

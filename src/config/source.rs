@@ -1,5 +1,6 @@
 //! Where in the file something stands: an error names the line and the key, in one line of text.
 
+use super::servers::Section;
 use crate::base::terminal::printable;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -25,11 +26,25 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// An error about the key of this path (`["imap", "settle"]`), whether or not it is in the file.
-    pub(crate) fn error(&self, path: &[&str], problem: &str) -> ConfigError {
-        let tables = self.tables();
-        let line = tables.as_ref().and_then(|table| key_span(table.get_ref(), path)).map(|span| self.line(span.start));
-        self.at(line, format!("{}: {problem}", path.join(".")))
+    /// An error about this key (`imap.settle`), whether or not it is in the file.
+    pub(crate) fn error(&self, key: &str, problem: &str) -> ConfigError {
+        let (tables, path) = (self.tables(), key.split('.').collect::<Vec<_>>());
+        let line = tables.as_ref().and_then(|table| key_span(table.get_ref(), &path)).map(|span| self.line(span.start));
+        self.at(line, format!("{key}: {problem}"))
+    }
+
+    /// The error about this key, if its value `is_wrong`.
+    pub(super) fn refuse_if(
+        &self,
+        is_wrong: bool,
+        key: &str,
+        problem: impl FnOnce() -> String,
+    ) -> Result<(), ConfigError> {
+        if is_wrong { Err(self.error(key, &problem())) } else { Ok(()) }
+    }
+
+    pub(super) fn section<'a>(&'a self, name: &'a str) -> Section<'a> {
+        Section { source: self, name }
     }
 
     /// What toml says, with the key that it is about.

@@ -4,6 +4,7 @@ use crate::base::timestamp::LONGEST;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A duration: `"30s"`, `"5m"`, `"1d"`, `"1h 30m"`.
@@ -34,6 +35,20 @@ pub(super) fn durations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
     #[derive(Deserialize)]
     struct One(#[serde(deserialize_with = "duration")] Duration);
     Ok(Vec::<One>::deserialize(deserializer)?.into_iter().map(|One(duration)| duration).collect())
+}
+
+/// What is said of a relative path.
+const NOT_ABSOLUTE: &str = "the path has to begin with /: pipe(8) runs us in Postfix's queue directory";
+
+/// A path. pipe(8) runs us in Postfix's queue directory: a relative one would lead nowhere.
+pub(super) fn path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    let path = PathBuf::deserialize(deserializer)?;
+    if path.is_absolute() { Ok(path) } else { Err(de::Error::custom(NOT_ABSOLUTE)) }
+}
+
+/// A path that may be left out.
+pub(super) fn optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    path(deserializer).map(Some)
 }
 
 /// A size in bytes: `1000000`, `"1MB"`, `"1MiB"`.

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::network::TrustedProxy;
-use super::serve::endpoint;
+use super::serve::{endpoint, read_endpoint};
 use super::source::{ConfigError, Source};
 use crate::base::endpoint::Endpoint;
 use crate::ledger::web_sessions::WebRole;
@@ -144,117 +144,101 @@ pub(crate) fn is_name(name: &str) -> bool {
 impl Config {
     /// Whoever can open what the page listens at can say that he is anybody. A socket has an owner and a group.
     fn check_trusted_users(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let web = &self.web;
-        let wrong = |key: &str, problem: &str| Err(source.error(&["web", key], problem));
-        let Some(header) = &web.trusted_user_header else {
+        let Web { trusted_user_header, trusted_user_roles: roles, trusted_user_role: role, .. } = &self.web;
+        let Some(header) = trusted_user_header else {
             let without = "it means nothing without trusted_user_header";
-            if !web.trusted_user_roles.is_empty() {
-                return wrong("trusted_user_roles", without);
-            }
-            return if web.trusted_user_role.is_some() { wrong("trusted_user_role", without) } else { Ok(()) };
+            return source.section("web").refuse_first(&[
+                (!roles.is_empty(), "trusted_user_roles", without),
+                (role.is_some(), "trusted_user_role", without),
+            ]);
         };
-        if !is_free_header(header) {
-            let problem = format!(
+        source.refuse_if(!is_free_header(header), "web.trusted_user_header", || {
+            format!(
                 "{header:?} is no header that a proxy may say this in: choose one that no browser sends, such as \"X-Forwarded-User\""
-            );
-            return wrong("trusted_user_header", &problem);
-        }
-        if matches!(web.endpoint(), Some(Endpoint::Tcp { .. })) {
-            let problem = "everybody on this machine can reach a port, and say that he is anybody: let web.listen be the whole path of a \
-                           socket, in a folder that only the proxy may enter";
-            return wrong("trusted_user_header", problem);
-        }
-        if web.trusted_user_roles.is_empty() && web.trusted_user_role.is_none() {
-            return wrong("trusted_user_header", "nobody has a role: say trusted_user_roles, or trusted_user_role");
-        }
-        if let Some(name) = web.trusted_user_roles.keys().find(|name| !is_name(name)) {
-            let problem = format!(
-                "{name:?} is nobody's name: a name has at most {LONGEST_NAME} letters, digits and . _ - @ + \\, and begins with a letter or a digit"
-            );
-            return wrong("trusted_user_roles", &problem);
-        }
-        Ok(())
+            )
+        })?;
+        let is_port = matches!(self.web.endpoint(), Some(Endpoint::Tcp { .. }));
+        let no_role = roles.is_empty() && role.is_none();
+        let reachable = "everybody on this machine can reach a port, and say that he is anybody: let web.listen be the whole path of a \
+                         socket, in a folder that only the proxy may enter";
+        source.section("web").refuse_first(&[
+            (is_port, "trusted_user_header", reachable),
+            (no_role, "trusted_user_header", "nobody has a role: say trusted_user_roles, or trusted_user_role"),
+        ])?;
+        let Some(name) = roles.keys().find(|name| !is_name(name)) else { return Ok(()) };
+        let problem = format!(
+            "{name:?} is nobody's name: a name has at most {LONGEST_NAME} letters, digits and . _ - @ + \\, and begins with a letter or a digit"
+        );
+        Err(source.error("web.trusted_user_roles", &problem))
     }
 
     pub(super) fn check_web(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let web = &self.web;
-        let wrong = |key: &str, problem: &str| Err(source.error(&["web", key], problem));
-        for (key, public) in [("public_url", &web.public_url), ("api_public_url", &web.api_public_url)] {
-            let Some(public) = public.as_deref().filter(|text| origin_of(text).is_none()) else { continue };
-            let problem = format!(
-                "{public:?} is no address of a site: write \"https://mail.example.com/\"; it wants TLS, and a host name of its own, \
-                 without a path"
-            );
-            return wrong(key, &problem);
+        for (key, public) in [("web.public_url", &web.public_url), ("web.api_public_url", &web.api_public_url)] {
+            let Some(public) = public else { continue };
+            source.refuse_if(origin_of(public).is_none(), key, || {
+                format!(
+                    "{public:?} is no address of a site: write \"https://mail.example.com/\"; it wants TLS, and a host name of its \
+                     own, without a path"
+                )
+            })?;
         }
         self.check_trusted_users(source)?;
         self.check_place_of_api(source)?;
         let Some(listen) = &web.listen else { return Ok(()) };
-        self.check_place(source, "listen", listen)?;
-        if matches!(web.endpoint(), Some(Endpoint::Socket(_))) && web.public_url.is_none() {
-            return wrong(
-                "public_url",
-                "it is missing: no browser reaches a socket, so name the address of the proxy in front of it",
-            );
-        }
-        Ok(())
+        self.check_place(source, "web.listen", listen)?;
+        let is_socket = matches!(web.endpoint(), Some(Endpoint::Socket(_)));
+        let unreachable = "it is missing: no browser reaches a socket, so name the address of the proxy in front of it";
+        source.section("web").refuse_first(&[(is_socket && web.public_url.is_none(), "public_url", unreachable)])
     }
 
     /// What `[web]` listens at is on this machine, and nobody else's.
     fn check_place(&self, source: &Source<'_>, key: &str, listen: &String) -> Result<(), ConfigError> {
-        let wrong = |problem: &str| Err(source.error(&["web", key], problem));
-        let Some(endpoint) = endpoint(listen) else {
-            return wrong(&format!("{listen:?} is neither the whole path of a socket nor ADDRESS:PORT"));
-        };
-        if !endpoint.is_on_this_machine() {
-            return wrong(&format!(
+        let endpoint = read_endpoint(source, key, listen, "ADDRESS:PORT")?;
+        source.refuse_if(!endpoint.is_on_this_machine(), key, || {
+            format!(
                 "{listen} can be reached from other machines, and no TLS is spoken there: say 127.0.0.1, or a socket, and put a proxy \
                  with a certificate in front"
-            ));
-        }
+            )
+        })?;
+        let Config { serve, .. } = self;
         // The process that listens may make and remove files in the folder of its socket.
         if let Endpoint::Socket(path) = &endpoint
-            && let Some(taken) = [&self.serve.runtime_directory, &self.serve.state_directory]
-                .into_iter()
-                .find(|own| path.starts_with(own))
+            && let Some(taken) =
+                [&serve.runtime_directory, &serve.state_directory].iter().find(|own| path.starts_with(own))
         {
-            return wrong(&format!(
+            let problem = format!(
                 "{listen} is in {}, where other processes of the service keep what this one may not reach: choose a folder of its own, such \
                  as /run/maildropd-page",
                 taken.display()
-            ));
+            );
+            return Err(source.error(key, &problem));
         }
-        if self.serve.lmtp.contains(listen) || self.serve.http.as_ref() == Some(listen) {
-            return wrong(&format!("{listen} is taken by [serve]: choose another one"));
-        }
-        Ok(())
+        source.refuse_if(serve.lmtp.contains(listen) || serve.http.as_ref() == Some(listen), key, || {
+            format!("{listen} is taken by [serve]: choose another one")
+        })
     }
 
     fn check_place_of_api(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let web = &self.web;
-        let wrong = |key: &str, problem: &str| Err(source.error(&["web", key], problem));
         let Some(listen) = &web.api_listen else {
-            let Some(_) = web.api_public_url else { return Ok(()) };
-            return wrong(
-                "api_public_url",
-                "it means nothing without api_listen: beside the page the API has the page's name",
-            );
+            let without = "it means nothing without api_listen: beside the page the API has the page's name";
+            return source.section("web").refuse_first(&[(web.api_public_url.is_some(), "api_public_url", without)]);
         };
-        if !web.api {
-            return wrong("api_listen", "it means nothing without api = true");
-        }
-        if web.listen.is_none() {
-            return wrong("api_listen", "the API is served by the process of the page: say listen, too");
-        }
-        self.check_place(source, "api_listen", listen)?;
-        if web.listen.as_ref() == Some(listen) {
-            return wrong("api_listen", "the page is there: leave it out, or choose another one");
-        }
-        if web.api_origin().is_none() {
-            let problem = "it is missing: nobody on another machine reaches a socket, so name the address of the proxy in front of it";
-            return wrong("api_public_url", problem);
-        }
-        Ok(())
+        source.section("web").refuse_first(&[
+            (!web.api, "api_listen", "it means nothing without api = true"),
+            (web.listen.is_none(), "api_listen", "the API is served by the process of the page: say listen, too"),
+        ])?;
+        self.check_place(source, "web.api_listen", listen)?;
+        let unreachable = "it is missing: nobody on another machine reaches a socket, so name the address of the proxy in front of it";
+        source.section("web").refuse_first(&[
+            (
+                web.listen.as_ref() == Some(listen),
+                "api_listen",
+                "the page is there: leave it out, or choose another one",
+            ),
+            (web.api_origin().is_none(), "api_public_url", unreachable),
+        ])
     }
 }
 

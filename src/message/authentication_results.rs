@@ -3,7 +3,7 @@
 //! Whatever is in doubt is no: the cost is a Sent copy that is not made, and no stranger can put mail into anybody's
 //! Sent mailbox.
 
-use super::fields::{Field, Fields, relaxed};
+use super::fields::{Field, Fields, length_of_comment, relaxed};
 use std::borrow::Cow;
 
 /// The answer.
@@ -155,22 +155,7 @@ impl Reader<'_> {
                 Some(b' ' | b'\t') => {
                     self.next();
                 }
-                Some(b'(') => {
-                    let mut depth = 0_usize;
-                    loop {
-                        match self.next()? {
-                            b'(' => depth += 1,
-                            b')' => depth -= 1,
-                            b'\\' => {
-                                self.next()?;
-                            }
-                            _ => {}
-                        }
-                        if depth == 0 {
-                            break;
-                        }
-                    }
-                }
+                Some(b'(') => self.rest = self.rest.get(length_of_comment(self.rest)?..)?,
                 _ => return Some(()),
             }
         }

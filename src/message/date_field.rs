@@ -29,8 +29,12 @@ pub(super) fn of_value(value: impl IntoIterator<Item = u8>) -> u32 {
 /// can be read.
 pub(super) fn of_received(value: &[u8]) -> Option<i64> {
     let at = memchr::memrchr(b';', value)?;
-    let mut tokens = Tokens { bytes: value.get(at + 1..)?.iter().copied().peekable() };
-    let (minutes, seconds) = read(&mut tokens)?;
+    moment(value.get(at + 1..)?.iter().copied())
+}
+
+/// The moment that a Date field's value says, in seconds since 1970, where it can be read.
+pub(super) fn moment(value: impl IntoIterator<Item = u8>) -> Option<i64> {
+    let (minutes, seconds) = read(&mut Tokens { bytes: value.into_iter().peekable() })?;
     Some(minutes * 60 + i64::from(seconds))
 }
 

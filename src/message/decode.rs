@@ -5,8 +5,9 @@
 //! knows panics. It never sees the body.
 
 use super::address::Address;
+use super::date_field;
 use super::disclosure::shown;
-use super::fields::{Field, Fields};
+use super::fields::{Field, Fields, relaxed};
 use memchr::memmem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -23,7 +24,6 @@ pub(super) const JSON_FIELDS_LIMIT: usize = 1000;
 pub(super) const JSON_LIMIT: usize = 256 * 1024;
 /// A date beyond the year 9999 is none; no database would take it.
 const LAST_SECOND: i64 = 253_402_300_799;
-const LAST_YEAR: u32 = 9999;
 
 /// What is known of a message from its header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,8 @@ impl Metadata {
                 first(&mut known.subject, &field);
             } else if field.is("date") && !dated {
                 dated = true;
-                known.date = date(&field);
+                let moment = date_field::moment(relaxed(field.value).take(FIELD_LIMIT));
+                known.date = moment.filter(|seconds| (1..=LAST_SECOND).contains(seconds));
             }
         }
         known
@@ -74,6 +75,11 @@ pub(super) fn text(field: &Field<'_>) -> String {
     let decoded = with_parsed(&value, |header| header.get_value());
     let decoded = decoded.unwrap_or_else(|| String::from_utf8_lossy(&value).into_owned());
     tidy(&decoded, FIELD_LIMIT, cut)
+}
+
+/// The name of a field as people are shown it.
+pub(super) fn name_for_people(name: &[u8]) -> String {
+    tidy(&String::from_utf8_lossy(name.get(..FIELD_LIMIT).unwrap_or(name)), 256, false)
 }
 
 /// The text without control characters and surrounding white space, cut at a character's boundary. `…` says that it was
@@ -102,7 +108,7 @@ pub(super) fn json(message: &[u8], kept: impl Fn(&Field<'_>) -> bool) -> String 
         let Some((name, value)) = shown(&field) else { continue };
         let field = Field { name, value: &value };
         read = read.saturating_add(field.value.len().min(FIELD_LIMIT));
-        let name = tidy(&String::from_utf8_lossy(field.name.get(..FIELD_LIMIT).unwrap_or(field.name)), 256, false);
+        let name = name_for_people(field.name);
         let entry = if count < JSON_FIELDS_LIMIT && read <= JSON_LIMIT {
             // Strings always serialize.
             serde_json::to_string(&[name, text(&field)]).ok()
@@ -150,32 +156,10 @@ pub(crate) fn author_in(from: &str) -> Option<String> {
     Address::parse(&address).ok()?.named()
 }
 
-/// The date in seconds since 1970, if it can be read. mailparse calls any text without a date 0, so 0 is no date; and
-/// it wants seconds, which RFC 5322 section 3.3 lets one leave out.
-fn date(field: &Field<'_>) -> Option<i64> {
-    let (value, _) = bounded_value(field);
-    let text = String::from_utf8_lossy(&value).replace(',', ", ");
-    // mailparse counts the years up to one, of which there may be billions.
-    if text.split([' ', ':']).any(|word| word.parse::<u32>().is_ok_and(|year| year > LAST_YEAR)) {
-        return None;
-    }
-    let words: Vec<String> = text.split_ascii_whitespace().map(with_seconds).collect();
-    let seconds = guarded(|| mailparse::dateparse(&words.join(" ")).ok())??;
-    (1..=LAST_SECOND).contains(&seconds).then_some(seconds)
-}
-
-fn with_seconds(word: &str) -> String {
-    let digits = |part: &str| matches!(part.len(), 1 | 2) && part.bytes().all(|b| b.is_ascii_digit());
-    match word.split_once(':') {
-        Some((hour, minute)) if digits(hour) && digits(minute) => format!("{word}:00"),
-        _ => word.to_owned(),
-    }
-}
-
 /// The value unfolded, and whether it was longer than [`FIELD_LIMIT`] and is cut. A cut never leaves half a UTF-8
 /// character behind, or mailparse would take the whole field for Latin-1.
 fn bounded_value(field: &Field<'_>) -> (Vec<u8>, bool) {
-    let mut relaxed = super::fields::relaxed(field.value);
+    let mut relaxed = relaxed(field.value);
     let mut value: Vec<u8> = relaxed.by_ref().take(FIELD_LIMIT).collect();
     let cut = relaxed.next().is_some();
     if cut

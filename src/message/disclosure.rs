@@ -5,7 +5,7 @@
 //! *filtered form*: without the fields that name a recipient of the envelope (or its sender), and without the `for` clause of the Received
 //! fields (RFC 5321 section 4.4). Only the header of the message itself is touched, no header of a MIME part.
 
-use super::fields::{Field, Fields};
+use super::fields::{Field, Fields, length_of_comment};
 use memchr::memrchr;
 use std::borrow::Cow;
 
@@ -108,7 +108,8 @@ fn without_recipients(value: &[u8]) -> Cow<'_, [u8]> {
     while let Some(&byte) = value.get(at).filter(|_| at < end) {
         let length = match byte {
             b'(' => {
-                let length = length_of_comment(value.get(at..end).unwrap_or_default());
+                let rest = value.get(at..end).unwrap_or_default();
+                let length = length_of_comment(rest).unwrap_or(rest.len());
                 let comment = value.get(at..at + length).unwrap_or_default();
                 if comment.contains(&b'@') || words(comment).any(is_for) {
                     cuts.push(at..at + length);
@@ -150,22 +151,6 @@ fn date_after(value: &[u8], at: usize, end: usize) -> usize {
     let rest = value.get(at..end).unwrap_or_default();
     let date = memrchr(b';', rest).filter(|date| !rest.get(*date..).is_some_and(|date| date.contains(&b'@')));
     date.map_or(end, |date| at + date)
-}
-
-/// The length of the comment (RFC 5322 section 3.2.2) that these begin with; all of them where it is not closed.
-fn length_of_comment(bytes: &[u8]) -> usize {
-    let (mut depth, mut escaped) = (0_usize, false);
-    let closed = bytes.iter().position(|byte| {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            b'(' => depth += 1,
-            b')' => depth -= 1,
-            _ => {}
-        }
-        depth == 0
-    });
-    closed.map_or(bytes.len(), |at| at + 1)
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {

@@ -131,6 +131,22 @@ fn is_mbox_line(line: &[u8]) -> bool {
     line.strip_prefix(b"From ").is_some_and(|rest| rest.trim_ascii_start().first() != Some(&b':'))
 }
 
+/// The length of the comment (RFC 5322 section 3.2.2) that these begin with; `None` where it is not closed.
+pub(super) fn length_of_comment(bytes: &[u8]) -> Option<usize> {
+    let (mut depth, mut escaped) = (0_usize, false);
+    let end = bytes.iter().position(|byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'(' => depth += 1,
+            b')' => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    })?;
+    Some(end + 1)
+}
+
 /// The first line with its line end, and what follows it.
 pub(super) fn split_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     let end = memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);

@@ -3,7 +3,7 @@
 //! No delivery reads any of this. The walk is our own, since it has to be over soon whatever comes: it reads each byte once for each
 //! level of nesting, of which it knows few, and mailparse decodes no more than it is given. A [budget](ReadingBudget) counts that.
 
-use super::decode::{FIELD_LIMIT, guarded, text, tidy};
+use super::decode::{guarded, name_for_people, text, tidy};
 use super::fields::{Field, Fields, split_line, without_line_end};
 use super::reading_budget::ReadingBudget;
 use base64::Engine;
@@ -244,12 +244,13 @@ fn few_parameters(value: &str) -> &str {
 /// The header fields of a message, decoded, in order; and whether there are more.
 pub(crate) fn header_fields(message: &[u8], budget: &ReadingBudget) -> (Vec<(String, String)>, bool) {
     let mut fields = Fields::of(message).filter(|field| !field.name.is_empty());
-    let name = |field: &Field<'_>| {
-        tidy(&String::from_utf8_lossy(field.name.get(..FIELD_LIMIT).unwrap_or(field.name)), 256, false)
-    };
     let affordable = |field: &Field<'_>| budget.spend(field.name.len() + field.value.len());
-    let some =
-        fields.by_ref().take(MOST_FIELDS).take_while(affordable).map(|field| (name(&field), text(&field))).collect();
+    let some = fields
+        .by_ref()
+        .take(MOST_FIELDS)
+        .take_while(affordable)
+        .map(|field| (name_for_people(field.name), text(&field)))
+        .collect();
     (some, fields.next().is_some())
 }
 

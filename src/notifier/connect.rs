@@ -5,7 +5,8 @@
 
 use super::local_addresses;
 use super::unanswered::{Unanswered, is_unreachable};
-use crate::webhook::{Callback, Refused, Rules};
+use crate::config::Notifications;
+use crate::webhook::{Callback, Refused};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -40,7 +41,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// Opens connections.
 #[derive(Clone)]
 pub(super) struct Connector {
-    rules: Arc<Rules>,
+    rules: Arc<Notifications>,
     tls: Arc<rustls::ClientConfig>,
     resolve: Resolve,
     lookups: Arc<Semaphore>,
@@ -52,7 +53,7 @@ pub(super) fn by_the_system() -> Resolve {
 }
 
 impl Connector {
-    pub(super) fn new(rules: Rules, tls: &rustls::ClientConfig, resolve: Resolve) -> Self {
+    pub(super) fn new(rules: Notifications, tls: &rustls::ClientConfig, resolve: Resolve) -> Self {
         let mut tls = tls.clone();
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Self { rules: Arc::new(rules), tls: Arc::new(tls), resolve, lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)) }
@@ -71,7 +72,7 @@ impl Connector {
         let not_called = |detail: String| Unanswered::NotCalled(detail);
         let addresses = self.addresses(callback, waits).await?;
         let (stream, at) = dial(&addresses).await.map_err(|error| Unanswered::connecting(&error))?;
-        let ours = self.rules.allow_networks.iter().any(|network| network.contains(at.ip()));
+        let ours = self.is_allowed(at.ip());
         if !callback.is_encrypted() {
             return Ok((Box::new(stream), ours));
         }
@@ -79,8 +80,7 @@ impl Connector {
             Host::Domain(name) => {
                 ServerName::try_from(name.clone()).map_err(|error| not_called(format!("TLS: {error}")))?
             }
-            Host::Ipv4(address) => ServerName::IpAddress(IpAddr::from(*address).into()),
-            Host::Ipv6(address) => ServerName::IpAddress(IpAddr::from(*address).into()),
+            Host::Ipv4(_) | Host::Ipv6(_) => ServerName::IpAddress(at.ip().into()),
         };
         let encrypted = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await;
         Ok((Box::new(encrypted.map_err(|error| not_called(format!("TLS: {error}")))?), ours))
@@ -178,7 +178,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::net::TcpSocket;
 
-    fn connector(rules: Rules, answers: Vec<Vec<IpAddr>>) -> (Connector, Arc<AtomicUsize>) {
+    fn connector(rules: Notifications, answers: Vec<Vec<IpAddr>>) -> (Connector, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&asked);
         let resolve: Resolve = Arc::new(move |_| {
@@ -215,7 +215,12 @@ mod tests {
     fn a_name_that_is_public_first_and_ours_then_reaches_nothing_of_ours() {
         let (canary, port) = canary();
         let (public, ours): (IpAddr, IpAddr) = ("93.184.216.34".parse().unwrap(), Ipv4Addr::LOCALHOST.into());
-        let rules = Rules { allow_http: true, allow_ports: vec![port], allow_networks: Vec::new() };
+        let rules = Notifications {
+            allow_http: true,
+            allow_ports: vec![port],
+            allow_networks: Vec::new(),
+            ..Notifications::default()
+        };
         let callback = Callback::parse(&format!("http://rebinding.example:{port}/"), &rules).unwrap();
         let (connector, asked) = connector(rules, vec![vec![public], vec![ours], vec![ours, public]]);
         // What was judged is what is connected to: nobody asks again in between.
@@ -240,11 +245,16 @@ mod tests {
         canaries.extend(TcpListener::bind((Ipv6Addr::LOCALHOST, port)));
         canaries.iter().for_each(|canary| canary.set_nonblocking(true).unwrap());
         let is_called = || canaries.iter().any(|canary| canary.accept().is_ok());
-        let strict = Rules { allow_http: true, allow_ports: vec![port], allow_networks: Vec::new() };
+        let strict = Notifications {
+            allow_http: true,
+            allow_ports: vec![port],
+            allow_networks: Vec::new(),
+            ..Notifications::default()
+        };
         let all = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
-        let lenient = Rules { allow_networks: all, ..strict.clone() };
+        let lenient = Notifications { allow_networks: all, ..strict.clone() };
         let connector =
-            |rules: &Rules| Connector { resolve: by_the_system(), ..connector(rules.clone(), Vec::new()).0 };
+            |rules: &Notifications| Connector { resolve: by_the_system(), ..connector(rules.clone(), Vec::new()).0 };
         let mut let_by = 0;
         for address in THIS_MACHINE.iter().chain(NOT_PUBLIC) {
             let url = format!("http://{address}:{port}/");
@@ -267,7 +277,12 @@ mod tests {
     #[test]
     fn a_name_of_this_machine_is_called_only_where_its_network_is_allowed() {
         let (canary, port) = canary();
-        let rules = Rules { allow_http: true, allow_ports: vec![port], allow_networks: Vec::new() };
+        let rules = Notifications {
+            allow_http: true,
+            allow_ports: vec![port],
+            allow_networks: Vec::new(),
+            ..Notifications::default()
+        };
         let callback = Callback::parse(&format!("http://localhost:{port}/"), &rules).unwrap();
         let loopback = || vec![vec![Ipv4Addr::LOCALHOST.into()]];
         let (strict, _) = connector(rules.clone(), loopback());
@@ -282,14 +297,19 @@ mod tests {
     /// What listens on all of this machine's addresses may be nobody else's business, even where one of them is public.
     #[test]
     fn a_public_address_of_this_machine_is_called_only_where_its_network_is_allowed() {
-        let rules = Rules { allow_http: true, allow_ports: vec![80], allow_networks: Vec::new() };
+        let rules = Notifications {
+            allow_http: true,
+            allow_ports: vec![80],
+            allow_networks: Vec::new(),
+            ..Notifications::default()
+        };
         let [ours, others] = ["93.184.216.34:80", "93.184.216.35:80"].map(|text| text.parse::<SocketAddr>().unwrap());
-        let called = |rules: &Rules, addresses: &[SocketAddr]| {
+        let called = |rules: &Notifications, addresses: &[SocketAddr]| {
             connector(rules.clone(), Vec::new()).0.of_others(addresses.to_vec(), |address| Ok(address == ours.ip()))
         };
         assert_eq!(called(&rules, &[ours, others]), Ok(vec![others]));
         assert!(matches!(called(&rules, &[ours]), Err(Unanswered::NotCalled(_))));
-        let allowed = Rules { allow_networks: vec!["93.184.216.34".parse().unwrap()], ..rules };
+        let allowed = Notifications { allow_networks: vec!["93.184.216.34".parse().unwrap()], ..rules };
         assert_eq!(called(&allowed, &[ours]), Ok(vec![ours]));
     }
 

@@ -6,24 +6,17 @@
 
 use rustix::io::Errno;
 use rustix::net::sockopt::set_ip_multicast_if;
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-
-/// An address that no machine has (RFC 3849).
-const NOBODYS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-
-/// The addresses of this machine's interfaces (proc_net(5)), each at the beginning of a line, in hexadecimal digits.
-const OF_INTERFACES: &str = "/proc/self/net/if_inet6";
 
 /// Whether it is.
 ///
 /// # Errors
-/// If that cannot be known: too many files are open, or the interfaces cannot be read.
+/// If that cannot be known, for example with too many open files.
 pub(super) fn has(address: IpAddr) -> io::Result<bool> {
     match address {
         IpAddr::V4(address) => is_local(address),
-        IpAddr::V6(address) => Ok(can_be_bound(address)? && (!can_be_bound(NOBODYS)? || is_of_an_interface(address)?)),
+        IpAddr::V6(address) => is_own_source(address),
     }
 }
 
@@ -38,22 +31,23 @@ fn is_local(address: Ipv4Addr) -> io::Result<bool> {
     }
 }
 
-/// IPv6 has no such option: its IPV6_MULTICAST_IF takes the number of an interface.
-fn can_be_bound(address: Ipv6Addr) -> io::Result<bool> {
-    match UdpSocket::bind((address, 0)) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(false),
-        // A kernel without IPv6.
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => Ok(false),
-        Err(error) => Err(error),
+/// IPv6 has no such option. The kernel prefers the destination itself as the source (RFC 6724 section 5, rule 1), and connect(2)
+/// of a datagram socket chooses the source and sends nothing.
+fn is_own_source(address: Ipv6Addr) -> io::Result<bool> {
+    let connect = |socket: UdpSocket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    };
+    match UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).and_then(connect) {
+        Ok(source) => Ok(source.ip() == address),
+        Err(error) => match Errno::from_io_error(&error) {
+            // No route leads to it, or the kernel has no IPv6.
+            Some(Errno::ADDRNOTAVAIL | Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::AFNOSUPPORT | Errno::ACCESS) => {
+                Ok(false)
+            }
+            _ => Err(error),
+        },
     }
-}
-
-fn is_of_an_interface(address: Ipv6Addr) -> io::Result<bool> {
-    let text = fs::read_to_string(OF_INTERFACES)
-        .map_err(|error| io::Error::new(error.kind(), format!("{OF_INTERFACES}: {error}")))?;
-    let address = format!("{:032x} ", address.to_bits());
-    Ok(text.lines().any(|line| line.starts_with(&address)))
 }
 
 #[cfg(test)]
@@ -69,23 +63,15 @@ mod tests {
         assert!(!has("2606:2800:21f:cb07:6820:80da:af6b:8b2c".parse().unwrap()).unwrap());
     }
 
-    /// That it cannot be known is not taken for "no". A link-local address cannot be bound without a link (ipv6(7)).
+    /// That it cannot be known is not taken for "no". A link-local address has no route without a link (ipv6(7)).
     #[test]
     fn an_address_of_which_it_cannot_be_known_is_an_error() {
         let link_local = "fe80::1".parse().unwrap();
-        match can_be_bound(Ipv6Addr::LOCALHOST) {
-            Ok(true) => assert_eq!(has(link_local).unwrap_err().kind(), io::ErrorKind::InvalidInput),
-            // A machine without IPv6.
-            _ => assert!(!has(link_local).unwrap()),
-        }
-    }
-
-    #[test]
-    fn by_the_interfaces_they_are_the_same() {
         // Not every machine has IPv6.
-        if let Ok(true) = can_be_bound(Ipv6Addr::LOCALHOST) {
-            assert!(is_of_an_interface(Ipv6Addr::LOCALHOST).unwrap());
-            assert!(!is_of_an_interface("2606:2800:21f:cb07:6820:80da:af6b:8b2c".parse().unwrap()).unwrap());
+        if has(Ipv6Addr::LOCALHOST.into()).unwrap() {
+            assert_eq!(has(link_local).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        } else {
+            assert!(!matches!(has(link_local), Ok(true)));
         }
     }
 }

@@ -12,7 +12,6 @@
 //!
 //! What makes requests to where strangers say holds no password of mailboxes, and goes where it may only ([`connect`]).
 
-mod back_off;
 mod connect;
 mod event_loop;
 mod leased_subscription;
@@ -20,12 +19,10 @@ mod local_addresses;
 mod send;
 mod unanswered;
 
-use crate::config::Config;
+use crate::config::{Config, Notifications};
 use crate::site::Site;
-use crate::webhook::{MasterKey, Rules, Schedule};
+use crate::webhook::{MasterKey, Schedule};
 use std::io;
-use std::path::PathBuf;
-use std::time::Duration;
 use thiserror::Error;
 
 /// Notifications that are read take so small a part of the memory that a notifier may have: one that is sent is there several times, as
@@ -36,21 +33,10 @@ const PART_OF_MEMORY: u64 = 16;
 #[derive(Clone, Debug)]
 pub struct NotifierSettings {
     key: MasterKey,
-    rules: Rules,
     schedule: Schedule,
-    /// How long a request may take, from looking up its host to the end of the answer.
-    timeout: Duration,
-    /// A receiver that has not answered for so long is disabled.
-    disable_after: Duration,
-    /// How many requests are under way at once.
-    concurrency: usize,
+    notifications: Notifications,
     /// How much memory notifications may take that are read, in bytes.
     memory: usize,
-    /// How often it is looked for work.
-    poll: Duration,
-    /// Whether a new callback is asked a question first.
-    verify_callbacks: bool,
-    ca_file: Option<PathBuf>,
     /// Where the API is, if other machines can reach it.
     api: Option<String>,
 }
@@ -66,9 +52,6 @@ pub enum NotifierError {
     Key(String),
 }
 
-/// How often it is looked for what is to be sent.
-const POLL_EACH: Duration = Duration::from_millis(250);
-
 impl NotifierSettings {
     /// As a configuration says; the key is read now.
     ///
@@ -79,15 +62,9 @@ impl NotifierSettings {
         let missing = || NotifierError::Key("notifications.secret_key_file: it is missing".into());
         Ok(Self {
             key: MasterKey::configured(settings).map_err(NotifierError::Key)?.ok_or_else(missing)?,
-            rules: Rules::from(settings),
             schedule: Schedule::new(settings.retry.clone()),
-            timeout: settings.timeout,
-            disable_after: settings.disable_after,
-            concurrency: settings.concurrency,
+            notifications: settings.clone(),
             memory: usize::try_from(config.serve.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX),
-            poll: POLL_EACH,
-            verify_callbacks: settings.verify_callbacks,
-            ca_file: settings.ca_file.clone(),
             api: config.web.public_api(),
         })
     }

@@ -1,34 +1,13 @@
 //! Where a subscriber is told: a URL, and which addresses it may lead to.
 
 use super::networks::is_public;
-use crate::config::{Network, Notifications};
+use crate::config::Notifications;
 use std::net::{IpAddr, SocketAddr};
 use thiserror::Error;
 use url::{Host, Url};
 
 /// The longest URL, in bytes.
 const LONGEST: usize = 2048;
-
-/// What a site allows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// Whether `http` is allowed, without encryption, to the public Internet too.
-    pub allow_http: bool,
-    /// The ports that callbacks may be at.
-    pub allow_ports: Vec<u16>,
-    /// Networks of our own that callbacks may be in, by `http` or `https`, at any port.
-    pub allow_networks: Vec<Network>,
-}
-
-impl From<&Notifications> for Rules {
-    fn from(settings: &Notifications) -> Self {
-        Self {
-            allow_http: settings.allow_http,
-            allow_ports: settings.allow_ports.clone(),
-            allow_networks: settings.allow_networks.clone(),
-        }
-    }
-}
 
 /// A URL that may be called, as far as it says so itself: the addresses of a host name are judged each time that it is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +41,7 @@ impl Callback {
     ///
     /// # Errors
     /// Where it may not be called, whatever its name leads to.
-    pub fn parse(text: &str, rules: &Rules) -> Result<Self, Refused> {
+    pub fn parse(text: &str, rules: &Notifications) -> Result<Self, Refused> {
         if text.len() > LONGEST {
             return Err(Refused::TooLong);
         }
@@ -94,7 +73,7 @@ impl Callback {
     ///
     /// # Errors
     /// Where it may not.
-    pub fn judge(&self, address: IpAddr, rules: &Rules) -> Result<(), Refused> {
+    pub fn judge(&self, address: IpAddr, rules: &Notifications) -> Result<(), Refused> {
         if rules.allow_networks.iter().any(|network| network.contains(address)) {
             return Ok(());
         }
@@ -106,7 +85,7 @@ impl Callback {
     ///
     /// # Errors
     /// Where none may.
-    pub fn may_be_called_at(&self, addresses: &[IpAddr], rules: &Rules) -> Result<Vec<SocketAddr>, Refused> {
+    pub fn may_be_called_at(&self, addresses: &[IpAddr], rules: &Notifications) -> Result<Vec<SocketAddr>, Refused> {
         let judged = addresses.iter().map(|address| (address, self.judge(*address, rules)));
         let mut refused = Refused::Address;
         let allowed = judged.filter_map(|(address, judged)| match judged {
@@ -120,7 +99,7 @@ impl Callback {
         if allowed.is_empty() { Err(refused) } else { Ok(allowed) }
     }
 
-    fn judge_public(&self, rules: &Rules) -> Result<(), Refused> {
+    fn judge_public(&self, rules: &Notifications) -> Result<(), Refused> {
         if !self.is_encrypted() && !rules.allow_http {
             return Err(Refused::Scheme);
         }
@@ -137,8 +116,9 @@ impl Callback {
         &self.host
     }
 
-    pub fn port(&self) -> u16 {
-        self.port
+    /// Scheme, host and port.
+    pub fn origin(&self) -> String {
+        self.url.origin().ascii_serialization()
     }
 
     /// The header `host`.
@@ -248,15 +228,15 @@ pub(crate) const NOT_PUBLIC: &[&str] = &[
 mod tests {
     use super::*;
 
-    fn strict() -> Rules {
-        Rules { allow_http: false, allow_ports: vec![443], allow_networks: Vec::new() }
+    fn strict() -> Notifications {
+        Notifications { allow_http: false, allow_ports: vec![443], ..Notifications::default() }
     }
 
     #[test]
     fn a_public_callback_is_taken_apart() {
         let callback = Callback::parse("https://Hooks.Example.com/in/1?a=b%20c", &strict()).unwrap();
         assert_eq!(callback.authority(), "hooks.example.com");
-        assert_eq!((callback.path(), callback.port()), ("/in/1?a=b%20c".into(), 443));
+        assert_eq!((callback.path(), callback.port), ("/in/1?a=b%20c".into(), 443));
         let mut rules = strict();
         rules.allow_ports.push(8443);
         let callback = Callback::parse("https://[2606:4700::1111]:8443", &rules).unwrap();
@@ -316,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_network_of_our_own_that_is_allowed_may_be_called_by_http_at_any_port() {
-        let rules = Rules { allow_networks: vec!["10.1.0.0/16".parse().unwrap()], ..strict() };
+        let rules = Notifications { allow_networks: vec!["10.1.0.0/16".parse().unwrap()], ..strict() };
         Callback::parse("http://10.1.2.3:8080/in", &rules).unwrap();
         assert_eq!(Callback::parse("http://10.2.0.1:8080/in", &rules), Err(Refused::Scheme));
         assert_eq!(Callback::parse("https://10.2.0.1/in", &rules), Err(Refused::Address));
@@ -331,7 +311,7 @@ mod tests {
         assert_eq!(encrypted.may_be_called_at(&mixed[..1], &rules), Err(Refused::Address));
         assert!(encrypted.is_encrypted() && !named.is_encrypted());
         // Where http is allowed, it is allowed to everybody.
-        let open = Rules { allow_http: true, allow_ports: vec![80], ..strict() };
+        let open = Notifications { allow_http: true, allow_ports: vec![80], ..strict() };
         assert!(Callback::parse("http://hooks.example.com/in", &open).is_ok());
     }
 }

@@ -9,7 +9,7 @@ pub(crate) mod payload;
 mod retry;
 mod secret;
 
-pub use callback::{Callback, Refused, Rules};
+pub use callback::{Callback, Refused};
 #[cfg(test)]
 pub(crate) use callback::{NOT_PUBLIC, THIS_MACHINE};
 pub use retry::{RetryAfter, Schedule};

@@ -3,31 +3,12 @@
 use sha2::{Digest, Sha256};
 use std::time::{Duration, SystemTime};
 
-/// The waits after the first try and after each further one, as Standard Webhooks suggests them: more than three days in all.
-const WAITS: [Duration; 9] = [
-    Duration::from_secs(5),
-    Duration::from_mins(5),
-    Duration::from_mins(30),
-    Duration::from_hours(2),
-    Duration::from_hours(5),
-    Duration::from_hours(10),
-    Duration::from_hours(14),
-    Duration::from_hours(20),
-    Duration::from_hours(24),
-];
-
 /// A receiver may ask for no longer rest than this.
 const LONGEST_REST: Duration = Duration::from_hours(24);
 
 /// The waits between tries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule(Vec<Duration>);
-
-impl Default for Schedule {
-    fn default() -> Self {
-        Self(WAITS.to_vec())
-    }
-}
 
 impl Schedule {
     pub fn new(waits: Vec<Duration>) -> Self {
@@ -76,10 +57,11 @@ impl RetryAfter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::RETRY;
 
     #[test]
     fn the_waits_are_those_of_the_specification_a_fifth_shorter_or_longer_and_then_it_is_given_up() {
-        let schedule = Schedule::default();
+        let schedule = Schedule::new(RETRY.to_vec());
         let mut all = Duration::ZERO;
         let seconds = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
         for (failed, wait) in (1..).zip(seconds.map(Duration::from_secs)) {
@@ -100,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_receiver_may_ask_for_a_longer_wait_up_to_a_day_and_for_no_shorter_one() {
-        let schedule = Schedule::default();
+        let schedule = Schedule::new(RETRY.to_vec());
         let after = |asked| schedule.after(1, b"x", Some(Duration::from_secs(asked))).unwrap().as_secs();
         assert!(after(0) >= 4);
         assert_eq!((after(60), after(86_400), after(86_401)), (60, 86_400, 86_400));

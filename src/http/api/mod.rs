@@ -16,14 +16,14 @@ mod subscriptions;
 
 use crate::base::blocking_pool::asked_by;
 use crate::base::shares::Shares;
-use crate::config::{Config, MAX_RECIPIENTS};
+use crate::config::{Config, MAX_RECIPIENTS, Notifications};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::http::blocking::{Blocking, Caller, NotAuthenticated, Unanswered};
 use crate::ledger::Database;
 use crate::operations::submission;
 use crate::operations::tokens::{self, ApiToken, Scope, TokenText};
 use crate::site::Site;
-use crate::webhook::{MasterKey, Rules};
+use crate::webhook::MasterKey;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{RawPathParams, Request};
@@ -60,8 +60,7 @@ const BODY_OF_A_MESSAGE: Duration = Duration::from_secs(25);
 pub(crate) struct ApiSettings {
     /// `None`: nobody is told anything, so that nobody can subscribe.
     key: Option<MasterKey>,
-    rules: Rules,
-    verify_callbacks: bool,
+    notifications: Notifications,
     site: Site,
     /// The folder of the file queue.
     queue: PathBuf,
@@ -85,8 +84,7 @@ impl ApiSettings {
         let settings = &config.notifications;
         Ok(Self {
             key: MasterKey::configured(settings).map_err(KeyError)?,
-            rules: Rules::from(settings),
-            verify_callbacks: settings.verify_callbacks,
+            notifications: settings.clone(),
             queue: config.serve.queue(),
             max_recipients: MAX_RECIPIENTS as usize,
             largest_message: submission::largest(site).min(LARGEST_MESSAGE),

@@ -154,7 +154,7 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Respons
         in_order,
         max_in_flight,
         description,
-        verify: settings.verify_callbacks,
+        verify: settings.notifications.verify_callbacks,
         expires_after: expires.map(after),
     };
     // One that is there already is answered with itself, however many there are.
@@ -182,7 +182,7 @@ fn may_read_messages(call: &Call) -> Result<(), Problem> {
 /// A callback that may be called.
 fn callback_url(call: &Call, fields: &mut Fields) -> Option<String> {
     let url = fields.text("callback_url", None, 2048)?;
-    match Callback::parse(&url, &call.api.settings.rules) {
+    match Callback::parse(&url, &call.api.settings.notifications) {
         Ok(_) => Some(url),
         Err(refused) => {
             fields.is_wrong("callback_url", refused.to_string());
@@ -240,7 +240,7 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Respons
             return Err(Problem::another_state(is.state).into());
         }
     }
-    let verify = call.api.settings.verify_callbacks;
+    let verify = call.api.settings.notifications.verify_callbacks;
     let turn = state.map(|state| if state == SubscriptionState::Paused { Turn::Pause } else { Turn::Resume });
     if !subscriptions::change(database, call.actor(), &is, &wanted, turn, verify)? {
         return Err(Problem::there_already().into());

@@ -22,8 +22,7 @@ fn api_by(blocking: Blocking, directory: &Path) -> Router {
     let site = Site::embedded(Embedded::new(directory.to_owned()));
     let settings = ApiSettings {
         key: None,
-        rules: Rules { allow_http: false, allow_ports: vec![443], allow_networks: Vec::new() },
-        verify_callbacks: true,
+        notifications: Notifications::default(),
         queue: directory.join("queue"),
         max_recipients: 10,
         largest_message: 1000,

@@ -24,45 +24,28 @@ pub(super) enum Screen {
 }
 
 impl Screen {
-    const ALL: [Self; 8] = [
-        Self::Activity,
-        Self::Statistics,
-        Self::Locks,
-        Self::Again,
-        Self::Subscriptions,
-        Self::Service,
-        Self::Operations,
-        Self::Logins,
+    /// In the order of the navigation: its path, its name, and the least role that may see it.
+    const ALL: [(Self, &'static str, &'static str, WebRole); 8] = [
+        (Self::Activity, "/", "Activity", WebRole::Viewer),
+        (Self::Statistics, "/statistics", "Statistics", WebRole::Viewer),
+        (Self::Locks, "/locks", "Locks", WebRole::Viewer),
+        (Self::Again, "/again", "Deliver again", WebRole::Operator),
+        // The address of a callback may hold a password.
+        (Self::Subscriptions, "/subscriptions", "Subscriptions", WebRole::Operator),
+        (Self::Service, "/service", "Service", WebRole::Operator),
+        (Self::Operations, "/log", "Operations", WebRole::Operator),
+        (Self::Logins, "/logins", "Logins", WebRole::Admin),
     ];
 
     /// The least role that may see it.
     pub(super) fn least(self) -> WebRole {
-        match self {
-            Self::Activity | Self::Statistics | Self::Locks => WebRole::Viewer,
-            // The address of a callback may hold a password.
-            Self::Again | Self::Subscriptions | Self::Service | Self::Operations => WebRole::Operator,
-            Self::Logins => WebRole::Admin,
-        }
-    }
-
-    fn place(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Activity => ("/", "Activity"),
-            Self::Statistics => ("/statistics", "Statistics"),
-            Self::Locks => ("/locks", "Locks"),
-            Self::Again => ("/again", "Deliver again"),
-            Self::Subscriptions => ("/subscriptions", "Subscriptions"),
-            Self::Service => ("/service", "Service"),
-            Self::Operations => ("/log", "Operations"),
-            Self::Logins => ("/logins", "Logins"),
-        }
+        Self::ALL.iter().find(|(screen, ..)| *screen == self).map_or(WebRole::Admin, |(.., least)| *least)
     }
 }
 
 /// A whole page. `title` may be anybody's text.
 pub(super) fn page(title: &str, screen: Option<Screen>, viewer: Option<&WebSession>, main: &Markup) -> Html<String> {
     let title = visible(title);
-    let may = |screen: &Screen| viewer.is_some_and(|viewer| viewer.role >= screen.least());
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -81,8 +64,7 @@ pub(super) fn page(title: &str, screen: Option<Screen>, viewer: Option<&WebSessi
                     @if let Some(viewer) = viewer {
                         nav aria-label="Main" {
                             ul {
-                                @for one in Screen::ALL.into_iter().filter(may) {
-                                    @let (path, name) = one.place();
+                                @for (one, path, name, _) in Screen::ALL.into_iter().filter(|(.., least)| viewer.role >= *least) {
                                     li { a href=(path) aria-current=[(screen == Some(one)).then_some("page")] { (name) } }
                                 }
                             }

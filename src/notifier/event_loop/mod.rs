@@ -1,11 +1,11 @@
 //! The thread that owns the session with the database: it publishes, leases, hands out and settles.
 
-use super::back_off::BackOff;
 use super::connect::{Connector, by_the_system};
 use super::leased_subscription::{InHand, SETTLED_EACH, is_taken, outcome};
 use super::send::{Job, Sender, Sent};
 use super::unanswered::{Outage, Unanswered};
 use super::{NotifierError, NotifierSettings};
+use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
 use crate::base::readiness;
 use crate::base::stop::Stop;
@@ -31,6 +31,12 @@ use uuid::Uuid;
 /// What is done in one go with the database takes no longer. By then the server ends what it was asked, and no more is begun; one that
 /// says nothing is given up a little later. What was not done is done in the next round, and what was answered is kept for it.
 const ROUND: Duration = Duration::from_secs(30);
+/// How often the database is asked what is to be sent.
+const POLL_EACH: Duration = Duration::from_millis(250);
+/// The pauses after a round has failed twice in a row. After the first failure there is none: a session may have ended by itself, and
+/// what was answered waits to be written down.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A lease is so much longer than a request may take.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
 /// A subscription with no end of notifications is given back after so long, for the sake of others.
@@ -53,10 +59,10 @@ const PUBLISHER: &str = "notify/publisher";
 pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
     let system = |doing| move |source| NotifierError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
-    let tls = tls::client_config(settings.ca_file.as_deref());
+    let tls = tls::client_config(settings.notifications.ca_file.as_deref());
     let tls = tls.map_err(|error| NotifierError::Tls(error.to_string()))?;
-    let connector = Connector::new(settings.rules.clone(), &tls, by_the_system());
-    let sender = Sender::start(connector, settings.timeout).map_err(system("starting a thread"))?;
+    let connector = Connector::new(settings.notifications.clone(), &tls, by_the_system());
+    let sender = Sender::start(connector, settings.notifications.timeout).map_err(system("starting a thread"))?;
     let mut notifier = Notifier::new(site, settings, sender);
     // By this name `subscription_queues.leased_by` knows it.
     info!(leased_by = %notifier.by, "the notifier has begun");
@@ -89,7 +95,9 @@ struct Notifier<'a> {
     published: i64,
     published_at_wake: i64,
     published_before: i64,
-    back_off: BackOff,
+    /// The pauses after rounds that fail, and until when the database is left alone since the last one has failed.
+    pauses: BackOff,
+    failing_until: Option<Instant>,
     outage: Outage,
 }
 
@@ -99,7 +107,7 @@ impl<'a> Notifier<'a> {
             site,
             lock: lock_of_program(site.namespace(), PUBLISHER),
             by: Uuid::now_v7(),
-            lease: settings.timeout + LEASE_MARGIN,
+            lease: settings.notifications.timeout + LEASE_MARGIN,
             settings,
             sender,
             idle: None,
@@ -111,7 +119,8 @@ impl<'a> Notifier<'a> {
             published: 0,
             published_at_wake: 0,
             published_before: 0,
-            back_off: BackOff::default(),
+            pauses: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            failing_until: None,
             outage: Outage::default(),
         }
     }
@@ -130,7 +139,7 @@ impl<'a> Notifier<'a> {
             if self.has_to_do(now, stopping.is_some()) {
                 match self.round(stopping.is_some()) {
                     Ok(()) => {
-                        if self.back_off.succeeded() {
+                        if self.round_succeeded() {
                             info!("the notifier's rounds with the database succeed again");
                         }
                         if now.elapsed() > SETTLED_EACH {
@@ -141,19 +150,36 @@ impl<'a> Notifier<'a> {
                         if problem.failure == DatabaseFailure::InDoubt {
                             self.distrust();
                         }
-                        let again_in = self.back_off.failed(Instant::now());
+                        let again_in = self.round_failed(Instant::now());
                         warn!(%problem, ?again_in, "the notifier's round with the database has failed");
                     }
                 }
                 self.hand_out();
             }
             if let Some(since) = stopping
-                && (self.in_hand.is_empty() || since.elapsed() > self.settings.timeout + LEASE_MARGIN)
+                && (self.in_hand.is_empty() || since.elapsed() > self.settings.notifications.timeout + LEASE_MARGIN)
             {
                 // What is left is leased for a while, and comes again.
                 return;
             }
         }
+    }
+
+    /// A round has failed: for how long there is none now.
+    fn round_failed(&mut self, now: Instant) -> Duration {
+        let pause = if self.failing_until.is_some() { self.pauses.pause() } else { Duration::ZERO };
+        self.failing_until = Some(now + pause);
+        pause
+    }
+
+    /// A round has succeeded: whether the last one had failed.
+    fn round_succeeded(&mut self) -> bool {
+        self.pauses.reset();
+        self.failing_until.take().is_some()
+    }
+
+    fn pause_left(&self, now: Instant) -> Duration {
+        self.failing_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
     /// Takes the answers that have come; waits for one, or until there is something else to do.
@@ -163,8 +189,8 @@ impl<'a> Notifier<'a> {
         let poll = if stopping { SETTLED_EACH } else { self.until_poll() };
         let settled = self.in_hand.values().filter_map(|hand| hand.until_settled(now)).min().unwrap_or(SETTLED_EACH);
         let wait = if self.in_hand.is_empty() { poll } else { poll.min(settled) };
-        let blocked = self.back_off.left(now).min(SETTLED_EACH);
-        let wait = wait.max(blocked).min(self.settings.poll.max(SETTLED_EACH));
+        let blocked = self.pause_left(now).min(SETTLED_EACH);
+        let wait = wait.max(blocked).min(POLL_EACH.max(SETTLED_EACH));
         match self.sender.sent.recv_timeout(wait) {
             Ok(sent) => self.answered(sent),
             Err(RecvTimeoutError::Timeout) => return,
@@ -185,13 +211,13 @@ impl<'a> Notifier<'a> {
     }
 
     fn until_poll(&self) -> Duration {
-        self.polled_at.map_or(Duration::ZERO, |at| self.settings.poll.saturating_sub(at.elapsed()))
+        self.polled_at.map_or(Duration::ZERO, |at| POLL_EACH.saturating_sub(at.elapsed()))
     }
 
     /// Whether the database has to be asked or told anything, and may be.
     fn has_to_do(&self, now: Instant, stopping: bool) -> bool {
         let is_to_be_settled = |hand| self.is_to_be_settled(hand, now);
-        self.back_off.left(now).is_zero()
+        self.pause_left(now).is_zero()
             && ((!stopping && self.until_poll().is_zero()) || self.in_hand.values().any(is_to_be_settled))
     }
 
@@ -215,7 +241,7 @@ impl<'a> Notifier<'a> {
     /// Begins the requests that may be begun. None while the database does not answer: what came of them could not be written down,
     /// and all of them would come again if this process were killed.
     fn hand_out(&mut self) {
-        if self.back_off.is_failing() {
+        if self.failing_until.is_some() {
             return;
         }
         let now = Instant::now();
@@ -237,7 +263,7 @@ impl<'a> Notifier<'a> {
 
     fn send(&mut self, leased: &Leased, position: Option<i64>, id: String, body: String, number: u32) {
         let subscription = leased.subscription;
-        let callback = match Callback::parse(&leased.callback_url, &self.settings.rules) {
+        let callback = match Callback::parse(&leased.callback_url, &self.settings.notifications) {
             Ok(callback) => callback,
             Err(refused) => {
                 let answer = Err(Unanswered::Failed(format!("not called: {refused}")));
@@ -257,7 +283,7 @@ impl<'a> Notifier<'a> {
 
     /// Takes an answer.
     fn answered(&mut self, sent: Sent) {
-        let (schedule, disable_after) = (&self.settings.schedule, self.settings.disable_after);
+        let (schedule, disable_after) = (&self.settings.schedule, self.settings.notifications.disable_after);
         let Some(hand) = self.in_hand.get_mut(&sent.subscription) else { return };
         let (taken, outcome) = (is_taken(&sent), outcome(&sent));
         debug!(subscription = %sent.subscription, position = ?sent.position, outcome, took = ?sent.took, "a subscriber was told");
@@ -511,7 +537,11 @@ impl<'a> Notifier<'a> {
         // One slow answer keeps nothing new from being told beside it.
         self.in_hand.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
         // What comes with one lease may be all of one owner's.
-        let most = self.free().min(READ_AT_ONCE).min(self.settings.concurrency.div_ceil(4)).min(self.left_to_lease());
+        let most = self
+            .free()
+            .min(READ_AT_ONCE)
+            .min(self.settings.notifications.concurrency.div_ceil(4))
+            .min(self.left_to_lease());
         if most > 0 && at_once(self.settings.memory, self.held()) > 0 {
             let asked_at = Instant::now();
             let shares = self.shares();
@@ -531,12 +561,12 @@ impl<'a> Notifier<'a> {
 
     /// How many requests are kept for nobody.
     fn free(&self) -> usize {
-        self.settings.concurrency.saturating_sub(self.in_hand.values().map(|hand| hand.allotment).sum())
+        self.settings.notifications.concurrency.saturating_sub(self.in_hand.values().map(|hand| hand.allotment).sum())
     }
 
     /// How many requests the subscriptions of one token may have at once, so that something is left for others whatever its receivers do.
     fn share(&self) -> usize {
-        self.settings.concurrency.div_ceil(2)
+        self.settings.notifications.concurrency.div_ceil(2)
     }
 
     /// How many those of each token have. What is subscribed by hand is the site's own.
@@ -568,7 +598,7 @@ impl<'a> Notifier<'a> {
     fn begin(&mut self, leased: Leased, asked_at: Instant) {
         let (id, state, age) = (leased.subscription, leased.state, leased.age);
         let mut hand = InHand::new(leased.clone(), 1, asked_at);
-        if state == SubscriptionState::Unverified && !self.settings.verify_callbacks {
+        if state == SubscriptionState::Unverified && !self.settings.notifications.verify_callbacks {
             hand.verified();
         } else if state == SubscriptionState::Unverified && age > VERIFIED_WITHIN {
             hand.disable(NEVER_ANSWERED.into());

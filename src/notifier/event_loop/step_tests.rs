@@ -117,7 +117,7 @@ fn question_answered(status: u16, body: &str) -> Sent {
 #[test]
 fn a_lease_outlives_a_request_and_is_made_longer_while_half_of_that_is_left() {
     with(|notifier, _, _| {
-        assert_eq!(notifier.lease, notifier.settings.timeout + Duration::from_secs(15));
+        assert_eq!(notifier.lease, notifier.settings.notifications.timeout + Duration::from_secs(15));
         let mut hand = full(1);
         let after = |hand: &InHand, milliseconds| hand.leased_at + Duration::from_millis(milliseconds);
         assert!(!notifier.is_to_be_leased_longer(&hand, after(&hand, 7_499)));
@@ -149,11 +149,26 @@ fn the_database_is_asked_where_a_poll_is_due_or_any_subscription_wants_something
         wants(notifier, |answered| (answered.tries, answered.settled_at) = (vec![tried()], ago(1_000)));
         wants(notifier, |old| old.leased_at = ago(8_000));
         // But not while it is left alone since it has failed twice.
-        notifier.back_off.failed(now);
+        notifier.round_failed(now);
         assert!(notifier.has_to_do(now, true));
-        let pause = notifier.back_off.failed(now);
+        let pause = notifier.round_failed(now);
         assert!(!notifier.has_to_do(now, false) && !notifier.has_to_do(now, true));
         assert!(notifier.has_to_do(now + pause, true));
+    });
+}
+
+#[test]
+fn the_database_is_asked_again_at_once_and_then_ever_more_rarely_until_it_answers() {
+    with(|notifier, _, _| {
+        let now = Instant::now();
+        assert!(!notifier.round_succeeded() && notifier.pause_left(now).is_zero());
+        for milliseconds in [0, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000] {
+            let pause = Duration::from_millis(milliseconds);
+            assert_eq!(notifier.round_failed(now), pause);
+            assert_eq!((notifier.pause_left(now), notifier.pause_left(now + pause)), (pause, Duration::ZERO));
+        }
+        assert!(notifier.round_succeeded() && notifier.pause_left(now).is_zero());
+        assert_eq!(notifier.round_failed(now), Duration::ZERO);
     });
 }
 
@@ -234,7 +249,7 @@ fn it_is_looked_for_more_at_once_where_there_was_as_much_as_could_be_had() {
         [(1, 0, 8, false), (PUBLISHED_AT_ONCE, 0, 8, true), (1, 1, 8, false), (1, 2, 8, true), (1, 100, 512, true)]
     {
         with(|notifier, _, _| {
-            notifier.settings.concurrency = concurrency;
+            notifier.settings.notifications.concurrency = concurrency;
             let mut database = Told { events, subscriptions, ..Told::default() };
             notifier.poll(&mut database).unwrap();
             assert_eq!(notifier.polled_at.is_none(), more, "{events} {subscriptions}");
@@ -252,7 +267,7 @@ fn it_is_looked_for_more_at_once_where_there_was_as_much_as_could_be_had() {
 #[test]
 fn who_has_all_in_hand_that_he_may_leases_nothing_more_and_what_comes_between_is_looked_for_where_it_was_left() {
     with(|notifier, _, _| {
-        notifier.settings.concurrency = 3;
+        notifier.settings.notifications.concurrency = 3;
         put(notifier, full(1));
         let mut database = Told::default();
         notifier.poll(&mut database).unwrap();
@@ -295,7 +310,7 @@ fn who_is_asked_one_thing_at_a_time_keeps_one_request_from_others_however_many_h
 #[test]
 fn who_answers_again_may_have_as_many_as_any_other_from_the_next_look_on_as_far_as_there_are_any() {
     with(|notifier, _, _jobs| {
-        notifier.settings.concurrency = 8;
+        notifier.settings.notifications.concurrency = 8;
         let like = Some(Leased { failures: 5, max_in_flight: 6, ..leased(false, 0) });
         let mut database = Told { subscriptions: 2, like, ..Told::default() };
         notifier.poll(&mut database).unwrap();
@@ -314,7 +329,7 @@ fn who_answers_again_may_have_as_many_as_any_other_from_the_next_look_on_as_far_
 #[test]
 fn the_subscriptions_of_one_token_have_half_of_all_requests_and_then_nothing_more_is_leased_for_it() {
     with(|notifier, _, _jobs| {
-        notifier.settings.concurrency = 16;
+        notifier.settings.notifications.concurrency = 16;
         let of = |owner: &str| Some(Leased { owner: owner.into(), max_in_flight: 6, ..leased(false, 0) });
         let mut database = Told { subscriptions: 2, like: of("token:a"), ..Told::default() };
         notifier.poll(&mut database).unwrap();
@@ -367,7 +382,7 @@ fn a_new_callback_is_asked_a_question_for_a_day_where_callbacks_are_asked() {
         (Active, false, Duration::ZERO, false, None),
     ] {
         with(|notifier, _, mut jobs| {
-            notifier.settings.verify_callbacks = verify;
+            notifier.settings.notifications.verify_callbacks = verify;
             notifier.begin(Leased { state, age, ..leased(false, 2) }, Instant::now());
             let hand = notifier.in_hand.values().next().unwrap();
             assert_eq!(
@@ -409,10 +424,10 @@ fn nothing_is_sent_that_could_outlive_its_lease_nor_while_the_database_does_not_
     with(|notifier, _, mut jobs| {
         put(notifier, InHand { leased_at: ago(15_000), ..full(1) });
         put(notifier, full(2));
-        notifier.back_off.failed(Instant::now());
+        notifier.round_failed(Instant::now());
         notifier.hand_out();
         assert!(jobs.try_recv().is_err());
-        notifier.back_off.succeeded();
+        notifier.round_succeeded();
         notifier.hand_out();
         let sent: Vec<_> = std::iter::from_fn(|| jobs.try_recv().ok()).collect();
         let of: Vec<_> = sent.iter().map(|job| (job.subscription.as_u128(), job.position, job.number)).collect();

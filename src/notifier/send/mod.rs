@@ -18,7 +18,6 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
-use url::Host;
 use uuid::Uuid;
 
 /// How much of an answer is read, in bytes.
@@ -147,26 +146,12 @@ impl Connection {
     }
 }
 
-/// Whom a connection serves, and where it leads to: by TLS or not, host, port. Nobody's request goes over a connection that another one's
+/// Whom a connection serves, and where it leads to: scheme, host and port. Nobody's request goes over a connection that another one's
 /// name has opened; nor does a subscription's own go to where its callback was before it was changed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
-    subscription: Uuid,
-    is_encrypted: bool,
-    host: Host<String>,
-    port: u16,
-}
+type Place = (Uuid, String);
 
-impl Place {
-    fn of(job: &Job) -> Self {
-        let Job { subscription, callback, .. } = job;
-        Self {
-            subscription: *subscription,
-            is_encrypted: callback.is_encrypted(),
-            host: callback.host().clone(),
-            port: callback.port(),
-        }
-    }
+fn place(job: &Job) -> Place {
+    (job.subscription, job.callback.origin())
 }
 
 struct Client {
@@ -177,7 +162,7 @@ struct Client {
 impl Client {
     /// `waits` says whether its host has not begun to be looked up yet.
     async fn post(&self, job: &Job, waits: &AtomicBool) -> Result<Answer, Unanswered> {
-        if let Some(connection) = self.idle_connection(&Place::of(job)) {
+        if let Some(connection) = self.idle_connection(&place(job)) {
             // It may have been closed meanwhile: then it has answered nothing, and a new one is opened.
             if let Ok(answer) = self.ask(connection, job).await {
                 return Ok(answer);
@@ -214,7 +199,7 @@ impl Client {
         if connection.sender.ready().await.is_ok() {
             connection.rests_since = Instant::now();
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.entry(Place::of(job)).or_default().push(connection);
+            idle.entry(place(job)).or_default().push(connection);
         }
         Ok(answer)
     }

@@ -2,7 +2,8 @@
 
 use super::super::connect::Resolve;
 use super::*;
-use crate::webhook::{MasterKey, Rules};
+use crate::config::Notifications;
+use crate::webhook::MasterKey;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -77,7 +78,12 @@ fn connector() -> Connector {
 }
 
 fn by(resolve: Resolve) -> Connector {
-    let rules = Rules { allow_http: true, allow_ports: Vec::new(), allow_networks: vec!["127.0.0.1".parse().unwrap()] };
+    let rules = Notifications {
+        allow_http: true,
+        allow_ports: Vec::new(),
+        allow_networks: vec!["127.0.0.1".parse().unwrap()],
+        ..Notifications::default()
+    };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
@@ -95,8 +101,13 @@ fn job(receiver: &Receiver, subscription: u128) -> Job {
 
 /// The same, to a callback at this machine.
 fn job_at(url: &str, subscription: u128) -> Job {
-    let rules = Rules { allow_http: true, allow_ports: Vec::new(), allow_networks: Vec::new() };
-    let rules = Rules { allow_networks: vec!["127.0.0.1".parse().unwrap()], ..rules };
+    let rules = Notifications {
+        allow_http: true,
+        allow_ports: Vec::new(),
+        allow_networks: Vec::new(),
+        ..Notifications::default()
+    };
+    let rules = Notifications { allow_networks: vec!["127.0.0.1".parse().unwrap()], ..rules };
     let subscription = Uuid::from_u128(subscription);
     Job {
         subscription,
