@@ -2,7 +2,6 @@
 
 use super::Config;
 use super::password_file::PasswordFile;
-use super::servers::Section;
 use super::source::{ConfigError, Source};
 use super::values;
 use crate::base::endpoint::Endpoint;

@@ -288,7 +288,8 @@ mod tests {
         let (strict, _) = connector(rules.clone(), loopback());
         assert!(connect(&strict, &callback).is_err());
         assert!(canary.accept().is_err());
-        let (lenient, _) = connector(Rules { allow_networks: vec!["127.0.0.1".parse().unwrap()], ..rules }, loopback());
+        let (lenient, _) =
+            connector(Notifications { allow_networks: vec!["127.0.0.1".parse().unwrap()], ..rules }, loopback());
         let (_, ours) = connect(&lenient, &callback).ok().unwrap();
         assert!(ours);
         canary.accept().unwrap();

@@ -10,6 +10,13 @@ const LONGEST_REST: Duration = Duration::from_hours(24);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule(Vec<Duration>);
 
+#[cfg(test)]
+impl Default for Schedule {
+    fn default() -> Self {
+        Self(crate::config::RETRY.to_vec())
+    }
+}
+
 impl Schedule {
     pub fn new(waits: Vec<Duration>) -> Self {
         Self(waits)
@@ -57,11 +64,10 @@ impl RetryAfter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::RETRY;
 
     #[test]
     fn the_waits_are_those_of_the_specification_a_fifth_shorter_or_longer_and_then_it_is_given_up() {
-        let schedule = Schedule::new(RETRY.to_vec());
+        let schedule = Schedule::default();
         let mut all = Duration::ZERO;
         let seconds = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
         for (failed, wait) in (1..).zip(seconds.map(Duration::from_secs)) {
@@ -82,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_receiver_may_ask_for_a_longer_wait_up_to_a_day_and_for_no_shorter_one() {
-        let schedule = Schedule::new(RETRY.to_vec());
+        let schedule = Schedule::default();
         let after = |asked| schedule.after(1, b"x", Some(Duration::from_secs(asked))).unwrap().as_secs();
         assert!(after(0) >= 4);
         assert_eq!((after(60), after(86_400), after(86_401)), (60, 86_400, 86_400));
