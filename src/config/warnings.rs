@@ -1,6 +1,6 @@
 //! What `check` warns of: it works, but is not safe.
 
-use super::Config;
+use super::{Config, PasswordFile};
 use crate::base::endpoint::Endpoint;
 use crate::database::Tls;
 use crate::imap::{Encryption, USER_TIMEOUT};
@@ -26,38 +26,27 @@ impl Config {
         };
         look(&self.file, false);
         let of_database = self.database.accounts.values().filter_map(|account| account.password.as_ref());
-        for file in of_database.chain([&self.imap.password]) {
-            look(file.path(), true);
-        }
-        if let Some(key) = &self.serve.key_file {
-            look(key, true);
-        }
-        // Whoever has this one signs for us.
-        if let Some(key) = &self.notifications.secret_key_file {
-            look(key, true);
-        }
+        let passwords = of_database.chain([&self.imap.password]).map(PasswordFile::path);
+        // Whoever has these keys is taken for us, or signs for us.
+        let keys = [&self.serve.key_file, &self.notifications.secret_key_file];
+        passwords.chain(keys.into_iter().filter_map(Option::as_deref)).for_each(|path| look(path, true));
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
-        if self.database.addresses.iter().any(|address| plain(address, self.database.tls != Tls::Off)) {
-            warnings.push(format!(
-                "{}: database.tls: passwords and mail cross the network in the clear",
-                self.file.display()
-            ));
-        }
-        if plain(&self.imap.address, self.imap.encryption != Encryption::None) {
-            warnings.push(format!(
-                "{}: imap.encryption: passwords and mail cross the network in the clear",
-                self.file.display()
-            ));
-        }
-        // Which server it is shows when it greets: `check` goes on from there.
-        if self.imap.settle < self.delivery.deadline + USER_TIMEOUT {
-            warnings.push(format!(
-                "{}: imap.settle: {} is less than {} above delivery.deadline: for so long the kernel may still send what a process \
-                 that died has left",
-                self.file.display(),
-                humantime::format_duration(self.imap.settle),
-                humantime::format_duration(USER_TIMEOUT),
-            ));
+        let to_database = |address| plain(address, self.database.tls != Tls::Off);
+        let settle = format!(
+            "{} is less than {} above delivery.deadline: for so long the kernel may still send what a process that died has left",
+            humantime::format_duration(self.imap.settle),
+            humantime::format_duration(USER_TIMEOUT)
+        );
+        let in_the_clear = "passwords and mail cross the network in the clear";
+        for (is_so, key, problem) in [
+            (self.database.addresses.iter().any(to_database), "database.tls", in_the_clear),
+            (plain(&self.imap.address, self.imap.encryption != Encryption::None), "imap.encryption", in_the_clear),
+            // Which server it is shows when it greets: `check` goes on from there.
+            (self.imap.settle < self.delivery.deadline + USER_TIMEOUT, "imap.settle", &settle),
+        ] {
+            if is_so {
+                warnings.push(format!("{}: {key}: {problem}", self.file.display()));
+            }
         }
         warnings.extend(self.memory_warning());
         warnings

@@ -30,25 +30,22 @@ pub(super) enum Unanswered {
 impl Unanswered {
     /// Its host could not be looked up.
     pub(super) fn looking_up(error: &io::Error) -> Self {
-        let detail = format!("looking up its host: {error}");
-        if is_ours(error) {
-            Self::NotTried(detail)
-        } else if is_temporary(error) {
-            Self::Unreachable(detail)
-        } else {
-            Self::NotCalled(detail)
-        }
+        Self::of("looking up its host", error, Self::NotCalled)
     }
 
     /// No address of it could be connected to.
     pub(super) fn connecting(error: &io::Error) -> Self {
-        let detail = format!("connecting: {error}");
+        Self::of("connecting", error, Self::Failed)
+    }
+
+    fn of(doing: &str, error: &io::Error, receivers_failure: fn(String) -> Self) -> Self {
+        let detail = format!("{doing}: {error}");
         if is_ours(error) {
             Self::NotTried(detail)
-        } else if is_unreachable(error) {
+        } else if is_unreachable(error) || is_temporary(error) {
             Self::Unreachable(detail)
         } else {
-            Self::Failed(detail)
+            receivers_failure(detail)
         }
     }
 

@@ -224,12 +224,14 @@ impl Fields {
         })
     }
 
-    pub(super) fn is_missing(&mut self, name: &str) {
-        // What is there and wrong was told.
+    /// The value of a field that has to be there.
+    pub(super) fn required<T>(&mut self, name: &str, value: Option<T>) -> Option<T> {
         let pointer = format!("/{name}");
-        if !self.wrong.iter().any(|wrong| wrong.pointer.as_deref() == Some(&pointer)) {
+        // What is there and wrong is in the list already.
+        if value.is_none() && !self.wrong.iter().any(|wrong| wrong.pointer.as_deref() == Some(&pointer)) {
             self.is_wrong(name, "it is missing");
         }
+        value
     }
 
     /// Nothing is wrong, and nothing is left.

@@ -46,10 +46,9 @@ pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Resp
     let one = call.subscription(database)?;
     let mut fields = call.fields()?;
     let id = fields.text("event", None, 64);
-    match &id {
-        None => fields.is_missing("event"),
-        Some(id) if read_id(id).is_none() => fields.is_wrong("event", NO_EVENT),
-        Some(_) => {}
+    let id = fields.required("event", id);
+    if id.as_deref().is_some_and(|id| read_id(id).is_none()) {
+        fields.is_wrong("event", NO_EVENT);
     }
     fields.end()?;
     let id = id.as_deref().and_then(read_id).ok_or_else(Problem::not_found)?;
@@ -64,9 +63,7 @@ pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Respon
     let one = call.subscription(database)?;
     let mut fields = call.fields()?;
     let since = fields.moment("since").flatten();
-    if since.is_none() {
-        fields.is_missing("since");
-    }
+    let since = fields.required("since", since);
     let until = fields.moment("until").flatten().unwrap_or_else(timestamp::now);
     let only = fields.word("only", Some("failed"), ["failed", "all"]).unwrap_or("failed");
     let after = fields.position("after").flatten();

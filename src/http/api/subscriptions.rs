@@ -110,13 +110,9 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Respons
     let key = master_key(&call.api)?;
     let mut fields = call.fields()?;
     let callback_url = callback_url(call, &mut fields);
-    if callback_url.is_none() {
-        fields.is_missing("callback_url");
-    }
+    let callback_url = fields.required("callback_url", callback_url);
     let kind = fields.word("resource", None, RESOURCES);
-    if kind.is_none() {
-        fields.is_missing("resource");
-    }
+    let kind = fields.required("resource", kind);
     let id = fields.text("resource_id", Some(""), LONGEST).unwrap_or_default();
     let resource = kind.and_then(|kind| match named(kind, &id) {
         Ok(resource) => Some(resource),

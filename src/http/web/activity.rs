@@ -45,7 +45,7 @@ const MOST_NEW: usize = 500;
 /// What the address says, as it was typed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Asked {
+pub(super) struct SearchForm {
     q: String,
     state: String,
     role: String,
@@ -57,7 +57,7 @@ pub(super) struct Asked {
     before: String,
 }
 
-/// The states that can be asked for: how the address says it, in words.
+/// The states that a search can name: in the address, and in words.
 const STATES: [(&str, &str); 6] = [
     ("", "any"),
     ("delivered", "delivered"),
@@ -71,42 +71,42 @@ const COPIES: [(&str, &str); 3] = [("", "recipients'"), ("sent", "Sent"), ("all"
 pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
-    Query(asked): Query<Asked>,
+    Query(form): Query<SearchForm>,
 ) -> Answered {
-    let (wanted, problem) = match asked.wanted() {
+    let (wanted, problem) = match form.wanted() {
         Ok(wanted) => (wanted, None),
-        Err(problem) => (Asked::default().wanted().unwrap_or_default(), Some(problem)),
+        Err(problem) => (SearchForm::default().wanted().unwrap_or_default(), Some(problem)),
     };
-    let wants_owed = asked.state == "owed";
-    let (site, what) = (page.site.clone(), asked.q.clone());
+    let wants_owed = form.state == "owed";
+    let (site, what) = (page.site.clone(), form.q.clone());
     let asks = problem.is_none();
     let find = move |database: &mut dyn Database| {
         Ok(match (asks, wants_owed) {
-            (false, _) => Found::Nothing,
-            (true, true) => Found::Owed(activity::owed(database, ROWS)?),
-            (true, false) => Found::Tried(search(&site, database, &what, wanted, ROWS)?),
+            (false, _) => SearchResult::Nothing,
+            (true, true) => SearchResult::Owed(activity::owed(database, ROWS)?),
+            (true, false) => SearchResult::Tried(search(&site, database, &what, wanted, ROWS)?),
         })
     };
     let blocking = page.blocking.clone();
     let figures = page.figures.get(async move { blocking.ask_long(FIGURES_PATIENCE, figures).await });
-    let (figures, found) = tokio::join!(figures, asked.ask(&page, find));
+    let (figures, found) = tokio::join!(figures, form.ask(&page, find));
     let found = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     // Who pastes a Message-ID wants the message.
-    if let Found::Tried((FoundTried { tried, .. }, Some(taken_as))) = &found
+    if let SearchResult::Tried((FoundTried { tried, .. }, Some(taken_as))) = &found
         && matches!(taken_as, TakenAs::MessageId | TakenAs::QueueId)
         && let [first, rest @ ..] = tried.as_slice()
         && rest.iter().all(|other| other.identity == first.identity)
-        && asked.is_a_name_only()
+        && form.is_a_name_only()
     {
         return Ok(Redirect::to(&message_path(first)).into_response());
     }
     let main = html! {
         (figures_above(&figures, &viewer))
-        (form(&asked, problem.as_deref()))
+        (search_form(&form, problem.as_deref()))
         @match &found {
-            Found::Nothing => {}
-            Found::Owed((owed, more)) => { (owed_table(owed, *more)) }
-            Found::Tried((found, taken_as)) => { (tried_table(&asked, found, *taken_as)) }
+            SearchResult::Nothing => {}
+            SearchResult::Owed((owed, more)) => { (owed_table(owed, *more)) }
+            SearchResult::Tried((found, taken_as)) => { (tried_table(&form, found, *taken_as)) }
         }
     };
     Ok(layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response())
@@ -131,10 +131,10 @@ pub(super) struct After {
 pub(super) async fn new_rows(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
-    Query(asked): Query<Asked>,
+    Query(form): Query<SearchForm>,
     Query(After { after }): Query<After>,
 ) -> Answered {
-    let Some(wanted) = asked.lives() else { return Ok(auth::nothing_here().await) };
+    let Some(wanted) = form.lives() else { return Ok(auth::nothing_here().await) };
     let wanted = Wanted { since: after.max(wanted.since), ..wanted };
     let find = move |database: &mut dyn Database| {
         let now = time_span::now(database)?;
@@ -142,7 +142,7 @@ pub(super) async fn new_rows(
         let rows = found.tried.iter().map(row_id).collect();
         Ok(New { rows, after: after.max(now.saturating_sub(OVERLAP)) })
     };
-    let new = asked.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    let new = form.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
     Ok(Json(new).into_response())
 }
 
@@ -150,13 +150,13 @@ pub(super) fn figures_cache() -> SummaryCache<Figures> {
     SummaryCache::new(FIGURES_HOLD, FIGURES_WAIT)
 }
 
-enum Found {
+enum SearchResult {
     Nothing,
     Owed((Vec<OwedCopy>, bool)),
     Tried((FoundTried, Option<TakenAs>)),
 }
 
-impl Asked {
+impl SearchForm {
     /// What the ledger answers: by what narrows it, next to all of the ledger may have to be read.
     async fn ask<T: Send + 'static>(
         &self,
@@ -243,7 +243,7 @@ impl Asked {
     }
 }
 
-/// A row, as [`Asked::older`] has it.
+/// A row, as [`SearchForm::older`] has it.
 fn place(text: &str) -> Option<Place> {
     let mut parts = text.split('.');
     let (began_at, attempt, key) = (parts.next()?, parts.next()?, parts.next()?);
@@ -286,7 +286,7 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
         last,
     ];
     html! {
-        @if let Some(trouble) = told.and_then(|told| not_told(&told)) {
+        @if let Some(trouble) = told.and_then(|told| notification_trouble(&told)) {
             p .bad { (trouble) ". " a href="/subscriptions" { "Subscriptions" } }
         }
         ul .figures aria-label="Now" {
@@ -301,7 +301,7 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
 }
 
 /// What subscribers are not told any more.
-fn not_told(AtAGlance { disabled, given_up, .. }: &AtAGlance) -> Option<String> {
+fn notification_trouble(AtAGlance { disabled, given_up, .. }: &AtAGlance) -> Option<String> {
     let several = |count: u64, one: &str, more: &str| match count {
         0 => None,
         1 => Some(format!("1 {one}")),
@@ -314,15 +314,15 @@ fn not_told(AtAGlance { disabled, given_up, .. }: &AtAGlance) -> Option<String> 
     (!both.is_empty()).then(|| both.join(", and "))
 }
 
-fn form(asked: &Asked, problem: Option<&str>) -> Markup {
+fn search_form(form: &SearchForm, problem: Option<&str>) -> Markup {
     let about = |name: &str| problem.is_some_and(|problem| problem.starts_with(name)).then_some("true");
-    let since = asked.usual_since();
-    let choices = [("state", "State", &asked.state, &STATES[..]), ("role", "Copies", &asked.role, &COPIES[..])];
+    let since = form.usual_since();
+    let choices = [("state", "State", &form.state, &STATES[..]), ("role", "Copies", &form.role, &COPIES[..])];
     html! {
         form .search role="search" method="get" action="/" {
             label .wide for="q" {
                 "Message-ID, queue id, address, mailbox's user, or a piece of a subject or author"
-                input #q name="q" type="search" value=(asked.q) placeholder="scuba@mail.axial.net"
+                input #q name="q" type="search" value=(form.q) placeholder="scuba@mail.axial.net"
                     autocapitalize="none" spellcheck="false";
             }
             @for (name, label, chosen, options) in choices {
@@ -333,13 +333,13 @@ fn form(asked: &Asked, problem: Option<&str>) -> Markup {
                     }
                 }
             }
-            @for (name, label, value) in [("host", "Host", &asked.host), ("user", "Mailbox's user", &asked.user)] {
+            @for (name, label, value) in [("host", "Host", &form.host), ("user", "Mailbox's user", &form.user)] {
                 label .short for=(name) {
                     (label)
                     input id=(name) name=(name) value=(value) autocapitalize="none" spellcheck="false";
                 }
             }
-            @for (name, label, value, usual) in [("since", "Since", &asked.since, since), ("until", "Until", &asked.until, "now")] {
+            @for (name, label, value, usual) in [("since", "Since", &form.since, since), ("until", "Until", &form.until, "now")] {
                 label .short for=(name) {
                     (label)
                     input id=(name) name=(name) value=(value) placeholder=(usual) list="spans" aria-invalid=[about(label)];
@@ -355,19 +355,19 @@ fn form(asked: &Asked, problem: Option<&str>) -> Markup {
 const COLUMNS: [Column; 7] =
     [("Time", "t"), ("State", ""), ("Recipient", ""), ("Author", ""), ("Subject", ""), ("Took", "n"), ("Host", "")];
 
-fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<TakenAs>) -> Markup {
+fn tried_table(form: &SearchForm, found: &FoundTried, taken_as: Option<TakenAs>) -> Markup {
     let FoundTried { tried, more, looked_back_to } = found;
     let rows = tried.iter().enumerate().map(|(at, one)| (Some(row_id(one)), row(one, of_the_same(tried, at))));
     html! {
-        @if let Some(live) = asked.live(tried) {
+        @if let Some(live) = form.live(tried) {
             p #live .hint { span data-said role="status" { "What is new is counted here. " } span data-newer=(live) data-poll=(POLL) role="status" {} }
         }
-        @if let Some(taken_as) = taken_as { p { "Taken as " (told_as(taken_as)) ": " b { (asked.q.trim()) } } }
+        @if let Some(taken_as) = taken_as { p { "Taken as " (describe(taken_as)) ": " b { (form.q.trim()) } } }
         @if tried.is_empty() {
             p {
                 "Nothing was tried that is like this" @if taken_as != Some(TakenAs::MessageId) { " in this time" } ". "
                 span .hint {
-                    @if !asked.user.trim().is_empty() {
+                    @if !form.user.trim().is_empty() {
                         "A mailbox's user is compared as a whole: write it as the lists of this page show it. "
                     }
                     "Look further back by “Since”: 30d. "
@@ -387,12 +387,12 @@ fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<TakenAs>) -> 
             }
         }
         @if *more && let Some(last) = tried.last() {
-            (pager(&asked.older(last), "Older"))
+            (pager(&form.older(last), "Older"))
         }
     }
 }
 
-fn told_as(taken_as: TakenAs) -> &'static str {
+fn describe(taken_as: TakenAs) -> &'static str {
     match taken_as {
         TakenAs::MessageId => "a Message-ID",
         TakenAs::QueueId => "a queue id",
@@ -506,9 +506,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_told_and_nothing_is_guessed() {
-        let asked = |since: &str, state: &str| Asked { since: since.into(), state: state.into(), ..Asked::default() };
-        assert!(asked("2d", "delivered").wanted().is_ok());
-        assert!(asked("yesterday", "").wanted().unwrap_err().starts_with("Since: "));
-        assert!(asked("", "gone").wanted().unwrap_err().starts_with("State: "));
+        let form =
+            |since: &str, state: &str| SearchForm { since: since.into(), state: state.into(), ..SearchForm::default() };
+        assert!(form("2d", "delivered").wanted().is_ok());
+        assert!(form("yesterday", "").wanted().unwrap_err().starts_with("Since: "));
+        assert!(form("", "gone").wanted().unwrap_err().starts_with("State: "));
     }
 }

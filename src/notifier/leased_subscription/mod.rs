@@ -14,6 +14,7 @@
 //! one for each event.
 
 use super::send::Sent;
+use super::unanswered::Unanswered;
 use crate::ledger::notifications::{Due, Leased, Next, StateChange, SubscriptionState, Try};
 use crate::ledger::subscriptions::NEVER_ANSWERED;
 use crate::webhook::Schedule;
@@ -191,8 +192,7 @@ impl InHand {
             self.failed(&sent, schedule, disable_after);
             schedule.after(failed_before + 1, &seed, asked).map_or(Next::GivenUp, Next::Again)
         };
-        let one = told(sent, Some(position), due_at, next);
-        self.tries.push(one);
+        self.tries.push(as_try(sent, due_at, next));
     }
 
     /// By what the waits of a notification are spread.
@@ -205,16 +205,10 @@ impl InHand {
     pub(super) fn ended_notifiers(&mut self, first: Option<&Due>, started_at: i64, schedule: &Schedule) {
         if let Some(due) = first {
             let after = schedule.after(due.tries + 1, &self.seed(due.position), None);
-            self.tries.push(Try {
-                position: Some(due.position),
-                due_at: due.due_at,
-                started_at,
-                took: Duration::ZERO,
-                status: None,
-                outcome: ENDED_NOTIFIERS.into(),
-                response: None,
-                next: after.map_or(Next::GivenUp, Next::Again),
-            });
+            let (subscription, position) = (self.leased.subscription, Some(due.position));
+            let answer = Err(Unanswered::Failed(ENDED_NOTIFIERS.into()));
+            let sent = Sent { subscription, position, started_at, took: Duration::ZERO, answer };
+            self.tries.push(as_try(sent, due.due_at, after.map_or(Next::GivenUp, Next::Again)));
         }
         self.rests_for = Some(schedule.after_at_least(2, self.leased.subscription.as_bytes(), None));
         self.close();
@@ -277,7 +271,7 @@ impl InHand {
         let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
         let rest = schedule.after_at_least(self.failures, self.leased.subscription.as_bytes(), asked);
         self.rests_for = Some(rest);
-        self.tries.push(Try { outcome: problem, ..told(sent, None, 0, Next::Again(rest)) });
+        self.tries.push(Try { outcome: problem, ..as_try(sent, 0, Next::Again(rest)) });
         self.close();
         if self.leased.age > within {
             self.disable(NEVER_ANSWERED.into());
@@ -312,25 +306,18 @@ pub(super) fn outcome(sent: &Sent) -> String {
     }
 }
 
-fn told(sent: Sent, position: Option<i64>, due_at: i64, next: Next) -> Try {
+/// A try as the database keeps it.
+fn as_try(sent: Sent, due_at: i64, next: Next) -> Try {
     let outcome = outcome(&sent);
-    let answer = sent.answer.ok();
+    let Sent { position, started_at, took, answer, .. } = sent;
+    let answer = answer.ok();
     let shown = answer.as_ref().filter(|answer| !answer.is_ours && !answer.body.is_empty());
     let response = shown.map(|answer| {
         let beginning = answer.body.get(..KEPT).unwrap_or(&answer.body);
         // Neither engine has a NUL in a text.
         String::from_utf8_lossy(beginning).replace('\0', "\u{FFFD}")
     });
-    Try {
-        position,
-        due_at,
-        started_at: sent.started_at,
-        took: sent.took,
-        status: answer.map(|answer| answer.status),
-        outcome,
-        response,
-        next,
-    }
+    Try { position, due_at, started_at, took, status: answer.map(|answer| answer.status), outcome, response, next }
 }
 
 /// What is leased, and due, in tests.
