@@ -57,7 +57,9 @@ impl Source<'_> {
         let Some(path) = path.filter(|path| !path.is_empty()) else {
             return self.at(line, said);
         };
-        let unknown = said.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, "));
+        // The keys of this table are the variants of a type.
+        let of_roles = path.iter().any(|key| key == "roles").then(|| said.strip_prefix("unknown variant `")).flatten();
+        let unknown = said.strip_prefix("unknown field `").or(of_roles).and_then(|rest| rest.split_once("`, "));
         let problem = match unknown {
             Some(("password", _)) => {
                 "a password does not belong into this file: write it into a file of its own, that \
