@@ -243,7 +243,7 @@ impl Serve {
             (
                 client_ca && !certificate,
                 "client_ca_file",
-                "there is no TLS without certificate_file: name one, or leave this out",
+                "without a certificate_file there is no TLS: name one, or leave this out",
             ),
         ])?;
         let for_nobody = self.lmtp_clients.is_empty() && self.client_ca_file.is_none();
