@@ -1,7 +1,8 @@
 //! `audit`: compares the ledger with the mailboxes.
 
-use super::site_options::{SiteOptions, failed};
-use super::{Progress, say, table};
+use super::progress::Progress;
+use super::site_options::SiteOptions;
+use super::{Ended, help, say, table};
 use crate::base::deadline::Deadline;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
@@ -22,23 +23,7 @@ const A_FEW: usize = 5;
 const PATIENCE_FOR_ONE: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command audit                                     the last seven days
-  maildrop_command audit --since 2h --mailbox scuba/INBOX
-  maildrop_command audit --repair                            say which copies would be taken out
-  maildrop_command audit --repair --yes                      take them out
-
-It looks for recorded copies that are gone, copies that are there twice, Sent copies that are still owed, and attempts \
-that never ended. Mailboxes are only read, and no flag changes. A copy that is gone from a mailbox that goes on has \
-most likely been deleted or filed by its owner; one that is gone because the mailbox was restored or made anew is LOST, \
-and `maildrop_command replay --restore` brings it back.
-
---repair takes out a copy that is there twice only if it is the same as the one that the ledger has, which stays. Lines \
-that may name a recipient (Bcc, Delivered-To, for whom it was Received) may differ; a Bcc that only the other one has may not.
-
-Exit status: 0 if nothing needs anybody (what owners have deleted does not), 65 if something was found, 69 if the \
-database or a mailbox could not be read, 64 or 78 if the arguments or the configuration are wrong.")]
+#[command(after_help = help("audit"))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     site: SiteOptions,
@@ -48,7 +33,7 @@ pub(crate) struct Arguments {
     /// Only the mailboxes of this user of the mailbox store, or one of them: scuba, scuba/INBOX
     #[arg(long, value_name = "USER[/MAILBOX]")]
     mailbox: Option<String>,
-    /// Say which copies too many would be taken out; with --yes, take them out
+    /// Say which duplicates would be removed; with --yes, remove them
     #[arg(long)]
     repair: bool,
     /// Do what --repair says
@@ -70,17 +55,13 @@ enum Repair {
     Left(String),
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let (site, mut database) = arguments.site.open_as(Site::configured, PATIENCE)?;
     let selection = Selection { since: arguments.since, mailbox: arguments.mailbox.as_deref() };
-    let mut progress = Progress::new();
-    let mut each = |done, of| {
-        if done < of {
-            progress.tell(|| format!("looked at {done} of {of} mailboxes …"));
-        }
-    };
-    let found = audit(&site, database.as_mut(), &selection, &mut each).map_err(|error| failed(&error))?;
-    drop(database);
+    let progress = Progress::watch("reading the ledger");
+    let mut each = |done, of| progress.set(format!("compared {done} of {of} mailboxes"));
+    let found = audit(&site, database.as_mut(), &selection, &mut each)?;
+    drop((progress, database));
     let repairs: Vec<Repair> = found.twice.iter().map(|twice| repair(&site, twice, arguments)).collect();
     if arguments.json {
         say(&as_json(&found, &repairs, arguments).to_string());

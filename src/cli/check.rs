@@ -1,7 +1,8 @@
 //! `check`: whether everything that a delivery relies on works and keeps its promises.
 
+use super::progress::Progress;
 use super::site_options::{SiteOptions, watch};
-use super::{complain, json, say, table};
+use super::{Ended, fail, help, print, say, table};
 use crate::base::deadline::Deadline;
 use crate::config::DatabaseRole;
 use crate::ledger::{Finding, State};
@@ -16,18 +17,7 @@ use sysexits::ExitCode;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command check
-  maildrop_command check --self-test --recipient scuba@mail.axial.net
-  maildrop_command check --embedded /tmp/mail
-  maildrop_command check --renew-proof
-
-Run it as the user that Postfix runs deliveries as: what root may read, that user may not.
-
-Exit status: 0 if nothing breaks a promise, 69 if something does, 78 if the configuration cannot be read, \
-66 where there is no embedded site. With --renew-proof: 0 also where the password of the mailbox store cannot be read, 69 if \
-it cannot be proven now.")]
+#[command(after_help = help("check"))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     site: SiteOptions,
@@ -36,8 +26,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     self_test: bool,
     /// Log in to the mailbox of this address [default: some address of the table]
-    #[arg(long, value_name = "ADDRESS")]
-    recipient: Option<String>,
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    recipient: Option<Address>,
     /// Prove anew that logins lead to the mailboxes of their users, and check nothing else: once a day, by a timer, where no
     /// maildropd runs, which does it by itself
     #[arg(long, conflicts_with_all = ["self_test", "recipient", "json"])]
@@ -47,37 +37,30 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     if arguments.renew_proof {
         return renew_proof(&arguments.site);
     }
-    let recipient = arguments.recipient.as_deref().map(Address::parse).transpose().map_err(|error| {
-        complain(&format!("--recipient: {error}"));
-        ExitCode::Usage
-    })?;
     let site = arguments.site.resolve_as(|config| Site::configured(config.acting_as(DatabaseRole::Deliveries)))?;
     watch(&site, PATIENCE)?;
-    let slow = super::Slow::watch("asking the database and the mailbox store");
-    let findings = check(&site, recipient, arguments.self_test, Deadline::after(PATIENCE));
-    drop(slow);
-    say(&if arguments.json { json(&findings) } else { text(&findings) });
+    let progress = Progress::watch("asking the database and the mailbox store");
+    let findings = check(&site, arguments.recipient.clone(), arguments.self_test, Deadline::after(PATIENCE));
+    drop(progress);
+    print(arguments.json, &findings, || text(&findings));
     let is_bad = findings.iter().any(|finding| finding.state == State::Bad);
     Ok(if is_bad { ExitCode::Unavailable } else { ExitCode::Ok })
 }
 
-/// Whoever may not read the password leaves it to those who may.
-fn renew_proof(options: &SiteOptions) -> Result<ExitCode, ExitCode> {
+/// A user who may not read the password leaves it to those who may.
+fn renew_proof(options: &SiteOptions) -> Ended {
     options.log_to_stderr();
     let site = options.resolve_as(|config| {
         let config = config.acting_as(DatabaseRole::Deliveries);
         Site::configured(config.clone()).or_else(|_| Site::without_mailboxes(config))
     })?;
     watch(&site, RENEWAL)?;
-    let said = site.renew_proof(Deadline::after(RENEWAL)).map_err(|deferral| {
-        complain(&deferral.to_string());
-        ExitCode::Unavailable
-    })?;
-    say(said);
+    let proof = site.renew_proof(Deadline::after(RENEWAL));
+    say(proof.map_err(|deferral| fail(ExitCode::Unavailable, deferral.to_string()))?);
     Ok(ExitCode::Ok)
 }
 

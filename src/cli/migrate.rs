@@ -1,7 +1,8 @@
 //! `migrate`: the schema in `sql/<engine>/`, applied in order.
 
+use super::progress::Progress;
 use super::site_options::{CONFIGURATION, watch};
-use super::{complain, say, table};
+use super::{Ended, complain, fail, help, print, say, table};
 use crate::base::deadline::Deadline;
 use crate::config::{Config, DatabaseRole};
 use crate::database::DatabaseFailure;
@@ -16,20 +17,12 @@ use sysexits::ExitCode;
 const PATIENCE: Duration = Duration::from_hours(24);
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command migrate
-  maildrop_command migrate --status
-
-It acts as database.roles.owner, a role that may create tables; deliveries have another one (sql/*/grants.sql).
-
-Safe to run from many machines at once, and to run again. A release runs on the schema of the next one, so \
-upgrade the schema first, then the machines one by one.")]
+#[command(after_help = help("migrate"))]
 pub(crate) struct Arguments {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = CONFIGURATION)]
     config: PathBuf,
-    /// Tell how the schema stands, and change nothing
+    /// Print the state of the schema, and change nothing
     #[arg(long)]
     status: bool,
     /// Print JSON, for programs
@@ -37,44 +30,37 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
-    // Whoever delivers may read how it stands.
+pub(crate) fn run(arguments: &Arguments) -> Ended {
+    // The role of deliveries may read the state.
     let role = if arguments.status { DatabaseRole::Deliveries } else { DatabaseRole::Owner };
     let config = Config::load(&arguments.config).map(|config| config.acting_as(role));
-    let site = config.and_then(Site::without_mailboxes).map_err(|error| {
-        complain(&error.to_string());
-        ExitCode::Config
-    })?;
+    let site = config.and_then(Site::without_mailboxes);
+    let site = site.map_err(|error| fail(ExitCode::Config, error.to_string()))?;
     watch(&site, PATIENCE)?;
     let migrations = migrate(&site, arguments).map_err(|error| {
-        let mend = match &error {
+        let fix = match &error {
             MigrateError::Database(error) if error.failure == DatabaseFailure::AccessDenied => {
                 "database.roles.owner has to be the role that owns the tables, or may make them"
             }
             MigrateError::Database(error) if error.failure == DatabaseFailure::Contention => {
-                "its tables were in use all the time: once what holds them has ended (a backup, a session that stands idle in a \
+                "its tables were in use all the time: once what holds them has ended (a backup, a session that is idle in a \
                  transaction: pg_stat_activity, SHOW PROCESSLIST), run `maildrop_command migrate` again"
             }
-            _ => "`maildrop_command check` shows what is in the way",
+            _ => "`maildrop_command check` shows the reason",
         };
-        complain(&format!("{error}\n{mend}"));
-        ExitCode::Unavailable
+        fail(ExitCode::Unavailable, format!("{error}\n{fix}"))
     })?;
-    if arguments.json {
-        let all = migrations.iter().map(
-            |s| serde_json::json!({ "number": s.number, "name": s.name, "state": word(s), "optional": s.optional }),
-        );
-        say(&all.collect::<serde_json::Value>().to_string());
-    } else {
+    let value = |s: &MigrationStatus| serde_json::json!({ "number": s.number, "name": s.name, "state": word(s), "optional": s.optional });
+    print(arguments.json, &migrations.iter().map(value).collect::<Vec<_>>(), || {
         let rows = migrations.iter().map(|s| [format!("{:04}", s.number), s.name.clone(), word(s).to_owned()]);
-        say(&table(["migration", "name", "state"], rows));
-    }
+        table(["migration", "name", "state"], rows)
+    });
     Ok(ExitCode::Ok)
 }
 
-/// Applies what is missing, unless only the status is asked for, and returns how the schema stands.
+/// Applies what is missing, unless only the status is asked for, and returns the state of the schema.
 fn migrate(site: &Site, arguments: &Arguments) -> Result<Vec<MigrationStatus>, MigrateError> {
-    let slow = super::Slow::watch("migrating, or waiting for another machine that does");
+    let progress = Progress::watch("migrating, or waiting for another machine that does");
     let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
     let mut each = |Migration { number, name, .. }: &Migration, application: &Application| {
         if !arguments.json {
@@ -88,7 +74,7 @@ fn migrate(site: &Site, arguments: &Arguments) -> Result<Vec<MigrationStatus>, M
     };
     let newer = !arguments.status && !schema::migrate(database.as_mut(), &mut each)?.newer.is_empty();
     let migrations = schema::status(database.as_mut())?;
-    drop(slow);
+    drop(progress);
     if newer {
         complain("a newer release has migrated this database; this one delivers on it, and adds nothing");
     }

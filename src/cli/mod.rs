@@ -1,13 +1,12 @@
-//! The subcommands, a file each: they print what `operations` return, and end with an exit status of sysexits(3); `Err` is one
-//! whose reason has been printed.
+//! The subcommands, a file each: they print what `operations` return, and end with an exit status of sysexits(3).
 
 pub mod audit;
 pub(crate) mod check;
-mod folders;
 pub(crate) mod inject;
 pub(crate) mod lock;
 pub(crate) mod migrate;
 pub(crate) mod notify;
+mod progress;
 pub(crate) mod prune;
 pub(crate) mod queue;
 pub(crate) mod quickstart;
@@ -21,29 +20,99 @@ pub(crate) mod token;
 pub(crate) mod trace;
 pub(crate) mod web;
 
-use crate::base::server_waits;
 use crate::base::terminal::{complain, printable};
 use crate::base::timestamp::duration;
+use crate::database::{DatabaseError, DatabaseFailure};
 use comfy_table::ContentArrangement;
+use serde::Serialize;
 use std::io::{ErrorKind as ErrorKindOfIo, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant};
+use sysexits::ExitCode;
 
 /// Whether part of the output could not be written: on a full disk.
 pub(crate) static UNSAID: AtomicBool = AtomicBool::new(false);
+
+/// The end of a subcommand: its exit status, or why it did not do its work.
+pub(crate) type Ended = Result<ExitCode, Failure>;
+
+/// Why a subcommand did not do its work, and its exit status. Without a text the reason has been printed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    status: u8,
+    text: String,
+}
+
+fn fail(status: impl Into<u8>, text: impl Into<String>) -> Failure {
+    Failure { status: status.into(), text: text.into() }
+}
+
+impl Failure {
+    /// Prints the reason, and returns the exit status.
+    pub(crate) fn report(&self) -> u8 {
+        if !self.text.is_empty() {
+            complain(&self.text);
+        }
+        self.status
+    }
+}
+
+impl From<DatabaseError> for Failure {
+    fn from(error: DatabaseError) -> Self {
+        let fix = match error.failure {
+            DatabaseFailure::AccessDenied => {
+                "the role of database.roles.operator lacks a right: sql/*/grants-operator.sql has what people need"
+            }
+            DatabaseFailure::Schema => "run `maildrop_command migrate` as the role that owns the tables",
+            _ => "`maildrop_command check` shows the reason",
+        };
+        fail(ExitCode::Unavailable, format!("{error}\n{fix}"))
+    }
+}
+
+/// Runs `action` for each item. A failure is printed, and does not keep the others from it; the first one's status counts.
+fn for_each<T>(items: impl IntoIterator<Item = T>, mut action: impl FnMut(T) -> Result<(), Failure>) -> Ended {
+    let mut first = None;
+    for item in items {
+        if let Err(failure) = action(item) {
+            let status = failure.report();
+            first.get_or_insert(status);
+        }
+    }
+    first.map_or(Ok(ExitCode::Ok), |status| Err(fail(status, "")))
+}
+
+/// What `help.txt` has on a subcommand and on its group.
+fn help(subcommand: &str) -> String {
+    let section = |name: &str| {
+        let mut sections = include_str!("help.txt").split("\n## ").filter_map(|section| section.split_once('\n'));
+        sections.find(|(heading, _)| *heading == name).map(|(_, text)| text.trim_end())
+    };
+    let group = subcommand.split_once(' ').and_then(|(group, _)| section(group));
+    section(subcommand).into_iter().chain(group).collect::<Vec<_>>().join("\n\n")
+}
 
 fn say(text: &str) {
     said(writeln!(std::io::stdout(), "{text}"));
 }
 
+/// Prints a value: JSON for programs, or the text for people.
+fn print(as_json: bool, value: &impl Serialize, text: impl FnOnce() -> String) {
+    say(&if as_json { json(value) } else { text() });
+}
+
 /// JSON, in one line.
-fn json(what: &impl serde::Serialize) -> String {
+fn json(what: &impl Serialize) -> String {
     // It fails only for map keys that are not text.
     serde_json::to_value(what).unwrap_or_default().to_string()
 }
 
-/// Ends with an exit status that [`ExitCode`](sysexits::ExitCode) has no room for: another program's, or an init script's.
+/// Prints bytes as they are.
+fn print_bytes(bytes: &[u8]) {
+    let mut stdout = std::io::stdout();
+    said(stdout.write_all(bytes).and_then(|()| stdout.flush()));
+}
+
+/// Ends with an exit status that [`ExitCode`](sysexits::ExitCode) does not have: another program's, or an init script's.
 fn exit(status: u8) -> ! {
     // Its reader is gone.
     let _ = std::io::stdout().flush();
@@ -74,46 +143,13 @@ fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Until it is dropped, says on a terminal every two seconds that something takes time.
-struct Slow {
-    _until_dropped: Option<Sender<()>>,
+/// Names and values, a line each; the names are padded to this width.
+fn facts<'a>(width: usize, facts: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let line = |(name, value): (&str, String)| format!("{name:<width$}{}", printable(&value)).trim_end().to_owned();
+    facts.into_iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-impl Slow {
-    fn watch(what: &'static str) -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self { _until_dropped: None };
-        }
-        let (done, wait) = channel::<()>();
-        let watch = move || {
-            let mut waited = 0;
-            while wait.recv_timeout(Duration::from_secs(2)) == Err(RecvTimeoutError::Timeout) {
-                waited += 2;
-                // That says more: which server does not answer.
-                if !server_waits::is_told() {
-                    complain(&format!("{what} … {waited} s"));
-                }
-            }
-        };
-        // Without a thread nothing is said.
-        Self { _until_dropped: std::thread::Builder::new().spawn(watch).ok().map(|_| done) }
-    }
-}
-
-/// Says on a terminal, every two seconds at most, how far something has come.
-struct Progress(Option<Instant>);
-
-impl Progress {
-    fn new() -> Self {
-        Self(std::io::stderr().is_terminal().then(Instant::now))
-    }
-
-    fn tell(&mut self, text: impl FnOnce() -> String) {
-        if let Some(told) = &mut self.0
-            && told.elapsed() >= Duration::from_secs(2)
-        {
-            complain(&text());
-            *told = Instant::now();
-        }
-    }
+/// A value, or `-`.
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

@@ -1,6 +1,6 @@
 //! `quickstart`: writes the files that a site needs to go live.
 
-use super::{complain, json, said, say, table};
+use super::{Ended, fail, help, print, table};
 use crate::base::deadline::Deadline;
 use crate::base::files::{sync, sync_directory};
 use crate::base::secret::Secret;
@@ -21,19 +21,9 @@ use sysexits::ExitCode;
 const FOR_DOVECONF: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command quickstart --domain mail.axial.net --database postgresql://db.axial.net/maildrop --imap imap.axial.net live
-  maildrop_command quickstart --domain axial.net --database mysql://db.axial.net --imap localhost --mail-host 192.0.2.61 live
-
-It writes the configuration, passwords made at random, the SQL that makes the roles and gives them their rights, the account \
-for the mailbox store, Postfix's fragments, and one page of numbered commands, each with its way back: GOING-LIVE.md. It \
-asks no server but doveconf(1), where Dovecot is on this machine, changes nothing outside of the folder, and overwrites nothing: the folder must not be there, or be empty. \
-What it could not know is on the page.
-
-Exit status: 0, 64 for a mistake in the arguments, 73 if the folder is there and not empty, 74 if it cannot be written.")]
+#[command(after_help = help("quickstart"))]
 pub(crate) struct Arguments {
-    /// A domain whose mail comes here; as often as there are domains
+    /// A domain whose mail comes here; may be given several times
     #[arg(long, value_name = "DOMAIN", required = true)]
     domain: Vec<Domain>,
     /// The database that all mail hosts share: postgresql://[ROLE@]HOST[:PORT]/DATABASE, or mysql://, or mariadb://
@@ -48,7 +38,7 @@ pub(crate) struct Arguments {
     /// The name by which your own filter writes Authentication-Results; the first domain, if left out
     #[arg(long, value_name = "NAME")]
     authserv_id: Option<Domain>,
-    /// The address of a mail host, from which the mailbox store lets the program in; as often as there are mail hosts. This
+    /// The address of a mail host, from which the mailbox store accepts the program; may be given several times. This
     /// machine's, if left out
     #[arg(long, value_name = "ADDRESS")]
     mail_host: Vec<IpAddr>,
@@ -60,13 +50,7 @@ pub(crate) struct Arguments {
     folder: PathBuf,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
-    let wrong = |exit: ExitCode| {
-        move |error: io::Error| {
-            complain(&format!("{}: {error}", arguments.folder.display()));
-            exit
-        }
-    };
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let named = !arguments.mail_host.is_empty();
     let has_dovecot_here = arguments.imap_server != MailboxStore::Cyrus && arguments.imap.is_on_this_machine();
     let answers = Answers {
@@ -79,17 +63,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         mail_hosts: if named { arguments.mail_host.clone() } else { our_addresses(&arguments.imap) },
         mail_hosts_are_named: named,
     };
-    let passwords = passwords().map_err(|error| {
-        complain(&format!("/dev/urandom: {error}"));
-        ExitCode::OsErr
-    })?;
-    let files = quickstart::files(&answers, &passwords);
+    let passwords = passwords().map_err(|error| fail(ExitCode::OsErr, format!("/dev/urandom: {error}")))?;
+    let (files, folder) = (quickstart::files(&answers, &passwords), arguments.folder.display());
     if fs::read_dir(&arguments.folder).is_ok_and(|mut entries| entries.next().is_some()) {
-        complain(&format!("{} is there already, and not empty: name another folder", arguments.folder.display()));
-        return Err(ExitCode::CantCreat);
+        return Err(fail(ExitCode::CantCreat, format!("{folder} exists, and is not empty: name another folder")));
     }
-    write(&arguments.folder, &files).map_err(wrong(ExitCode::IoErr))?;
-    tell(arguments, &files);
+    write(&arguments.folder, &files).map_err(|error| fail(ExitCode::IoErr, format!("{folder}: {error}")))?;
+    let value = |file: &File| serde_json::json!({"path": file.path, "about": file.about});
+    let values: Vec<_> = files.iter().map(value).collect();
+    print(arguments.json, &serde_json::json!({"folder": arguments.folder, "files": values}), || {
+        let rows = files.iter().map(|file| [file.path.to_owned(), file.about.to_owned()]);
+        let page = arguments.folder.join("GOING-LIVE.md");
+        format!("{}\n\nNothing else was changed. Read {} next.", table(["file", "for"], rows), page.display())
+    });
     Ok(ExitCode::Ok)
 }
 
@@ -122,7 +108,7 @@ fn our_addresses(imap: &Server) -> Vec<IpAddr> {
     ["0.0.0.0", "::"].into_iter().filter_map(|from| towards(from).ok()).take(1).collect()
 }
 
-/// Writes the files, for nobody but whoever has called: there are passwords in them.
+/// Writes the files, for the caller alone: there are passwords in them.
 fn write(folder: &Path, files: &[File]) -> io::Result<()> {
     let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
     make(folder)?;
@@ -137,19 +123,4 @@ fn write(folder: &Path, files: &[File]) -> io::Result<()> {
         sync(&new)?;
     }
     sync_directory(folder)
-}
-
-fn tell(arguments: &Arguments, files: &[File]) {
-    if arguments.json {
-        let files: Vec<_> =
-            files.iter().map(|file| serde_json::json!({"path": file.path, "about": file.about})).collect();
-        return say(&json(&serde_json::json!({"folder": arguments.folder, "files": files})));
-    }
-    let rows = files.iter().map(|file| [file.path.to_owned(), file.about.to_owned()]);
-    say(&table(["file", "for"], rows));
-    said(writeln!(
-        io::stdout(),
-        "\nNothing else was changed. Read {} next.",
-        arguments.folder.join("GOING-LIVE.md").display()
-    ));
 }

@@ -1,13 +1,14 @@
 //! The options that choose a site: a configuration, or the directory of an embedded site.
 
-use super::complain;
+use super::{Failure, complain, fail};
 use crate::base::deadline::Deadline;
 use crate::base::log::{self, Level};
 use crate::base::server_waits;
 use crate::base::terminal::shell_word;
 use crate::config::{Config, ConfigError, DatabaseRole};
-use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
+use crate::ledger::operations_log::Actor;
+use crate::operations::operations_log::CommandLine;
 use crate::site::Site;
 use crate::site::embedded::Embedded;
 use clap::{ArgAction, Args};
@@ -32,25 +33,53 @@ pub(super) struct SiteOptions {
     /// The directory of an embedded site, instead of a configuration
     #[arg(long, value_name = "DIR")]
     pub(super) embedded: Option<PathBuf>,
-    /// Tell on standard error what is done; twice: how; three times: every step
+    /// Log to standard error what is done; twice: how; three times: every step
     #[arg(long, short, action = ArgAction::Count)]
     verbose: u8,
 }
 
+/// The options of a subcommand that prints what a site has.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub(crate) struct QueryOptions {
+    #[command(flatten)]
+    pub(super) site: SiteOptions,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// A site, its database, and the person who changes something in it.
+pub(super) struct Session {
+    pub(super) site: Site,
+    database: Box<dyn Database>,
+    command_line: CommandLine,
+}
+
+impl Session {
+    pub(super) fn parts(&mut self) -> (&mut dyn Database, Actor<'_>) {
+        (self.database.as_mut(), self.command_line.actor())
+    }
+
+    pub(super) fn database(&mut self) -> &mut dyn Database {
+        self.database.as_mut()
+    }
+}
+
 impl SiteOptions {
     /// The site, for its database alone.
-    pub(super) fn resolve(&self) -> Result<Site, ExitCode> {
+    pub(super) fn resolve(&self) -> Result<Site, Failure> {
         self.resolve_as(Site::without_mailboxes)
     }
 
     /// The site as `configured` makes it of a configuration, with the role of people in the database.
-    pub(super) fn resolve_as(&self, configured: fn(Config) -> Result<Site, ConfigError>) -> Result<Site, ExitCode> {
+    pub(super) fn resolve_as(&self, configured: fn(Config) -> Result<Site, ConfigError>) -> Result<Site, Failure> {
         if let Some(directory) = &self.embedded {
             self.refuse_root()?;
             // To make a ledger in a mistyped directory would hide the mistake.
             if !directory.join("ledger.sqlite").exists() {
-                complain(&format!("{} holds no ledger: no delivery has been made there", directory.display()));
-                return Err(ExitCode::NoInput);
+                let text = format!("{} holds no ledger: no delivery has been made there", directory.display());
+                return Err(fail(ExitCode::NoInput, text));
             }
             return Ok(Site::embedded(Embedded::new(directory.clone())));
         }
@@ -59,22 +88,19 @@ impl SiteOptions {
         config.and_then(configured).map_err(|error| self.unusable(&error.to_string()))
     }
 
-    /// The status to exit with where the configuration, or the directory, is of no use, once that has been told.
-    pub(super) fn unusable(&self, problem: &str) -> ExitCode {
-        complain(problem);
-        if self.config.is_none() && self.embedded.is_none() {
-            complain("give another file with --config FILE, or a directory of --embedded with --embedded DIR");
-        }
-        ExitCode::Config
+    /// The configuration, or the directory, cannot be used.
+    pub(super) fn unusable(&self, problem: &str) -> Failure {
+        let advice = match (&self.config, &self.embedded) {
+            (None, None) => "\ngive another file with --config FILE, or a directory of --embedded with --embedded DIR",
+            _ => "",
+        };
+        fail(ExitCode::Config, format!("{problem}{advice}"))
     }
 
     /// Refuses root where it must not work in the directory of an embedded site.
-    pub(super) fn refuse_root(&self) -> Result<(), ExitCode> {
+    pub(super) fn refuse_root(&self) -> Result<(), Failure> {
         let problem = self.embedded.clone().and_then(|directory| Embedded::new(directory).refuses_root());
-        problem.map_or(Ok(()), |problem| {
-            complain(&problem);
-            Err(ExitCode::NoPerm)
-        })
+        problem.map_or(Ok(()), |problem| Err(fail(ExitCode::NoPerm, problem)))
     }
 
     /// The options as a suggested command line repeats them: ` --config FILE`, or nothing.
@@ -99,7 +125,7 @@ impl SiteOptions {
     }
 
     /// The site, for its database alone, and a connection for at most `patience`.
-    pub(super) fn open(&self, patience: Duration) -> Result<(Site, Box<dyn Database>), ExitCode> {
+    pub(super) fn open(&self, patience: Duration) -> Result<(Site, Box<dyn Database>), Failure> {
         self.open_as(Site::without_mailboxes, patience)
     }
 
@@ -108,24 +134,38 @@ impl SiteOptions {
         &self,
         configured: fn(Config) -> Result<Site, ConfigError>,
         patience: Duration,
-    ) -> Result<(Site, Box<dyn Database>), ExitCode> {
+    ) -> Result<(Site, Box<dyn Database>), Failure> {
         self.log_to_stderr();
         let site = self.resolve_as(configured)?;
         let database = connect(&site, patience)?;
         Ok((site, database))
     }
+
+    /// The site and its database, for somebody who changes something there.
+    pub(super) fn session(&self) -> Result<Session, Failure> {
+        let (site, database) = self.open(LONGEST_ANSWER)?;
+        Ok(Session { command_line: CommandLine::of(&site), site, database })
+    }
+
+    /// The same, for what an embedded site does not have.
+    pub(super) fn configured_session(&self, what: &str) -> Result<Session, Failure> {
+        match self.embedded {
+            Some(_) => Err(fail(ExitCode::Config, format!("an embedded site has no {what}"))),
+            None => self.session(),
+        }
+    }
 }
 
 /// Connects to the site's database for at most `patience`.
-pub(super) fn connect(site: &Site, patience: Duration) -> Result<Box<dyn Database>, ExitCode> {
+pub(super) fn connect(site: &Site, patience: Duration) -> Result<Box<dyn Database>, Failure> {
     watch(site, patience.min(LONGEST_ANSWER))?;
-    site.open_database(None, Deadline::after(patience)).map_err(|error| failed(&error))
+    Ok(site.open_database(None, Deadline::after(patience))?)
 }
 
-/// Ends this process when a server stands still, or an answer takes longer than `longest`. Not for a delivery, which has its
+/// Ends this process when a server hangs, or an answer takes longer than `longest`. Not for a delivery, which has its
 /// watchdog, and not while a program runs under a lock.
-pub(super) fn watch(site: &Site, longest: Duration) -> Result<(), ExitCode> {
-    let tell = |text: &str| {
+pub(super) fn watch(site: &Site, longest: Duration) -> Result<(), Failure> {
+    let print = |text: &str| {
         if std::io::stderr().is_terminal() {
             complain(text);
         }
@@ -134,21 +174,6 @@ pub(super) fn watch(site: &Site, longest: Duration) -> Result<(), ExitCode> {
         complain(text);
         std::process::exit(u8::from(ExitCode::Unavailable).into())
     };
-    server_waits::watch(site.servers(), longest, tell, end).map_err(|error| {
-        complain(&format!("starting a thread: {error}"));
-        ExitCode::OsErr
-    })
-}
-
-/// Prints a failure of the database, with what mends it.
-pub(super) fn failed(error: &DatabaseError) -> ExitCode {
-    let mend = match error.failure {
-        DatabaseFailure::AccessDenied => {
-            "the role of database.roles.operator lacks a right: sql/*/grants-operator.sql has what people need"
-        }
-        DatabaseFailure::Schema => "run `maildrop_command migrate` as the role that owns the tables",
-        _ => "`maildrop_command check` shows what is in the way",
-    };
-    complain(&format!("{error}\n{mend}"));
-    ExitCode::Unavailable
+    let watched = server_waits::watch(site.servers(), longest, print, end);
+    watched.map_err(|error| fail(ExitCode::OsErr, format!("starting a thread: {error}")))
 }

@@ -143,26 +143,26 @@ pub fn run(arguments: &[OsString]) -> u8 {
     let other = arguments.get(1).and_then(|a| a.to_str()).is_some_and(|a| OTHER_SUBCOMMANDS.contains(&a));
     let outcome = catch_unwind(AssertUnwindSafe(|| match dispatch(arguments, other) {
         // All went well, but part of the output could not be written: a reader of the file would take it for whole.
-        ExitCode::Ok if other && cli::UNSAID.load(Ordering::Relaxed) => ExitCode::IoErr,
-        exit => exit,
+        0 if other && cli::UNSAID.load(Ordering::Relaxed) => ExitCode::IoErr.into(),
+        status => status,
     }));
-    u8::from(outcome.unwrap_or_else(|_| {
+    outcome.unwrap_or_else(|_| {
         if other {
             complain("an internal error; the log has the details");
-            ExitCode::Software
+            ExitCode::Software.into()
         } else {
-            pipe::report(&Verdict::deferred(StatusDetail::SYSTEM, "an internal error"))
+            pipe::report(&Verdict::deferred(StatusDetail::SYSTEM, "an internal error")).into()
         }
-    }))
+    })
 }
 
-fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
+fn dispatch(arguments: &[OsString], other: bool) -> u8 {
     if !other && let Ok(plain) = PlainDelivery::try_parse_from(arguments) {
-        return pipe::deliver::run(&plain.deliver);
+        return pipe::deliver::run(&plain.deliver).into();
     }
     let parsed = match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
-        Err(error) => return unreadable(&error, arguments, other),
+        Err(error) => return unreadable(&error, arguments, other).into(),
     };
     let ended = match parsed.command {
         None => Ok(pipe::deliver::run(&parsed.deliver)),
@@ -174,7 +174,7 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Some(Command::Stats(arguments)) => cli::stats::run(&arguments),
         Some(Command::Prune(arguments)) => cli::prune::run(&arguments),
         Some(Command::Audit(arguments)) => cli::audit::run(&arguments),
-        Some(Command::Replay(arguments)) => Ok(cli::replay::run(&arguments)),
+        Some(Command::Replay(arguments)) => cli::replay::run(&arguments),
         Some(Command::Lock(command)) => cli::lock::run(&command),
         Some(Command::Inject(arguments)) => cli::inject::run(&arguments),
         Some(Command::Queue(command)) => cli::queue::run(&command),
@@ -185,7 +185,7 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Some(Command::Web(command)) => cli::web::run(&command),
         Some(Command::Service(command)) => cli::service::run(&command),
     };
-    ended.unwrap_or_else(|exit| exit)
+    ended.map_or_else(|failure| failure.report(), u8::from)
 }
 
 /// A command line that asks for help, or cannot be read.

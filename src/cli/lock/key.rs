@@ -1,6 +1,6 @@
 //! `lock key`: what the servers call a message's lock.
 
-use crate::cli::say;
+use crate::cli::print;
 use crate::delivery::lock_of_message_id;
 use crate::lock::{DEFAULT_NAMESPACE, OF_PROGRAMS};
 use crate::operations::lock_holder::lock_of_program;
@@ -8,14 +8,6 @@ use clap::Args;
 use sysexits::ExitCode;
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command lock key '<123-abc@mail.google.com>'
-  maildrop_command lock key --namespace 'maildrop exec' nightly-report
-
-The SQL functions maildrop_lock_key(message_id) on PostgreSQL and maildrop_lock_name(message_id, namespace) \
-on MySQL give the same; of a Message-ID with bytes beyond ASCII they want an X for each of these, as the lock has it. The \
-locks of `lock exec` have the namespace of the site with ` exec` after it.")]
 pub(crate) struct Arguments {
     /// The Message-ID, with or without its angle brackets
     message_id: String,
@@ -34,11 +26,8 @@ pub(crate) fn run(Arguments { message_id, namespace, json }: &Arguments) -> Exit
         None => lock_of_message_id(namespace, message_id.as_bytes()),
     };
     let (key, mysql_name) = (name.postgres_key(), name.mysql_name());
-    if *json {
-        // A bigint as text: JSON numbers lose their last digits above 2^53 in many programs.
-        say(&serde_json::json!({ "postgresql": key.to_string(), "mysql": mysql_name }).to_string());
-    } else {
-        say(&format!("postgresql  {key}\nmysql       {mysql_name}"));
-    }
+    // A bigint as text: JSON numbers lose their last digits above 2^53 in many programs.
+    let value = serde_json::json!({ "postgresql": key.to_string(), "mysql": mysql_name });
+    print(*json, &value, || format!("postgresql  {key}\nmysql       {mysql_name}"));
     ExitCode::Ok
 }

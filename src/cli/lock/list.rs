@@ -1,8 +1,9 @@
 //! `lock list` and `lock try`: who holds a lock, and who waits for one. No lock is taken to find out.
 
-use super::{exit, program_name};
-use crate::cli::site_options::{SiteOptions, failed};
-use crate::cli::{Slow, complain, json, say, table};
+use super::{Ended, Failure, complain, fail, program_name};
+use crate::cli::progress::Progress;
+use crate::cli::site_options::{QueryOptions, SiteOptions};
+use crate::cli::{or_dash, print, table};
 use crate::lock::LockName;
 use crate::operations::lock_holder::lock_of_program;
 use crate::operations::locks::{Entry, Listing, list};
@@ -15,120 +16,79 @@ use sysexits::ExitCode;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command lock list
-  maildrop_command lock list --json | jq -r '.locks[] | select(.waits) | .name'
-
-A lock is named after the Message-ID of the message that is delivered under it. On PostgreSQL, and on an embedded site, \
-others are listed too, by their key: those of `lock exec`, and other programs' advisory locks in this database. MySQL and \
-MariaDB answer for one name at a time: `lock try` says who has a lock of `lock exec`. The age is the server's, and counts \
-from when the process asked for its lock.")]
-pub(crate) struct ListArguments {
-    #[command(flatten)]
-    site: SiteOptions,
-    /// Print JSON, for programs
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command lock try nightly-report
-  maildrop_command lock try --message-id '123-abc@mail.google.com'
-
-It is only a glimpse: the lock is not taken, and another may take it in the next moment. To do something under the \
-lock, use `lock exec`.
-
-Exit status: 0 free, 75 held, 69 if the database cannot be asked.")]
 pub(crate) struct TryArguments {
     #[command(flatten)]
-    site: SiteOptions,
+    query: QueryOptions,
     /// NAME is a Message-ID: look at the lock of its deliveries
     #[arg(long)]
     message_id: bool,
-    /// Print JSON, for programs
-    #[arg(long)]
-    json: bool,
     /// The lock's name, as `lock exec` takes it
     name: String,
 }
 
-pub(super) fn list_all(arguments: &ListArguments) -> Result<ExitCode, ExitCode> {
-    let listing = look(&arguments.site, |_| None)?;
-    if arguments.json {
-        say(&json(&listing));
-    } else if listing.entries.is_empty() {
-        say("no lock is held");
-    } else {
-        say(&table(["LOCK", "STATE", "AGE", "WHO", "HOST", "PID", "SESSION"], listing.entries.iter().map(row)));
-    }
-    tell_hidden(&listing);
+pub(super) fn list_all(QueryOptions { site, json }: &QueryOptions) -> Ended {
+    let listing = look(site, |_| None)?;
+    print(*json, &listing, || match listing.entries.is_empty() {
+        true => "no lock is held".to_owned(),
+        false => table(["LOCK", "STATE", "AGE", "WHO", "HOST", "PID", "SESSION"], listing.entries.iter().map(row)),
+    });
+    complain_of_hidden(&listing);
     Ok(ExitCode::Ok)
 }
 
-pub(super) fn try_one(
-    TryArguments { site, message_id, json: as_json, name }: &TryArguments,
-) -> Result<ExitCode, ExitCode> {
-    if !message_id && let Err(problem) = program_name(name) {
-        complain(&problem);
-        return Err(ExitCode::Usage);
+pub(super) fn try_one(TryArguments { query, message_id, name }: &TryArguments) -> Ended {
+    if !message_id {
+        program_name(name).map_err(|problem| fail(ExitCode::Usage, problem))?;
     }
-    let listing = look(site, |site| {
+    let listing = look(&query.site, |site| {
         Some(match message_id {
             true => site.lock_of_message_id(name.as_bytes()),
             false => lock_of_program(site.namespace(), name),
         })
     })?;
     let holder = listing.entries.iter().find(|entry| !entry.waits);
-    if *as_json {
-        say(&json(&listing));
-    } else {
+    print(query.json, &listing, || {
         let waiting = listing.entries.iter().filter(|entry| entry.waits).count();
-        say(&match holder.map(who) {
+        match holder.map(who) {
             None => format!("{name}: free"),
             Some(who) if waiting == 0 => format!("{name}: held by {who}"),
             Some(who) => format!("{name}: held by {who}; waiting for it: {waiting}"),
-        });
-    }
-    tell_hidden(&listing);
+        }
+    });
+    complain_of_hidden(&listing);
     // As `lock exec` says that it is busy.
-    if holder.is_some() { exit(75) } else { Ok(ExitCode::Ok) }
+    Ok(if holder.is_some() { ExitCode::TempFail } else { ExitCode::Ok })
 }
 
 /// The locks of a site, or one of them.
-fn look(options: &SiteOptions, only: impl FnOnce(&Site) -> Option<LockName>) -> Result<Listing, ExitCode> {
-    let _slow = Slow::watch("asking the server");
+fn look(options: &SiteOptions, only: impl FnOnce(&Site) -> Option<LockName>) -> Result<Listing, Failure> {
+    let _progress = Progress::watch("asking the server");
     let (site, mut database) = options.open(PATIENCE)?;
-    list(database.as_mut(), options.embedded.as_deref(), only(&site).as_ref()).map_err(|error| failed(&error))
+    Ok(list(database.as_mut(), options.embedded.as_deref(), only(&site).as_ref())?)
 }
 
-/// Who holds a lock, if that can be told, over a connection of its own.
+/// Who holds a lock, if that is known, over a connection of its own.
 pub(super) fn holder(site: &SiteOptions, lock: &LockName) -> Option<Entry> {
-    let (_, mut database) = site.open(PATIENCE).ok()?;
-    let listing = list(database.as_mut(), site.embedded.as_deref(), Some(lock)).ok()?;
-    listing.entries.into_iter().find(|entry| !entry.waits)
+    look(site, |_| Some(*lock)).ok()?.entries.into_iter().find(|entry| !entry.waits)
 }
 
 /// What our rights hide, and what shows it.
-fn tell_hidden(listing: &Listing) {
+fn complain_of_hidden(listing: &Listing) {
     for hidden in &listing.hidden {
         complain(&format!("not shown: {}. An administrator can have it shown:\n  {}", hidden.what, hidden.grant));
     }
 }
 
 fn row(entry: &Entry) -> [String; 7] {
-    let name = entry.name.clone().unwrap_or_else(|| format!("key {}", entry.lock));
-    let known = [
-        entry.age.map(age),
-        entry.application.clone(),
-        entry.host.clone(),
-        entry.pid.map(|pid| pid.to_string()),
-        entry.session.map(|session| session.to_string()),
-    ];
-    let [age, application, host, pid, session] = known.map(|known| known.unwrap_or_else(|| "-".into()));
-    [name, if entry.waits { "waits" } else { "holds" }.into(), age, application, host, pid, session]
+    [
+        entry.name.clone().unwrap_or_else(|| format!("key {}", entry.lock)),
+        if entry.waits { "waits" } else { "holds" }.into(),
+        or_dash(entry.age.map(age)),
+        or_dash(entry.application.as_ref()),
+        or_dash(entry.host.as_ref()),
+        or_dash(entry.pid),
+        or_dash(entry.session),
+    ]
 }
 
 /// Whole seconds, or tenths below ten of them.

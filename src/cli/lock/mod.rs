@@ -5,20 +5,25 @@ mod key;
 mod list;
 mod program;
 
-use super::exit;
+use super::help;
+use super::site_options::QueryOptions;
+use super::{Ended, Failure, complain, exit, fail};
 use clap::Subcommand;
 use std::ffi::OsString;
-use sysexits::ExitCode;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command while holding a lock: on one machine at a time, of all that use this database
+    #[command(after_help = help("lock exec"))]
     Exec(exec::Arguments),
     /// Who holds a lock, and who waits for one
-    List(list::ListArguments),
+    #[command(after_help = help("lock list"))]
+    List(QueryOptions),
     /// Whether a lock is free right now, without taking it
+    #[command(after_help = help("lock try"))]
     Try(list::TryArguments),
     /// Print the PostgreSQL key and the MySQL name of a Message-ID's lock
+    #[command(after_help = help("lock key"))]
     Key(key::Arguments),
     /// What `lock exec` starts: has itself killed when its parent ends (PDEATHSIG), and becomes the command
     #[command(hide = true)]
@@ -29,7 +34,7 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
+pub(crate) fn run(command: &Command) -> Ended {
     match command {
         Command::Exec(arguments) => exec::run(arguments),
         Command::List(arguments) => list::list_all(arguments),

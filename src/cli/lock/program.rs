@@ -8,8 +8,7 @@
 //! reaches the program alone.
 
 use crate::base::deadline::Deadline;
-use crate::cli::complain;
-use crate::cli::site_options::failed;
+use crate::cli::{Failure, fail};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::lock::{Acquired, Holder};
@@ -51,11 +50,8 @@ pub(super) enum ProgramOutcome {
     Lost(String),
 }
 
-fn refused(doing: &'static str) -> impl Fn(io::Error) -> ExitCode {
-    move |error| {
-        complain(&format!("{doing}: {error}"));
-        ExitCode::OsErr
-    }
+fn refused(doing: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |error| fail(ExitCode::OsErr, format!("{doing}: {error}"))
 }
 
 enum Event {
@@ -72,7 +68,7 @@ pub(super) fn run_under_lock(
     request: LockRequest,
     command: &[OsString],
     grace: Duration,
-) -> Result<ProgramOutcome, ExitCode> {
+) -> Result<ProgramOutcome, Failure> {
     let (send, events) = mpsc::channel();
     pass_signals_on(send.clone())?;
     let deadline = Deadline::after(request.wait.saturating_add(CONNECTING));
@@ -96,12 +92,12 @@ pub(super) fn run_under_lock(
     match events.recv_timeout(deadline.remaining() + PATIENCE) {
         Ok(Event::Lock(Report::Asked(Ok(Acquired::Held)))) => {}
         Ok(Event::Lock(Report::Asked(Ok(Acquired::Busy(holder))))) => return Ok(ProgramOutcome::Busy(holder)),
-        Ok(Event::Lock(Report::Asked(Err(error)))) => return Err(failed(&error)),
+        Ok(Event::Lock(Report::Asked(Err(error)))) => return Err(error.into()),
         Ok(Event::Signal(signal)) => return Ok(ProgramOutcome::Ended(128 + signal)),
         Ok(_) | Err(_) => {
             let error =
                 DatabaseError::new(DatabaseFailure::TimedOut, "asking for the lock", "the server does not answer");
-            return Err(failed(&error));
+            return Err(error.into());
         }
     }
     let mut running = Running::start(command, grace, send)?;
@@ -130,7 +126,7 @@ fn let_go(events: &Receiver<Event>) -> Result<(), String> {
 
 /// Handles signals from now on, except those that are ignored from the start (nohup(1), a shell's background job): the program
 /// inherits that.
-fn pass_signals_on(send: Sender<Event>) -> Result<(), ExitCode> {
+fn pass_signals_on(send: Sender<Event>) -> Result<(), Failure> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
@@ -165,7 +161,7 @@ struct Running {
 
 impl Running {
     /// Starts it through `lock program`, which calls [`die_with`].
-    fn start(command: &[OsString], grace: Duration, send: Sender<Event>) -> Result<Self, ExitCode> {
+    fn start(command: &[OsString], grace: Duration, send: Sender<Event>) -> Result<Self, Failure> {
         let grouped = has_own_group();
         // The very file that runs, even if an upgrade has put another in its place.
         let mut start = Command::new("/proc/self/exe");

@@ -1,10 +1,10 @@
-//! `replay`: the manual way in. The same delivery, fed from files, mboxes, a queue file, standard input or the ledger.
+//! `replay`: manual redelivery. The same delivery, fed from files, mboxes, a queue file, standard input or the ledger.
 
 mod owed_and_lost;
-mod progress;
 
-use super::site_options::{CONFIGURATION, LONGEST_ANSWER, SiteOptions, failed, watch};
-use super::{complain, printable, say, table};
+use super::progress::Progress;
+use super::site_options::{CONFIGURATION, LONGEST_ANSWER, SiteOptions, watch};
+use super::{Ended, Failure, complain, fail, help, json, printable, say, table};
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::config::DatabaseRole;
@@ -18,12 +18,12 @@ use crate::operations::replay::{
 };
 use crate::site::Setup;
 use clap::{ArgGroup, Args};
-use progress::ReplayProgress;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
 /// How many failures are shown one by one. All of them are in the file.
@@ -39,42 +39,7 @@ const FOR_FILES: [&str; 5] = ["sources", "format", "sender", "sasl_username", "q
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("copies").args(["owed", "restore"]))]
-#[command(after_help = "\
-Examples:
-  What would happen to the messages of a folder, and then let it:
-    maildrop_command replay --dry-run --recipient doug@mail.axial.net ./rescued/
-    maildrop_command replay --recipient doug@mail.axial.net ./rescued/
-
-  A message that is stuck in Postfix's queue (Postfix may keep it: it is not delivered twice):
-    postcat -q 4bXyz | maildrop_command replay -
-
-  A mailbox from a backup, for doug, four messages at a time:
-    maildrop_command replay --jobs 4 --recipient doug@mail.axial.net /backup/doug/Maildir
-
-  What the ledger knows of a message, and everything that failed since yesterday:
-    maildrop_command replay --message-id '<123-abc@mail.google.com>'
-    maildrop_command replay --failed --since 1d
-
-  What failed in an earlier replay:
-    maildrop_command replay replay-failures-20261121T083000Z-4711.jsonl
-
-  Sent copies that deliveries left owed; what scuba's mailbox has lost by coming back from last night's backup:
-    maildrop_command replay --owed
-    maildrop_command replay --restore --since 2026-11-20T22:00:00Z --mailbox scuba
-
-The envelope comes from the options; else from FILE.envelope beside FILE, in TOML:
-    sender = \"lisa@gmail.com\"
-    recipients = [\"scuba@mail.axial.net\", \"doug@mail.axial.net\"]
-  (also queue_id, client_address, sasl_username, original_recipient); else from the records of the queue file; else from the \
-lines Return-Path, X-Original-To and Delivered-To that pipe(8) has put at the very top. Such lines are delivered as they \
-stand, and not put there again; for any other recipient than theirs they are left out.
-
-What has been delivered stays delivered, and is counted as already there: run it again at will, also after Ctrl-C, which ends \
-it after the messages in hand.
-
-Exit status: 0 everything is there; 75 something was deferred, or it was ended early: run it again; 65 something was refused, or \
-cannot be read; 66 there is nothing to replay; 69 the database is out of reach, or denies it. What failed of files and folders is in the file \
-that the end tells of.")]
+#[command(after_help = help("replay"))]
 pub(crate) struct Arguments {
     /// Files (a message, an mbox, what postcat prints, failures of an earlier replay), folders, Maildirs; - is standard input
     #[arg(value_name = "SOURCE")]
@@ -143,18 +108,12 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    replay(arguments).unwrap_or_else(|exit| exit)
-}
-
-fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let from_ledger = arguments.failed || arguments.since.is_some() || !arguments.message_id.is_empty();
     if arguments.sources.is_empty() && !(from_ledger || arguments.owed || arguments.restore) {
-        complain(
-            "replay what? Give files, folders or Maildirs, - for standard input, or one of --message-id, --since, --failed, \
-             --owed and --restore for what the ledger knows (`maildrop_command replay --help` has examples)",
-        );
-        return Err(ExitCode::Usage);
+        let text = "replay what? Give files, folders or Maildirs, - for standard input, or one of --message-id, --since, --failed, \
+                    --owed and --restore for what the ledger knows (`maildrop_command replay --help` has examples)";
+        return Err(fail(ExitCode::Usage, text));
     }
     let setting = setting(arguments)?;
     let mut site = setting.place.site().map_err(|problem| arguments.site.unusable(&problem))?;
@@ -174,9 +133,9 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     }
 
     if arguments.sources.iter().any(|path| path.as_os_str() == "-") {
-        standard_input().map_err(|error| cannot_go_on(&error))?;
+        standard_input()?;
     }
-    let looking = super::Slow::watch("looking for messages");
+    let looking = Progress::watch("looking for messages");
     let listed = List::new().and_then(|list| {
         if from_ledger {
             let query = DeliveryQuery {
@@ -190,11 +149,10 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         arguments.sources.iter().try_for_each(|path| list_path(path, arguments.format, &list))?;
         Ok((list.count()?, list))
     });
-    let (total, list) = listed.map_err(|error| cannot_go_on(&error))?;
+    let (total, list) = listed?;
     drop(looking);
     if total == 0 {
-        complain("there is nothing to replay");
-        return Err(ExitCode::NoInput);
+        return Err(fail(ExitCode::NoInput, "there is nothing to replay"));
     }
 
     let stop = stop()?;
@@ -214,7 +172,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     };
     let mut failures = if arguments.dry_run { None } else { Some(failure_file(arguments)?) };
     let mut tally = Tally::default();
-    let mut progress = ReplayProgress::begin(total);
+    let (progress, began) = (Progress::watch_long("replaying"), Instant::now());
     let mut log = OperationsLog::of(site);
     let ran = replay.run(list, &mut tally, |tally, report| {
         log.now_and_then();
@@ -225,15 +183,11 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
             if let (Some(line), Some(failures)) = (&report.failure, &mut failures) {
                 failures.write(line);
             }
-            show(&report, arguments, tally, &progress);
+            show(&report, arguments, tally);
         }
-        if stop.load(Ordering::Relaxed) {
-            progress.ending();
-        }
-        progress.show(tally);
+        progress.set(progress_line(tally, total, began.elapsed(), stop.load(Ordering::Relaxed)));
     });
-    progress.end();
-    drop(log);
+    drop((progress, log));
     if tally.failed() == 0
         && let Some(FailureFile { path, .. }) = failures.take()
         && let Err(error) = std::fs::remove_file(&path)
@@ -241,7 +195,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         complain(&format!("{}, which is empty, could not be removed: {error}", path.display()));
     }
     if let Err(error) = ran {
-        cannot_go_on(&error);
+        Failure::from(error).report();
     }
     if let Some(error) = failures.as_ref().and_then(|failures| failures.error.as_ref()) {
         complain(&format!("what failed could not all be written down: {error}"));
@@ -261,7 +215,7 @@ fn exit_of(tally: &Tally, total: u64) -> ExitCode {
     }
 }
 
-fn setting(arguments: &Arguments) -> Result<Setup, ExitCode> {
+fn setting(arguments: &Arguments) -> Result<Setup, Failure> {
     let setting = match &arguments.site.embedded {
         Some(directory) => {
             arguments.site.refuse_root()?;
@@ -281,27 +235,38 @@ fn setting(arguments: &Arguments) -> Result<Setup, ExitCode> {
 
 /// What Ctrl-C, or SIGTERM, sets. The second one ends the process at once: the next delivery looks for what was under way, as
 /// after any crash. Asked for when deliveries begin; before that, the first one ends the process.
-fn stop() -> Result<Arc<AtomicBool>, ExitCode> {
+fn stop() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
             .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .map_err(|error| {
-                complain(&format!("Ctrl-C could not be provided for: {error}"));
-                ExitCode::OsErr
-            })?;
+            .map_err(|error| fail(ExitCode::OsErr, format!("Ctrl-C could not be handled: {error}")))?;
     }
     Ok(stop)
 }
 
-fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally, progress: &ReplayProgress) {
+/// How far it has come, and when it may end.
+fn progress_line(tally: &Tally, total: u64, took: Duration, is_ending: bool) -> String {
+    let Tally { delivered, already_there, done, .. } = tally;
+    let left = took.mul_f64(total.saturating_sub(*done) as f64 / (*done).max(1) as f64);
+    let left = humantime::format_duration(Duration::from_secs(left.as_secs()));
+    let rate = *done as f64 / took.as_secs_f64().max(0.001);
+    let failed = tally.failed();
+    let ending = if is_ending { "; it ends after the messages in progress, at once by another Ctrl-C" } else { "" };
+    format!(
+        "{done} of {total}, {rate:.1}/s, about {left} left: {delivered} delivered, {already_there} already there, {failed} failed\
+         {ending}"
+    )
+}
+
+fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally) {
     let failed = report.outcome.failed();
     if arguments.dry_run {
-        progress.above(|| say(&if arguments.json { in_json(report) } else { line(report) }));
+        say(&if arguments.json { in_json(report) } else { line(report) });
     } else if failed && tally.failed() <= SHOWN_ONE_BY_ONE {
-        progress.above(|| complain(&line(report)));
+        complain(&line(report));
     } else if failed && tally.failed() == SHOWN_ONE_BY_ONE + 1 {
-        progress.above(|| complain("more of that, which goes to the file of failures"));
+        complain("more of that, which goes to the file of failures");
     }
 }
 
@@ -325,8 +290,9 @@ fn in_json(report: &MessageReport) -> String {
         outcome => outcome.as_str(),
     };
     let detail = report.outcome.detail();
-    serde_json::json!({ "source": report.source, "recipient": report.recipient, "result": result, "detail": detail })
-        .to_string()
+    json(
+        &serde_json::json!({ "source": report.source, "recipient": report.recipient, "result": result, "detail": detail }),
+    )
 }
 
 /// Says what all of it came to, and where what failed was written down.
@@ -334,7 +300,7 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
     let left = total - tally.done;
     let left_out = failures.is_some_and(|failures| failures.error.is_some());
     if arguments.json {
-        return say(&serde_json::json!({
+        return say(&json(&serde_json::json!({
             "dry_run": arguments.dry_run,
             "delivered": tally.delivered,
             "already_there": tally.already_there,
@@ -343,8 +309,7 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
             "left": left,
             "failures": failures.map(|failures| &failures.path),
             "failures_left_out": left_out,
-        })
-        .to_string());
+        })));
     }
     let delivered = if arguments.dry_run { "to be delivered" } else { "delivered" };
     let rows = [
@@ -364,33 +329,50 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
     }
     let (site, file) = (arguments.site.options(), shell_word(&path.to_string_lossy()));
     let without = if arguments.without_sent { " --without-sent" } else { "" };
-    say(&format!("what failed is in {file}; once mended:\n  maildrop_command replay{site}{without} {file}"));
+    say(&format!("what failed is in {file}; once repaired:\n  maildrop_command replay{site}{without} {file}"));
 }
 
 /// Makes the file of what fails, before anything is delivered: a replay that cannot say what failed should not begin.
-fn failure_file(arguments: &Arguments) -> Result<FailureFile, ExitCode> {
+fn failure_file(arguments: &Arguments) -> Result<FailureFile, Failure> {
     let path = arguments.failures_to.clone().unwrap_or_else(|| {
         let time: String = timestamp::told(timestamp::now()).replace(' ', "T").replace(['-', ':'], "");
         format!("replay-failures-{time}-{}.jsonl", std::process::id()).into()
     });
     FailureFile::create(&path).map_err(|error| {
-        complain(&format!(
-            "{}: {error}\nthat is where what fails would be written: give another place with --failures-to FILE",
+        let text = format!(
+            "{}: {error}\nthat is the file for what fails: give another one with --failures-to FILE",
             path.display()
-        ));
-        ExitCode::CantCreat
+        );
+        fail(ExitCode::CantCreat, text)
     })
 }
 
-/// Says why a replay cannot begin or go on, and gives the status to exit with.
-fn cannot_go_on(error: &ReplayError) -> ExitCode {
-    let exit = match error {
-        ReplayError::Ledger(error) => return failed(error),
-        ReplayError::Source { .. } => ExitCode::NoInput,
-        ReplayError::NotASource { .. } => ExitCode::DataErr,
-        ReplayError::Job(_) => ExitCode::OsErr,
-        ReplayError::List(_) | ReplayError::StandardInput(_) => ExitCode::IoErr,
-    };
-    complain(&error.to_string());
-    exit
+/// A replay cannot begin or continue.
+impl From<ReplayError> for Failure {
+    fn from(error: ReplayError) -> Self {
+        let exit = match error {
+            ReplayError::Ledger(error) => return error.into(),
+            ReplayError::Source { .. } => ExitCode::NoInput,
+            ReplayError::NotASource { .. } => ExitCode::DataErr,
+            ReplayError::Job(_) => ExitCode::OsErr,
+            ReplayError::List(_) | ReplayError::StandardInput(_) => ExitCode::IoErr,
+        };
+        fail(exit, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_rate_and_time_left() {
+        let tally = Tally { delivered: 90, already_there: 5, deferred: 3, refused: 2, done: 200 };
+        assert_eq!(
+            progress_line(&tally, 1000, Duration::from_secs(100), false),
+            "200 of 1000, 2.0/s, about 6m 40s left: 90 delivered, 5 already there, 5 failed"
+        );
+        let begun = progress_line(&Tally::default(), 10, Duration::ZERO, true);
+        assert!(begun.starts_with("0 of 10, 0.0/s, about 0s left") && begun.ends_with("another Ctrl-C"));
+    }
 }

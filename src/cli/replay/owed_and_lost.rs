@@ -1,16 +1,14 @@
 //! `--owed` and `--restore`: what the ledger says should be in a mailbox, and is not.
 
-use super::super::{complain, say, table};
-use super::progress::ReplayProgress;
-use super::{Arguments, Tally, exit_of};
+use super::{Arguments, Ended, Progress, Tally, complain, exit_of, json, progress_line, say, table};
 use crate::base::timestamp;
-use crate::cli::site_options::failed;
 use crate::ledger::audit_queries::{self, RecordedCopy, Selection};
 use crate::ledger::operations_log::Operation;
 use crate::operations::operations_log::{Done, OperationsLog};
 use crate::operations::redelivery::{self, Redelivery};
 use crate::site::Site;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
 /// How long the ledger may take to say what is owed, or what should be where.
@@ -23,11 +21,10 @@ fn selection(arguments: &Arguments) -> Selection<'_> {
 }
 
 /// Finishes what is owed.
-pub(super) fn owed(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitCode> {
+pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
     let (_, mut database) = arguments.site.open(PATIENCE)?;
     let left_for = site.left_to_authors_for();
-    let owed = audit_queries::owed_by_now(database.as_mut(), &selection(arguments), left_for);
-    let (copies, left) = owed.map_err(|error| failed(&error))?;
+    let (copies, left) = audit_queries::owed_by_now(database.as_mut(), &selection(arguments), left_for)?;
     drop(database);
     if left > 0 && !arguments.json {
         say(&format!("{left} copies are left to their authors' own mail programs for a while yet (sent.look_after)"));
@@ -40,12 +37,11 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitC
 }
 
 /// Shows what is lost, and with `--yes` delivers it again.
-pub(super) fn restore(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitCode> {
-    let slow = crate::cli::Slow::watch("looking into the mailboxes");
+pub(super) fn restore(arguments: &Arguments, site: &Site) -> Ended {
+    let progress = Progress::watch("reading the mailboxes");
     let (_, mut database) = arguments.site.open(PATIENCE)?;
-    let losses = redelivery::lost(site, database.as_mut(), &selection(arguments));
-    let losses = losses.map_err(|error| failed(&error))?;
-    drop((slow, database));
+    let losses = redelivery::lost(site, database.as_mut(), &selection(arguments))?;
+    drop((progress, database));
     for (user, mailbox, error) in &losses.unseen {
         complain(&format!("{mailbox} of {user} could not be looked at: {error}"));
     }
@@ -87,24 +83,24 @@ fn redeliver(
     site: &Site,
     copies: &[RecordedCopy],
     (operation, how): (Operation, Redelivery),
-) -> Result<ExitCode, ExitCode> {
+) -> Ended {
     let stop = super::stop()?;
     let total = copies.len() as u64;
     let mut tally = Tally::default();
-    let mut progress = ReplayProgress::begin(total);
+    let (progress, began) = (Progress::watch_long("delivering"), Instant::now());
     let mut log = OperationsLog::of(site);
     let ended = redelivery::redeliver(site, copies, how, &stop, |copy, outcome| {
         if outcome.failed() {
             let line = format!("{} for {} of {}: {}", copy.message_id, copy.mailbox, copy.user, outcome.detail());
-            progress.above(|| complain(&line.replace('\n', "?")));
+            complain(&line.replace('\n', "?"));
         }
         log.delivered(operation, || done(copy), &outcome);
         tally.count(&outcome);
         tally.done += 1;
-        progress.show(&tally);
+        progress.set(progress_line(&tally, total, began.elapsed(), stop.load(Ordering::Relaxed)));
     });
-    progress.end();
-    ended.map_err(|error| failed(&error))?;
+    drop(progress);
+    ended?;
     super::summarize(arguments, &tally, total, None);
     Ok(exit_of(&tally, total))
 }
@@ -123,7 +119,7 @@ fn done(copy: &RecordedCopy) -> Done {
 fn show(arguments: &Arguments, copies: &[RecordedCopy], owed: bool) {
     if arguments.json {
         for copy in copies {
-            say(&serde_json::json!({
+            say(&json(&serde_json::json!({
                 "user": copy.user,
                 "mailbox": copy.mailbox,
                 "role": copy.role.as_str(),
@@ -131,8 +127,7 @@ fn show(arguments: &Arguments, copies: &[RecordedCopy], owed: bool) {
                 "recorded_at": timestamp::exact(copy.recorded_at),
                 "subject": copy.subject,
                 "reason": copy.reason,
-            })
-            .to_string());
+            })));
         }
         return;
     }

@@ -1,140 +1,128 @@
-//! `service`: starts the service, `maildropd`, asks how it is, and tells it what to do. It asks its master, at the control socket.
+//! `service`: starts the service, `maildropd`, asks for its status, and gives it orders. It asks its master, at the control socket.
 
-mod ask;
 mod start;
 mod status;
 
-use super::{Slow, complain, exit, say};
-use crate::protocol::control_client::{SHORT, ask};
-use ask::{LONG, not_asked};
+use super::progress::Progress;
+use super::site_options::CONFIGURATION;
+use super::{Ended, Failure, complain, fail, help, say};
+use crate::config::{Config, Serve, runtime_directory_of};
+use crate::protocol::control::Command as Order;
+use crate::protocol::control_client::{NotAsked, SHORT, ask};
 use clap::{Args, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use sysexits::ExitCode;
-
-use crate::protocol::control;
 
 /// As an init script says it (LSB, "Init Script Actions").
 const DEGRADED: u8 = 1;
 const NOT_RUNNING: u8 = 3;
 
+/// How long an answer may take for which messages have to be finished first, by one process after the other.
+const LONG: Duration = Duration::from_hours(24);
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start it, and wait until it is ready
+    #[command(after_help = help("service start"))]
     Start(start::Arguments),
-    /// End it after the messages in hand, and wait for the end
-    Stop(StopArguments),
-    /// Replace its processes one after the other, each after the message in hand, and wait until the new ones are ready
-    Restart(RestartArguments),
-    /// Have it read the configuration anew, then as `restart`; a configuration with a mistake in it changes nothing
-    Reload(ReloadArguments),
-    /// Have it open its log anew, after the file was moved away
-    Reopen(ReopenArguments),
-    /// How it is: well, or why not, and each of its processes
+    /// End it after the messages in progress, and wait for the end
+    #[command(after_help = help("service stop"))]
+    Stop(ServiceOptions),
+    /// Replace its processes one after the other, each after its message, and wait until the new ones are ready
+    #[command(after_help = help("service restart"))]
+    Restart(ServiceOptions),
+    /// Have it read the configuration again, then as `restart`; a configuration with a mistake in it changes nothing
+    #[command(after_help = help("service reload"))]
+    Reload(ServiceOptions),
+    /// Have it reopen its log, after the file was moved away
+    #[command(after_help = help("service reopen"))]
+    Reopen(ServiceOptions),
+    /// Its state, with reasons, and each of its processes
+    #[command(after_help = help("service status"))]
     Status(status::Arguments),
 }
 
 #[derive(Debug, Args)]
 #[group(skip)]
-pub(super) struct Place {
+pub(crate) struct ServiceOptions {
     /// The configuration file [default: /etc/maildrop_command/config.toml]
     #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
-    /// The control socket, where the configuration does not name its folder any more
+    config: Option<PathBuf>,
+    /// The control socket, if the configuration does not name its folder any more
     #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
-    pub(super) socket: Option<PathBuf>,
+    socket: Option<PathBuf>,
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command service stop
-
-No message is lost: what is not delivered stays with Postfix, which tries again. Where systemd has made the sockets, the next one \
-who connects starts the service again; to keep it ended, use `systemctl stop maildropd.socket maildropd.service`.
-
-Exit status: 0 it has ended, 3 it was not running, 69 or 77 if it cannot be asked.")]
-pub(crate) struct StopArguments {
-    #[command(flatten)]
-    place: Place,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command service restart
-
-A process of the service runs the program that the service was started with. After an upgrade use `service stop` and `service \
-start`, or `systemctl restart maildropd`.
-
-Exit status: 0 all processes are new, 3 it is not running, 69 if one does not come up (the others stay as they are until it \
-does), 69 or 77 if it cannot be asked.")]
-pub(crate) struct RestartArguments {
-    #[command(flatten)]
-    place: Place,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command service reload
-
-The folders of the service cannot change while it runs; all else can, the sockets of LMTP included.
-
-Exit status: 0 all processes run by the new configuration, 3 it is not running, 78 if the configuration is not in order, or no \
-process comes up with it (the others stay as they are until one does), 69 or 77 if it cannot be asked.")]
-pub(crate) struct ReloadArguments {
-    #[command(flatten)]
-    place: Place,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command service reopen
-
-For logrotate(8), where [log] names a file. syslog and journald need nothing of the kind.
-
-Exit status: 0, 3 it is not running, 73 if the file cannot be opened, 69 or 77 if it cannot be asked.")]
-pub(crate) struct ReopenArguments {
-    #[command(flatten)]
-    place: Place,
-}
-
-pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
-    use control::Command as Order;
-    match command {
-        Command::Start(arguments) => start::run(arguments),
-        Command::Status(arguments) => status::run(arguments),
-        Command::Stop(StopArguments { place }) => {
-            let _slow = Slow::watch("it ends after the messages in hand");
-            told(place, Order::Stop, "maildropd has ended", ExitCode::Unavailable)
+pub(crate) fn run(command: &Command) -> Ended {
+    let replaced = "one process after the other is replaced";
+    let (options, order, waits_for, done, otherwise) = match command {
+        Command::Start(arguments) => return start::run(arguments),
+        Command::Status(arguments) => return status::run(arguments),
+        Command::Stop(options) => (
+            options,
+            Order::Stop,
+            "it ends after the messages in progress",
+            "maildropd has ended",
+            ExitCode::Unavailable,
+        ),
+        Command::Restart(options) => {
+            (options, Order::Restart, replaced, "all processes are new", ExitCode::Unavailable)
         }
-        Command::Restart(RestartArguments { place }) => {
-            let _slow = Slow::watch("one process after the other is replaced");
-            told(place, Order::Restart, "all processes are new", ExitCode::Unavailable)
+        Command::Reload(options) => {
+            (options, Order::Reload, replaced, "all processes run by the new configuration", ExitCode::Config)
         }
-        Command::Reload(ReloadArguments { place }) => {
-            let _slow = Slow::watch("one process after the other is replaced");
-            told(place, Order::Reload, "all processes run by the new configuration", ExitCode::Config)
+        Command::Reopen(options) => {
+            (options, Order::Reopen, "the log is reopened", "the log was reopened", ExitCode::CantCreat)
         }
-        Command::Reopen(ReopenArguments { place }) => {
-            told(place, Order::Reopen, "the log was opened anew", ExitCode::CantCreat)
-        }
-    }
-}
-
-/// Tells the service to do something, and prints what came of it.
-fn told(place: &Place, order: control::Command, done: &str, otherwise: ExitCode) -> Result<ExitCode, ExitCode> {
-    let socket = place.socket()?;
-    let patience = if order == control::Command::Reopen { SHORT } else { LONG };
+    };
+    let socket = options.socket()?;
+    let _progress = Progress::watch(waits_for);
+    let patience = if order == Order::Reopen { SHORT } else { LONG };
     let answer = ask(&socket, order, patience).map_err(|problem| not_asked(&problem, &socket))?;
-    if answer.done {
-        say(done);
-        if let Some(note) = answer.note {
-            complain(&note);
-        }
-        return Ok(ExitCode::Ok);
+    if !answer.done {
+        let problem = answer.problem.unwrap_or_else(|| "it was not done, and the service does not say why".into());
+        return Err(fail(otherwise, problem));
     }
-    complain(&answer.problem.unwrap_or_else(|| "it was not done, and the service does not say why".into()));
-    Err(otherwise)
+    say(done);
+    if let Some(note) = answer.note {
+        complain(&note);
+    }
+    Ok(ExitCode::Ok)
+}
+
+fn not_asked(problem: &NotAsked, socket: &Path) -> Failure {
+    let status = match problem {
+        NotAsked::NotRunning => NOT_RUNNING,
+        NotAsked::NotAllowed(_) => ExitCode::NoPerm.into(),
+        NotAsked::Another(_) => ExitCode::Protocol.into(),
+        NotAsked::Silent(_) | NotAsked::Ended => ExitCode::Unavailable.into(),
+    };
+    fail(status, format!("{}: {problem}", socket.display()))
+}
+
+impl ServiceOptions {
+    /// The configuration file.
+    fn file(&self) -> PathBuf {
+        self.config.clone().unwrap_or_else(|| CONFIGURATION.into())
+    }
+
+    /// The control socket. A mistake in the configuration must not keep anybody from asking a running service: it is
+    /// printed, and the folder is searched all the same.
+    fn socket(&self) -> Result<PathBuf, Failure> {
+        if let Some(socket) = &self.socket {
+            return Ok(socket.clone());
+        }
+        let file = self.file();
+        let error = match Config::load(&file) {
+            Ok(config) => return Ok(config.serve.control_socket()),
+            Err(error) => error,
+        };
+        complain(&error.to_string());
+        let text = std::fs::read_to_string(&file).ok();
+        let folder = text.and_then(|text| runtime_directory_of(&text));
+        let socket = folder.map(|runtime_directory| Serve { runtime_directory, ..Serve::default() }.control_socket());
+        let advice = "give another file with --config FILE, or the control socket with --socket SOCKET";
+        socket.ok_or_else(|| fail(ExitCode::Config, advice))
+    }
 }

@@ -1,8 +1,7 @@
-//! `service status`: how it is, for people and for programs.
+//! `service status`: its state, for people and for programs.
 
-use super::ask::not_asked;
-use super::{DEGRADED, NOT_RUNNING, Place, complain, exit, say};
-use crate::cli::{json, table};
+use super::{DEGRADED, Ended, NOT_RUNNING, ServiceOptions, fail, not_asked};
+use crate::cli::{json, or_dash, print, say, table};
 use crate::protocol::control::{Command, Process, State, Status, Task};
 use crate::protocol::control_client::{NotAsked, SHORT, ask};
 use crate::protocol::status_text::age;
@@ -10,39 +9,30 @@ use clap::Args;
 use sysexits::ExitCode;
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command service status
-  maildrop_command service status --json | jq -r '.processes[] | select(.ready | not) | .pid'
-
-Exit status: 0 it is well, 1 it is not (degraded, starting or ending), 3 it is not running, 69 or 77 if it cannot be asked.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    place: Place,
+    options: ServiceOptions,
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
-    let socket = arguments.place.socket()?;
+pub(super) fn run(arguments: &Arguments) -> Ended {
+    let socket = arguments.options.socket()?;
     let answer = match ask(&socket, Command::Status, SHORT) {
         Err(NotAsked::NotRunning) if arguments.json => {
             say(&json(&serde_json::json!({ "state": "not_running" })));
-            exit(NOT_RUNNING)
+            return Err(fail(NOT_RUNNING, ""));
         }
         answered => answered.map_err(|problem| not_asked(&problem, &socket))?,
     };
-    let Some(status) = answer.status else {
-        complain("the service does not say how it is");
-        return Err(ExitCode::Protocol);
-    };
-    say(&if arguments.json { json(&status) } else { told(&status) });
-    if status.state == State::Well { Ok(ExitCode::Ok) } else { exit(DEGRADED) }
+    let status = answer.status.ok_or_else(|| fail(ExitCode::Protocol, "the service does not report its state"))?;
+    print(arguments.json, &status, || text(&status));
+    if status.state == State::Well { Ok(ExitCode::Ok) } else { Err(fail(DEGRADED, "")) }
 }
 
-/// How it is, in lines and a table.
-pub(super) fn told(status: &Status) -> String {
+/// Its state, in lines and a table.
+pub(super) fn text(status: &Status) -> String {
     let Status { version, pid, up_s, configuration, state, reasons, listeners, http, processes, front, timer, .. } =
         status;
     let mut lines = vec![format!("maildropd {version} is {}: pid {pid}, for {}", state.as_str(), age(*up_s))];
@@ -65,11 +55,11 @@ pub(super) fn told(status: &Status) -> String {
 fn row(process: &Process) -> [String; 6] {
     [
         process.name(),
-        process.pid.map_or_else(|| "-".into(), |pid| pid.to_string()),
+        or_dash(process.pid),
         process.standing(),
-        process.up_s.map_or_else(|| "-".into(), age),
+        or_dash(process.up_s.map(age)),
         process.restarts.to_string(),
-        process.how_the_last_ended().unwrap_or_else(|| "-".into()),
+        or_dash(process.how_the_last_ended()),
     ]
 }
 
@@ -117,7 +107,7 @@ mod tests {
             http: vec!["127.0.0.1:9465".into()],
             counted: Counted::default(),
         };
-        let text = told(&status);
+        let text = text(&status);
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         assert_eq!(
             lines[..8],

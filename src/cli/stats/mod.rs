@@ -3,8 +3,9 @@
 mod prometheus;
 mod table;
 
-use super::site_options::{SiteOptions, failed};
-use super::{complain, json, say};
+use super::progress::Progress;
+use super::site_options::SiteOptions;
+use super::{Ended, fail, help, json, say};
 use crate::base::files::sync;
 use crate::base::timestamp;
 use crate::operations::notifications;
@@ -19,36 +20,14 @@ use sysexits::ExitCode;
 const PATIENCE: Duration = Duration::from_mins(30);
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  maildrop_command stats
-  maildrop_command stats --since 2h
-  maildrop_command stats --json --since 2026-11-20 | jq .stages
-  maildrop_command stats --since 1h --format prometheus \\
-    --output /var/lib/prometheus/node-exporter/maildrop.prom
-
-Counted are attempts, one per try of Postfix's at one recipient, that began within the time asked for. Percentiles are to \
-within 1 %, the greatest is exact. Each counts the attempts that came to that stage and recorded it. Of notifications, the tries are \
-counted at what happened within that time; how long after its commit the first one began is by the clocks of the database and of \
-the notifier's host.
-
-Not in here: deliveries that were deferred or refused before their journal was written (the database or the recipient's \
-mailbox out of reach, a wrong configuration, an unknown recipient). The ledger does not know of them; the delivery's log \
-does: records \"deferred\" and \"refused\", fields cause and verdict.
-
-For Prometheus, run it from a timer, and let node_exporter's textfile collector read the file (it reads *.prom). The file \
-is replaced in one step. What is counted, is counted within the window that the label names, and goes down again as time \
-goes on: gauges, not counters, so do not take rate() of them. Percentiles have the label percentile; 100 is the greatest.
-
-Exit status: 0, 64 for a mistake in the arguments, 69 if the database cannot be asked, 73 if the file cannot be written, \
-78 if the configuration cannot be read.")]
+#[command(after_help = help("stats"))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     site: SiteOptions,
     /// What began since: 2d, 90m (ago), 2026-11-20, 2026-11-20T03:00:00Z
     #[arg(long, value_name = "WHEN", default_value = "1d", value_parser = since)]
     since: Since,
-    /// How it is told
+    /// How it is printed
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
     format: Format,
     /// Print JSON, for programs: --format json
@@ -74,23 +53,23 @@ fn since(text: &str) -> Result<Since, String> {
     Ok(timestamp::duration(text).map_or(Since::Moment(moment), Since::Ago))
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let format = if arguments.json { Format::Json } else { arguments.format };
     let window = match arguments.since {
         Since::Ago(ago) => ago,
         Since::Moment(_) => Duration::ZERO,
     };
     if format == Format::Prometheus && window.is_zero() {
-        complain("--format prometheus wants a window that moves with time, such as --since 1h: its name is a label");
-        return Err(ExitCode::Usage);
+        let text = "--format prometheus wants a window that moves with time, such as --since 1h: its name is a label";
+        return Err(fail(ExitCode::Usage, text));
     }
-    let slow = super::Slow::watch("reading the ledger");
+    let progress = Progress::watch("reading the ledger");
     let (_, mut database) = arguments.site.open(PATIENCE)?;
-    let mut counted = stats::count(database.as_mut(), arguments.since).map_err(|error| failed(&error))?;
-    counted.notifications = notifications::figures(database.as_mut()).map_err(|error| failed(&error))?;
+    let mut counted = stats::count(database.as_mut(), arguments.since)?;
+    counted.notifications = notifications::figures(database.as_mut())?;
     let span = (counted.from, counted.until.saturating_add(1));
-    counted.telling = stats::telling(database.as_mut(), span).map_err(|error| failed(&error))?;
-    drop(slow);
+    counted.telling = stats::telling(database.as_mut(), span)?;
+    drop(progress);
     let text = match format {
         Format::Table => table::text(&counted),
         Format::Json => json(&counted),
@@ -99,8 +78,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     match &arguments.output {
         None => say(text.trim_end()),
         Some(file) => replace(file, text.trim_end()).map_err(|error| {
-            complain(&format!("{}: {error}: its directory has to be there, and to be ours to write", file.display()));
-            ExitCode::CantCreat
+            let text = format!("{}: {error}: its directory has to exist, and to be writable for us", file.display());
+            fail(ExitCode::CantCreat, text)
         })?,
     }
     Ok(ExitCode::Ok)

@@ -1,6 +1,6 @@
 //! The database: which one, its roles and their rights, and the configuration file that names them.
 
-use super::{Answers, MailboxStore, Passwords, Server, Unusable};
+use super::{Answers, MailboxStore, Passwords, Server, Unusable, fill};
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,45 +83,17 @@ pub(super) fn configuration(answers: &Answers) -> String {
         Engine::Postgres => "postgresql",
         Engine::Mysql => "mysql",
     };
-    format!(
-        "# Every other key has a default that will do: config.example.toml has them all. There is no password in this file.\n\
-         [database]\n\
-         engine = \"{engine}\"\n\
-         {server}database = \"{database}\"\n\
-         user = \"{deliveries}\"\n\
-         password_file = \"/etc/maildrop_command/database.password\"\n\
-         \n\
-         [database.roles]\n\
-         operator = {{ user = \"{operator}\", password_file = \"/etc/maildrop_command/operator.password\" }}\n\
-         # It only finishes Sent copies: the rights of deliveries are enough.\n\
-         timer = {{ user = \"{deliveries}\", password_file = \"/etc/maildrop_command/database.password\" }}\n\
-         owner = {{ user = \"{owner}\", password_file = \"/etc/maildrop_command/owner.password\" }}\n\
-         \n\
-         [imap]\n\
-         {imap}user = \"maildrop\"\n\
-         password_file = \"/etc/maildrop_command/imap.password\"\n\
-         \n\
-         [sent]\n\
-         # Who is the author: a SASL login whose envelope sender is the From address, or dmarc=pass in an Authentication-Results by\n\
-         # this name, which your own filter writes.\n\
-         trust = \"authenticated\"\n\
-         authserv_id = \"{authserv_id}\"\n\
-         \n\
-         # What `prune` forgets, if it is told no ages.\n\
-         [retention]\n\
-         attempts_older_than = \"30d\"\n\
-         sources_older_than = \"7d\"\n\
-         messages_older_than = \"400d\"\n\
-         events_older_than = \"30d\"\n\
-         operations_older_than = \"365d\"\n",
-        deliveries = url.role,
-        operator = url.operator(),
-        owner = url.owner(),
-        server = url.server.keys(),
-        database = url.database,
-        imap = answers.imap_for_deliveries().keys(),
-        authserv_id = answers.authserv_id,
-    )
+    let values: [(&str, &str); 8] = [
+        ("engine", engine),
+        ("server", &url.server.keys()),
+        ("database", &url.database),
+        ("deliveries", &url.role),
+        ("operator", &url.operator()),
+        ("owner", &url.owner()),
+        ("imap", &answers.imap_for_deliveries().keys()),
+        ("authserv_id", &answers.authserv_id.to_string()),
+    ];
+    fill(include_str!("templates/config.toml.in"), &values)
 }
 
 /// The roles and the database, for an administrator of the server.
@@ -163,37 +135,33 @@ fn statements(sql: &str) -> &str {
 
 /// What each role may do.
 pub(super) fn rights(url: &DatabaseUrl) -> String {
-    let (database, role, operator, maps) = (&url.database, &url.role, url.operator(), url.maps());
-    let heading = |whose: &str| format!("-- {whose}\n\n");
-    let mut sql = String::from(
-        "-- As an administrator of the database server, after `migrate`; and again when notes of an upgrade say so.\n\n",
-    );
-    match url.engine {
+    let (database, operator, maps) = (&url.database, url.operator(), url.maps());
+    let (deliveries, people, postfix) = match url.engine {
         Engine::Postgres => {
-            let deliveries = statements(include_str!("../../../sql/postgres/grants.sql"));
-            let people = statements(include_str!("../../../sql/postgres/grants-operator.sql"));
-            sql += &(heading("Deliveries") + &deliveries.replace(":\"role\"", role));
-            sql += &("\n".to_owned()
-                + &heading("People who look after them")
-                + &deliveries.replace(":\"role\"", &operator));
-            sql += &("\n".to_owned() + &people.replace(":\"role\"", &operator));
-            sql += &("\n".to_owned() + &heading("Postfix") + &format!("GRANT SELECT ON addresses TO {maps};\n"));
+            let of = |sql: &str, role: &str| statements(sql).replace(":\"role\"", role);
+            let (deliveries, more) = (
+                include_str!("../../../sql/postgres/grants.sql"),
+                include_str!("../../../sql/postgres/grants-operator.sql"),
+            );
+            let people = format!("{}\n{}", of(deliveries, &operator), of(more, &operator));
+            (of(deliveries, &url.role), people, format!("GRANT SELECT ON addresses TO {maps};\n"))
         }
         Engine::Mysql => {
-            let ours = |sql: &str| {
+            let of = |sql: &str| {
                 statements(sql)
                     .replace(" maildrop.", &format!(" {database}."))
-                    .replace("'maildrop'@'%'", &DatabaseUrl::account(role))
+                    .replace("'maildrop'@'%'", &DatabaseUrl::account(&url.role))
                     .replace("'maildrop_operator'@'%'", &DatabaseUrl::account(&operator))
             };
-            sql += &(heading("Deliveries") + &ours(include_str!("../../../sql/mysql/grants.sql")));
-            sql += &("\n".to_owned() + &heading("People who look after them"));
-            sql += &ours(include_str!("../../../sql/mysql/grants-operator.sql"));
             let postfix = format!("GRANT SELECT ON {database}.addresses TO {};\n", DatabaseUrl::account(&maps));
-            sql += &("\n".to_owned() + &heading("Postfix") + &postfix);
+            let people = of(include_str!("../../../sql/mysql/grants-operator.sql"));
+            (of(include_str!("../../../sql/mysql/grants.sql")), people, postfix)
         }
-    }
-    sql
+    };
+    format!(
+        "-- As an administrator of the database server, after `migrate`; and again when notes of an upgrade say so.\n\n\
+         -- Deliveries\n\n{deliveries}\n-- People who look after them\n\n{people}\n-- Postfix\n\n{postfix}"
+    )
 }
 
 /// The way back.
@@ -223,7 +191,7 @@ pub(super) fn addresses(answers: &Answers) -> String {
     };
     format!(
         "-- Who lives here, in lower case; `imap_user` is the name by which the mailbox store knows them. Write them all, before\n\
-         -- Postfix is told: it refuses whoever is missing.\n\
+         -- Postfix asks: it refuses everybody who is missing.\n\
          --\n\
          -- INSERT INTO addresses (address, imap_user{column}) VALUES\n\
          --     ('scuba@{domain}', 'scuba'{value}),\n\

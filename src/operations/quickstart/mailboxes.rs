@@ -17,55 +17,9 @@ pub(crate) enum MailboxStore {
     Cyrus,
 }
 
-const DOVECOT: &str = "\
-# /etc/dovecot/conf.d/00-maildrop.conf: an account that may deliver to everybody (Dovecot 2.4). It is read before every other file of
-# that folder, since a master user has to be looked up before the users themselves.
-passdb maildrop {
-  driver = passwd-file
-  master = yes
-  passwd_file_path = /etc/dovecot/maildrop-masters
-  # Only for users who exist.
-  result_success = continue
-  fields {
-    userdb_acl_user = maildrop
-  }
-}
-# What the account may do in a mailbox, and no more. Where a file read later sets mail_plugins, name acl there as well.
-mail_plugins {
-  acl = yes
-}
-acl_driver = vfile
-acl_globals_only = yes
-# Or it could create no mailbox at the top.
-acl_defaults_from_inbox = yes
-acl user=maildrop {
-  # lookup, read, insert: to deliver, and to find again what an attempt that died has delivered
-  # create: Sent, the first time. write-seen: Sent is read. write-deleted, expunge: to take out a copy too many
-  rights = lrikste
-}
-protocol imap {
-  # With imap_acl, `check` sees which right is missing. A list here takes the place of those outside: name all that you have there, too.
-  # mail_plugins = acl imap_acl
-  # All recipients of one message, on one host, log in for the same sender: as many as Postfix starts processes (maxproc).
-  mail_max_userip_connections = 50
-}
-";
+const DOVECOT: &str = include_str!("templates/dovecot.conf");
 
-const DOVECOT_23: &str = "\
-# /etc/dovecot/conf.d/00-maildrop.conf: an account that may deliver to everybody (Dovecot 2.3). It is read before every other file of
-# that folder, since a master user has to be looked up before the users themselves.
-passdb {
-  driver = passwd-file
-  master = yes
-  args = /etc/dovecot/maildrop-masters
-  # Only for users who exist.
-  result_success = continue
-}
-protocol imap {
-  # All recipients of one message, on one host, log in for the same sender: as many as Postfix starts processes (maxproc).
-  mail_max_userip_connections = 50
-}
-";
+const DOVECOT_23: &str = include_str!("templates/dovecot-2.3.conf");
 
 /// The instance for deliveries, for Dovecot 2.4.
 const INSTANCE: &str = include_str!("../../../postfix/dovecot-delivery.conf");
@@ -77,12 +31,7 @@ const INSTANCE_VERSION: &str = "dovecot_config_version = 2.4.0\n";
 /// The port of that file.
 pub(super) const PORT_OF_INSTANCE: u16 = 10_143;
 
-const CYRUS: &str = "\
-# For /etc/imapd.conf. The account may log in for others, and is none of `admins`, who may do anything to any mailbox.
-proxyservers: maildrop
-# The name for whom it acts comes by SASL PLAIN, which is offered once the connection is encrypted, or with `allowplaintext: yes`.
-sasl_mech_list: PLAIN
-";
+const CYRUS: &str = include_str!("templates/cyrus-imapd.conf");
 
 /// The password as Dovecot stores it: salted, and of 24 random bytes, which no list of passwords has.
 pub(super) fn hash(password: &str, salt: &[u8]) -> String {

@@ -1,5 +1,5 @@
 //! The files that a site needs to go live, made of a few answers: configuration, database, mailbox store, Postfix, and the page
-//! that says in which order. They are texts; whoever asked for them writes them, and nothing on the system is changed.
+//! that says in which order. They are texts; the caller writes them, and nothing on the system is changed.
 
 mod database;
 mod mailboxes;
@@ -87,36 +87,37 @@ pub(crate) struct File {
     pub text: String,
 }
 
-/// All files, the page first. Whatever has a password in it is as secret as the others: each is to be written with mode 0600.
+/// All files, the page first. There are passwords in some: each is to be written with mode 0600.
 pub(crate) fn files(answers: &Answers, passwords: &Passwords) -> Vec<File> {
-    let file = |path, about, text| File { path, about, text };
+    let file = |(path, about, text)| File { path, about, text };
     let password = |secret: &Secret| format!("{}\n", secret.expose());
-    let mut files = vec![
-        file("GOING-LIVE.md", "the commands, one after the other, with the way back: read this", page::page(answers)),
-        file("config.toml", "the configuration, without passwords", database::configuration(answers)),
-        file("database.password", "the role of deliveries", password(&passwords.database)),
-        file("operator.password", "the role of people", password(&passwords.operator)),
-        file("owner.password", "the owner of the tables", password(&passwords.owner)),
-        file("imap.password", "the account on the mailbox store", password(&passwords.imap)),
-        file("database.sql", "the roles, and the database", database::roles(answers, passwords)),
-        file("rights.sql", "what each role may do, once there are tables", database::rights(&answers.database)),
-        file(
-            "take-back.sql",
-            "the way back: removes the database and its roles",
-            database::take_back(&answers.database),
-        ),
-        file("addresses.sql", "who lives here: yours to write", database::addresses(answers)),
-        file("postfix/main.cf.maildrop", "Postfix's settings", postfix::main_cf(answers)),
-        file("postfix/main.cf.maildropd", "the same for the service", postfix::MAIN_CF_SERVICE.into()),
-        file("postfix/master.cf.maildrop", "Postfix's transport: a process per recipient", postfix::MASTER_CF.into()),
-        file("postfix/master.cf.maildropd", "Postfix's transport: the service", postfix::MASTER_CF_SERVICE.into()),
-        file("postfix/maildrop-header-checks", "no strangers with our authserv-id", postfix::header_checks(answers)),
-        file("postfix/maildrop-recipients.cf", "the map of who lives here", postfix::recipients(answers, passwords)),
-        file("systemd/maildropd.service", "the service's unit; the package has it", postfix::UNIT.into()),
-        file("systemd/maildropd.socket", "its socket; the package has it", postfix::SOCKET.into()),
+    let url = &answers.database;
+    let files = [
+        ("GOING-LIVE.md", "the commands in their order, with the way back: read this", page::page(answers)),
+        ("config.toml", "the configuration, without passwords", database::configuration(answers)),
+        ("database.password", "the role of deliveries", password(&passwords.database)),
+        ("operator.password", "the role of people", password(&passwords.operator)),
+        ("owner.password", "the owner of the tables", password(&passwords.owner)),
+        ("imap.password", "the account on the mailbox store", password(&passwords.imap)),
+        ("database.sql", "the roles, and the database", database::roles(answers, passwords)),
+        ("rights.sql", "what each role may do, once there are tables", database::rights(url)),
+        ("take-back.sql", "the way back: removes the database and its roles", database::take_back(url)),
+        ("addresses.sql", "who lives here: yours to write", database::addresses(answers)),
+        ("postfix/main.cf.maildrop", "Postfix's settings", postfix::main_cf(answers)),
+        ("postfix/main.cf.maildropd", "the same for the service", postfix::MAIN_CF_SERVICE.into()),
+        ("postfix/master.cf.maildrop", "Postfix's transport: a process per recipient", postfix::MASTER_CF.into()),
+        ("postfix/master.cf.maildropd", "Postfix's transport: the service", postfix::MASTER_CF_SERVICE.into()),
+        ("postfix/maildrop-header-checks", "no strangers with our authserv-id", postfix::header_checks(answers)),
+        ("postfix/maildrop-recipients.cf", "the map of who lives here", postfix::recipients(answers, passwords)),
+        ("systemd/maildropd.service", "the service's unit; the package has it", postfix::UNIT.into()),
+        ("systemd/maildropd.socket", "its socket; the package has it", postfix::SOCKET.into()),
     ];
-    files.extend(mailboxes::files(answers, passwords).into_iter().map(|(path, about, text)| file(path, about, text)));
-    files
+    files.into_iter().chain(mailboxes::files(answers, passwords)).map(file).collect()
+}
+
+/// A template with these values, each in place of `{{its name}}`.
+fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    values.iter().fold(template.to_owned(), |text, (name, value)| text.replace(&format!("{{{{{name}}}}}"), value))
 }
 
 /// Why an answer cannot be used.

@@ -51,7 +51,7 @@ fn it_writes_one_folder_for_its_owner_alone_and_overwrites_nothing() {
 
     let again = quickstart(&folder, &[]);
     assert_eq!(again.status.code(), Some(73));
-    assert!(String::from_utf8_lossy(&again.stderr).contains("is there already, and not empty"));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("exists, and is not empty"));
     assert_eq!(below(&folder), files);
 
     // Passwords are others each time; an empty folder will do.

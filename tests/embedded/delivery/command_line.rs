@@ -333,13 +333,16 @@ fn killed_at_any_moment_and_tried_again_it_is_there_once() {
 }
 
 #[test]
-fn who_asks_an_embedded_site_whom_it_tells_hears_that_it_tells_nobody() {
+fn an_embedded_site_has_no_notifications() {
     let directory = tempfile::tempdir().unwrap();
     feed(program(&envelope(directory.path())), MESSAGE.as_bytes()).delivered();
     for command in [&["subscription", "list"][..], &["notify", "status"], &["notify", "redeliver"]] {
         let site = ["--embedded", directory.path().to_str().unwrap()];
         let asked = output(&[command, &site].concat());
         let said = String::from_utf8(asked.stderr).unwrap();
-        assert_eq!((asked.status.code(), said.trim()), (Some(78), "maildrop_command: an embedded site tells nobody"));
+        assert_eq!(
+            (asked.status.code(), said.trim()),
+            (Some(78), "maildrop_command: an embedded site has no notifications")
+        );
     }
 }
