@@ -44,13 +44,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What was done about a copy that is there twice.
+/// What was done about a duplicate.
 #[derive(PartialEq)]
 enum Repair {
-    NotAsked,
-    /// It would be taken out.
+    NotRequested,
+    /// It would be removed.
     Would,
-    TakenOut,
+    Removed,
     /// It was left, and why.
     Left(String),
 }
@@ -66,10 +66,10 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if arguments.json {
         say(&as_json(&found, &repairs, arguments).to_string());
     } else {
-        tell(&found, &repairs, arguments);
+        show(&found, &repairs, arguments);
     }
     let losses = found.gone.iter().filter(|(_, gone)| gone.is_loss()).count();
-    let twice = repairs.iter().filter(|repair| **repair != Repair::TakenOut).count();
+    let twice = repairs.iter().filter(|repair| **repair != Repair::Removed).count();
     Ok(if losses + twice + found.owed.len() + found.never_ended.len() > 0 {
         ExitCode::DataErr
     } else if found.unseen.is_empty() {
@@ -80,18 +80,15 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 }
 
 fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
-    if !arguments.repair {
-        return Repair::NotAsked;
-    }
-    if !twice.same {
-        return Repair::Left("the two differ: compare them, and delete one by hand".into());
-    }
-    if !arguments.yes {
-        return Repair::Would;
+    match (arguments.repair, twice.same, arguments.yes) {
+        (false, ..) => return Repair::NotRequested,
+        (true, false, _) => return Repair::Left("the two differ: compare them, and delete one manually".into()),
+        (true, true, false) => return Repair::Would,
+        (true, true, true) => {}
     }
     // It is journalled like a delivery, and imap.settle, after which nothing of an attempt can still come, goes by their deadline.
     match take_out(site, twice, Deadline::after(PATIENCE_FOR_ONE.min(site.deadline()))) {
-        Ok(()) => Repair::TakenOut,
+        Ok(()) => Repair::Removed,
         Err(NotTaken::Unanswered(error)) => {
             Repair::Left(format!("{error}: it may be out or not; run the audit again in some minutes"))
         }
@@ -99,24 +96,28 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
     }
 }
 
+/// What was found, the mailbox, the message, and what it is.
+type Row = [String; 4];
+
 /// Prints the findings as text, the most important first.
-fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
-    let gone = |wanted: fn(Gone) -> bool| {
-        let all = found.gone.iter().map(|(copy, gone)| (copy, *gone));
-        all.filter(|(_, gone)| wanted(*gone)).map(|(copy, gone)| (copy, Some(gone))).collect::<Vec<_>>()
+fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
+    let gone = |wanted: fn(Gone) -> bool| -> Vec<(&RecordedCopy, String)> {
+        let all = found.gone.iter().filter(|(_, gone)| wanted(*gone));
+        all.map(|(copy, gone)| (copy, describe_gone(copy, *gone))).collect()
     };
     let (lost, removed) = (gone(Gone::is_loss), gone(|gone| gone == Gone::Removed));
     let moved = gone(|gone| gone.now().is_some());
-    let mut owed: Vec<_> = found.owed.iter().map(|copy| (copy, None)).collect();
+    let owed = found.owed.iter().map(|copy| (copy, copy.reason.clone().unwrap_or_default()));
+    let mut owed: Vec<_> = owed.collect();
     owed.sort_by_key(|(copy, _)| (&copy.user, &copy.mailbox));
 
     let mut rows = rows_of("LOST", &lost, arguments);
     let twice = found.twice.iter().zip(repairs);
-    rows.extend(twice.map(|(twice, repair)| row("TWICE", &twice.copy, told_twice(twice, repair))));
+    rows.extend(twice.map(|(twice, repair)| row("TWICE", &twice.copy, describe_twice(twice, repair))));
     rows.extend(rows_of("OWED", &owed, arguments));
     rows.extend(found.never_ended.iter().map(|attempt| {
         let mailbox = format!("{} of {}", attempt.mailbox, attempt.user);
-        ["never ended".into(), mailbox, attempt.message_id.clone(), told_attempt(attempt)]
+        ["never ended".into(), mailbox, attempt.message_id.clone(), describe_attempt(attempt)]
     }));
     rows.extend(found.unseen.iter().map(|(user, mailbox, error)| {
         ["not looked at".into(), format!("{mailbox} of {user}"), String::new(), error.to_string()]
@@ -141,16 +142,14 @@ fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
             format!("No copy has been recorded since {since}"),
             "there is nothing to look for, and no attempt is overdue",
         ),
-        _ => (
-            format!(
-                "Looked for {} in {}, of messages recorded since {since}",
-                several(found.copies, "copy", "copies"),
-                several(found.mailboxes, "mailbox", "mailboxes")
-            ),
-            "all are there, once, and no attempt is overdue",
-        ),
+        (_, mailboxes) => {
+            let (copies, mailboxes) = (copies(found.copies), plural(mailboxes, "mailbox", "mailboxes"));
+            let looked = format!("Looked for {copies} in {mailboxes}, of messages recorded since {since}");
+            (looked, "all are there, once, and no attempt is overdue")
+        }
     };
-    let taken_out = repairs.iter().filter(|repair| **repair == Repair::TakenOut).count();
+    let repaired = |state: &Repair| repairs.iter().filter(|repair| *repair == state).count();
+    let (taken_out, would) = (repaired(&Repair::Removed), repaired(&Repair::Would));
     let counts = [
         (lost.len(), "lost"),
         (repairs.len() - taken_out, "there twice"),
@@ -163,15 +162,14 @@ fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     ];
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
-    let found_or_well = if counts.is_empty() { well.to_owned() } else { counts.join(", ") };
-    say(&format!("{looked}: {found_or_well}."));
+    let summary = if counts.is_empty() { well.to_owned() } else { counts.join(", ") };
+    say(&format!("{looked}: {summary}."));
 
     // To be pasted.
     let mailbox = arguments.mailbox.as_ref().map(|mailbox| format!(" --mailbox {}", shell_word(mailbox)));
     let options = mailbox.unwrap_or_default() + &arguments.site.options();
-    let would = repairs.iter().filter(|repair| **repair == Repair::Would).count();
     if would > 0 {
-        say(&format!("Nothing was changed. With --yes, {} would be taken out.", several(would, "copy", "copies")));
+        say(&format!("Nothing was changed. With --yes, {} would be taken out.", copies(would)));
     } else if !arguments.repair && found.twice.iter().any(|twice| twice.same) {
         say(&format!("`maildrop_command audit --repair{options}` takes out duplicated copies that are the same."));
     }
@@ -187,16 +185,12 @@ fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     }
 }
 
-/// A copy, and why it is gone; `None` if it is owed.
-type Missing<'a> = (&'a RecordedCopy, Option<Gone>);
-
 /// A row for each of these copies; of one mailbox no more than [`A_FEW`], unless it was asked for.
-fn rows_of(what: &str, wanted: &[Missing<'_>], arguments: &Arguments) -> Vec<[String; 4]> {
-    let same_mailbox = |a: &Missing<'_>, b: &Missing<'_>| (&a.0.user, &a.0.mailbox) == (&b.0.user, &b.0.mailbox);
+fn rows_of(what: &str, copies: &[(&RecordedCopy, String)], arguments: &Arguments) -> Vec<Row> {
     let few = if arguments.mailbox.is_some() { usize::MAX } else { A_FEW };
     let mut rows = Vec::new();
-    for of_mailbox in wanted.chunk_by(same_mailbox) {
-        rows.extend(of_mailbox.iter().take(few).map(|(copy, gone)| row(what, copy, told(copy, *gone))));
+    for of_mailbox in copies.chunk_by(|(a, _), (b, _)| (&a.user, &a.mailbox) == (&b.user, &b.mailbox)) {
+        rows.extend(of_mailbox.iter().take(few).map(|(copy, why)| row(what, copy, why.clone())));
         if let Some((copy, _)) = of_mailbox.get(few) {
             let [what, mailbox, ..] = row(what, copy, String::new());
             let more = format!("and {} more", of_mailbox.len() - few);
@@ -206,47 +200,48 @@ fn rows_of(what: &str, wanted: &[Missing<'_>], arguments: &Arguments) -> Vec<[St
     rows
 }
 
-fn row(what: &str, copy: &RecordedCopy, told: String) -> [String; 4] {
-    [what.into(), format!("{} of {}", copy.mailbox, copy.user), copy.message_id.clone(), told]
+fn row(what: &str, copy: &RecordedCopy, text: String) -> Row {
+    [what.into(), format!("{} of {}", copy.mailbox, copy.user), copy.message_id.clone(), text]
 }
 
-fn several(count: usize, one: &str, many: &str) -> String {
+fn copies(count: usize) -> String {
+    plural(count, "copy", "copies")
+}
+
+fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-fn told(copy: &RecordedCopy, gone: Option<Gone>) -> String {
-    let Some(gone) = gone else { return copy.reason.clone().unwrap_or_default() };
+fn describe_gone(copy: &RecordedCopy, gone: Gone) -> String {
     let was = copy.placement.map_or_else(String::new, |at| format!("it was uid {}; ", at.uid));
     let now = gone.now().map_or_else(String::new, |at| format!("it is uid {} now: ", at.uid));
     let why = match gone {
         Gone::OlderMailbox => "the mailbox has gone back to before that: restored from an old backup?",
-        Gone::NewMailbox => "the mailbox was made anew or restored (another UIDVALIDITY), without it",
+        Gone::NewMailbox => "the mailbox was recreated or restored (another UIDVALIDITY), without it",
         Gone::NoMailbox => "the whole mailbox is gone",
-        Gone::Renumbered(_) => "the mailbox was made anew or restored (another UIDVALIDITY)",
+        Gone::Renumbered(_) => "the mailbox was recreated or restored (another UIDVALIDITY)",
         Gone::Elsewhere(_) => "somebody took it out and put it back",
         Gone::Removed => "most likely its owner has deleted it, or filed it in another mailbox",
     };
     format!("{was}{now}{why}")
 }
 
-fn told_twice(twice: &Twice, repair: &Repair) -> String {
+fn describe_twice(twice: &Twice, repair: &Repair) -> String {
     let (keep, extra) = (twice.keep.uid, twice.extra.uid);
     match repair {
-        Repair::NotAsked if twice.same => {
+        Repair::NotRequested if twice.same => {
             format!("uid {extra} is the same as uid {keep}, which the ledger has")
         }
-        Repair::NotAsked => {
-            format!(
-                "uid {extra} is the same message as uid {keep}, which the ledger has, but for what was added on the way"
-            )
-        }
+        Repair::NotRequested => format!(
+            "uid {extra} is the same message as uid {keep}, which the ledger has, except for what was added on the way"
+        ),
         Repair::Would => format!("uid {extra} would be taken out; uid {keep}, which is the same, stays"),
-        Repair::TakenOut => format!("uid {extra} was taken out; uid {keep}, which is the same, stays"),
+        Repair::Removed => format!("uid {extra} was taken out; uid {keep}, which is the same, stays"),
         Repair::Left(why) => format!("uid {extra} was left, beside uid {keep}: {why}"),
     }
 }
 
-fn told_attempt(NeverEnded { pid, host, age, recipient, delivered, queue_id, .. }: &NeverEnded) -> String {
+fn describe_attempt(NeverEnded { pid, host, age, recipient, delivered, queue_id, .. }: &NeverEnded) -> String {
     let ago = humantime::format_duration(Duration::from_secs(age.as_secs()));
     let who = format!("process {pid} on {host} began {ago} ago, and was cut short");
     if *delivered {
@@ -262,15 +257,9 @@ fn told_attempt(NeverEnded { pid, host, age, recipient, delivered, queue_id, .. 
 fn as_json(found: &Audit, repairs: &[Repair], arguments: &Arguments) -> Value {
     let copy = |copy: &RecordedCopy| {
         json!({
-            "message_id": copy.message_id,
-            "subject": copy.subject,
-            "recorded_at": timestamp::exact(copy.recorded_at),
-            "role": copy.role.as_str(),
-            "user": copy.user,
-            "mailbox": copy.mailbox,
-            "recipient": copy.recipient,
-            "uid_validity": copy.placement.map(|at| at.uid_validity),
-            "uid": copy.placement.map(|at| at.uid),
+            "message_id": copy.message_id, "subject": copy.subject, "recorded_at": timestamp::exact(copy.recorded_at),
+            "role": copy.role.as_str(), "user": copy.user, "mailbox": copy.mailbox, "recipient": copy.recipient,
+            "uid_validity": copy.placement.map(|at| at.uid_validity), "uid": copy.placement.map(|at| at.uid),
         })
     };
     let gone = found.gone.iter().map(|(of, gone)| {
@@ -279,24 +268,21 @@ fn as_json(found: &Audit, repairs: &[Repair], arguments: &Arguments) -> Value {
     });
     let twice = found.twice.iter().zip(repairs).map(|(twice, repair)| {
         let (done, why) = match repair {
-            Repair::NotAsked => ("nothing", None),
+            Repair::NotRequested => ("nothing", None),
             Repair::Would => ("would be taken out", None),
-            Repair::TakenOut => ("taken out", None),
+            Repair::Removed => ("taken out", None),
             Repair::Left(why) => ("left", Some(why)),
         };
         json!({
-            "copy": copy(&twice.copy),
-            "keep_uid": twice.keep.uid,
-            "extra_uid": twice.extra.uid,
-            "same": twice.same,
-            "repair": done,
-            "why": why,
+            "copy": copy(&twice.copy), "keep_uid": twice.keep.uid, "extra_uid": twice.extra.uid, "same": twice.same,
+            "repair": done, "why": why,
         })
     });
     let owed = found.owed.iter().map(|of| json!({ "copy": copy(of), "why": of.reason }));
-    let unseen = found.unseen.iter();
-    let unseen =
-        unseen.map(|(user, mailbox, error)| json!({ "user": user, "mailbox": mailbox, "error": error.to_string() }));
+    let unseen = found
+        .unseen
+        .iter()
+        .map(|(user, mailbox, error)| json!({ "user": user, "mailbox": mailbox, "error": error.to_string() }));
     json!({
         "since": timestamp::exact(arguments.since),
         "copies": found.copies,

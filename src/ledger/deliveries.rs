@@ -99,19 +99,12 @@ pub(crate) struct DeliveryQuery {
     pub(crate) recipients: Vec<String>,
 }
 
-/// An attempt to deliver to an envelope recipient.
-pub(crate) struct TriedDelivery {
-    /// In microseconds since 1970.
-    pub(crate) began_at: i64,
-    pub(crate) copy: CopyKey,
-    pub(crate) lock: LockName,
-}
-
-/// Calls `see` for each attempt at these deliveries, with some thousand rows in memory at a time.
+/// Calls `see` for each attempt at these deliveries: when it began, in microseconds since 1970, and its copy. Some thousand rows are
+/// in memory at a time.
 pub(crate) fn each_delivery<E: From<DatabaseError>>(
     database: &mut dyn Database,
     query: &DeliveryQuery,
-    mut see: impl FnMut(TriedDelivery) -> Result<(), E>,
+    mut see: impl FnMut(i64, CopyKey) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut condition = String::from("a.role = 'recipient'");
     let mut values: Vec<Value<'_>> = Vec::new();
@@ -126,25 +119,18 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
     if query.failed {
         condition += " AND NOT EXISTS (SELECT 1 FROM copies c WHERE c.copy_key = a.copy_key AND c.state = 'delivered')";
     }
-    let lock = database.dialect().hex("a.lock_digest");
-    let tried = |row: &Row, first: usize| {
-        Ok::<_, DatabaseError>(TriedDelivery {
-            began_at: columns::number(row, 0)?,
-            copy: CopyKey::from_bytes(row.digest(2)?),
-            lock: LockName::from_digest(row.digest(first)?),
-        })
-    };
+    let mut see = |row: &Row| see(columns::number(row, 0)?, CopyKey::from_bytes(row.digest(2)?));
     if query.locks.is_empty() {
         let until = time_span::now(database)?.saturating_add(SET_BACK);
         let mut pages = Pages::new(Table::Attempts, query.since.unwrap_or_default(), until, PAGE);
-        while let Some(page) = pages.next(database, &lock, &condition, &values)? {
-            page.rows.iter().try_for_each(|row| see(tried(row, page.first)?))?;
+        while let Some(page) = pages.next(database, "1", &condition, &values)? {
+            page.rows.iter().try_for_each(&mut see)?;
         }
         return Ok(());
     }
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT {}, {}, {}, {lock} FROM attempts a WHERE a.lock_digest = ? AND a.attempt > ? AND {condition} \
+        "SELECT {}, {}, {} FROM attempts a WHERE a.lock_digest = ? AND a.attempt > ? AND {condition} \
          ORDER BY a.attempt LIMIT {PAGE}",
         dialect.microseconds("a.started_at"),
         dialect.uuid("a.attempt"),
@@ -159,7 +145,7 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
             let rows = database.select("asking the ledger what to replay", &sql, &asked)?;
             for row in &rows {
                 last = Uuid::from_bytes(row.digest(1)?);
-                see(tried(row, 3)?)?;
+                see(row)?;
             }
             if rows.len() < PAGE {
                 break;

@@ -142,56 +142,27 @@ pub fn write(
     affected: Affected<'_>,
     outcome: &str,
 ) -> Result<(), DatabaseError> {
-    write_all(database, actor, &[(operation, affected, outcome)])
-}
-
-/// The same for several, all or none of them, in one round trip.
-///
-/// # Errors
-/// Where they are not written.
-pub fn write_all(
-    database: &mut dyn Database,
-    actor: Actor<'_>,
-    rows: &[(Operation, Affected<'_>, &str)],
-) -> Result<(), DatabaseError> {
-    if rows.is_empty() {
-        return Ok(());
-    }
     let sql = format!(
         "INSERT INTO operations_log (at, who, way, role, host, operation, identity, message_id, imap_user, mailbox, object, outcome) \
          VALUES ({}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         database.dialect().now()
     );
     let optional = |value: Option<&str>, most| value.map(|value| clean(value, most));
-    let texts: Vec<[Option<String>; 10]> = rows
-        .iter()
-        .map(|(operation, affected, outcome)| {
-            [
-                Some(clean(actor.who, NAME)),
-                Some(clean(actor.way, NAME)),
-                optional(actor.role, NAME),
-                Some(clean(actor.host, SHORT)),
-                Some(operation.as_str().to_owned()),
-                optional(affected.message_id, LONG),
-                optional(affected.user, SHORT),
-                optional(affected.mailbox, SHORT),
-                optional(affected.object, LONG),
-                Some(clean(outcome, LONG)),
-            ]
-        })
-        .collect();
-    let values: Vec<Vec<Value<'_>>> = rows
-        .iter()
-        .zip(&texts)
-        .map(|((_, affected, _), texts)| {
-            let mut values: Vec<Value<'_>> =
-                texts.iter().map(|text| text.as_deref().map_or(Value::Null, Value::Text)).collect();
-            values.insert(5, affected.identity.map_or(Value::Null, |identity| Value::Bytes(identity)));
-            values
-        })
-        .collect();
-    let changes: Vec<(&str, &[Value<'_>])> = values.iter().map(|values| (sql.as_str(), values.as_slice())).collect();
-    database.change_together("writing the operations log", &changes).map(drop)
+    let texts = [
+        Some(clean(actor.who, NAME)),
+        Some(clean(actor.way, NAME)),
+        optional(actor.role, NAME),
+        Some(clean(actor.host, SHORT)),
+        Some(operation.as_str().to_owned()),
+        optional(affected.message_id, LONG),
+        optional(affected.user, SHORT),
+        optional(affected.mailbox, SHORT),
+        optional(affected.object, LONG),
+        Some(clean(outcome, LONG)),
+    ];
+    let mut values: Vec<_> = texts.iter().map(|text| text.as_deref().map_or(Value::Null, Value::Text)).collect();
+    values.insert(5, affected.identity.map_or(Value::Null, |identity| Value::Bytes(identity)));
+    database.change("writing the operations log", &sql, &values).map(drop)
 }
 
 /// So much of a text as a column holds, on one line.
@@ -281,26 +252,5 @@ mod tests {
         assert_eq!(rows[0].message_id.as_deref().unwrap().chars().count(), LONG);
         assert_eq!((rows[0].mailbox.as_deref(), rows[0].outcome.as_str()), (Some("In?box"), "line one?line two"));
         assert_eq!((rows[0].role.as_deref(), rows[0].identity.as_deref(), rows[0].user.as_deref()), (None, None, None));
-    }
-
-    #[test]
-    fn several_are_written_together_or_not_at_all() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut database = ledger(directory.path());
-        let none = Affected::default();
-        let both = [(Operation::FinishedOwed, none, "appended"), (Operation::Restored, none, "")];
-        write_all(&mut database, ANNA, &both).unwrap();
-        write_all(&mut database, ANNA, &[]).unwrap();
-        assert_eq!(read(&mut database, None, 10).unwrap().len(), 2);
-        database
-            .change(
-                "breaking",
-                "CREATE TRIGGER no BEFORE INSERT ON operations_log WHEN NEW.operation = 'restored' \
-                        BEGIN SELECT RAISE(ABORT, 'no'); END",
-                &[],
-            )
-            .unwrap();
-        assert!(write_all(&mut database, ANNA, &both).is_err());
-        assert_eq!(read(&mut database, None, 10).unwrap().len(), 2);
     }
 }

@@ -11,7 +11,6 @@ pub(crate) use name::OF_PROGRAMS;
 pub use name::{DEFAULT_NAMESPACE, LockName};
 pub(crate) use postgres::AcquiredAnd;
 pub use shard::Slice;
-pub(crate) use shard::job_of;
 
 use crate::database::DatabaseError;
 use std::time::Duration;

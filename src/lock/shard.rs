@@ -1,10 +1,9 @@
-//! Slices: which of several queue runners has a message, and which job of a replay.
+//! Slices: which of several queue runners has a message.
 //!
 //! All go by the lock's name, so two deliveries of one Message-ID never run at once, and no job waits for a lock that
 //! another one holds. As among GNU Mailman's queue runners, each has a range of the hashes, all of one size. Its bounds are
 //! integers: with floating point, a hash on a bound would be in two slices.
 
-use super::LockName;
 use std::str::FromStr;
 
 /// One of several parts of all Message-IDs. The parts cover everything, and none overlaps another.
@@ -43,12 +42,6 @@ impl FromStr for Slice {
     }
 }
 
-/// Which of `jobs` has the message that this lock guards.
-pub(crate) fn job_of(lock: &LockName, jobs: usize) -> usize {
-    let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
-    range_of(lock.number_at(8), jobs) as usize
-}
-
 /// Which of `count` ranges of equal size a number lies in.
 fn range_of(number: u64, count: u32) -> u32 {
     u32::try_from((u128::from(number) * u128::from(count)) >> 64).unwrap_or_default()
@@ -57,26 +50,22 @@ fn range_of(number: u64, count: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::LockName;
 
     #[test]
-    fn slices_and_jobs_cover_everything_once_and_evenly() {
+    fn slices_cover_everything_once_and_evenly() {
         for count in [1_u32, 2, 3, 4, 7, 64] {
             let slices: Vec<Slice> = (0..count).map(|i| format!("{i}/{count}").parse().unwrap()).collect();
             let mut sizes = vec![0; count as usize];
-            let mut jobs = [0; 5];
             for n in 0..2000 {
                 let lock = LockName::new("maildrop", format!("<{n}@mail.google.com>").as_bytes());
                 let found: Vec<usize> =
                     (0..slices.len()).filter(|&i| slices[i].has_first_bytes(lock.number_at(0))).collect();
                 assert_eq!(found.len(), 1, "{n} of {count}");
                 sizes[found[0]] += 1;
-                if found[0] == 0 {
-                    jobs[job_of(&lock, 5)] += 1;
-                }
             }
             let share = 2000 / count;
             assert!(sizes.iter().all(|&size| size > share / 4 && size < share * 3), "{count}: {sizes:?}");
-            assert!(count > 7 || jobs.iter().all(|&size| size > share / 5 / 3), "{count}: {jobs:?}");
         }
     }
 

@@ -360,16 +360,6 @@ pub(crate) fn message_id_in(header: &[u8]) -> Option<Vec<u8>> {
     Some(id).filter(|id| !identity::says_nothing(id))
 }
 
-/// The Message-ID of a message of which only the beginning is at hand, as [`message_id_in`] has it of the whole.
-/// `None` where it cannot be known without the rest.
-#[must_use]
-pub(crate) fn message_id_at_the_beginning(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut fields = Fields::of(bytes);
-    let id = fields.by_ref().find(|field| field.is("message-id"))?.relaxed_value();
-    // With nothing behind it, it may go on.
-    (!fields.rest().is_empty()).then_some(id).filter(|id| !identity::says_nothing(id))
-}
-
 impl std::fmt::Debug for Message {
     /// Its names and sizes, not what it says.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -607,22 +607,6 @@ fn who_was_written_to_blindly_stands_in_two_fields_of_the_header() {
 }
 
 #[test]
-fn the_message_id_at_the_beginning_is_that_of_the_whole_or_none() {
-    for (beginning, id) in [
-        ("Message-ID: <1@x>\nSubject: a", Some("<1@x>")),
-        ("Subject: a\nMessage-ID: <1@x>\n\nb", Some("<1@x>")),
-        ("Message-ID: <1@x>\n", None),
-        ("Message-ID: <1@", None),
-        ("Message-ID: <>\nSubject: a\n", None),
-        ("Message-ID:\nSubject: a\n", None),
-        ("Subject: a\nFrom: b\n", None),
-    ] {
-        let found = message_id_at_the_beginning(beginning.as_bytes());
-        assert_eq!(found.as_deref(), id.map(str::as_bytes), "{beginning:?}");
-    }
-}
-
-#[test]
 fn to_and_cc_are_told_apart_for_people() {
     let message = received("To: =?utf-8?Q?D=C3=B6ug?= <doug@x>\nCc: scuba@x\nCc: lisa@x\n\n");
     assert_eq!((message.to(), message.cc()), (Some("D\u{f6}ug <doug@x>"), Some("scuba@x")));

@@ -89,12 +89,7 @@ impl OwedRun {
     pub(crate) fn told(&self) -> String {
         let left = match self.passed_over {
             0 => "left for the next run".to_owned(),
-            all if all == self.left => {
-                "left for the next run (a mailbox that they need has just failed with another copy)".to_owned()
-            }
-            some => {
-                format!("left for the next run (a mailbox that {some} of them need has just failed with another copy)")
-            }
+            some => format!("left for the next run ({some} need a mailbox that has just failed with another copy)"),
         };
         let counts = [
             (self.finished, "finished"),
@@ -209,7 +204,7 @@ fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, sho
                 run.problem = Some(error.to_string());
             }
         }
-        End::Nowhere(why) => {
+        End::DatabaseFailed(why) => {
             run.left += 1;
             run.problem = Some(why);
         }
@@ -224,7 +219,7 @@ fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<St
     let Some((user, mailbox)) = other else { return Ok(false) };
     Ok(match site.mailbox(user, mailbox, Deadline::after(site.deadline())) {
         Ok(_) => true,
-        Err(error) => says_that_the_user_was_let_in(error.failure),
+        Err(error) => comes_after_login(error.failure),
     })
 }
 
@@ -384,8 +379,8 @@ enum End {
     ThereAlready,
     /// It is owed still; why.
     Failed(String),
-    /// The database fails: no other copy would fare better.
-    Nowhere(String),
+    /// The database fails: every other copy would fail, too.
+    DatabaseFailed(String),
 }
 
 /// What a failure says of other copies.
@@ -504,14 +499,12 @@ fn finish(site: &Site, copy: &RecordedCopy, shown: &mut Shown) -> End {
     let why = error.to_string();
     match error {
         RedeliveryError::Database(_) | RedeliveryError::Refused(Refusal::Deferred(Deferral::Database(_))) => {
-            return End::Nowhere(why);
+            return End::DatabaseFailed(why);
         }
-        RedeliveryError::Refused(Refusal::Deferred(Deferral::Mailbox(error))) => {
-            shown.let_in |= says_that_the_user_was_let_in(error.failure);
-            shown.failed(copy, &[(copy.user.clone(), error.failure)]);
-        }
-        RedeliveryError::Refused(Refusal::Deferred(Deferral::Unknown(error))) => {
-            shown.let_in = true;
+        RedeliveryError::Refused(Refusal::Deferred(
+            ref deferral @ (Deferral::Mailbox(ref error) | Deferral::Unknown(ref error)),
+        )) => {
+            shown.let_in |= matches!(deferral, Deferral::Unknown(_)) || comes_after_login(error.failure);
             shown.failed(copy, &[(copy.user.clone(), error.failure)]);
         }
         RedeliveryError::OutOfReach(out_of_reach) => shown.failed(copy, &out_of_reach.mailboxes),
@@ -523,21 +516,8 @@ fn finish(site: &Site, copy: &RecordedCopy, shown: &mut Shown) -> End {
 }
 
 /// Whether a failure comes only after the login.
-fn says_that_the_user_was_let_in(failure: MailboxFailure) -> bool {
-    use MailboxFailure as F;
-    match failure {
-        F::NoSuchMailbox | F::OverQuota | F::RefusedForGood => true,
-        F::Unreachable
-        | F::AccessDenied
-        | F::LoginRefused
-        | F::IdentityIgnored
-        | F::ConnectionLost
-        | F::TimedOut
-        | F::Refused
-        | F::Protocol
-        | F::Local
-        | F::Internal => false,
-    }
+fn comes_after_login(failure: MailboxFailure) -> bool {
+    matches!(failure, MailboxFailure::NoSuchMailbox | MailboxFailure::OverQuota | MailboxFailure::RefusedForGood)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::base::hex;
 use crate::base::timestamp::span;
 use crate::database::DatabaseError;
 use crate::ledger::audit_queries::{self, DeliveredCopy, Mailboxes, RecordedCopy};
-use crate::ledger::deliveries::{DeliveryQuery, KnownDelivery, TriedDelivery, each_delivery, known_delivery};
+use crate::ledger::deliveries::{DeliveryQuery, KnownDelivery, each_delivery, known_delivery};
 use crate::ledger::{CopyKey, Database, Outcome, time_span};
 use crate::lock::LockName;
 use crate::message::{Identity, Role};
@@ -95,7 +95,7 @@ impl SelectedCopy {
 /// A copy that can be delivered again, as far as the ledger knows.
 enum Found {
     Recorded(Box<RecordedCopy>),
-    Tried(TriedDelivery),
+    Tried(CopyKey),
 }
 
 /// What is known of a copy, `None` where the ledger knows none such; and what is to be delivered, or else what comes of the request.
@@ -106,9 +106,7 @@ fn find(site: &Site, database: &mut dyn Database, request: Request) -> Result<St
     let Request { kind, copy } = request;
     if kind == Kind::Deliver {
         let Some(known) = known_delivery(database, &copy)? else { return Ok((None, unknown())) };
-        let (delivered, lock) = (known.delivered, known.lock);
-        let tried = Found::Tried(TriedDelivery { began_at: 0, copy, lock });
-        let found = if delivered { Err(ReplayOutcome::AlreadyThere) } else { Ok(tried) };
+        let found = if known.delivered { Err(ReplayOutcome::AlreadyThere) } else { Ok(Found::Tried(copy)) };
         return Ok((Some(SelectedCopy::tried(copy, known)), found));
     }
     let Some((copy, delivered)) = audit_queries::by_key(database, &copy)? else { return Ok((None, unknown())) };
@@ -160,8 +158,8 @@ pub(crate) fn preview(site: &Site, request: Request, deadline: Deadline) -> Resu
     let (copy, found) = find(site, database, request)?;
     let (outcome, may_name_others) = match found {
         Err(outcome) => (outcome, false),
-        Ok(Found::Tried(delivery)) => {
-            let (outcome, may_name_others) = replayed(site, &delivery, true, &AtomicBool::new(false));
+        Ok(Found::Tried(copy_key)) => {
+            let (outcome, may_name_others) = replayed(site, copy_key, true, &AtomicBool::new(false));
             // Whose it is, the list says already.
             let whose = copy.as_ref().map(|copy| format!("{} to {}: ", copy.message_id, copy.recipient));
             let short = |why: String| whose.and_then(|whose| Some(why.strip_prefix(&whose)?.to_owned())).unwrap_or(why);
@@ -218,8 +216,8 @@ fn from_its_source(
     deadline: Deadline,
 ) -> Result<(ReplayOutcome, bool), DatabaseError> {
     let wanted = (copy.message, &copy.identity);
-    match redelivery::message_of_ledger(site, database, wanted, Some(copy.key()), deadline) {
-        Ok(message) => Ok((ReplayOutcome::Delivered(done.to_owned()), message.keeps_received_for_others())),
+    match redelivery::message_and_its_place(site, database, wanted, Some(copy.key()), deadline) {
+        Ok((message, _)) => Ok((ReplayOutcome::Delivered(done.to_owned()), message.keeps_received_for_others())),
         Err(RedeliveryError::Database(error)) => Err(error),
         // Then the author's own is looked for.
         Err(RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_))
@@ -252,7 +250,7 @@ pub(crate) fn deliver_again(
         return (Some(copy), ReplayOutcome::Deferred(why));
     }
     let outcome = match found {
-        Found::Tried(delivery) => replayed(site, &delivery, false, stop).0,
+        Found::Tried(copy_key) => replayed(site, copy_key, false, stop).0,
         Found::Recorded(recorded) => {
             let how = if request.kind == Kind::Restore { redelivery::restore } else { redelivery::finish };
             let mut outcome = ended_early();
@@ -271,12 +269,12 @@ fn ended_early() -> ReplayOutcome {
 }
 
 /// Replays one delivery of the ledger, or says what would be done; and whether what is appended may name another recipient.
-fn replayed(site: &Site, delivery: &TriedDelivery, dry_run: bool, stop: &AtomicBool) -> (ReplayOutcome, bool) {
+fn replayed(site: &Site, copy: CopyKey, dry_run: bool, stop: &AtomicBool) -> (ReplayOutcome, bool) {
     let size_limit = site.config().and_then(|config| config.delivery.message_size_limit);
     let replay = Replay { site, size_limit, envelope: PartialEnvelope::default(), jobs: 1, dry_run, stop };
     let replayed = || -> Result<_, ReplayError> {
         let list = List::new()?;
-        list.add_delivery(delivery)?;
+        list.add_delivery(0, copy)?;
         let mut outcome = (ended_early(), false);
         replay.run(list, &mut Tally::default(), |_, report| {
             if let Some(report) = report {
@@ -300,15 +298,13 @@ pub(crate) fn failed(
     let query = DeliveryQuery { locks: Vec::new(), since: Some(since), failed: true, recipients: Vec::new() };
     let mut copies: Vec<CopyKey> = Vec::new();
     // It ends with `None` where there are more.
-    let read = each_delivery(database, &query, |tried| {
-        if copies.contains(&tried.copy) {
-            return Ok(());
+    let read = each_delivery(database, &query, |_, copy| match copies.contains(&copy) {
+        true => Ok(()),
+        false if copies.len() == limit => Err(None),
+        false => {
+            copies.push(copy);
+            Ok(())
         }
-        if copies.len() == limit {
-            return Err(None);
-        }
-        copies.push(tried.copy);
-        Ok(())
     });
     if let Err(Some(error)) = read {
         return Err(error);

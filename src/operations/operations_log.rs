@@ -1,87 +1,53 @@
-//! Writes into the operations log what the command line has done, under the name of whoever runs it. What is done stays done
+//! Writes into the operations log what the command line has done, under the name of the user who runs it. What is done stays done
 //! where that fails: the log of deliveries has a warning then.
 
 use super::replay::ReplayOutcome;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
-use crate::ledger::operations_log::{Actor, Affected, Operation, write, write_all};
+use crate::ledger::operations_log::{Actor, Affected, Operation, write};
 use crate::site::Site;
 use nix::unistd::User;
 use rustix::process::getuid;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tracing::warn;
 use uuid::Uuid;
 
-/// So many rows are written at once, or those of so long.
-const AT_ONCE: usize = 100;
-const AT_LEAST_EACH: Duration = Duration::from_secs(1);
 /// How long the database may take for it.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After so many failures in a row no more is tried.
 const IN_A_ROW: u32 = 3;
 
-/// What was done to one copy, or for one recipient.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Done {
-    pub(crate) identity: Option<[u8; 32]>,
-    pub(crate) message_id: Option<String>,
-    pub(crate) user: Option<String>,
-    pub(crate) mailbox: Option<String>,
-    /// A recipient.
-    pub(crate) object: Option<String>,
-}
-
-/// What this process has done, as far as it is not written down yet.
+/// Writes down what this process delivers again.
 pub(crate) struct OperationsLog<'a> {
     site: &'a Site,
     by: CommandLine,
-    rows: Vec<(Operation, Done, String)>,
     database: Option<(Box<dyn Database>, Deadline)>,
-    written: Instant,
     failures: u32,
 }
 
 impl<'a> OperationsLog<'a> {
     /// Of the command line.
     pub(crate) fn of(site: &'a Site) -> Self {
-        let by = CommandLine::of(site);
-        Self { site, by, rows: Vec::new(), database: None, written: Instant::now(), failures: 0 }
+        Self { site, by: CommandLine::of(site), database: None, failures: 0 }
     }
 
-    /// Adds what was delivered. What was there already, or failed, changed nothing.
-    pub(crate) fn delivered(&mut self, operation: Operation, done: impl FnOnce() -> Done, outcome: &ReplayOutcome) {
-        if let ReplayOutcome::Delivered(how) = outcome {
-            self.rows.push((operation, done(), how.clone()));
-        }
-        self.now_and_then();
-    }
-
-    /// Writes down what there is, if it is much or has waited.
-    pub(crate) fn now_and_then(&mut self) {
-        if self.rows.len() >= AT_ONCE || self.written.elapsed() >= AT_LEAST_EACH {
-            self.write();
-        }
-    }
-
-    /// Writes down what there is.
-    fn write(&mut self) {
-        self.written = Instant::now();
-        if self.rows.is_empty() || self.failures >= IN_A_ROW {
-            self.rows.clear();
+    /// Writes down what was delivered. What was there already, or failed, changed nothing.
+    pub(crate) fn delivered(&mut self, operation: Operation, affected: Affected<'_>, outcome: &ReplayOutcome) {
+        let ReplayOutcome::Delivered(how) = outcome else { return };
+        if self.failures >= IN_A_ROW {
             return;
         }
-        let rows = std::mem::take(&mut self.rows);
-        match self.try_to_write(&rows) {
+        match self.write(operation, affected, how) {
             Ok(()) => self.failures = 0,
             Err(error) => {
                 (self.database, self.failures) = (None, self.failures + 1);
-                warn!(%error, deliveries = rows.len(), "what was delivered again is not in the operations log");
+                warn!(%error, "what was delivered again is not in the operations log");
             }
         }
     }
 
-    fn try_to_write(&mut self, rows: &[(Operation, Done, String)]) -> Result<(), DatabaseError> {
+    fn write(&mut self, operation: Operation, affected: Affected<'_>, how: &str) -> Result<(), DatabaseError> {
         let kept = self.database.take().filter(|(_, deadline)| deadline.remaining() > PATIENCE / 2);
         let kept = match kept {
             Some(kept) => kept,
@@ -90,28 +56,7 @@ impl<'a> OperationsLog<'a> {
                 (self.site.open_database(None, deadline)?, deadline)
             }
         };
-        let database = self.database.insert(kept).0.as_mut();
-        let actor = self.by.actor();
-        let rows: Vec<(Operation, Affected<'_>, &str)> = rows
-            .iter()
-            .map(|(operation, done, outcome)| {
-                let affected = Affected {
-                    identity: done.identity.as_ref(),
-                    message_id: done.message_id.as_deref(),
-                    user: done.user.as_deref(),
-                    mailbox: done.mailbox.as_deref(),
-                    object: done.object.as_deref(),
-                };
-                (*operation, affected, outcome.as_str())
-            })
-            .collect();
-        write_all(database, actor, &rows)
-    }
-}
-
-impl Drop for OperationsLog<'_> {
-    fn drop(&mut self) {
-        self.write();
+        write(self.database.insert(kept).0.as_mut(), self.by.actor(), operation, affected, how)
     }
 }
 
@@ -133,8 +78,8 @@ impl CommandLine {
 
 const COMMAND_LINE: &str = "command line";
 
-/// Does something to one thing, and writes down who has, and what came of it. Whoever comes from elsewhere, by the page or the API, is
-/// written down before, and nothing is done where that cannot be. The command line is the operator's: there it is done all the same.
+/// Does something to one thing, and writes down who has, and what came of it. An operation by the web UI or the API is
+/// written down before, and is not done where that fails. The command line is the operator's: there it is done all the same.
 ///
 /// # Errors
 /// Those of the work, and where it cannot be written down that it begins.

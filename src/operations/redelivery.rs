@@ -60,16 +60,11 @@ impl From<RedeliveryError> for ReplayOutcome {
 }
 
 /// Which of the copies that the ledger has as delivered are not in their mailboxes any more, under whatever UID: those are
-/// [`Audit::gone`]. Looks only.
+/// [`Audit::gone`]. Looks only, as far as it gets by the deadline.
 ///
 /// # Errors
 /// The ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
-pub fn lost(site: &Site, database: &mut dyn Database, selection: &Selection<'_>) -> Result<Audit, DatabaseError> {
-    lost_by(site, database, selection, audit::never())
-}
-
-/// The same, as far as it gets by the deadline.
-pub(crate) fn lost_by(
+pub(crate) fn lost(
     site: &Site,
     database: &mut dyn Database,
     selection: &Selection<'_>,
@@ -194,20 +189,6 @@ pub(crate) enum Place {
         user: String,
         mailbox: String,
     },
-}
-
-/// A message that the ledger has recorded, wherever it is: see [`message_and_its_place`].
-///
-/// # Errors
-/// As there.
-pub(crate) fn message_of_ledger(
-    site: &Site,
-    database: &mut dyn Database,
-    wanted: (i64, &Identity),
-    target: Option<CopyKey>,
-    deadline: Deadline,
-) -> Result<Message, RedeliveryError> {
-    message_and_its_place(site, database, wanted, target, deadline).map(|(message, _)| message)
 }
 
 /// A message that the ledger has recorded, from the sources that it keeps or from any copy. `target` is the copy that it is wanted for: it is

@@ -9,9 +9,9 @@ use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::config::DatabaseRole;
 use crate::ledger::deliveries::DeliveryQuery;
-use crate::ledger::operations_log::Operation;
+use crate::ledger::operations_log::{Affected, Operation};
 use crate::message::Address;
-use crate::operations::operations_log::{Done, OperationsLog};
+use crate::operations::operations_log::OperationsLog;
 use crate::operations::replay::{
     FailureFile, Form, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Tally,
     list_deliveries, list_path, standard_input,
@@ -97,7 +97,7 @@ pub(crate) struct Arguments {
     /// Say what would happen to each, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// How many messages at once; messages of one Message-ID never are
+    /// How many messages at once; those of one Message-ID wait for each other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
     /// Where to write what failed [default: replay-failures-TIME-PID.jsonl in this directory]
@@ -175,10 +175,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let (progress, began) = (Progress::watch_long("replaying"), Instant::now());
     let mut log = OperationsLog::of(site);
     let ran = replay.run(list, &mut tally, |tally, report| {
-        log.now_and_then();
         if let Some(report) = report {
             if !arguments.dry_run {
-                log.delivered(Operation::DeliveredAgain, || done(&report), &report.outcome);
+                log.delivered(Operation::DeliveredAgain, affected(&report), &report.outcome);
             }
             if let (Some(line), Some(failures)) = (&report.failure, &mut failures) {
                 failures.write(line);
@@ -270,9 +269,9 @@ fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally) {
     }
 }
 
-fn done(report: &MessageReport) -> Done {
-    let (identity, message_id) = report.message.clone().unzip();
-    Done { identity, message_id, object: report.recipient.clone(), ..Done::default() }
+fn affected(report: &MessageReport) -> Affected<'_> {
+    let (identity, message_id) = report.message.as_ref().map(|(identity, id)| (identity, id.as_str())).unzip();
+    Affected { identity, message_id, object: report.recipient.as_deref(), ..Affected::default() }
 }
 
 /// One line, whatever the message and the servers say.

@@ -3,8 +3,9 @@
 use super::{Arguments, Ended, Progress, Tally, complain, exit_of, json, progress_line, say, table};
 use crate::base::timestamp;
 use crate::ledger::audit_queries::{self, RecordedCopy, Selection};
-use crate::ledger::operations_log::Operation;
-use crate::operations::operations_log::{Done, OperationsLog};
+use crate::ledger::operations_log::{Affected, Operation};
+use crate::operations::audit;
+use crate::operations::operations_log::OperationsLog;
 use crate::operations::redelivery::{self, Redelivery};
 use crate::site::Site;
 use std::sync::atomic::Ordering;
@@ -40,7 +41,7 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
 pub(super) fn restore(arguments: &Arguments, site: &Site) -> Ended {
     let progress = Progress::watch("reading the mailboxes");
     let (_, mut database) = arguments.site.open(PATIENCE)?;
-    let losses = redelivery::lost(site, database.as_mut(), &selection(arguments))?;
+    let losses = redelivery::lost(site, database.as_mut(), &selection(arguments), audit::never())?;
     drop((progress, database));
     for (user, mailbox, error) in &losses.unseen {
         complain(&format!("{mailbox} of {user} could not be looked at: {error}"));
@@ -94,7 +95,7 @@ fn redeliver(
             let line = format!("{} for {} of {}: {}", copy.message_id, copy.mailbox, copy.user, outcome.detail());
             complain(&line.replace('\n', "?"));
         }
-        log.delivered(operation, || done(copy), &outcome);
+        log.delivered(operation, affected(copy), &outcome);
         tally.count(&outcome);
         tally.done += 1;
         progress.set(progress_line(&tally, total, began.elapsed(), stop.load(Ordering::Relaxed)));
@@ -105,12 +106,12 @@ fn redeliver(
     Ok(exit_of(&tally, total))
 }
 
-fn done(copy: &RecordedCopy) -> Done {
-    Done {
-        identity: Some(*copy.identity.as_bytes()),
-        message_id: Some(copy.message_id.clone()),
-        user: Some(copy.user.clone()),
-        mailbox: Some(copy.mailbox.clone()),
+fn affected(copy: &RecordedCopy) -> Affected<'_> {
+    Affected {
+        identity: Some(copy.identity.as_bytes()),
+        message_id: Some(&copy.message_id),
+        user: Some(&copy.user),
+        mailbox: Some(&copy.mailbox),
         object: None,
     }
 }

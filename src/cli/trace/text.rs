@@ -1,7 +1,7 @@
 //! A trace as text.
 
 use crate::base::timestamp::told;
-use crate::cli::{printable, table};
+use crate::cli::{facts as fact_lines, printable, table};
 use crate::ledger::trace::{MessageTrace, TracedAttempt, TriedCopy};
 use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_by, held_then};
 use crate::site::Site;
@@ -61,8 +61,7 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
         }
     }
     facts.push(("lock", trace.lock.holder.as_ref().map_or_else(|| "free".to_owned(), held_by)));
-    let facts = facts.iter().map(|(name, fact)| format!("{name:<17}{}", printable(fact)).trim_end().to_owned());
-    parts.push(facts.collect::<Vec<_>>().join("\n"));
+    parts.push(fact_lines(17, facts));
 
     if recipients.len() > 1 {
         let rows = recipients.iter().map(|recipient| {
@@ -213,28 +212,27 @@ fn never_seen(Asked { what, taken_as, .. }: &Asked, site: &Site, since: i64) -> 
         TakenAs::QueueId => format!("nothing was tried with the queue id {what} since {since}"),
         TakenAs::MessageId => format!("no message and no attempt bears the Message-ID {what}"),
     };
-    let mut look: Vec<String> = vec![
-        "It never got as far as the ledger: `mailq`, and Postfix's log (grep for the Message-ID, then for its queue id), \
-         say where it is. Before the journal is written, a delivery is deferred where the database or the recipient's mailbox \
-         is out of reach, and refused where the recipient is unknown: the delivery's own log has it, record \"deferred\" or \
-         \"refused\", fields message_id, queue_id, cause."
-            .into(),
-        "It is in another database: is this the configuration that master.cf names?".into(),
+    let namespace = format!(
+        "It is in another namespace than {:?}: lock.namespace must be what it was when it was delivered.",
+        site.namespace()
+    );
+    let (is_queue_id, is_message_id) = (*taken_as == TakenAs::QueueId, *taken_as == TakenAs::MessageId);
+    let causes: [(bool, &str); 7] = [
+        (
+            true,
+            "It never got as far as the ledger: `mailq`, and Postfix's log (grep for the Message-ID, then for its queue id), \
+                say where it is. Before the journal is written, a delivery is deferred if the database or the mailbox is out of \
+                reach, and refused if the recipient is unknown: its log has the record \"deferred\" or \"refused\", fields message_id, \
+                queue_id, cause.",
+        ),
+        (true, "It is in another database: is this the configuration that master.cf names?"),
+        (!is_queue_id, &namespace),
+        (!is_message_id, "It is older: --since goes further back."),
+        (is_queue_id, "It is a Message-ID without an @: write it in angle brackets, in quotes."),
+        (is_queue_id, "master.cf does not pass --queue-id=${queue_id}."),
+        (true, "It was pruned ([retention] in the configuration)."),
     ];
-    if *taken_as != TakenAs::QueueId {
-        look.push(format!(
-            "It is in another namespace than {:?}: lock.namespace must be what it was when it was delivered.",
-            site.namespace()
-        ));
-    }
-    if *taken_as != TakenAs::MessageId {
-        look.push("It is older: --since looks further back.".into());
-    }
-    if *taken_as == TakenAs::QueueId {
-        look.push("It is a Message-ID without an @: write it in angle brackets, in quotes.".into());
-        look.push("master.cf does not hand on --queue-id=${queue_id}.".into());
-    }
-    look.push("It was pruned ([retention] in the configuration).".into());
-    let look: Vec<String> = look.iter().enumerate().map(|(number, text)| format!("  {}. {text}", number + 1)).collect();
-    printable(&format!("NEVER SEEN HERE: {nothing}.\n\nWhat to look at:\n{}", look.join("\n")))
+    let causes = causes.iter().filter(|(applies, _)| *applies).enumerate();
+    let causes: Vec<String> = causes.map(|(number, (_, text))| format!("  {}. {text}", number + 1)).collect();
+    printable(&format!("NEVER SEEN HERE: {nothing}.\n\nWhat to look at:\n{}", causes.join("\n")))
 }

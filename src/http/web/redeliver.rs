@@ -18,7 +18,7 @@ use crate::ledger::audit_queries::{self, Selection};
 use crate::ledger::web_sessions::WebSession;
 use crate::message::Role;
 use crate::operations::manual_redelivery::{self, Kind, Preview, Request, SelectedCopy, preview, why_gone};
-use crate::operations::redelivery::lost_by;
+use crate::operations::redelivery;
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
 use axum::Extension;
@@ -163,7 +163,7 @@ pub(super) async fn lost(
     }
     let look = move |site: &Site, until: Deadline| {
         let mut database = site.open_to_ask(until)?;
-        lost_by(site, database.as_mut(), &Selection { since, mailbox: Some(&mailbox) }, until)
+        redelivery::lost(site, database.as_mut(), &Selection { since, mailbox: Some(&mailbox) }, until)
     };
     let audit = match page.blocking.run(Work::Look, LOOK, look).await {
         Ok(Ok(audit)) => audit,

@@ -40,35 +40,30 @@ fn advised(what: &str, found: String, advice: impl Into<String>) -> Finding {
 /// When Postfix kills a delivery, and bounces its message.
 fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
     let what = "deadline";
-    let (deadline, told) = (delivery.deadline, delivery.postfix_time_limit);
+    let (deadline, configured) = (delivery.deadline, delivery.postfix_time_limit);
     let found = |limit: Duration, of: &str| format!("{}; Postfix's limit: {}{of}", span(deadline), span(limit));
     let shortest = OF_OUR_TRANSPORTS.into_iter().filter_map(|name| Some((said.time(name, SECONDS)?, name))).min();
-    if let Some((limit, name)) = shortest {
-        let found = found(limit, &format!(" ({name})"));
-        return if limit <= deadline {
-            let mend = format!("set {name} = {}s in main.cf: {KILLS}", told.as_secs());
-            bad(what, found, mend)
-        } else if limit < told {
+    let default = || Some((said.time(OF_OTHERS, SECONDS)?, OF_OTHERS));
+    let Some((limit, name)) = shortest.or_else(default) else {
+        let advice = "see that main.cf says the same: postconf maildrop_time_limit command_time_limit";
+        return advised(what, found(configured, ""), advice);
+    };
+    let found = found(limit, &format!(" ({name})"));
+    let seconds = configured.as_secs();
+    match (shortest.is_some(), limit <= deadline) {
+        (true, true) => bad(what, found, format!("set {name} = {seconds}s in main.cf: {KILLS}")),
+        (true, false) if limit < configured => {
             advised(what, found, format!("say delivery.postfix_time_limit = \"{}\"", span(limit)))
-        } else {
-            good(what, found)
-        };
-    }
-    match said.time(OF_OTHERS, SECONDS) {
-        Some(limit) if limit <= deadline => warning(
+        }
+        (true, false) => good(what, found),
+        (false, true) => {
+            let fix = format!("set one of the transport's own in main.cf, NAME_time_limit = {seconds}s: {KILLS}");
+            warning(what, found, fix)
+        }
+        (false, false) => advised(
             what,
-            found(limit, &format!(" ({OF_OTHERS})")),
-            format!("set one of the transport's own in main.cf, NAME_time_limit = {}s: {KILLS}", told.as_secs()),
-        ),
-        Some(limit) => advised(
-            what,
-            found(limit, &format!(" ({OF_OTHERS})")),
+            found,
             "Postfix knows no transport of the name maildrop: if yours has another, see that NAME_time_limit is no shorter",
-        ),
-        None => advised(
-            what,
-            found(told, ""),
-            "see that main.cf says the same: postconf maildrop_time_limit command_time_limit",
         ),
     }
 }
@@ -76,44 +71,35 @@ fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
 /// For how long Postfix brings a message back, before it bounces it.
 fn queue_lifetime(config: &Config, said: &Said) -> Finding {
     let what = "queue lifetime";
-    let (told, settle) = (config.delivery.postfix_queue_lifetime, config.imap.settle);
-    let uses = format!(
-        "; a Sent copy is tried for {}, an attempt that died is settled after {}",
-        span(config.policy().sent_retry_for),
-        span(settle)
-    );
+    let (configured, settle) = (config.delivery.postfix_queue_lifetime, config.imap.settle);
+    let (ours, seconds, retry_for) = (span(configured), configured.as_secs(), span(config.policy().sent_retry_for));
+    let uses =
+        format!("; a Sent copy is tried for {retry_for}, an attempt that died is settled after {}", span(settle));
     let Some(lifetime) = said.time(QUEUE_LIFETIME, DAYS) else {
-        let advice = format!("see that main.cf says the same: postconf {QUEUE_LIFETIME}");
-        return advised(what, format!("{}{uses}", span(told)), advice);
+        return advised(
+            what,
+            format!("{ours}{uses}"),
+            format!("see that main.cf says the same: postconf {QUEUE_LIFETIME}"),
+        );
     };
-    let found = match lifetime == told {
-        true => format!("{}{uses}", span(told)),
-        false => format!("{}, and Postfix's is {} ({QUEUE_LIFETIME}){uses}", span(told), span(lifetime)),
+    let theirs = span(lifetime);
+    let found = match lifetime == configured {
+        true => format!("{ours}{uses}"),
+        false => format!("{ours}, and Postfix's is {theirs} ({QUEUE_LIFETIME}){uses}"),
     };
+    let say = format!("say delivery.postfix_queue_lifetime = \"{theirs}\"");
+    let set = format!("set {QUEUE_LIFETIME} = {seconds}s in main.cf");
     if lifetime.is_zero() {
-        let mend = format!(
-            "set {QUEUE_LIFETIME} = {}s in main.cf: with 0 Postfix tries once, and bounces whatever is deferred, what the recipient \
-             has got as well",
-            told.as_secs()
-        );
-        bad(what, found, mend)
-    } else if lifetime < told {
-        let mend = format!(
-            "say delivery.postfix_queue_lifetime = \"{}\", and whatever has to fit into it, or set {QUEUE_LIFETIME} = {}s in \
-             main.cf: Postfix gives up sooner than is reckoned with, and may bounce what the recipient has got",
-            span(lifetime),
-            told.as_secs()
-        );
-        bad(what, found, mend)
+        let why = "with 0 Postfix tries once, and bounces what is deferred, even if the recipient has received it";
+        bad(what, found, format!("{set}: {why}"))
+    } else if lifetime < configured {
+        let why = "Postfix gives up sooner than expected, and may bounce what the recipient has received";
+        bad(what, found, format!("{say}, and what has to fit into it, or {set}: {why}"))
     } else if let Some((key, problem)) = config.retention.forgets_too_early(lifetime.saturating_add(settle)) {
         bad(what, found, format!("retention.{key}: {problem}"))
-    } else if lifetime > told {
-        let advice = format!(
-            "say delivery.postfix_queue_lifetime = \"{}\", unless another mail host has less: what a fail-over or a restore \
-             forgot is looked for no longer than that",
-            span(lifetime)
-        );
-        advised(what, found, advice)
+    } else if lifetime > configured {
+        let why = "what a fail-over or a restore forgot is searched for no longer than that";
+        advised(what, found, format!("{say}, unless another mail host has less: {why}"))
     } else {
         good(what, found)
     }

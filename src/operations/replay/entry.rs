@@ -5,7 +5,6 @@ use super::lines::FilePart;
 use super::source::standard_input;
 use super::{Form, PartialEnvelope, ReplayOutcome};
 use crate::base::hex;
-use crate::lock::LockName;
 use crate::message::Message;
 use crate::site::Envelope;
 use base64::Engine;
@@ -30,11 +29,11 @@ pub(crate) struct Entry {
     pub(crate) at: i64,
     pub(crate) source: Location,
     message_id: Option<String>,
-    /// The digest of its lock's name, where that is known without reading the message.
-    pub(super) lock: Option<String>,
     /// The message's identity, once it was read: a file may have changed by the time it is read again.
     identity: Option<String>,
-    envelope: Option<EnvelopeLine>,
+    /// Of the one recipient for whom it failed; empty if no envelope was known.
+    #[serde(default)]
+    pub(super) envelope: PartialEnvelope,
 }
 
 /// Where a message is.
@@ -67,21 +66,6 @@ pub(crate) struct Piece {
     /// Without it, to the end of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) length: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct EnvelopeLine {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sender: Option<String>,
-    recipient: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    original_recipient: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    client_address: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sasl_username: Option<String>,
 }
 
 /// A line of the file of what failed.
@@ -176,8 +160,8 @@ impl fmt::Display for Location {
 }
 
 impl Entry {
-    pub(crate) fn new(at: i64, source: Location, lock: Option<String>) -> Self {
-        Self { at, source, message_id: None, lock, identity: None, envelope: None }
+    pub(crate) fn new(at: i64, source: Location) -> Self {
+        Self { at, source, message_id: None, identity: None, envelope: PartialEnvelope::default() }
     }
 
     /// Reads a line of a file of failures; or says what is wrong with it.
@@ -204,7 +188,7 @@ impl Entry {
     /// The line that says how it failed, without its line end. `message` and `envelope` are what is known by now.
     pub(crate) fn into_line(
         mut self,
-        message: Option<(&Message, &LockName)>,
+        message: Option<&Message>,
         envelope: Option<&Envelope>,
         outcome: &ReplayOutcome,
     ) -> String {
@@ -220,36 +204,22 @@ impl Entry {
             && piece.path.as_deref().and_then(Path::to_str).is_none()
         {
             let (content, form) = match message {
-                Some((message, _)) => (STANDARD.encode(message.as_received()), None),
+                Some(message) => (STANDARD.encode(message.as_received()), None),
                 None => (STANDARD.encode(piece.first_bytes(u64::MAX).unwrap_or_default()), Some(piece.form)),
             };
             self.source = Location::Content { content, form };
         }
-        if let Some((message, lock)) = message {
+        if let Some(message) = message {
             self.message_id = message.message_id().map(ToOwned::to_owned);
-            self.lock = Some(hex::encode(lock.digest()));
             self.identity = Some(hex::encode(message.identity().as_bytes()));
         }
-        if let Some(Envelope { sender, recipient, original_recipient, queue_id, client_address, sasl_username }) =
-            envelope
-        {
-            self.envelope = Some(EnvelopeLine {
-                sender: sender.clone(),
-                recipient: recipient.to_string(),
-                original_recipient: original_recipient.clone(),
-                queue_id: queue_id.clone(),
-                client_address: client_address.clone(),
-                sasl_username: sasl_username.clone(),
-            });
+        if let Some(envelope) = envelope {
+            self.envelope = envelope.clone().into();
         }
         let (result, reason) = (outcome.as_str().to_owned(), outcome.detail().to_owned());
         // Nothing in it can fail to be JSON.
         serde_json::to_string(&Line { maildrop_command_replay: VERSION, entry: self, result, reason })
             .unwrap_or_default()
-    }
-
-    pub(crate) fn lock(&self) -> Option<LockName> {
-        digest(self.lock.as_deref()?).map(LockName::from_digest)
     }
 
     /// Whether this is the message that failed: what it was taken from may have changed since.
@@ -258,18 +228,6 @@ impl Entry {
             // A mail reader that rewrote the mbox leaves the Message-ID, and not where the message ends.
             Some(identity) => identity == hex::encode(message.identity().as_bytes()),
             None => self.message_id.as_deref().is_none_or(|id| message.message_id() == Some(id)),
-        }
-    }
-
-    /// The one recipient for whom it failed, with the rest of the envelope; empty, where no envelope was known.
-    pub(crate) fn envelope(&self) -> PartialEnvelope {
-        let Some(envelope) = self.envelope.clone() else { return PartialEnvelope::default() };
-        PartialEnvelope {
-            sender: envelope.sender,
-            recipients: vec![(envelope.recipient, envelope.original_recipient)],
-            queue_id: envelope.queue_id,
-            client_address: envelope.client_address,
-            sasl_username: envelope.sasl_username,
         }
     }
 }
@@ -281,16 +239,15 @@ mod tests {
     #[test]
     fn a_line_is_about_one_message() {
         let message = Message::receive(b"Message-ID: <1@x>\n\nx\n".to_vec()).unwrap();
-        let lock = LockName::new("maildrop", b"<1@x>");
         let source =
             Location::Piece(Piece { offset: 7, length: Some(9), ..Piece::whole(Form::Mbox, Some(Path::new("/a b"))) });
-        let entry = Entry::new(12, source.clone(), None);
+        let entry = Entry::new(12, source.clone());
         let outcome = ReplayOutcome::Deferred("why\n".into());
-        let line = entry.into_line(Some((&message, &lock)), None, &outcome);
+        let line = entry.into_line(Some(&message), None, &outcome);
         assert!(is_line(line.as_bytes()) && !line.contains('\n'), "{line}");
         assert_eq!(at_of(line.as_bytes()), Some(12));
         let entry = Entry::from_line(line.as_bytes()).unwrap();
-        assert_eq!((entry.lock(), &entry.source), (Some(lock), &source));
+        assert_eq!(entry.source, source);
         let cut = Message::receive(b"Message-ID: <1@x>\n\n".to_vec()).unwrap();
         assert!(entry.is_about(&message) && !entry.is_about(&cut), "the same Message-ID, and not the same message");
     }

@@ -3,12 +3,12 @@
 
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::site::Envelope;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::Path;
 
 /// What one of these places says of an envelope: all of it, some, or nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartialEnvelope {
     /// The envelope sender; empty for the null sender.
     pub(crate) sender: Option<String>,
@@ -32,6 +32,14 @@ struct Sidecar {
     queue_id: Option<String>,
     client_address: Option<String>,
     sasl_username: Option<String>,
+}
+
+impl From<Envelope> for PartialEnvelope {
+    fn from(envelope: Envelope) -> Self {
+        let Envelope { sender, recipient, original_recipient, queue_id, client_address, sasl_username } = envelope;
+        let recipients = vec![(recipient.to_string(), original_recipient)];
+        Self { sender, recipients, queue_id, client_address, sasl_username }
+    }
 }
 
 impl PartialEnvelope {

@@ -3,7 +3,7 @@
 use super::entry::{Entry, Location, Piece};
 use super::{Form, ReplayError};
 use crate::base::hex;
-use crate::ledger::deliveries::TriedDelivery;
+use crate::ledger::CopyKey;
 use rusqlite::{Connection, Row, params};
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -25,7 +25,7 @@ impl List {
         connection.execute_batch(
             "PRAGMA temp_store = FILE; PRAGMA cache_size = -1024; PRAGMA journal_mode = OFF;
              CREATE TABLE entries (id INTEGER PRIMARY KEY, at INTEGER, form INTEGER, path BLOB, offset INTEGER,
-                                   length INTEGER, lock TEXT, UNIQUE (form, path, offset));
+                                   length INTEGER, UNIQUE (form, path, offset));
              CREATE INDEX by_age ON entries (at, path, offset);
              BEGIN",
         )?;
@@ -37,29 +37,21 @@ impl List {
         let form = FORMS.iter().position(|form| *form == piece.form).unwrap_or_default();
         // Empty for standard input.
         let path = piece.path.as_ref().map(|path| path.as_os_str().as_bytes()).unwrap_or_default();
-        self.add(at, form, path, (piece.offset, piece.length), None)
+        self.add(at, form, path, (piece.offset, piece.length))
     }
 
     /// Adds a delivery of the ledger's, as old as its first attempt is.
-    pub(crate) fn add_delivery(&self, tried: &TriedDelivery) -> Result<(), ReplayError> {
-        let (key, lock) = (hex::encode(tried.copy.as_bytes()), hex::encode(tried.lock.digest()));
-        self.add(tried.began_at, FORMS.len(), key.as_bytes(), (0, None), Some(lock))
+    pub(crate) fn add_delivery(&self, began_at: i64, copy: CopyKey) -> Result<(), ReplayError> {
+        self.add(began_at, FORMS.len(), hex::encode(copy.as_bytes()).as_bytes(), (0, None))
     }
 
-    fn add(
-        &self,
-        at: i64,
-        form: usize,
-        path: &[u8],
-        (offset, length): (u64, Option<u64>),
-        lock: Option<String>,
-    ) -> Result<(), ReplayError> {
+    fn add(&self, at: i64, form: usize, path: &[u8], (offset, length): (u64, Option<u64>)) -> Result<(), ReplayError> {
         let mut insert = self.0.prepare_cached(
-            "INSERT INTO entries (at, form, path, offset, length, lock) VALUES (?, ?, ?, ?, ?, ?)
+            "INSERT INTO entries (at, form, path, offset, length) VALUES (?, ?, ?, ?, ?)
              ON CONFLICT (form, path, offset) DO UPDATE SET at = min(at, excluded.at)",
         )?;
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        insert.execute(params![at, number(form as u64), path, number(offset), length.map(number), lock])?;
+        insert.execute(params![at, number(form as u64), path, number(offset), length.map(number)])?;
         Ok(())
     }
 
@@ -73,7 +65,7 @@ impl List {
     pub(crate) fn each(&self, mut see: impl FnMut(Entry) -> ControlFlow<()>) -> Result<(), ReplayError> {
         // By an index, so that nothing has to be sorted before the first message is delivered.
         let mut select = self.0.prepare(
-            "SELECT at, form, path, offset, length, lock FROM entries INDEXED BY by_age ORDER BY at, path, offset",
+            "SELECT at, form, path, offset, length FROM entries INDEXED BY by_age ORDER BY at, path, offset",
         )?;
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
@@ -98,24 +90,22 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
         }),
         None => Location::Ledger { ledger: String::from_utf8_lossy(&path).into_owned() },
     };
-    Ok(Entry::new(row.get(0)?, source, row.get(5)?))
+    Ok(Entry::new(row.get(0)?, source))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::CopyKey;
-    use crate::lock::LockName;
 
     #[test]
     fn a_delivery_of_the_ledger_is_there_once_as_old_as_its_first_attempt() {
-        let (list, lock) = (List::new().unwrap(), LockName::from_digest([9; 32]));
+        let list = List::new().unwrap();
         for began_at in [9, 1, 5] {
-            list.add_delivery(&TriedDelivery { began_at, copy: CopyKey::from_bytes([7; 32]), lock }).unwrap();
+            list.add_delivery(began_at, CopyKey::from_bytes([7; 32])).unwrap();
         }
         list.each(|entry| {
             let ledger = Location::Ledger { ledger: "07".repeat(32) };
-            assert_eq!((entry.at, entry.lock(), entry.source), (1, Some(lock), ledger));
+            assert_eq!((entry.at, entry.source), (1, ledger));
             ControlFlow::Continue(())
         })
         .unwrap();

@@ -7,12 +7,11 @@ use super::{Form, PartialEnvelope};
 use crate::base::deadline::Deadline;
 use crate::ledger::CopyKey;
 use crate::ledger::deliveries::known_delivery;
-use crate::lock::LockName;
-use crate::message::{Message, message_id_at_the_beginning};
+use crate::message::Message;
 use crate::operations::redelivery::{self, RedeliveryError};
 
-/// How much of a message is read to find its Message-ID. What has it further down is read whole.
-const BEGINNING: u64 = 64 * 1024;
+/// How much more than its message a file may hold: records of the envelope.
+const RECORDS: u64 = 64 * 1024;
 pub(super) const TOO_LARGE: &str = "it is larger than delivery.message_size_limit allows";
 
 /// A message that was read, with what is known of its envelope.
@@ -24,28 +23,11 @@ pub(super) struct Loaded {
 }
 
 impl Replay<'_> {
-    /// The lock that guards the message of an entry; where possible, read from the message's beginning.
-    pub(super) fn lock_of(&self, listed: &Entry) -> Result<LockName, String> {
-        let entry = listed.resolve()?;
-        if let Some(lock) = entry.lock() {
-            return Ok(lock);
-        }
-        if let Location::Piece(piece) = &entry.source
-            && piece.form != Form::QueueFile
-            && let Some(id) = message_id_at_the_beginning(&piece.first_bytes(BEGINNING)?)
-        {
-            return Ok(self.site.lock_of_message_id(&id));
-        }
-        let (bytes, _) = self.read(&entry.source)?;
-        Message::receive(bytes).map(|message| self.site.lock_name(&message)).map_err(|error| error.to_string())
-    }
-
-    /// The message that stands there, as it was before it was put there, and what stands there of its envelope.
+    /// The message at a location, without what the file added to it, and what the location says of its envelope.
     fn read(&self, source: &Location) -> Result<(Vec<u8>, PartialEnvelope), String> {
         match source {
             Location::Piece(piece) => {
-                // A little more, for what a file says besides.
-                let limit = self.size_limit.unwrap_or(u64::MAX).saturating_add(BEGINNING);
+                let limit = self.size_limit.unwrap_or(u64::MAX).saturating_add(RECORDS);
                 let bytes = piece.first_bytes(limit)?;
                 if bytes.len() as u64 == limit {
                     return Err(format!("it cannot be read: {TOO_LARGE}"));
@@ -57,7 +39,7 @@ impl Replay<'_> {
             Location::Content { content, form } => {
                 Ok(message_in(form.unwrap_or(Form::Message), Location::decode(content)?)?)
             }
-            Location::Ledger { .. } => Err("the ledger tells the lock with the entry".into()),
+            Location::Ledger { .. } => Err("the ledger has it".into()),
         }
     }
 }
@@ -82,7 +64,7 @@ impl Job<'_> {
             Location::Piece(Piece { form: Form::QueueFile, .. })
                 | Location::Content { form: Some(Form::QueueFile), .. }
         );
-        let mut envelope = entry.envelope().or(known);
+        let mut envelope = entry.envelope.clone().or(known);
         if lines_are_ours {
             envelope = envelope.or(PartialEnvelope::in_prepended_lines(&message));
         }
@@ -108,8 +90,8 @@ impl Job<'_> {
         let site = self.replay.site;
         let database = self.database()?;
         let deadline = Deadline::after(site.deadline());
-        match redelivery::message_of_ledger(site, database, (row, &identity), None, deadline) {
-            Ok(message) => {
+        match redelivery::message_and_its_place(site, database, (row, &identity), None, deadline) {
+            Ok((message, _)) => {
                 let (sender, queue_id, recipients) = (known.sender, known.queue_id, vec![(known.recipient, None)]);
                 Ok((message, PartialEnvelope { sender, recipients, queue_id, ..PartialEnvelope::default() }))
             }

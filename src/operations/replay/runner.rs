@@ -1,4 +1,5 @@
-//! The replay itself: the list is dealt out to jobs, and each job delivers one message at a time.
+//! The replay itself: jobs take entries of the list, and each delivers one message at a time. Two of one Message-ID wait for each
+//! other at its lock.
 
 use super::entry::{Entry, Location, Piece};
 use super::envelope::was_prepended_for;
@@ -8,7 +9,6 @@ use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Delivered, Manner, NoCaller, Refusal, Stages, Verdict};
 use crate::ledger::Database;
-use crate::lock::{LockName, job_of};
 use crate::message::Message;
 use crate::site::{self, Envelope, Sessions, Site, Standing, Terms};
 use std::io;
@@ -16,6 +16,7 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -160,19 +161,23 @@ impl Replay<'_> {
         mut listen: impl FnMut(&Tally, Option<MessageReport>),
     ) -> Result<(), ReplayError> {
         let (events, received) = sync_channel(WAITING);
+        let (queue, entries) = sync_channel(WAITING);
+        let entries = &Mutex::new(entries);
         thread::scope(|scope| {
-            let mut queues = Vec::with_capacity(self.jobs);
             for number in 0..self.jobs.max(1) {
-                let (queue, entries) = sync_channel(WAITING);
                 let events = events.clone();
-                let job = move || Job { replay: self, events, database: None }.work(&entries);
+                let job = move || Job { replay: self, events, database: None }.work(entries);
                 let named = thread::Builder::new().name(format!("job-{number}"));
                 named.spawn_scoped(scope, job).map_err(ReplayError::Job)?;
-                queues.push(queue);
             }
             // Each job has its own: once the last job has ended, nothing more comes.
             drop(events);
-            let deal = move || self.deal(&list, &queues);
+            let deal = move || {
+                list.each(|entry| match !self.stopped() && queue.send(entry).is_ok() {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                })
+            };
             let named = thread::Builder::new().name("dealer".into());
             let dealer = named.spawn_scoped(scope, deal).map_err(ReplayError::Job)?;
             loop {
@@ -195,24 +200,6 @@ impl Replay<'_> {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
-
-    /// Gives each entry to its job. Two messages with one lock go to the same job, one after the other.
-    fn deal(&self, list: &List, queues: &[SyncSender<Entry>]) -> Result<(), ReplayError> {
-        list.each(|entry| {
-            if self.stopped() {
-                return ControlFlow::Break(());
-            }
-            // What cannot be read is reported by the first job.
-            let lock = if queues.len() == 1 { None } else { self.lock_of(&entry).ok() };
-            let lock = lock.unwrap_or_else(|| LockName::from_digest([0; 32]));
-            let job = queues.get(job_of(&lock, queues.len()));
-            if job.is_some_and(|queue| queue.send(entry).is_ok()) {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        })
-    }
 }
 
 /// What one of several threads does.
@@ -224,27 +211,25 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn work(&mut self, entries: &Receiver<Entry>) {
-        for listed in entries {
+    fn work(&mut self, entries: &Mutex<Receiver<Entry>>) {
+        let next = || entries.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        while let Ok(listed) = next() {
             if self.replay.stopped() {
                 // The rest is left as it is: the next run finds it.
                 continue;
             }
-            // After a panic with one message, which the log has, the others go on.
-            let done = match catch_unwind(AssertUnwindSafe(|| listed.resolve())) {
-                Ok(Ok(entry)) => catch_unwind(AssertUnwindSafe(|| self.replay_entry(&entry))).unwrap_or_else(|_| {
-                    self.report(&entry, None, None, ReplayOutcome::internal_error());
-                    true
-                }),
-                Ok(Err(why)) => {
+            // After a panic with one message, which the log has, the others continue.
+            let replayed = catch_unwind(AssertUnwindSafe(|| match listed.resolve() {
+                Ok(entry) => self.replay_entry(&entry),
+                Err(why) => {
                     self.report(&listed, None, None, ReplayOutcome::Refused(why));
                     true
                 }
-                Err(_) => {
-                    self.report(&listed, None, None, ReplayOutcome::internal_error());
-                    true
-                }
-            };
+            }));
+            let done = replayed.unwrap_or_else(|_| {
+                self.report(&listed, None, None, ReplayOutcome::internal_error());
+                true
+            });
             if done {
                 // Nobody receives it once the replay is over.
                 let _ = self.events.send(Event::Done);
@@ -264,8 +249,7 @@ impl Job<'_> {
             // The connection may be the cause.
             self.database = None;
         }
-        let lock = message.map(|message| self.replay.site.lock_name(message));
-        let failure = outcome.failed().then(|| entry.clone().into_line(message.zip(lock.as_ref()), envelope, &outcome));
+        let failure = outcome.failed().then(|| entry.clone().into_line(message, envelope, &outcome));
         let from_the_ledger = matches!(entry.source, Location::Ledger { .. });
         let may_name_others = from_the_ledger && message.is_some_and(Message::keeps_received_for_others);
         let known = message.map(|message| (*message.identity().as_bytes(), message.message_id_for_people().to_owned()));

@@ -17,11 +17,16 @@ const VARIABLES: &str = "read_only super_read_only innodb_read_only innodb_flush
     rpl_semi_sync_master_timeout rpl_semi_sync_master_wait_point rpl_semi_sync_master_wait_no_slave";
 const STATUS: &str = "Slaves_connected Rpl_semi_sync_source_status Rpl_semi_sync_master_status";
 
-/// What the server says of itself, names in lower case.
+/// The server's variables. Those of semi-synchronous replication have MySQL's names (source, replica), not MariaDB's (master, slave).
 #[derive(Default)]
 struct Variables(HashMap<String, String>);
 
 impl Variables {
+    fn of(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
+        let name = |name: String| name.replace("sync_master", "sync_source").replace("no_slave", "no_replica");
+        Self(pairs.into_iter().map(|(old, value)| (name(old), value)).collect())
+    }
+
     fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
@@ -29,12 +34,6 @@ impl Variables {
     /// What is neither yes nor no counts as yes: MariaDB's read_only has more than two values.
     fn on(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| !["OFF", "0", "NO", ""].iter().any(|off| value.eq_ignore_ascii_case(off)))
-    }
-
-    /// One of semi-synchronous replication, by MySQL's name (source, replica) or MariaDB's (master, slave).
-    fn semi_sync(&self, mysql: &str, mariadb: &str) -> &str {
-        let get = |name: &str| self.get(&format!("rpl_semi_sync_{name}"));
-        get(mysql).or_else(|| get(mariadb)).unwrap_or_default()
     }
 
     fn in_a_group(&self) -> bool {
@@ -61,14 +60,15 @@ impl Inspect for MysqlDatabase {
     }
 
     fn inspect_server(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
-        let mut said = Variables(self.show("VARIABLES", VARIABLES)?.into_iter().collect());
-        said.0.extend(self.show("STATUS", STATUS)?);
+        let (mut pairs, status) = (self.show("VARIABLES", VARIABLES)?, self.show("STATUS", STATUS)?);
+        pairs.extend(status);
+        let said = Variables::of(pairs);
         let mut findings = vec![version(self.product(), &self.version)];
         findings.extend(settings(&said));
         if said.in_a_group() {
             findings.push(self.group_members()?);
         }
-        findings.extend(match waits_for_a_replica(&said) {
+        findings.extend(match said.on("rpl_semi_sync_source_enabled") {
             true => semi_synchronous(wanted, &said),
             // A group's members have what was committed.
             false if said.in_a_group() => Vec::new(),
@@ -213,10 +213,6 @@ fn members(all: u64, online: u64) -> Finding {
     }
 }
 
-fn waits_for_a_replica(said: &Variables) -> bool {
-    said.semi_sync("source_enabled", "master_enabled").eq_ignore_ascii_case("ON")
-}
-
 /// Where no commit waits for another server.
 fn asynchronous(replicated: bool, followers: Option<u64>) -> Finding {
     let what = "replication";
@@ -241,32 +237,29 @@ fn asynchronous(replicated: bool, followers: Option<u64>) -> Finding {
     }
 }
 
-/// For how long a commit waits for a replica: past `..._timeout` it goes on without one, and unlike PostgreSQL the server does
+/// For how long a commit waits for a replica: past `..._timeout` it continues without one, and unlike PostgreSQL the server does
 /// not say so.
 fn semi_synchronous(Wanted { replicated, deadline }: Wanted, said: &Variables) -> Vec<Finding> {
-    let off = |value: &str| value.eq_ignore_ascii_case("OFF");
+    let of = |name: &str| said.get(&format!("rpl_semi_sync_source_{name}")).unwrap_or_default();
+    let timeout = of("timeout").parse().map(Duration::from_millis).unwrap_or_default();
+    let waits = format!("a commit waits {} s, and then for nobody", timeout.as_secs());
+    let faults: [(bool, &str, &str); 3] = [
+        (of("status").eq_ignore_ascii_case("OFF"), "no commit waits now", "see that a replica is connected"),
+        (timeout < deadline, &waits, "set rpl_semi_sync_..._timeout above delivery.deadline"),
+        (
+            of("wait_no_replica").eq_ignore_ascii_case("OFF"),
+            "it waits for nobody where no replica is connected",
+            "turn rpl_semi_sync_..._wait_no_replica (wait_no_slave) on",
+        ),
+    ];
     let what = "semi-synchronous replication";
-    let mut findings = Vec::new();
-    let mut forgets = |found: &str, mend: &str| {
-        findings.push(bad_if(replicated, what, found, format!("{mend}: {FORGETS}")));
-    };
-    if off(said.semi_sync("source_status", "master_status")) {
-        forgets("no commit waits now", "see that a replica is connected");
-    }
-    let timeout =
-        said.semi_sync("source_timeout", "master_timeout").parse().map(Duration::from_millis).unwrap_or_default();
-    if timeout < deadline {
-        let found = format!("a commit waits {} s, and then for nobody", timeout.as_secs());
-        forgets(&found, "set rpl_semi_sync_..._timeout above delivery.deadline");
-    }
-    if off(said.semi_sync("source_wait_no_replica", "master_wait_no_slave")) {
-        let mend = "turn rpl_semi_sync_..._wait_no_replica (wait_no_slave) on";
-        forgets("it waits for nobody where no replica is connected", mend);
-    }
-    let wait_point = said.semi_sync("source_wait_point", "master_wait_point");
+    let faults = faults.iter().filter(|(is_so, ..)| *is_so);
+    let mut findings: Vec<_> =
+        faults.map(|(_, found, fix)| bad_if(replicated, what, *found, format!("{fix}: {FORGETS}"))).collect();
+    let wait_point = of("wait_point");
     if !wait_point.eq_ignore_ascii_case("AFTER_SYNC") {
-        let mend = "set rpl_semi_sync_..._wait_point = AFTER_SYNC: others act on a commit before a replica has it";
-        findings.push(warning(what, format!("it waits at {wait_point}"), mend));
+        let fix = "set rpl_semi_sync_..._wait_point = AFTER_SYNC: others act on a commit before a replica has it";
+        findings.push(warning(what, format!("it waits at {wait_point}"), fix));
     }
     if findings.is_empty() {
         findings.push(good(what, format!("a commit waits for a replica, {} s at most", timeout.as_secs())));

@@ -11,7 +11,7 @@ fn a_version_is_its_first_three_numbers() {
 }
 
 fn variables(pairs: &[(&str, &str)]) -> Variables {
-    Variables(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    Variables::of(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_commit_that_may_go_on_without_a_replica_is_found() {
             let pairs = pairs.into_iter();
             let variables = pairs.map(|(name, value)| (format!("rpl_semi_sync_{of}_{name}"), value.to_owned()));
             let wanted = Wanted { replicated, ..Wanted::default() };
-            let findings = semi_synchronous(wanted, &Variables(variables.collect()));
+            let findings = semi_synchronous(wanted, &Variables::of(variables));
             findings.into_iter().map(|finding| finding.state).collect::<Vec<_>>()
         };
         assert_eq!([found(false, &[]), found(true, &[])], [[State::Good], [State::Good]]);
@@ -99,7 +99,7 @@ fn a_commit_that_may_go_on_without_a_replica_is_found() {
     }
     let enabled = |value: &str| {
         let names = ["rpl_semi_sync_source_enabled", "rpl_semi_sync_master_enabled"];
-        names.map(|name| waits_for_a_replica(&variables(&[(name, value)])))
+        names.map(|name| variables(&[(name, value)]).on("rpl_semi_sync_source_enabled"))
     };
     assert_eq!([enabled("ON"), enabled("OFF")], [[true; 2], [false; 2]]);
 }

@@ -89,7 +89,7 @@ pub(crate) fn list_path(path: &Path, form: Option<Form>, list: &List) -> Result<
 /// Lists deliveries of the ledger.
 pub(crate) fn list_deliveries(query: &DeliveryQuery, site: &Site, list: &List) -> Result<(), ReplayError> {
     let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
-    each_delivery(database.as_mut(), query, |tried| list.add_delivery(&tried))
+    each_delivery(database.as_mut(), query, |began_at, copy| list.add_delivery(began_at, copy))
 }
 
 /// Standard input as a file in which any job can read any part: itself, or a copy that no other process can open, made at the
