@@ -208,7 +208,7 @@ pub fn read(database: &mut dyn Database, before: Option<i64>, limit: usize) -> R
 mod tests {
     use super::*;
     use crate::base::deadline::Deadline;
-    use crate::database::{Client, Tables};
+    use crate::database::Client;
     use std::time::Duration;
 
     const ANNA: Actor<'_> = Actor { who: "anna", way: "page", role: Some("reader"), host: "mx1" };

@@ -11,6 +11,7 @@ pub(crate) use crate::ledger::api_tokens::{ApiToken, Bounds, list, owner};
 use crate::ledger::operations_log::{Actor, Operation};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub(crate) enum Scope {
     Sent,
 }
 
-/// Their names, as `--scope` takes them.
+/// Their names, as `--scope` takes them, in the order of [`Scope`].
 pub(crate) const SCOPES: [&str; 7] = [
     "subscriptions:read",
     "subscriptions:write",
@@ -52,15 +53,7 @@ pub(crate) const SCOPES: [&str; 7] = [
 
 impl Scope {
     pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::SubscriptionsRead => "subscriptions:read",
-            Self::SubscriptionsWrite => "subscriptions:write",
-            Self::EventsRead => "events:read",
-            Self::MessagesRead => "messages:read",
-            Self::MessagesContent => "messages:content",
-            Self::MessagesWrite => "messages:write",
-            Self::Sent => "sent",
-        }
+        SCOPES[self as usize]
     }
 
     /// Whether a token has it.
@@ -83,11 +76,16 @@ pub(crate) struct TokenText(String);
 #[error("the system has no random numbers")]
 pub(crate) struct NoRandomNumbers;
 
+/// 256 random bits, as text that may stand in a URL and in a cookie.
+pub(super) fn random_text() -> Result<String, NoRandomNumbers> {
+    let mut bytes = [0; RANDOM_BYTES];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| NoRandomNumbers)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
 impl TokenText {
     pub(crate) fn random() -> Result<Self, NoRandomNumbers> {
-        let mut bytes = [0; RANDOM_BYTES];
-        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes).map_err(|_| NoRandomNumbers)?;
-        Ok(Self(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))))
+        Ok(Self(format!("{PREFIX}{}", random_text()?)))
     }
 
     /// Reads one.

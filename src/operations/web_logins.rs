@@ -1,13 +1,11 @@
 //! Logging in to the page: a link that is good once, and the login that comes of it.
 
 use super::operations_log::{Came, logged, write_down};
+use super::tokens;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::ledger::operations_log::{Actor, Operation};
 use crate::ledger::web_sessions::{self, WebRole};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
@@ -16,14 +14,10 @@ pub(crate) const LINK_LASTS: Duration = Duration::from_mins(10);
 /// How long a name may be, in characters.
 const LONGEST_NAME: usize = 64;
 
-/// What nobody can guess: 256 bits, as text that may stand in a URL and in a cookie.
+/// A text that nobody can guess.
 fn token() -> Result<String, DatabaseError> {
-    let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| {
-        let detail = "the system has no random numbers";
-        DatabaseError::new(DatabaseFailure::Local, "making a login", detail)
-    })?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
+    tokens::random_text()
+        .map_err(|error| DatabaseError::new(DatabaseFailure::Local, "making a login", error.to_string()))
 }
 
 /// What the ledger keeps of it.

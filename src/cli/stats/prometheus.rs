@@ -39,41 +39,37 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
         text.percentiles(name, &[("stage", stage.stage)], &stage.took);
     }
     if let Some(telling) = &counted.telling {
-        let help = "Tries at telling what happened within the window, by class of answer; none: no answer.";
+        let help = "Tries at notifying of what happened within the window, by class of answer; none: no answer.";
         let tries = telling.tries.iter().map(|(class, number)| (*class, *number));
         text.counts("maildrop_notification_tries", help, "class", tries);
         let first = &telling.first_try;
         if first.notifications > 0 {
             let name = "maildrop_notification_first_try_seconds";
-            let help =
-                "How long after its commit what happened was tried to be told first, in this percentage at most.";
+            let help = "How long after its commit an event was first sent, in this percentage at most.";
             text.text.family(name, Kind::Gauge, help);
             text.percentiles(name, &[], &first.took);
         }
     }
     text.window = None;
-    let owed = counted.copies_owed_now as f64;
-    text.single("maildrop_owed_copies", "Copies that are owed now, whenever that began.", owed);
-    if let Some(now) = &counted.notifications {
-        for (name, help, value) in [
+    let owed =
+        ("maildrop_owed_copies", "Copies that are owed now, whenever that began.", counted.copies_owed_now as f64);
+    let of_notifications = counted.notifications.iter().flat_map(|now| {
+        [
             ("maildrop_unpublished_events", "Events that no notifier has published yet.", now.unpublished as f64),
             (
                 "maildrop_oldest_unpublished_event_seconds",
                 "Since when the oldest event waits to be published.",
                 now.oldest_unpublished_s,
             ),
-            ("maildrop_pending_notifications", "Notifications that are to be told.", now.pending as f64),
+            ("maildrop_pending_notifications", "Notifications that are to be sent.", now.pending as f64),
             ("maildrop_given_up_notifications", "Notifications that were given up.", now.given_up as f64),
-            (
-                "maildrop_late_subscription_seconds",
-                "By how much the subscription is late that is due for longest.",
-                now.late_s,
-            ),
+            ("maildrop_late_subscription_seconds", "By how much the most overdue subscription is late.", now.late_s),
             ("maildrop_resting_receivers", "Receivers that rest, since they did not answer.", now.resting as f64),
             ("maildrop_disabled_subscriptions", "Subscriptions that were disabled.", now.disabled as f64),
-        ] {
-            text.single(name, help, value);
-        }
+        ]
+    });
+    for (name, help, value) in std::iter::once(owed).chain(of_notifications) {
+        text.single(name, help, value);
     }
     text.text.into_text()
 }

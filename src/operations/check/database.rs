@@ -114,24 +114,20 @@ fn unfolded(database: &mut dyn Database) -> Found {
         }
         // A view, or a collation that ignores case, may find it all the same.
         let entries = database.addresses(&[&folded])?.entries;
-        if entries.iter().any(|(known, _)| *known == address) {
-            continue;
-        }
-        let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
-        let (found, mend) = match entries.iter().any(|(known, _)| *known == folded) {
-            false => (
-                format!("{address} is never found: Postfix and this program ask for {folded}"),
-                format!("UPDATE addresses SET address = {} WHERE address = {}", quoted(&folded), quoted(&address)),
+        let has = |spelling: &str| entries.iter().any(|(known, _)| known == spelling);
+        let [is, shall_be] = [&address, &folded].map(|text| format!("'{}'", text.replace('\'', "''")));
+        let (why, fix) = match (has(&address), has(&folded)) {
+            (true, _) => continue,
+            (false, false) => (
+                format!("Postfix and this program ask for {folded}"),
+                format!("UPDATE addresses SET address = {shall_be} WHERE address = {is}"),
             ),
-            true => (
-                format!("{address} is never found: its mail goes to {folded}, which is the same address to Postfix"),
-                format!(
-                    "give its owner another address, and: DELETE FROM addresses WHERE address = {}",
-                    quoted(&address)
-                ),
+            (false, true) => (
+                format!("its mail goes to {folded}, which is the same address to Postfix"),
+                format!("give its owner another address, and: DELETE FROM addresses WHERE address = {is}"),
             ),
         };
-        findings.push(bad("addresses", found, mend));
+        findings.push(bad("addresses", format!("{address} is never found: {why}"), fix));
     }
     if more > 0 {
         let found = format!("and {more} more that are spelled otherwise");
@@ -160,47 +156,49 @@ fn long_owed(database: &mut dyn Database) -> Found {
     })
 }
 
-/// How far behind subscribers are, and who of them is told nothing. `here`: a notifier runs on this host.
+/// How far behind subscribers are, and which of them get nothing. `here`: a notifier runs on this host.
 fn notifications(database: &mut dyn Database, here: bool) -> Found {
     let Some(now) = overview::figures(database)? else { return Ok(Vec::new()) };
-    let mut findings = Vec::new();
-    let mut warn = |found: String, mend: &str| findings.push(warning("notifications", found, mend));
+    let Figures { unpublished, pending, resting, given_up, disabled, .. } = now;
     let [oldest, late] =
         [now.oldest_unpublished_s, now.late_s].map(|span| Duration::try_from_secs_f64(span).unwrap_or_default());
-    if oldest >= LONG_UNTOLD {
-        let found = format!(
-            "{} events wait to be published, the oldest for {}: somebody is subscribed, and no notifier runs",
-            now.unpublished,
-            timestamp::span(oldest)
-        );
-        warn(
-            found,
-            "start maildropd on some host, with notifications.secret_key_file; its log says what is in the way",
-        );
-    } else if late >= LONG_UNTOLD {
-        let found =
-            format!("a subscription has waited for {} to be served, and no notifier does it", timestamp::span(late));
-        let mend = "see that maildropd runs on some host with notifications.secret_key_file; if it does, it has no request free: raise \
-                    notifications.concurrency, or start it on another host as well";
-        warn(found, mend);
-    }
-    if now.resting > 0 {
-        let mend =
-            "maildrop_command notify status says which, and what was amiss; they are asked again by the schedule";
-        warn(format!("{} receivers rest, since they did not answer", now.resting), mend);
-    }
-    if now.given_up > 0 {
-        let mend = "maildrop_command notify status says of whom; once he answers: maildrop_command notify redeliver --failed. prune \
-                    removes them with their events";
-        warn(format!("{} notifications were given up", now.given_up), mend);
-    }
-    if now.disabled > 0 {
-        let mend =
-            "maildrop_command subscription list says which, and subscription show why: resume them, or delete them";
-        warn(format!("{} subscriptions are disabled, and told nothing", now.disabled), mend);
-    }
+    let [waits, lateness] = [oldest, late].map(timestamp::span);
+    let is_unpublished = oldest >= LONG_UNTOLD;
+    let problems = [
+        (
+            is_unpublished,
+            format!(
+                "{unpublished} events wait to be published, the oldest for {waits}: somebody is subscribed, and no notifier runs"
+            ),
+            "start maildropd on some host, with notifications.secret_key_file; its log has the reason",
+        ),
+        (
+            !is_unpublished && late >= LONG_UNTOLD,
+            format!("a subscription has waited for {lateness} to be served, and no notifier does it"),
+            "see that maildropd runs on some host with notifications.secret_key_file; if it does, it has no request free: raise \
+             notifications.concurrency, or start it on another host as well",
+        ),
+        (
+            resting > 0,
+            format!("{resting} receivers rest, since they did not answer"),
+            "maildrop_command notify status says which, and why; they are called again by the schedule",
+        ),
+        (
+            given_up > 0,
+            format!("{given_up} notifications were given up"),
+            "maildrop_command notify status says for which subscriber; once it answers: maildrop_command notify redeliver --failed. \
+             prune removes them with their events",
+        ),
+        (
+            disabled > 0,
+            format!("{disabled} subscriptions are disabled, and get nothing"),
+            "maildrop_command subscription list says which, and subscription show why: resume them, or delete them",
+        ),
+    ];
+    let problems = problems.into_iter().filter(|(is_so, ..)| *is_so);
+    let mut findings: Vec<_> = problems.map(|(_, found, fix)| warning("notifications", found, fix)).collect();
     if here || now != Figures::default() {
-        let found = format!("{} are to be told; {} events are to be published", now.pending, now.unpublished);
+        let found = format!("{pending} are to be told; {unpublished} events are to be published");
         findings.push(good("notifications", found));
     }
     Ok(findings)

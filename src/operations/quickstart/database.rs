@@ -105,27 +105,25 @@ pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
         (url.operator(), &passwords.operator, "people who look after them"),
         (url.maps(), &passwords.maps, "Postfix, to ask who lives here"),
     ];
-    let mut sql = String::from("-- As an administrator of the database server, once.\n\n");
-    for (name, password, about) in accounts {
+    let accounts = accounts.map(|(name, password, about)| {
         let password = password.expose();
-        sql += &match url.engine {
+        match url.engine {
             Engine::Postgres => format!("-- {about}\nCREATE ROLE {name} LOGIN PASSWORD '{password}';\n"),
             Engine::Mysql => {
                 let tls = if url.server.is_on_this_machine() { "" } else { " REQUIRE SSL" };
                 format!("-- {about}\nCREATE USER {} IDENTIFIED BY '{password}'{tls};\n", DatabaseUrl::account(&name))
             }
-        };
-    }
+        }
+    });
     let (database, owner) = (&url.database, url.owner());
-    sql += "\n";
-    sql += &match url.engine {
+    let create = match url.engine {
         Engine::Postgres => format!("CREATE DATABASE {database} OWNER {owner} ENCODING 'UTF8' TEMPLATE template0;\n"),
         Engine::Mysql => format!(
             "CREATE DATABASE {database};\nGRANT ALL PRIVILEGES ON {database}.* TO {};\n",
             DatabaseUrl::account(&owner)
         ),
     };
-    sql
+    format!("-- As an administrator of the database server, once.\n\n{}\n{create}", accounts.concat())
 }
 
 /// From the first statement on: what stands above it says how to run the file by itself.
@@ -166,19 +164,16 @@ pub(super) fn rights(url: &DatabaseUrl) -> String {
 
 /// The way back.
 pub(super) fn take_back(url: &DatabaseUrl) -> String {
-    let roles = [url.role.clone(), url.operator(), url.maps(), url.owner()];
-    let mut sql = String::from(
+    let roles = [url.role.clone(), url.operator(), url.maps(), url.owner()].map(|role| match url.engine {
+        Engine::Postgres => format!("DROP ROLE {role};\n"),
+        Engine::Mysql => format!("DROP USER {};\n", DatabaseUrl::account(&role)),
+    });
+    format!(
         "-- As an administrator of the database server, once nothing is delivered any more. THE LEDGER IS GONE AFTER THIS: what Postfix\n\
-         -- or anybody brings again is delivered again.\n\n",
-    );
-    sql += &format!("DROP DATABASE {};\n", url.database);
-    for role in roles {
-        sql += &match url.engine {
-            Engine::Postgres => format!("DROP ROLE {role};\n"),
-            Engine::Mysql => format!("DROP USER {};\n", DatabaseUrl::account(&role)),
-        };
-    }
-    sql
+         -- or anybody brings again is delivered again.\n\nDROP DATABASE {};\n{}",
+        url.database,
+        roles.concat()
+    )
 }
 
 /// Who lives here: an example, and nobody.

@@ -95,7 +95,7 @@ fn who_is_told_nothing_is_told(engine: Engine) {
     let expected = [
         ("warning", "1 receivers rest, since they did not answer"),
         ("warning", "1 notifications were given up"),
-        ("warning", "1 subscriptions are disabled, and told nothing"),
+        ("warning", "1 subscriptions are disabled, and get nothing"),
         ("ok", "2 are to be told; 0 events are to be published"),
     ];
     assert_eq!(rest, expected);
