@@ -71,15 +71,15 @@ fn text(findings: &[Finding]) -> String {
         State::Bad => "BAD",
     };
     let rows = findings.iter().map(|finding| {
-        let mend = finding.mend.as_deref().unwrap_or_default();
-        [finding.what.as_str(), word(finding.state), finding.found.as_str(), mend].map(ToOwned::to_owned)
+        let fix = finding.fix.as_deref().unwrap_or_default();
+        [finding.what.as_str(), word(finding.state), finding.found.as_str(), fix].map(ToOwned::to_owned)
     });
-    let table = table(["what", "", "found", "mend"], rows);
+    let table = table(["what", "", "found", "fix"], rows);
     let count = |state: State| findings.iter().filter(|finding| finding.state == state).count();
     let well = match (count(State::Bad), count(State::Warning)) {
         (0, 0) => "All is well.".to_owned(),
         (0, warnings) => format!("It works; {warnings} could be better."),
-        (bad, _) => format!("{bad} must be mended before mail is delivered by it."),
+        (bad, _) => format!("{bad} must be fixed before mail is delivered by it."),
     };
     format!("{table}\n{well}")
 }

@@ -62,12 +62,12 @@ fn named_lock(database: &mut dyn Database) -> Finding {
         database.release(&name)?;
         Ok(held && !database.still_held(&name)?)
     });
-    let mend = "connect to the primary itself, or through a pooler in transaction or session mode: a proxy must keep a connection that has \
+    let fix = "connect to the primary itself, or through a pooler in transaction or session mode: a proxy must keep a connection that has \
                 taken a lock on one session";
     match taken {
         Ok(true) => good(what, "taken, still held, let go"),
-        Ok(false) => bad(what, "it did not stay with the connection", mend),
-        Err(error) => bad(what, error.to_string(), mend),
+        Ok(false) => bad(what, "it did not stay with the connection", fix),
+        Err(error) => bad(what, error.to_string(), fix),
     }
 }
 
@@ -123,8 +123,9 @@ pub struct Finding {
     pub state: State,
     /// What was found: `on`.
     pub found: String,
-    /// What mends it, where something is to be mended.
-    pub mend: Option<String>,
+    /// What fixes it, where something is to be mended.
+    #[serde(rename = "mend")]
+    pub fix: Option<String>,
 }
 
 /// How a thing is.
@@ -143,7 +144,7 @@ pub enum State {
 impl Finding {
     /// Whether it says that a server answers commits which the one that takes over may not have.
     pub(crate) fn tells_of_lone_commits(&self) -> bool {
-        self.mend.as_deref().is_some_and(|mend| mend.ends_with(FORGETS))
+        self.fix.as_deref().is_some_and(|fix| fix.ends_with(FORGETS))
     }
 }
 
@@ -153,12 +154,12 @@ pub(crate) const FORGETS: &str =
 
 /// A thing as it should be.
 pub(crate) fn good(what: impl Into<String>, found: impl Into<String>) -> Finding {
-    Finding { what: what.into(), state: State::Good, found: found.into(), mend: None }
+    Finding { what: what.into(), state: State::Good, found: found.into(), fix: None }
 }
 
 /// A thing that works, and could be better.
-pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, mend: impl Into<String>) -> Finding {
-    Finding { what: what.into(), state: State::Warning, found: found.into(), mend: Some(mend.into()) }
+pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
+    Finding { what: what.into(), state: State::Warning, found: found.into(), fix: Some(fix.into()) }
 }
 
 /// A thing that breaks a promise where commits are to be replicated.
@@ -166,14 +167,14 @@ pub(crate) fn bad_if(
     replicated: bool,
     what: impl Into<String>,
     found: impl Into<String>,
-    mend: impl Into<String>,
+    fix: impl Into<String>,
 ) -> Finding {
-    if replicated { bad(what, found, mend) } else { warning(what, found, mend) }
+    if replicated { bad(what, found, fix) } else { warning(what, found, fix) }
 }
 
 /// A thing that breaks a promise.
-pub(crate) fn bad(what: impl Into<String>, found: impl Into<String>, mend: impl Into<String>) -> Finding {
-    Finding { what: what.into(), state: State::Bad, found: found.into(), mend: Some(mend.into()) }
+pub(crate) fn bad(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
+    Finding { what: what.into(), state: State::Bad, found: found.into(), fix: Some(fix.into()) }
 }
 
 #[cfg(test)]

@@ -64,11 +64,11 @@ impl Inspect for PostgresDatabase {
         }
         for row in &self.query(doing, EXTENSIONS, &[])? {
             let name: String = column(doing, row, 0)?;
-            let mend = "a lock excludes on one server only: send every delivery to the same primary (of Citus, the coordinator), and \
+            let fix = "a lock excludes on one server only: send every delivery to the same primary (of Citus, the coordinator), and \
                         see that its answered commits are on whichever takes over";
             findings.push(match name.as_str() {
-                "bdr" | "spock" => bad(name, "several primaries", mend),
-                _ => warning(name, "there", mend),
+                "bdr" | "spock" => bad(name, "several primaries", fix),
+                _ => warning(name, "there", fix),
             });
         }
         Ok(findings)
@@ -152,7 +152,7 @@ mod tests {
             for (replicated, state) in [(false, state), (true, if_replicated)] {
                 let finding = replication(replicated, names, commit, standbys);
                 assert_eq!(finding.state, state, "{finding:?}");
-                assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
+                assert_eq!(finding.fix.is_none(), state == State::Good, "{finding:?}");
             }
         }
     }
@@ -180,7 +180,7 @@ mod tests {
         ] {
             let finding = setting(name, value, Duration::from_mins(2));
             assert_eq!((finding.state, finding.found.as_str()), (state, found), "{finding:?}");
-            assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
+            assert_eq!(finding.fix.is_none(), state == State::Good, "{finding:?}");
         }
     }
 }

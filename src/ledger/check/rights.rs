@@ -50,7 +50,7 @@ pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<
     let mut needed = granted(OF_DELIVERIES);
     let (table, right, column) = OF_MYSQL;
     needed.extend((!is_postgres).then(|| Right { table, right, columns: vec![column] }));
-    let mend = if is_postgres {
+    let fix = if is_postgres {
         "grant what sql/postgres/grants.sql grants"
     } else {
         "grant what sql/mysql/grants.sql grants"
@@ -66,11 +66,11 @@ pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<
             "refusals" => "needed with routing.unknown = \"reject\", which defers without it",
             "outbox" | "subscriptions" => "needed once anybody is subscribed, who is notified of nothing without it",
             _ => {
-                findings.push(bad(what, "not granted", mend));
+                findings.push(bad(what, "not granted", fix));
                 continue;
             }
         };
-        findings.push(warning(what, format!("not granted; {only_some}"), mend));
+        findings.push(warning(what, format!("not granted; {only_some}"), fix));
     }
     if findings.is_empty() {
         findings.push(good("rights", "all that grants.sql gives"));

@@ -34,9 +34,9 @@ impl Inspect for SqliteDatabase {
     }
 }
 
-fn finding(what: &str, state: State, found: impl Into<String>, mend: Option<&str>) -> Finding {
-    let mend = mend.filter(|_| state != State::Good).map(ToOwned::to_owned);
-    Finding { what: what.into(), state, found: found.into(), mend }
+fn finding(what: &str, state: State, found: impl Into<String>, fix: Option<&str>) -> Finding {
+    let fix = fix.filter(|_| state != State::Good).map(ToOwned::to_owned);
+    Finding { what: what.into(), state, found: found.into(), fix }
 }
 
 impl SqliteDatabase {
@@ -48,8 +48,8 @@ impl SqliteDatabase {
             & 0o7777;
         let state = if mode & 0o077 == 0 { State::Good } else { State::Warning };
         let directory = self.directory().display();
-        let (what, mend) = (format!("mode of {directory}"), format!("chmod 0700 {directory}"));
-        Ok(finding(&what, state, format!("{mode:04o}"), Some(&mend)))
+        let (what, fix) = (format!("mode of {directory}"), format!("chmod 0700 {directory}"));
+        Ok(finding(&what, state, format!("{mode:04o}"), Some(&fix)))
     }
 
     /// Whether another machine could have the same directory mounted: neither WAL nor flock would know of it.

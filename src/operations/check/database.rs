@@ -61,19 +61,19 @@ fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
     if config.routing.unknown != UnknownRecipient::Reject || !inspected.iter().any(Finding::tells_of_lone_commits) {
         return None;
     }
-    let mend = "say \"defer\", or have commits wait for another server (docs/failover.md): a former primary that still answers bounces mail for \
+    let fix = "say \"defer\", or have commits wait for another server (docs/failover.md): a former primary that still answers bounces mail for \
                 whoever was added after the fail-over (5.1.1)";
     let replicated = config.database.durability == Durability::Replicated;
-    Some(bad_if(replicated, "routing.unknown", "\"reject\", and a commit may wait for no other server", mend))
+    Some(bad_if(replicated, "routing.unknown", "\"reject\", and a commit may wait for no other server", fix))
 }
 
 /// Since when the ledger has forgotten nothing, and until when what came before is looked for.
 fn epoch(database: &mut dyn Database, queue_lifetime: Duration) -> Found {
     let (what, epoch) = ("epoch", database.epoch()?);
     let Some(present) = &epoch.present else {
-        let mend = "after a fail-over that forgot commits, or a restore, see \"After a fail-over\" in docs/failover.md: what may be there \
+        let fix = "after a fail-over that forgot commits, or a restore, see \"After a fail-over\" in docs/failover.md: what may be there \
                     already is not looked for by itself";
-        return Ok(vec![warning(what, "the server does not tell it", mend)]);
+        return Ok(vec![warning(what, "the server does not tell it", fix)]);
     };
     let found = match (epoch.is_unwritten(), epoch.began()) {
         (true, None) => format!("{present}: the first"),
@@ -97,9 +97,9 @@ fn epoch(database: &mut dyn Database, queue_lifetime: Duration) -> Found {
 }
 
 fn are_there(database: &mut dyn Database) -> Found {
-    let mend = "fill it, or name domains in [routing]: until then unknown recipients are deferred";
+    let fix = "fill it, or name domains in [routing]: until then unknown recipients are deferred";
     Ok(vec![match database.addresses(&[])?.empty {
-        true => warning("addresses", "the table is empty", mend),
+        true => warning("addresses", "the table is empty", fix),
         false => good("addresses", "there are some"),
     }])
 }
@@ -131,7 +131,7 @@ fn unfolded(database: &mut dyn Database) -> Found {
     }
     if more > 0 {
         let found = format!("and {more} more that are spelled otherwise");
-        findings.push(Finding { mend: None, ..bad("addresses", found, "") });
+        findings.push(Finding { fix: None, ..bad("addresses", found, "") });
     }
     Ok(findings)
 }
@@ -140,19 +140,19 @@ fn unfolded(database: &mut dyn Database) -> Found {
 fn with_one_mailbox(database: &mut dyn Database) -> Found {
     let found = rows::address_with_one_mailbox(database)?.map(|address| {
         let found = format!("{address}, and maybe others, have one mailbox for what arrives and what is sent");
-        let mend = "if that is not meant, give sent another name: what they write to others is in it, as read";
-        warning("addresses", found, mend)
+        let fix = "if that is not meant, give sent another name: what they write to others is in it, as read";
+        warning("addresses", found, fix)
     });
     Ok(found.into_iter().collect())
 }
 
 fn long_owed(database: &mut dyn Database) -> Found {
     let before = time_span::now(database)?.saturating_sub(time_span::microseconds(LONG_OWED));
-    let mend = "maildrop_command replay --owed; where sent.look is \"mailbox\", a timer has to run it: \
+    let fix = "maildrop_command replay --owed; where sent.look is \"mailbox\", a timer has to run it: \
                 maildrop-command-owed.timer";
     Ok(match statistics::owed_copies(database, Some(before))? {
         0 => Vec::new(),
-        count => vec![warning("Sent copies", format!("{count} are owed for longer than an hour"), mend)],
+        count => vec![warning("Sent copies", format!("{count} are owed for longer than an hour"), fix)],
     })
 }
 
@@ -219,14 +219,14 @@ fn apart(before: i64, there: i64, after: i64) -> Finding {
         return good("clock", "this host's goes as the database's does");
     }
     let (span, side) = (timestamp::span(span), if ahead > behind { "ahead of" } else { "behind" });
-    let mend = "let both be set by NTP, and see which is wrong: timedatectl, chronyc tracking. A notification bears the time of the host \
+    let fix = "let both be set by NTP, and see which is wrong: timedatectl, chronyc tracking. A notification bears the time of the host \
                 that sends it, and receivers refuse one that is five minutes off";
-    warning("clock", format!("this host's is {span} {side} the database's"), mend)
+    warning("clock", format!("this host's is {span} {side} the database's"), fix)
 }
 
-/// What mends a failure at the database.
+/// What fixes a failure at the database.
 pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
-    let mend = match error.failure {
+    let fix = match error.failure {
         DatabaseFailure::Unreachable | DatabaseFailure::TimedOut | DatabaseFailure::ConnectionLost => {
             "see that it runs, that database.host and port (or socket) lead to it, that the database is there, and that \
              database.ca_file is of the CA that signed its certificate"
@@ -240,10 +240,10 @@ pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
             "see which server is the primary (docs/failover.md); if it is this one, do what the line says"
         }
         DatabaseFailure::Unsupported => "use another database: docs/failover-reference.md, \"Unsupported databases\"",
-        DatabaseFailure::Local => "mend the file or setting that it names",
+        DatabaseFailure::Local => "fix the file or setting that it names",
         _ => "the server's own log says more",
     };
-    bad(what, error.to_string(), mend)
+    bad(what, error.to_string(), fix)
 }
 
 #[cfg(test)]

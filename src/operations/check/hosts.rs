@@ -23,8 +23,8 @@ pub(super) fn look(site: &Site, deadline: Deadline) -> Vec<Finding> {
                 good(what, "takes writes")
             }
             Err(error) if error.may_pass() => {
-                let mend = "deliveries pass it over; if it is to take over one day, see to it";
-                warning(what, error.to_string(), mend)
+                let fix = "deliveries pass it over; if it is to take over one day, see to it";
+                warning(what, error.to_string(), fix)
             }
             Err(error) => database::failed(&what, &error),
         });
@@ -32,9 +32,9 @@ pub(super) fn look(site: &Site, deadline: Deadline) -> Vec<Finding> {
     if let [(first, server), rest @ ..] = &primaries[..]
         && let Some((other, _)) = rest.iter().find(|(_, other)| other != server)
     {
-        let mend = "stop the one that was primary before (docs/failover.md, \"Two primaries\"): a lock on one excludes nobody who asks \
+        let fix = "stop the one that was primary before (docs/failover.md, \"Two primaries\"): a lock on one excludes nobody who asks \
                     the other, and deliveries use the first of the list";
-        findings.push(bad("one primary", format!("{first} and {other} both take writes"), mend));
+        findings.push(bad("one primary", format!("{first} and {other} both take writes"), fix));
     }
     findings
 }

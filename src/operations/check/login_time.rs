@@ -34,7 +34,7 @@ fn with_sessions(median: Duration, is_dovecot: bool, sessions: Option<SessionsOf
         None if is_dovecot => ("", Some(format!("as it comes, Dovecot starts a process for each login: {FIX}"))),
         None => ("", None),
     };
-    Finding { mend: fix, ..good("login", format!("{found}{more}")) }
+    Finding { fix: fix, ..good("login", format!("{found}{more}")) }
 }
 
 #[cfg(test)]
@@ -61,7 +61,7 @@ mod tests {
             (false, None, "12.3 ms, the median of 5", false),
         ] {
             let finding = with_sessions(median, is_dovecot, sessions);
-            assert_eq!((finding.found.as_str(), finding.mend.is_some()), (found, has_fix));
+            assert_eq!((finding.found.as_str(), finding.fix.is_some()), (found, has_fix));
         }
     }
 }

@@ -30,12 +30,12 @@ pub(super) fn look(
     let missing = match site.recipient(recipient, &[], database.as_mut()) {
         Ok(Recipient::Known(address, to)) => return logins(site, database.as_mut(), &address, &to, deadline),
         Ok(Recipient::Unknown(address)) => {
-            let mend = "add it to the table addresses, or name its domain in [routing]";
-            bad("recipient", format!("{address} has no mailbox here"), mend)
+            let fix = "add it to the table addresses, or name its domain in [routing]";
+            bad("recipient", format!("{address} has no mailbox here"), fix)
         }
         Ok(Recipient::Nobody) => {
-            let mend = "name an address: check --recipient scuba@mail.axial.net";
-            warning("mailbox login", "not tried: no address is known", mend)
+            let fix = "name an address: check --recipient scuba@mail.axial.net";
+            warning("mailbox login", "not tried: no address is known", fix)
         }
         Err(error) => database::failed("recipient", &error),
     };
@@ -60,8 +60,8 @@ fn logins(
     });
     findings.extend(site.config().and_then(|config| settle(config, &tried.said)));
     if !tried.uid_plus {
-        let mend = "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
-        findings.push(warning("UIDPLUS", "not offered", mend));
+        let fix = "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
+        findings.push(warning("UIDPLUS", "not offered", fix));
     }
     findings.extend(rights(to, &tried));
     if let Some(imap) = site.imap_of_named_users() {
@@ -91,8 +91,8 @@ fn whose_mailboxes(
 /// What the service account lacks to deliver there (RFC 4314 section 4), where the server tells its rights.
 fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
     let lacks = |mailbox: &str, letters: &str, right: &str, for_what: &str| {
-        let mend = format!("give the service account the right {right} there ({letters}), to {for_what}");
-        bad(format!("rights to {mailbox}"), format!("no right {right}"), mend)
+        let fix = format!("give the service account the right {right} there ({letters}), to {for_what}");
+        bad(format!("rights to {mailbox}"), format!("no right {right}"), fix)
     };
     let mut findings = Vec::new();
     for (mailbox, rights) in [(&to.inbox, &tried.inbox_rights), (&to.sent, &tried.sent_rights)] {
@@ -124,9 +124,9 @@ fn way_in(site: &Site, imap: &Settings, to: &str, others: &[String], deadline: D
     };
     match prove(imap, (user, users.next()), "INBOX", deadline, deadline) {
         Ok(honoured @ Honoured::EachHasHisOwn) => {
-            let mend =
+            let fix =
                 "mail for a misspelt imap_user would go where nobody reads it: see that the table addresses is right";
-            Finding { mend: Some(mend.into()), ..good(what, honoured.to_string()) }
+            Finding { fix: Some(fix.into()), ..good(what, honoured.to_string()) }
         }
         Ok(honoured) => good(what, honoured.to_string()),
         Err(error) => failed(what, &error),
@@ -140,10 +140,10 @@ fn age_of_the_proof(site: &Site, database: &mut dyn Database) -> Finding {
         Ok(None) => good(what, "not proven yet, or too long ago: the next delivery, or the timer, has to prove it"),
         Ok(Some(age)) if age < 2 * RENEWED_EVERY => good(what, format!("proven {} ago", timestamp::span(age))),
         Ok(Some(age)) => {
-            let mend = "once it is 14 days old, a delivery has to prove it, or is deferred: see that maildropd or \
+            let fix = "once it is 14 days old, a delivery has to prove it, or is deferred: see that maildropd or \
                         maildrop-command-proof.timer runs, and what `maildrop_command check --renew-proof` says \
                         (docs/imap-servers.md, \"Proof of logins\")";
-            warning(what, format!("proven {} ago, and not renewed since", timestamp::span(age)), mend)
+            warning(what, format!("proven {} ago, and not renewed since", timestamp::span(age)), fix)
         }
         Err(error) => database::failed(what, &error),
     }
@@ -161,10 +161,10 @@ fn two_users(imap: &Settings, to: &str, others: &[String], deadline: Deadline) -
         }
     }
     (!others.is_empty()).then(|| {
-        let mend = "deliver a message to one of them, and run this again. If it says the same, see whether the others have it, too: then \
+        let fix = "deliver a message to one of them, and run this again. If it says the same, see whether the others have it, too: then \
                     mail for one goes to all, by imap.act_for_user or imap.login_user, or by what the server makes of them \
                     (docs/imap-servers.md, \"Proof of logins\")";
-        warning(what, format!("the INBOXes of {to}, {} could not be told apart", others.join(", ")), mend)
+        warning(what, format!("the INBOXes of {to}, {} could not be told apart", others.join(", ")), fix)
     })
 }
 
@@ -197,16 +197,16 @@ fn settle(config: &Config, said: &str) -> Option<Finding> {
             Some(warning(what, found, format!("say \"{told_least}\" at least: {WHY}")))
         }
         Locks::EndWithTheProcess if settle > least => {
-            let mend = format!("on Cyrus \"{told_least}\" can do, after which the next try looks: {WHY}");
-            Some(Finding { mend: Some(mend), ..good(what, told.to_string()) })
+            let fix = format!("on Cyrus \"{told_least}\" can do, after which the next try looks: {WHY}");
+            Some(Finding { fix: Some(fix), ..good(what, told.to_string()) })
         }
         Locks::EndWithTheProcess | Locks::MayOutliveIt => None,
     }
 }
 
-/// What mends a failure at the mailbox store.
+/// What fixes a failure at the mailbox store.
 fn failed(what: &str, error: &MailboxError) -> Finding {
-    let mend = match error.failure {
+    let fix = match error.failure {
         MailboxFailure::Unreachable | MailboxFailure::TimedOut | MailboxFailure::ConnectionLost => {
             "see that it runs, that imap.host, port and encryption fit it, that its certificate is for that name, and that \
              imap.ca_file is of the CA that signed it"
@@ -219,8 +219,8 @@ fn failed(what: &str, error: &MailboxError) -> Finding {
              (docs/imap-servers.md, \"Proof of logins\")"
         }
         MailboxFailure::NoSuchMailbox => "see the mailbox's name in the table addresses or in [routing]",
-        MailboxFailure::Local => "mend the file or setting that it names",
+        MailboxFailure::Local => "fix the file or setting that it names",
         _ => "the server's own log says more",
     };
-    bad(what, error.to_string(), mend)
+    bad(what, error.to_string(), fix)
 }

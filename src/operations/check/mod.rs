@@ -60,9 +60,9 @@ fn key_file(path: &Path) -> Finding {
         Err(problem) => format!("{}: {problem}", path.display()),
     };
     let is_missing = fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    let mend = "put it there, the same file as on the other hosts (docs/notifications.md, \"Setting it up\"): until then nobody is told \
+    let fix = "put it there, the same file as on the other hosts (docs/notifications.md, \"Setting it up\"): until then nobody is told \
                 anything from here";
-    warning(what, problem, if is_missing { mend } else { as_service })
+    warning(what, problem, if is_missing { fix } else { as_service })
 }
 
 /// What the configuration says, and Postfix's own. That its times fit one another is checked when it is read.
@@ -72,21 +72,20 @@ fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
     findings.extend(postfix::look(config, deadline));
     findings.push(match wait.is_zero() {
         true => Finding {
-            mend: Some("master.cf may say otherwise: --lock-wait".into()),
+            fix: Some("master.cf may say otherwise: --lock-wait".into()),
             ..good("lock wait", "none: a lock held elsewhere is 75 at once")
         },
         false => good("lock wait", humantime::format_duration(wait).to_string()),
     });
     findings.extend(config.notifications.secret_key_file.as_deref().map(key_file));
     let warnings = config.warnings().into_iter();
-    findings.extend(warnings.map(|found| Finding { mend: None, ..warning("configuration", found, "") }));
+    findings.extend(warnings.map(|found| Finding { fix: None, ..warning("configuration", found, "") }));
     if let Err(error) = config.lmtp_makes_sent_copies() {
         // Where systemd listens, it alone knows: the socket's unit is no part of the configuration.
         findings.push(match config.serve.lmtp.is_empty() {
             true => {
-                let mend =
-                    "until then maildropd does not start where systemd hands it a socket; the pipe needs nothing";
-                warning("LMTP", error.problem, mend)
+                let fix = "until then maildropd does not start where systemd hands it a socket; the pipe needs nothing";
+                warning("LMTP", error.problem, fix)
             }
             false => bad("serve.lmtp", error.problem, "until then maildropd does not start"),
         });
@@ -95,8 +94,8 @@ fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
         findings.push(bad("TLS of LMTP", error.to_string(), "until then the front of maildropd does not start"));
     }
     if let Err(error) = crate::base::log::start(&config.log_settings()) {
-        let mend = "start what it names, or choose another log in [log]: until then every delivery is 75";
-        findings.push(bad("log", error.to_string(), mend));
+        let fix = "start what it names, or choose another log in [log]: until then every delivery is 75";
+        findings.push(bad("log", error.to_string(), fix));
     }
     findings
 }

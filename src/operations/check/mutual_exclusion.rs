@@ -20,9 +20,9 @@ pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, Databas
     let open = || site.open_database(None, deadline);
     let [mut first, mut second, mut third, mut fourth] = [open()?, open()?, open()?, open()?];
     let broken = |found: &str| {
-        let mend = "deliver to one primary, directly or through a pooler in transaction mode: this one would let the same \
+        let fix = "deliver to one primary, directly or through a pooler in transaction mode: this one would let the same \
                     message be delivered twice at once";
-        Ok(bad(what, found, mend))
+        Ok(bad(what, found, fix))
     };
     // Two connections that happen to reach the same server show nothing of a balancer.
     let server = first.server()?;
@@ -65,9 +65,9 @@ pub(super) fn namespaces(site: &Site, deadline: Deadline) -> Result<Finding, Dat
     }
     let others: Vec<&str> = hosts.iter().filter(|(_, ours)| !**ours).map(|(host, _)| host.as_str()).collect();
     Ok(if !others.is_empty() {
-        let mend =
+        let fix =
             "make it the same on all hosts: until then their locks exclude nobody here, and mail is deferred (4.3.5)";
-        bad(what, format!("in the last hour another one on {}", others.join(", ")), mend)
+        bad(what, format!("in the last hour another one on {}", others.join(", ")), fix)
     } else if hosts.is_empty() {
         good(what, "nobody has delivered in the last hour")
     } else {

@@ -19,8 +19,8 @@ pub(super) fn look(config: &Config, deadline: Deadline) -> Option<Finding> {
         Ok(site) => site,
         Err(error) => {
             // Whoever runs this may not be who the notifier runs as.
-            let mend = "fix it, or run this as the service's user, who has to read it";
-            return Some(warning(what, error.to_string(), mend));
+            let fix = "fix it, or run this as the service's user, who has to read it";
+            return Some(warning(what, error.to_string(), fix));
         }
     };
     let missing =
@@ -32,13 +32,13 @@ pub(super) fn look(config: &Config, deadline: Deadline) -> Option<Finding> {
     Some(match missing {
         Ok(missing) if missing.is_empty() => good(what, "its role has enough rights"),
         Ok(missing) => {
-            let mend = format!("apply {grants} once more, for the role of {}", DatabaseRole::Notifier.key());
-            warning(what, format!("its role lacks {}: subscribers are not told all", missing.join(", ")), mend)
+            let fix = format!("apply {grants} once more, for the role of {}", DatabaseRole::Notifier.key());
+            warning(what, format!("its role lacks {}: subscribers are not told all", missing.join(", ")), fix)
         }
         // No delivery waits for it.
         Err(error) => {
-            let Finding { found, mend, .. } = database::failed(what, &error);
-            warning(what, found, mend.unwrap_or_default())
+            let Finding { found, fix, .. } = database::failed(what, &error);
+            warning(what, found, fix.unwrap_or_default())
         }
     })
 }

@@ -34,7 +34,7 @@ pub(super) fn look(config: &Config, deadline: Deadline) -> [Finding; 2] {
 
 /// A thing as it should be, and what to think of.
 fn advised(what: &str, found: String, advice: impl Into<String>) -> Finding {
-    Finding { mend: Some(advice.into()), ..good(what, found) }
+    Finding { fix: Some(advice.into()), ..good(what, found) }
 }
 
 /// When Postfix kills a delivery, and bounces its message.
@@ -223,11 +223,8 @@ mod tests {
         ] {
             let found = queue_lifetime(&config(more), &Said::read(answer));
             assert_eq!(found.state, state, "{answer}: {found:?}");
-            assert_eq!(found.mend.is_some(), advice.is_some(), "{answer}: {found:?}");
-            assert!(
-                advice.is_none_or(|advice| found.mend.as_deref().unwrap_or_default().contains(advice)),
-                "{found:?}"
-            );
+            assert_eq!(found.fix.is_some(), advice.is_some(), "{answer}: {found:?}");
+            assert!(advice.is_none_or(|advice| found.fix.as_deref().unwrap_or_default().contains(advice)), "{found:?}");
         }
     }
 
@@ -250,11 +247,8 @@ mod tests {
         ] {
             let found = time_limit(&config("").delivery, &Said::read(answer));
             assert_eq!(found.state, state, "{answer}: {found:?}");
-            assert_eq!(found.mend.is_some(), advice.is_some(), "{answer}: {found:?}");
-            assert!(
-                advice.is_none_or(|advice| found.mend.as_deref().unwrap_or_default().contains(advice)),
-                "{found:?}"
-            );
+            assert_eq!(found.fix.is_some(), advice.is_some(), "{answer}: {found:?}");
+            assert!(advice.is_none_or(|advice| found.fix.as_deref().unwrap_or_default().contains(advice)), "{found:?}");
         }
     }
 }

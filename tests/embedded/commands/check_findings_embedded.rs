@@ -16,9 +16,9 @@ fn what_is_in_order_has_nothing_to_mend() {
     let mut findings = inspect(&mut database, Wanted::default()).unwrap();
     // Which one it is, is this machine's.
     let file_system = findings.remove(3);
-    assert_eq!((file_system.what.as_str(), file_system.state, file_system.mend), ("file system", State::Good, None));
+    assert_eq!((file_system.what.as_str(), file_system.state, file_system.fix), ("file system", State::Good, None));
     let good =
-        |what: &str, found: &str| Finding { what: what.into(), state: State::Good, found: found.into(), mend: None };
+        |what: &str, found: &str| Finding { what: what.into(), state: State::Good, found: found.into(), fix: None };
     assert_eq!(
         findings,
         [
@@ -41,9 +41,9 @@ fn what_is_not_in_order_is_told_with_what_mends_it() {
         let findings = inspect(&mut database, Wanted::default()).unwrap();
         let found = findings.iter().find(|finding| finding.what == format!("mode of {name}")).unwrap();
         assert_eq!((found.state, found.found.clone()), (state, format!("{mode:04o}")));
-        assert_eq!(found.mend.is_some(), state == State::Warning);
-        if let Some(mend) = &found.mend {
-            assert_eq!(mend, &format!("chmod 0700 {name}"));
+        assert_eq!(found.fix.is_some(), state == State::Warning);
+        if let Some(fix) = &found.fix {
+            assert_eq!(fix, &format!("chmod 0700 {name}"));
         }
     }
 }

@@ -48,7 +48,7 @@ fn tls_with_a_private_ca_is_verified(server: &str) {
     let findings = inspect(&mut database, Wanted::default()).unwrap();
     let encryption = findings.iter().find(|finding| finding.what == "encryption").unwrap();
     // The crate trusts public authorities as well, and the page of the file says so.
-    assert!(encryption.mend.is_none() && encryption.found.contains("the file is no pin"), "{encryption:?}");
+    assert!(encryption.fix.is_none() && encryption.found.contains("the file is no pin"), "{encryption:?}");
 }
 
 /// The certificates name 127.0.0.1, and not 127.0.0.2.
@@ -152,7 +152,7 @@ fn a_password_in_the_clear_is_warned_about(server: &str) {
     let encryption = findings.iter().find(|finding| finding.what == "encryption").unwrap();
     // To a server on this very machine (plain mode) nothing goes over a network.
     let here = site.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    assert_eq!(encryption.mend.is_some(), !here, "{encryption:?}");
+    assert_eq!(encryption.fix.is_some(), !here, "{encryption:?}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn a_server_in_order_is_found_so(server: &str) {
     let durable: Option<i64> = site.admin().query_first("SELECT @@innodb_flush_log_at_trx_commit").unwrap();
     let state = finding(&findings, "innodb_flush_log_at_trx_commit").state;
     assert_eq!(state, if durable == Some(1) { State::Good } else { State::Bad });
-    assert!(findings.iter().all(|finding| (finding.state == State::Good) == finding.mend.is_none()), "{findings:#?}");
+    assert!(findings.iter().all(|finding| (finding.state == State::Good) == finding.fix.is_none()), "{findings:#?}");
     // Trying the rights has left nothing behind.
     for table in ["attempts", "messages", "message_sources", "copies", "addresses"] {
         let rows: Option<u64> = site.admin().query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap();
@@ -40,7 +40,7 @@ fn a_missing_schema_is_bad(server: &str) {
     let mut database = site.connect();
     let findings = inspect(&mut database, Wanted::default()).unwrap();
     let schema = finding(&findings, "migration 0001_schema");
-    assert_eq!((schema.state, schema.mend.as_deref()), (State::Bad, Some("run `maildrop_command migrate`")));
+    assert_eq!((schema.state, schema.fix.as_deref()), (State::Bad, Some("run `maildrop_command migrate`")));
     migrate(&mut database);
     assert_eq!(
         finding(&inspect(&mut database, Wanted::default()).unwrap(), "migration 0001_schema").state,

@@ -34,7 +34,7 @@ fn a_good_server_has_nothing_to_mend(server: &str) {
     assert_eq!(version, format!("PostgreSQL {reported}"));
     assert!(another_version_may_stand_in() || reported.starts_with(&server["POSTGRES".len()..]), "{version}");
     let findings = findings(&test);
-    let to_mend: Vec<_> = findings.iter().filter(|f| f.state != State::Good || f.mend.is_some()).collect();
+    let to_mend: Vec<_> = findings.iter().filter(|f| f.state != State::Good || f.fix.is_some()).collect();
     assert!(to_mend.is_empty(), "{to_mend:#?}");
     assert_eq!(find(&findings, "named lock").found, "taken, still held, let go");
     assert_eq!(find(&findings, "max_connections").found, "300");
@@ -136,7 +136,7 @@ fn a_missing_schema_is_found(server: &str) {
     let findings = findings(&TestDatabase::empty(server));
     let finding = find(&findings, "migration 0001_schema");
     assert_eq!((finding.state, finding.found.as_str()), (State::Bad, "not applied"));
-    assert!(finding.mend.as_deref().unwrap().contains("migrate"));
+    assert!(finding.fix.as_deref().unwrap().contains("migrate"));
 }
 
 /// By a role with few rights, which sees how many receive what the server writes, and not who.
@@ -148,7 +148,7 @@ fn a_commit_that_waits_for_no_standby_is_found(server: &str) {
         let findings = findings(&test);
         let finding = find(&findings, "replication");
         assert_eq!((finding.state, finding.found.as_str()), (state, found));
-        assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
+        assert_eq!(finding.fix.is_none(), state == State::Good, "{finding:?}");
     };
     replication(State::Good, "none");
     primary.start_receiver();

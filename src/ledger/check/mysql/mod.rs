@@ -110,8 +110,8 @@ impl MysqlDatabase {
         Ok(match self.counts("asking for the members of the group", ask)? {
             Some((all, online)) => members(all, online),
             None => {
-                let mend = "GRANT SELECT ON performance_schema.replication_group_members, to be told";
-                warning(what, "our role may not see them", mend)
+                let fix = "GRANT SELECT ON performance_schema.replication_group_members, to be told";
+                warning(what, "our role may not see them", fix)
             }
         })
     }
@@ -150,8 +150,8 @@ fn settings(said: &Variables) -> Vec<Finding> {
     let mut findings = vec![match read_only.is_empty() {
         true => good("read_only", "OFF"),
         false => {
-            let mend = "connect to the primary: a replica takes no writes, and a lock on it excludes nobody";
-            bad("read_only", format!("{} is on", read_only.join(", ")), mend)
+            let fix = "connect to the primary: a replica takes no writes, and a lock on it excludes nobody";
+            bad("read_only", format!("{} is on", read_only.join(", ")), fix)
         }
     }];
     let mut look =
@@ -168,8 +168,8 @@ fn settings(said: &Variables) -> Vec<Finding> {
         look("sync_binlog", |what, value| match value {
             "1" => good(what, value),
             _ => {
-                let mend = "set it to 1: after a power failure replicas, and a primary that recovers by its binary log, may miss commits";
-                warning(what, value, mend)
+                let fix = "set it to 1: after a power failure replicas, and a primary that recovers by its binary log, may miss commits";
+                warning(what, value, fix)
             }
         });
         look("binlog_format", |what, value| match value.eq_ignore_ascii_case("STATEMENT") {
@@ -178,21 +178,21 @@ fn settings(said: &Variables) -> Vec<Finding> {
         });
     }
     if said.on("wsrep_on") {
-        let mend =
+        let fix =
             "GET_LOCK holds on one node only: send every delivery to the same node, or use a server without Galera";
-        findings.push(bad("Galera", said.get("wsrep_cluster_name").unwrap_or("on"), mend));
+        findings.push(bad("Galera", said.get("wsrep_cluster_name").unwrap_or("on"), fix));
     }
     if said.in_a_group() {
         let what = "group_replication_consistency";
         if said.get(what).is_some_and(|value| value.eq_ignore_ascii_case("EVENTUAL")) {
-            let mend = "set it to BEFORE_ON_PRIMARY_FAILOVER: a new primary may be read before it has applied what was recorded";
-            findings.push(bad(what, "EVENTUAL", mend));
+            let fix = "set it to BEFORE_ON_PRIMARY_FAILOVER: a new primary may be read before it has applied what was recorded";
+            findings.push(bad(what, "EVENTUAL", fix));
         }
         findings.push(match said.on("group_replication_single_primary_mode") {
             true => {
-                let mend =
+                let fix =
                     "send every delivery to the primary; a fail-over frees all locks while their holders still run";
-                warning("Group Replication", "single primary", mend)
+                warning("Group Replication", "single primary", fix)
             }
             false => bad(
                 "Group Replication",
@@ -218,15 +218,15 @@ fn asynchronous(replicated: bool, followers: Option<u64>) -> Finding {
     let what = "replication";
     match followers {
         Some(0) | None if replicated => {
-            let mend = "use Group Replication, or turn semi-synchronous replication on (database.durability)";
-            bad(what, "no commit waits for another server", mend)
+            let fix = "use Group Replication, or turn semi-synchronous replication on (database.durability)";
+            bad(what, "no commit waits for another server", fix)
         }
         Some(0) => good(what, "none"),
         None => {
-            let mend = format!(
+            let fix = format!(
                 "GRANT SELECT (processlist_command) ON performance_schema.threads, to be told; if any does: {FORGETS}"
             );
-            warning(what, "who follows cannot be told, and no commit waits for it", mend)
+            warning(what, "who follows cannot be told, and no commit waits for it", fix)
         }
         Some(followers) => bad_if(
             replicated,
@@ -280,8 +280,8 @@ fn encryption(privacy: Privacy) -> Finding {
     let what = "encryption";
     match privacy {
         Privacy::InClear => {
-            let mend = "set tls: who can listen in reads the mail's headers, and who can step in takes the password";
-            warning(what, "none, over the network", mend)
+            let fix = "set tls: who can listen in reads the mail's headers, and who can step in takes the password";
+            warning(what, "none, over the network", fix)
         }
         Privacy::CaFileAndPublic => good(
             what,
