@@ -173,7 +173,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut failures = if arguments.dry_run { None } else { Some(failure_file(arguments)?) };
     let mut tally = Tally::default();
     let (progress, began) = (Progress::watch_long("replaying"), Instant::now());
-    let mut log = OperationsLog::of(site);
+    let (mut log, mut is_ending) = (OperationsLog::of(site), false);
     let ran = replay.run(list, &mut tally, |tally, report| {
         if let Some(report) = report {
             if !arguments.dry_run {
@@ -184,7 +184,10 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             }
             show(&report, arguments, tally);
         }
-        progress.set(progress_line(tally, total, began.elapsed(), stop.load(Ordering::Relaxed)));
+        if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut is_ending, true) {
+            complain("ending after the messages in progress; once more, and it ends at once");
+        }
+        progress.set(progress_line(tally, total, began.elapsed()));
     });
     drop((progress, log));
     if tally.failed() == 0
@@ -245,17 +248,13 @@ fn stop() -> Result<Arc<AtomicBool>, Failure> {
 }
 
 /// How far it has come, and when it may end.
-fn progress_line(tally: &Tally, total: u64, took: Duration, is_ending: bool) -> String {
+fn progress_line(tally: &Tally, total: u64, took: Duration) -> String {
     let Tally { delivered, already_there, done, .. } = tally;
     let left = took.mul_f64(total.saturating_sub(*done) as f64 / (*done).max(1) as f64);
     let left = humantime::format_duration(Duration::from_secs(left.as_secs()));
     let rate = *done as f64 / took.as_secs_f64().max(0.001);
-    let failed = tally.failed();
-    let ending = if is_ending { "; it ends after the messages in progress, at once by another Ctrl-C" } else { "" };
-    format!(
-        "{done} of {total}, {rate:.1}/s, about {left} left: {delivered} delivered, {already_there} already there, {failed} failed\
-         {ending}"
-    )
+    let numbers = format!("{delivered} delivered, {already_there} already there, {} failed", tally.failed());
+    format!("{done} of {total}, {rate:.1}/s, about {left} left: {numbers}")
 }
 
 fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally) {
@@ -368,10 +367,10 @@ mod tests {
     fn a_line_tells_rate_and_time_left() {
         let tally = Tally { delivered: 90, already_there: 5, deferred: 3, refused: 2, done: 200 };
         assert_eq!(
-            progress_line(&tally, 1000, Duration::from_secs(100), false),
+            progress_line(&tally, 1000, Duration::from_secs(100)),
             "200 of 1000, 2.0/s, about 6m 40s left: 90 delivered, 5 already there, 5 failed"
         );
-        let begun = progress_line(&Tally::default(), 10, Duration::ZERO, true);
-        assert!(begun.starts_with("0 of 10, 0.0/s, about 0s left") && begun.ends_with("another Ctrl-C"));
+        let begun = progress_line(&Tally::default(), 10, Duration::ZERO);
+        assert!(begun.starts_with("0 of 10, 0.0/s, about 0s left"), "{begun}");
     }
 }

@@ -8,7 +8,6 @@ use crate::operations::audit;
 use crate::operations::operations_log::OperationsLog;
 use crate::operations::redelivery::{self, Redelivery};
 use crate::site::Site;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
@@ -98,7 +97,7 @@ fn redeliver(
         log.delivered(operation, affected(copy), &outcome);
         tally.count(&outcome);
         tally.done += 1;
-        progress.set(progress_line(&tally, total, began.elapsed(), stop.load(Ordering::Relaxed)));
+        progress.set(progress_line(&tally, total, began.elapsed()));
     });
     drop(progress);
     ended?;
