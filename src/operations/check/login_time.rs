@@ -34,7 +34,7 @@ fn with_sessions(median: Duration, is_dovecot: bool, sessions: Option<SessionsOf
         None if is_dovecot => ("", Some(format!("as it comes, Dovecot starts a process for each login: {FIX}"))),
         None => ("", None),
     };
-    Finding { fix: fix, ..good("login", format!("{found}{more}")) }
+    Finding { fix, ..good("login", format!("{found}{more}")) }
 }
 
 #[cfg(test)]
