@@ -21,7 +21,7 @@ use uuid::Uuid;
 pub(crate) enum Command {
     /// Notify a receiver from now on, and print the secret that signs the requests
     #[command(after_help = help("subscription create"))]
-    Create(CreateArguments),
+    Create(Box<CreateArguments>),
     /// A line for each subscription, the oldest first
     #[command(after_help = help("subscription list"))]
     List(QueryOptions),
