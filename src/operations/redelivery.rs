@@ -64,7 +64,7 @@ impl From<RedeliveryError> for ReplayOutcome {
 ///
 /// # Errors
 /// The ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
-pub(crate) fn lost(
+pub fn lost(
     site: &Site,
     database: &mut dyn Database,
     selection: &Selection<'_>,

@@ -25,7 +25,7 @@ fn soon() -> Deadline {
 fn losses(scene: &Scene, mailbox: Option<&str>) -> Audit {
     let site = scene.site();
     let mut database = site.open_database(None, soon()).unwrap();
-    redelivery::lost(&site, database.as_mut(), &Selection { since: 0, mailbox }).unwrap()
+    redelivery::lost(&site, database.as_mut(), &Selection { since: 0, mailbox }, soon()).unwrap()
 }
 
 fn lost(scene: &Scene) -> Vec<RecordedCopy> {

@@ -238,7 +238,7 @@ fn a_copy_that_is_delivered_again_is_told_by_its_new_place(engine: Engine) {
     lisa.run("DELETE Sent").unwrap();
     let site = scene.site();
     let selection = Selection { since: 0, mailbox: None };
-    let mut lost = redelivery::lost(&site, scene.open_database().as_mut(), &selection).unwrap().gone;
+    let mut lost = redelivery::lost(&site, scene.open_database().as_mut(), &selection, soon()).unwrap().gone;
     lisa.run("CREATE Sent").unwrap();
     save(&mut lisa, "Sent", &scene.message("restored"));
     let manner = redelivery::restore(&site, &lost.remove(0).0, soon()).unwrap();
