@@ -31,7 +31,7 @@ fn a_file_that_is_gone_is_there_again() {
     let site = Site::embedded(Embedded::new(directory.path().to_owned()));
     let lost = || {
         let mut database = site.open_database(None, soon()).unwrap();
-        redelivery::lost(&site, database.as_mut(), &Selection { since: 0, mailbox: None }).unwrap()
+        redelivery::lost(&site, database.as_mut(), &Selection { since: 0, mailbox: None }, soon()).unwrap()
     };
     let none = lost();
     assert_eq!((none.copies, none.mailboxes, none.gone.len()), (2, 2, 0));

@@ -81,7 +81,8 @@ impl Place {
         let site = Site::embedded(Embedded::new(self.directory.path().to_owned()));
         let soon = || Deadline::after(Duration::from_secs(60));
         let mut database = site.open_database(None, soon()).unwrap();
-        let lost = redelivery::lost(&site, database.as_mut(), &Selection { since: 0, mailbox: None }).unwrap().gone;
+        let lost =
+            redelivery::lost(&site, database.as_mut(), &Selection { since: 0, mailbox: None }, soon()).unwrap().gone;
         let [(lost, _)] = lost.as_slice() else { panic!("{lost:?}") };
         assert_eq!(redelivery::restore(&site, lost, soon()).unwrap(), Manner::Appended(None));
         // It is known for the same message: nothing is there twice.
@@ -176,7 +177,7 @@ fn the_bcc_in_an_authors_own_sent_copy_stays_there() {
     let site = Site::embedded(Embedded::new(place.directory.path().to_owned()));
     let soon = || Deadline::after(Duration::from_secs(60));
     let mut database = site.open_database(None, soon()).unwrap();
-    let lost = redelivery::lost(&site, database.as_mut(), &Selection { since: 0, mailbox: None }).unwrap().gone;
+    let lost = redelivery::lost(&site, database.as_mut(), &Selection { since: 0, mailbox: None }, soon()).unwrap().gone;
     assert_eq!(lost.len(), 2);
     for (lost, _) in &lost {
         assert_eq!(redelivery::restore(&site, lost, soon()).unwrap(), Manner::Appended(None));
