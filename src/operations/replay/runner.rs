@@ -1,5 +1,5 @@
-//! The replay itself: jobs take entries of the list, and each delivers one message at a time. Two of one Message-ID wait for each
-//! other at its lock.
+//! The replay itself: jobs take entries of the list, and each delivers one message at a time. Of two messages with one Message-ID the
+//! second waits for the first: an attempt that is still open would defer it.
 
 use super::entry::{Entry, Location, Piece};
 use super::envelope::was_prepended_for;
@@ -9,14 +9,16 @@ use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Delivered, Manner, NoCaller, Refusal, Stages, Verdict};
 use crate::ledger::Database;
+use crate::lock::LockName;
 use crate::message::Message;
 use crate::site::{self, Envelope, Sessions, Site, Standing, Terms};
+use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -162,11 +164,11 @@ impl Replay<'_> {
     ) -> Result<(), ReplayError> {
         let (events, received) = sync_channel(WAITING);
         let (queue, entries) = sync_channel(WAITING);
-        let entries = &Mutex::new(entries);
+        let (entries, turns) = (&Mutex::new(entries), &Turns::default());
         thread::scope(|scope| {
             for number in 0..self.jobs.max(1) {
                 let events = events.clone();
-                let job = move || Job { replay: self, events, database: None }.work(entries);
+                let job = move || Job { replay: self, events, turns, database: None }.work(entries);
                 let named = thread::Builder::new().name(format!("job-{number}"));
                 named.spawn_scoped(scope, job).map_err(ReplayError::Job)?;
             }
@@ -202,10 +204,39 @@ impl Replay<'_> {
     }
 }
 
+/// The locks of the messages that jobs deliver at the moment.
+#[derive(Default)]
+struct Turns {
+    taken: Mutex<HashSet<[u8; 32]>>,
+    released: Condvar,
+}
+
+/// The turn of one message, until it is dropped.
+struct MessageTurn<'a>(&'a Turns, LockName);
+
+impl Turns {
+    /// Waits until no other job has a message with this lock.
+    fn take(&self, lock: LockName) -> MessageTurn<'_> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_taken = |taken: &mut HashSet<[u8; 32]>| taken.contains(lock.digest());
+        let mut taken = self.released.wait_while(taken, is_taken).unwrap_or_else(PoisonError::into_inner);
+        taken.insert(*lock.digest());
+        MessageTurn(self, lock)
+    }
+}
+
+impl Drop for MessageTurn<'_> {
+    fn drop(&mut self) {
+        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(self.1.digest());
+        self.0.released.notify_all();
+    }
+}
+
 /// What one of several threads does.
 pub(super) struct Job<'a> {
     pub(super) replay: &'a Replay<'a>,
     events: SyncSender<Event>,
+    turns: &'a Turns,
     /// To ask the ledger, which is all that most messages of a second run need.
     database: Option<(Box<dyn Database>, Deadline)>,
 }
@@ -281,6 +312,7 @@ impl Job<'_> {
             self.report(entry, Some(message), None, ReplayOutcome::Refused(why.into()));
             return true;
         }
+        let _turn = self.turns.take(self.replay.site.lock_name(message));
         let only_once = matches!(&entry.source, Location::Content { .. } | Location::Piece(Piece { path: None, .. }));
         let mut begun = false;
         for envelope in loaded.envelope.envelopes() {
