@@ -6,6 +6,7 @@
 mod hosts;
 pub(crate) mod mysql;
 pub(crate) mod postgres;
+mod row;
 mod session;
 pub(crate) mod sqlite;
 mod tables;
@@ -17,10 +18,12 @@ pub(crate) mod unsupported_products;
 pub(crate) use self::hosts::{Found, Patience, first_that_writes};
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
-pub use self::session::{ByIdle, Client, Idle, Session};
+pub use self::row::{Columns, FromColumn, FromRow, Row};
+pub(crate) use self::row::{columns_of, unreadable};
+pub use self::session::{ByIdle, Client, Idle, Privacy, Session};
 pub use self::sqlite::SqliteDatabase;
-pub use self::tables::{Dialect, Row, Tables, UnlockedChange, Value};
-pub(crate) use self::tables::{unreadable, without_nul};
+pub(crate) use self::tables::Query;
+pub use self::tables::{Dialect, Tables, UnlockedChange, Value};
 pub use self::timelines::{KnownTimelines, Timeline};
 
 use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};

@@ -29,10 +29,26 @@ pub struct Client {
 /// and not the process.
 pub(super) const PROOF: Duration = Duration::from_secs(5);
 
+/// Who could read what is sent, or stand in for the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privacy {
+    /// Whoever is between the two: it is not encrypted, and goes to another host.
+    InClear,
+    /// Whoever has a certificate for the host's name from an authority of the `ca_file`, or from a public one.
+    CaFileAndPublic,
+    /// It is on this machine, or the certificate is by an authority that the system trusts.
+    Good,
+}
+
 /// A session with a database, whatever the engine, while it serves a delivery.
 pub trait Session {
     /// How often the server was waited for since this delivery began, connecting apart.
     fn round_trips(&self) -> u32;
+
+    /// Who could read what is sent.
+    fn privacy(&self) -> Privacy {
+        Privacy::Good
+    }
 
     /// Whether the server takes no writes, as far as it has said without being asked for it.
     fn said_read_only(&self) -> bool {

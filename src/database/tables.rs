@@ -7,10 +7,9 @@
 //! What is selected comes as text: bytes through [`Dialect::hex`], moments through [`Dialect::microseconds`]. Long answers
 //! are asked for in pages (`WHERE key > ? ORDER BY key LIMIT 500`), so that memory stays flat.
 
-use super::DatabaseError;
+use super::{DatabaseError, FromRow, Row, unreadable};
 use crate::base::hex;
 use std::borrow::Cow;
-use std::str::FromStr;
 
 /// A value in the place of a `?`.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +75,41 @@ pub trait Tables {
     /// Where it may not be committed.
     fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError>;
 }
+
+/// Questions whose answers are read at once.
+pub(crate) trait Query: Tables {
+    /// All rows.
+    ///
+    /// # Errors
+    /// As [`select`](Tables::select), and where a row is not what was asked for.
+    fn query<T: FromRow>(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<T>, DatabaseError> {
+        self.select(doing, sql, values)?.iter().map(Row::read).collect()
+    }
+
+    /// The first row, if there is one.
+    ///
+    /// # Errors
+    /// As [`query`](Self::query).
+    fn query_first<T: FromRow>(
+        &mut self,
+        doing: &str,
+        sql: &str,
+        values: &[Value<'_>],
+    ) -> Result<Option<T>, DatabaseError> {
+        self.select(doing, sql, values)?.first().map(Row::read).transpose()
+    }
+
+    /// The number in the only row; zero where it is NULL.
+    ///
+    /// # Errors
+    /// As [`query`](Self::query).
+    fn query_number(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<i64, DatabaseError> {
+        let number = self.query_first::<Option<i64>>(doing, sql, values)?;
+        Ok(number.ok_or_else(|| unreadable("an answer without a row".into()))?.unwrap_or_default())
+    }
+}
+
+impl<D: Tables + ?Sized> Query for D {}
 
 /// A change of the rows of a table that no other session has locked.
 #[derive(Clone, Copy, Debug)]
@@ -233,7 +267,7 @@ impl Dialect {
     pub(crate) fn seconds_between(self, from: &str, to: &str) -> String {
         match self {
             Self::Postgresql => format!("extract(epoch FROM {to} - {from})"),
-            Self::Mysql | Self::Mariadb => format!("TIMESTAMPDIFF(MICROSECOND, {from}, {to}) / 1000000"),
+            Self::Mysql | Self::Mariadb => format!("TIMESTAMPDIFF(MICROSECOND, {from}, {to}) / 1e6"),
             Self::Sqlite => format!("({to} - {from}) / 1000000.0"),
         }
     }
@@ -270,50 +304,6 @@ fn without_nul_escapes(json: &str) -> Cow<'_, str> {
     }
     clean.push_str(rest);
     clean.into()
-}
-
-/// A row of an answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row(pub(super) Vec<Option<String>>);
-
-impl Row {
-    /// A column as text; `None` for NULL.
-    #[must_use]
-    pub fn text(&self, index: usize) -> Option<&str> {
-        self.0.get(index).and_then(Option::as_deref)
-    }
-
-    /// A column as a number, or whatever else can be read from text; `None` for NULL.
-    ///
-    /// # Errors
-    /// Where it is something else.
-    pub fn value<T: FromStr>(&self, index: usize) -> Result<Option<T>, DatabaseError> {
-        let unreadable = |text: &str| unreadable(format!("column {} of the answer is {text:?}", index + 1));
-        self.text(index).map(|text| text.parse().map_err(|_| unreadable(text))).transpose()
-    }
-
-    /// A column that came through [`Dialect::hex`] as bytes; `None` for NULL.
-    ///
-    /// # Errors
-    /// Where it is something else.
-    pub fn bytes(&self, index: usize) -> Result<Option<Vec<u8>>, DatabaseError> {
-        let unreadable = || unreadable(format!("column {} of the answer is no hexadecimal number", index + 1));
-        self.text(index).map(|text| hex::decode(text).ok_or_else(unreadable)).transpose()
-    }
-
-    /// A column that came through [`Dialect::hex`] as that many bytes.
-    ///
-    /// # Errors
-    /// Where it is NULL or something else.
-    pub fn digest<const N: usize>(&self, index: usize) -> Result<[u8; N], DatabaseError> {
-        let unreadable = || unreadable(format!("column {} of the answer does not have {N} bytes", index + 1));
-        self.bytes(index)?.and_then(|bytes| bytes.try_into().ok()).ok_or_else(unreadable)
-    }
-}
-
-/// An answer that is not what was asked for.
-pub(crate) fn unreadable(detail: String) -> DatabaseError {
-    DatabaseError::other("reading the ledger", detail)
 }
 
 /// The statement with a literal in the place of each `?`.

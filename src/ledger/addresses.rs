@@ -1,6 +1,6 @@
 //! What the table `addresses` says: who has which mailboxes here.
 
-use crate::database::{DatabaseError, DatabaseFailure};
+use crate::database::{DatabaseError, DatabaseFailure, columns_of};
 use crate::message::fold;
 
 /// Where mail for an address goes, and where its owner's sent mail is kept.
@@ -13,6 +13,8 @@ pub struct Destination {
     /// The mailbox for sent mail: `Sent`.
     pub sent: String,
 }
+
+columns_of! { Destination: user, inbox, sent }
 
 /// A mailbox by one name: the case of INBOX does not matter (RFC 9051 section 5.1), but a copy's key is made of it.
 pub(crate) fn one_name(mailbox: &str) -> &str {

@@ -1,9 +1,8 @@
 //! Who may use the API. Of a token there is its digest only.
 
-use super::columns::{number, optional, owned};
 use super::{Database, time_span};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Row, Value, unreadable};
+use crate::database::{Columns, DatabaseError, FromColumn, FromRow, Query, Value, unreadable};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use uuid::Uuid;
@@ -85,6 +84,30 @@ pub(crate) struct ApiToken {
     pub(crate) valid: bool,
 }
 
+impl FromColumn for Bounds {
+    /// What cannot be read must not be taken for no bounds at all.
+    fn from_column(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
+impl FromRow for ApiToken {
+    fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError> {
+        Ok(Self {
+            id: columns.read()?,
+            name: columns.read()?,
+            scopes: columns.read::<String>()?.split(' ').map(ToOwned::to_owned).collect(),
+            bounds: columns.read()?,
+            rate: columns.read()?,
+            created_at: columns.read()?,
+            expires_at: columns.read()?,
+            revoked_at: columns.read()?,
+            last_used_at: columns.read()?,
+            valid: columns.read()?,
+        })
+    }
+}
+
 const OF_A_TOKEN: &str = "token:";
 
 /// Whose subscriptions are that a token of this name makes.
@@ -157,7 +180,7 @@ fn read(database: &mut dyn Database, which: &str, values: &[Value<'_>]) -> Resul
     let moment = |column| dialect.microseconds(column);
     let sql = format!(
         "SELECT {}, t.name, t.scopes, t.bounds, t.rate, {}, {}, {}, {}, \
-         CASE WHEN t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > {now}) THEN 1 ELSE 0 END \
+         t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > {now}) \
          FROM api_tokens t {which}",
         dialect.uuid("t.id"),
         moment("t.created_at"),
@@ -165,25 +188,7 @@ fn read(database: &mut dyn Database, which: &str, values: &[Value<'_>]) -> Resul
         moment("t.revoked_at"),
         moment("t.last_used_at"),
     );
-    database.select(READING, &sql, values)?.iter().map(token).collect()
-}
-
-fn token(row: &Row) -> Result<ApiToken, DatabaseError> {
-    let bounds = optional(row, 3).unwrap_or_default();
-    Ok(ApiToken {
-        id: number(row, 0)?,
-        name: owned(row, 1)?,
-        scopes: owned(row, 2)?.split(' ').map(ToOwned::to_owned).collect(),
-        // What cannot be read must not be taken for no bounds at all.
-        bounds: serde_json::from_str(&bounds)
-            .map_err(|_| unreadable(format!("the bounds of a token are {bounds:?}")))?,
-        rate: number(row, 4)?,
-        created_at: number(row, 5)?,
-        expires_at: row.value(6)?,
-        revoked_at: row.value(7)?,
-        last_used_at: row.value(8)?,
-        valid: number::<u8>(row, 9)? == 1,
-    })
+    database.query(READING, &sql, values)
 }
 
 /// Has a token count no more, and disables the subscriptions of its name, unless another token of it counts still. `None` where there

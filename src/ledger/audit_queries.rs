@@ -1,11 +1,11 @@
 //! What `audit` and `replay` read: which copies are delivered where, which are owed, and their messages. Long answers come in
 //! pieces: a span of time, or a few hundred rows.
 
-use super::columns::{delivered as delivered_or_owed, number, only_number, optional, owned, placement, role, text};
+use super::columns::IS_DELIVERED;
 use super::event::{self, Standing, change};
 use super::{CopyKey, Database, time_span};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value, columns_of};
 use crate::lock::LockName;
 use crate::mailbox::{MailboxError, Matching, Placement, ReadableMailbox, Recorded, Wanted, look_everywhere};
 use crate::message::{Identity, Role};
@@ -59,6 +59,12 @@ pub struct RecordedCopy {
     pub placement: Option<Placement>,
     /// Why it is owed; `None` where it is delivered.
     pub reason: Option<String>,
+    /// When it was last tried, in microseconds since 1970.
+    pub updated_at: i64,
+}
+
+columns_of! { RecordedCopy:
+    message, identity, message_id, sender, subject, from, recorded_at, lock, role, user, mailbox, recipient, placement, reason, updated_at
 }
 
 impl RecordedCopy {
@@ -142,6 +148,8 @@ pub struct DeliveredCopy {
     pub lowest: Option<u32>,
 }
 
+columns_of! { DeliveredCopy: message, role, placement, lowest }
+
 /// Mailboxes, as (user, mailbox), and the copies that were delivered to them.
 pub(crate) type Mailboxes = BTreeMap<(String, String), Vec<DeliveredCopy>>;
 
@@ -151,9 +159,8 @@ pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Resu
     let now = time_span::now(database)?;
     // Ids are in the order of times, nearly: an hour is more than races and clocks set back make up.
     let first = format!("SELECT {} FROM messages ORDER BY id LIMIT 1", dialect.microseconds("recorded_at"));
-    let first = database.select(DOING, &first, &[])?;
-    let Some(first) = first.first().map(|row| number::<i64>(row, 0)).transpose()? else { return Ok(Mailboxes::new()) };
-    let sql = "SELECT m.id, c.role, c.imap_user, c.mailbox, c.uid_validity, c.uid, \
+    let Some(first) = database.query_first::<i64>(DOING, &first, &[])? else { return Ok(Mailboxes::new()) };
+    let sql = "SELECT c.imap_user, c.mailbox, m.id, c.role, c.uid_validity, c.uid, \
                (SELECT MIN(a.uid_next) FROM attempts a \
                 WHERE a.copy_key = c.copy_key AND a.uid_validity = c.uid_validity) \
                FROM messages m JOIN copies c ON c.message = m.id \
@@ -165,16 +172,11 @@ pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Resu
     let since = Value::Moment(selection.since);
     while from < now.saturating_add(HOUR) {
         let to = from.saturating_add(HOUR);
-        for row in database.select(DOING, sql, &[Value::Moment(from), Value::Moment(to), since, since])? {
-            let (user, mailbox) = (text(&row, 2)?, text(&row, 3)?);
-            if selection.has(user, mailbox) {
-                let delivered = DeliveredCopy {
-                    message: number(&row, 0)?,
-                    role: role(&row, 1)?,
-                    placement: placement(&row, 4)?,
-                    lowest: row.value(6)?,
-                };
-                mailboxes.entry((user.to_owned(), mailbox.to_owned())).or_default().push(delivered);
+        let rows: Vec<(String, String, DeliveredCopy)> =
+            database.query(DOING, sql, &[Value::Moment(from), Value::Moment(to), since, since])?;
+        for (user, mailbox, delivered) in rows {
+            if selection.has(&user, &mailbox) {
+                mailboxes.entry((user, mailbox)).or_default().push(delivered);
             }
         }
         from = to;
@@ -182,36 +184,17 @@ pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Resu
     Ok(mailboxes)
 }
 
-const COPY: &str = "c.role, c.imap_user, c.mailbox, c.recipient, c.uid_validity, c.uid, c.reason";
-/// How many columns come with a copy.
-const COLUMNS: usize = 15;
-
+/// The columns of a [`RecordedCopy`].
 fn columns(database: &dyn Database) -> String {
     let dialect = database.dialect();
-    let (identity, recorded_at) = (dialect.hex("m.identity"), dialect.microseconds("m.recorded_at"));
     format!(
-        "m.id, {identity}, m.message_id, m.sender, m.subject, {recorded_at}, {COPY}, {}, m.header_from",
-        dialect.hex("m.lock_digest")
+        "m.id, {}, m.message_id, m.sender, m.subject, m.header_from, {}, {}, \
+         c.role, c.imap_user, c.mailbox, c.recipient, c.uid_validity, c.uid, c.reason, {}",
+        dialect.hex("m.identity"),
+        dialect.microseconds("m.recorded_at"),
+        dialect.hex("m.lock_digest"),
+        dialect.microseconds("c.updated_at"),
     )
-}
-
-fn copy(row: &Row) -> Result<RecordedCopy, DatabaseError> {
-    Ok(RecordedCopy {
-        message: number(row, 0)?,
-        identity: Identity::from_bytes(row.digest(1)?),
-        message_id: owned(row, 2)?,
-        sender: owned(row, 3)?,
-        subject: optional(row, 4),
-        recorded_at: number(row, 5)?,
-        role: role(row, 6)?,
-        user: owned(row, 7)?,
-        mailbox: owned(row, 8)?,
-        recipient: owned(row, 9)?,
-        placement: placement(row, 10)?,
-        reason: optional(row, 12),
-        lock: LockName::from_digest(row.digest(13)?),
-        from: optional(row, 14),
-    })
 }
 
 /// These copies of one mailbox in full, as far as the ledger still has them. Ask for some hundreds at a time.
@@ -231,11 +214,10 @@ pub(crate) fn of_mailbox(
     );
     let mut values: Vec<Value<'_>> = copies.iter().map(|copy| Value::Integer(copy.message)).collect();
     values.extend([Value::Text(user), Value::Text(mailbox)]);
-    let rows = database.select(DOING, &sql, &values)?;
-    let all: Vec<RecordedCopy> = rows.iter().map(copy).collect::<Result<_, _>>()?;
+    let mut all: Vec<RecordedCopy> = database.query(DOING, &sql, &values)?;
     // One mailbox may be both a recipient's and a sender's.
-    let asked = |one: &RecordedCopy| copies.iter().any(|asked| (asked.message, asked.role) == (one.message, one.role));
-    Ok(all.into_iter().filter(asked).collect())
+    all.retain(|one| copies.iter().any(|asked| (asked.message, asked.role) == (one.message, one.role)));
+    Ok(all)
 }
 
 /// All delivered copies of one message, recipients' first.
@@ -245,7 +227,7 @@ pub fn of_message(database: &mut dyn Database, message: i64) -> Result<Vec<Recor
          WHERE m.id = ? AND c.state = 'delivered' ORDER BY c.role, c.imap_user, c.mailbox",
         columns(database)
     );
-    database.select(DOING, &sql, &[Value::Integer(message)])?.iter().map(copy).collect()
+    database.query(DOING, &sql, &[Value::Integer(message)])
 }
 
 /// A copy by its name, and whether it is delivered; else it is owed. `None` where the ledger has none of this name.
@@ -254,11 +236,10 @@ pub(crate) fn by_key(
     key: &CopyKey,
 ) -> Result<Option<(RecordedCopy, bool)>, DatabaseError> {
     let sql = format!(
-        "SELECT {}, c.state FROM copies c JOIN messages m ON m.id = c.message WHERE c.copy_key = ?",
+        "SELECT {}, {IS_DELIVERED} FROM copies c JOIN messages m ON m.id = c.message WHERE c.copy_key = ?",
         columns(database)
     );
-    let rows = database.select(DOING, &sql, &[Value::Bytes(key.as_bytes())])?;
-    rows.first().map(|row| Ok((copy(row)?, delivered_or_owed(row, COLUMNS)?))).transpose()
+    database.query_first(DOING, &sql, &[Value::Bytes(key.as_bytes())])
 }
 
 /// The copies that are owed, the last tried first, at most `limit`; and whether there are more.
@@ -272,8 +253,10 @@ pub(crate) fn newest_owed(
         columns(database),
         limit + 1
     );
-    let rows = database.select(DOING, &sql, &[])?;
-    Ok((rows.iter().take(limit).map(copy).collect::<Result<_, _>>()?, rows.len() > limit))
+    let mut owed = database.query(DOING, &sql, &[])?;
+    let more = owed.len() > limit;
+    owed.truncate(limit);
+    Ok((owed, more))
 }
 
 /// The delivery that had brought a copy which another one found there already.
@@ -291,47 +274,39 @@ pub struct EarlierDelivery {
     pub delivered_at: i64,
 }
 
+columns_of! { EarlierDelivery: queue_id, host, sender, delivered_at }
+
 /// How this copy came to be there, if it is delivered: one row by its key, and the attempts at it.
 pub fn earlier_delivery(database: &mut dyn Database, copy: &CopyKey) -> Result<Option<EarlierDelivery>, DatabaseError> {
     let sql = format!(
-        "SELECT {}, a.queue_id, a.host, a.sender FROM copies c \
+        "SELECT a.queue_id, a.host, a.sender, {} FROM copies c \
          LEFT JOIN attempts a ON a.copy_key = c.copy_key AND a.outcome IN ('appended', 'adopted') \
          WHERE c.copy_key = ? AND c.state = 'delivered' ORDER BY a.ended_at LIMIT 1",
         database.dialect().microseconds("c.delivered_at")
     );
-    let rows = database.select("asking how a copy came to be there", &sql, &[Value::Bytes(copy.as_bytes())])?;
-    let earlier = |row: &Row| {
-        let (queue_id, host, sender) = (optional(row, 1), optional(row, 2), optional(row, 3));
-        Ok(EarlierDelivery { queue_id, host, sender, delivered_at: number(row, 0)? })
-    };
-    rows.first().map(earlier).transpose()
+    database.query_first("asking how a copy came to be there", &sql, &[Value::Bytes(copy.as_bytes())])
 }
 
 /// The copies that deliveries left owed, oldest last try first. [`Selection::since`] is about that last try.
 pub fn owed(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Vec<RecordedCopy>, DatabaseError> {
-    let (dialect, mut after) = (database.dialect(), Vec::new());
-    let (key, updated_at) = (dialect.hex("c.copy_key"), dialect.microseconds("c.updated_at"));
     let sql = format!(
-        "SELECT {}, {key}, {updated_at} FROM copies c JOIN messages m ON m.id = c.message \
+        "SELECT {} FROM copies c JOIN messages m ON m.id = c.message \
          WHERE c.state = 'owed' AND c.updated_at >= ? AND c.copy_key > ? ORDER BY c.copy_key LIMIT {PAGE}",
         columns(database)
     );
-    let mut owed: Vec<(i64, RecordedCopy)> = Vec::new();
+    let (mut owed, mut after): (Vec<RecordedCopy>, Vec<u8>) = Default::default();
     loop {
-        let rows = database.select(DOING, &sql, &[Value::Moment(selection.since), Value::Bytes(&after)])?;
-        for row in &rows {
-            let copy = copy(row)?;
-            if selection.has(&copy.user, &copy.mailbox) {
-                owed.push((number(row, COLUMNS + 1)?, copy));
-            }
-        }
-        match rows.last() {
-            Some(last) if rows.len() == PAGE => after = last.bytes(COLUMNS)?.unwrap_or_default(),
-            _ => break,
+        let page: Vec<RecordedCopy> =
+            database.query(DOING, &sql, &[Value::Moment(selection.since), Value::Bytes(&after)])?;
+        let next = page.last().filter(|_| page.len() == PAGE).map(|last| last.key().as_bytes().to_vec());
+        owed.extend(page.into_iter().filter(|copy| selection.has(&copy.user, &copy.mailbox)));
+        match next {
+            Some(next) => after = next,
+            None => break,
         }
     }
-    owed.sort_by_key(|(updated_at, _)| *updated_at);
-    Ok(owed.into_iter().map(|(_, copy)| copy).collect())
+    owed.sort_by_key(|copy| copy.updated_at);
+    Ok(owed)
 }
 
 /// What says of an owed copy whether it may be tried. There may be very many: nothing of what their messages say is in it.
@@ -344,6 +319,8 @@ pub(crate) struct OwedCopyKey {
     pub(crate) last_try: i64,
     pub(crate) recorded_at: i64,
 }
+
+columns_of! { OwedCopyKey: key, user, recipient, last_try, recorded_at }
 
 /// The next owed copies, some hundreds at most, in the order of their last tries: those behind one of this last try and key. Where there
 /// are none, that was the last.
@@ -360,26 +337,14 @@ pub(crate) fn owed_after(
         dialect.microseconds("c.updated_at"),
         dialect.microseconds("m.recorded_at")
     );
-    let rows = database.select(DOING, &sql, &[Value::Moment(last_try), Value::Moment(last_try), Value::Bytes(key)])?;
-    let owed = |row: &Row| {
-        let key = row.bytes(0)?.and_then(|bytes| bytes.try_into().ok());
-        let key = key.ok_or_else(|| DatabaseError::other(DOING, "a copy's key that is none"))?;
-        Ok(OwedCopyKey {
-            key: CopyKey::from_bytes(key),
-            user: owned(row, 1)?,
-            recipient: owned(row, 2)?,
-            last_try: number(row, 3)?,
-            recorded_at: number(row, 4)?,
-        })
-    };
-    rows.iter().map(owed).collect()
+    database.query(DOING, &sql, &[Value::Moment(last_try), Value::Moment(last_try), Value::Bytes(key)])
 }
 
 /// The mailboxes, with their users, of copies of the newest messages that were delivered: at most some dozens.
 pub(crate) fn newest_delivered_to(database: &mut dyn Database) -> Result<Vec<(String, String)>, DatabaseError> {
     let sql = "SELECT c.imap_user, c.mailbox FROM messages m JOIN copies c ON c.message = m.id \
                WHERE c.state = 'delivered' ORDER BY m.id DESC LIMIT 50";
-    database.select(DOING, sql, &[])?.iter().map(|row| Ok((owned(row, 0)?, owned(row, 1)?))).collect()
+    database.query(DOING, sql, &[])
 }
 
 /// The users of copies that were delivered: of so many messages, the newest, and some ten thousand users.
@@ -389,15 +354,13 @@ pub(crate) fn lately_delivered_to(
     database: &mut dyn Database,
     messages: u64,
 ) -> Result<BTreeSet<String>, DatabaseError> {
-    let newest: i64 = only_number(&database.select(DOING, "SELECT COALESCE(MAX(id), 0) FROM messages", &[])?)?;
+    let newest = database.query_number(DOING, "SELECT MAX(id) FROM messages", &[])?;
     let oldest = newest.saturating_sub(i64::try_from(messages).unwrap_or(i64::MAX)).max(0);
     let sql = "SELECT DISTINCT imap_user FROM copies WHERE message > ? AND message <= ? AND state = 'delivered'";
     let (mut users, mut until) = (BTreeSet::new(), newest);
     while until > oldest && users.len() < ENOUGH_USERS {
         let from = until.saturating_sub(MESSAGES_AT_ONCE).max(oldest);
-        for row in &database.select(DOING, sql, &[Value::Integer(from), Value::Integer(until)])? {
-            users.insert(owned(row, 0)?);
-        }
+        users.extend(database.query::<String>(DOING, sql, &[Value::Integer(from), Value::Integer(until)])?);
         until = from;
     }
     Ok(users)
@@ -438,14 +401,16 @@ pub(crate) fn adopt_owed(
     let doing = "recording the author's own copy";
     let dialect = database.dialect();
     let now = dialect.now();
-    let number = |number: Option<u32>| number.map_or(Value::Null, |number| Value::Integer(i64::from(number)));
     let key = copy.key();
     let adopt = format!(
         "UPDATE copies SET state = 'delivered', uid_validity = ?, uid = ?, reason = NULL, delivered_at = {now}, \
          updated_at = {now} WHERE copy_key = ? AND state = 'owed'"
     );
-    let place = placement.map(|at| at.uid_validity);
-    let values = vec![number(place), number(placement.map(|at| at.uid)), Value::Bytes(key.as_bytes())];
+    let values = [
+        Value::optional_number(placement.map(|at| at.uid_validity)),
+        Value::optional_number(placement.map(|at| at.uid)),
+        Value::Bytes(key.as_bytes()),
+    ];
     let before = Standing::Owed(copy.reason.as_deref().unwrap_or_default());
     let Some((kind, diff)) = change(copy.role, Some(before), Standing::Delivered(placement)) else { return Ok(()) };
     let (diff, address) = (diff.as_json(), copy.address());
@@ -520,8 +485,7 @@ pub(crate) fn message_with(
     identity: &[u8; 32],
 ) -> Result<Option<(i64, String, u64)>, DatabaseError> {
     let sql = "SELECT id, message_id, size FROM messages WHERE identity = ?";
-    let rows = database.select(DOING, sql, &[Value::Bytes(identity)])?;
-    rows.first().map(|row| Ok((number(row, 0)?, owned(row, 1)?, number(row, 2)?))).transpose()
+    database.query_first(DOING, sql, &[Value::Bytes(identity)])
 }
 
 /// How much of a source is read at once, in bytes: as text, in a row and in the protocol's buffer, it takes four times as much.
@@ -533,10 +497,11 @@ pub fn source(database: &mut dyn Database, message: i64) -> Result<Option<Vec<u8
     loop {
         let part = database.dialect().hex(&format!("substr(source, {}, {SOURCE_PART})", source.len() + 1));
         let sql = format!("SELECT {part}, length(source) FROM message_sources WHERE message_id = ?");
-        let rows = database.select(DOING, &sql, &[Value::Integer(message)])?;
         // Also one that is pruned meanwhile.
-        let Some(row) = rows.first() else { return Ok(None) };
-        let (part, size): (_, usize) = (row.bytes(0)?.unwrap_or_default(), number(row, 1)?);
+        let Some((part, size)) = database.query_first::<(Vec<u8>, usize)>(DOING, &sql, &[Value::Integer(message)])?
+        else {
+            return Ok(None);
+        };
         source.reserve_exact(size.saturating_sub(source.len()));
         source.extend_from_slice(&part);
         if part.is_empty() || source.len() >= size {

@@ -1,59 +1,70 @@
 //! Columns of the ledger's tables. A value that is missing, or that this release does not know, is an error.
 
-use super::Outcome;
-use crate::database::{DatabaseError, Row, unreadable};
-use crate::mailbox::Placement;
-use crate::message::Role;
-use std::str::FromStr;
+use super::{CopyKey, Outcome};
+use crate::database::{Columns, DatabaseError, FromColumn, FromRow};
+use crate::lock::LockName;
+use crate::mailbox::{Placement, Position};
+use crate::message::{Identity, Role};
 
-pub(super) fn missing(column: usize) -> DatabaseError {
-    unreadable(format!("column {} of the answer is missing", column + 1))
-}
+/// Whether a copy `c` is delivered, else owed; NULL in a state that this release lacks.
+pub(super) const IS_DELIVERED: &str = "CASE c.state WHEN 'delivered' THEN 1 WHEN 'owed' THEN 0 END";
 
-pub(super) fn text(row: &Row, column: usize) -> Result<&str, DatabaseError> {
-    row.text(column).ok_or_else(|| missing(column))
-}
-
-pub(super) fn owned(row: &Row, column: usize) -> Result<String, DatabaseError> {
-    text(row, column).map(ToOwned::to_owned)
-}
-
-pub(super) fn optional(row: &Row, column: usize) -> Option<String> {
-    row.text(column).map(ToOwned::to_owned)
-}
-
-pub(super) fn number<T: FromStr>(row: &Row, column: usize) -> Result<T, DatabaseError> {
-    row.value(column)?.ok_or_else(|| missing(column))
-}
-
-/// The number in the only row of an answer; zero where it is NULL.
-pub(super) fn only_number<T: FromStr + Default>(rows: &[Row]) -> Result<T, DatabaseError> {
-    Ok(rows.first().ok_or_else(|| missing(0))?.value(0)?.unwrap_or_default())
-}
-
-pub(super) fn role(row: &Row, column: usize) -> Result<Role, DatabaseError> {
-    let text = text(row, column)?;
-    Role::parse(text).ok_or_else(|| unreadable(format!("a copy with the role {text:?}, which this release lacks")))
-}
-
-/// Whether a copy is delivered; else it is owed.
-pub(super) fn delivered(row: &Row, column: usize) -> Result<bool, DatabaseError> {
-    match text(row, column)? {
-        "delivered" => Ok(true),
-        "owed" => Ok(false),
-        other => Err(unreadable(format!("a copy in the state {other:?}, which this release lacks"))),
+impl FromColumn for CopyKey {
+    fn from_column(text: &str) -> Option<Self> {
+        FromColumn::from_column(text).map(Self)
     }
 }
 
-/// How an attempt that has ended did so.
-pub(super) fn outcome(row: &Row, column: usize) -> Outcome {
-    Outcome::from_text(row.text(column).unwrap_or_default())
+impl FromColumn for Identity {
+    fn from_column(text: &str) -> Option<Self> {
+        FromColumn::from_column(text).map(Self::from_bytes)
+    }
+}
+
+impl FromColumn for LockName {
+    fn from_column(text: &str) -> Option<Self> {
+        FromColumn::from_column(text).map(Self::from_digest)
+    }
+}
+
+impl FromColumn for Role {
+    fn from_column(text: &str) -> Option<Self> {
+        Self::parse(text)
+    }
+}
+
+impl FromColumn for Outcome {
+    fn from_column(text: &str) -> Option<Self> {
+        Some(Self::from_text(text))
+    }
+}
+
+impl FromColumn for Vec<String> {
+    /// Of JSON.
+    fn from_column(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
 }
 
 /// UIDVALIDITY, and the UID in the column after it.
-pub(super) fn placement(row: &Row, column: usize) -> Result<Option<Placement>, DatabaseError> {
-    let (uid_validity, uid) = (row.value(column)?, row.value(column + 1)?);
-    Ok(uid_validity.zip(uid).map(|(uid_validity, uid)| Placement { uid_validity, uid }))
+impl FromRow for Option<Placement> {
+    fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError> {
+        Ok(numbers_of_imap(columns)?.map(|(uid_validity, uid)| Placement { uid_validity, uid }))
+    }
+}
+
+/// UIDVALIDITY, and UIDNEXT in the column after it.
+impl FromRow for Option<Position> {
+    fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError> {
+        Ok(numbers_of_imap(columns)?.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }))
+    }
+}
+
+/// Two numbers that are known together or not at all. One that IMAP cannot have counts as not known, which only makes a search longer.
+fn numbers_of_imap(columns: &mut Columns<'_>) -> Result<Option<(u32, u32)>, DatabaseError> {
+    let (one, other): (Option<i64>, Option<i64>) = columns.read()?;
+    let number = |number: Option<i64>| number.and_then(|number| u32::try_from(number).ok());
+    Ok(number(one).zip(number(other)))
 }
 
 #[cfg(test)]
@@ -69,15 +80,15 @@ mod tests {
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
         let deadline = Deadline::after(Duration::from_mins(2));
         let mut database = crate::ledger::schema::open_embedded(directory.path(), &client, deadline).unwrap();
-        let rows = database
-            .select("reading", "SELECT 'recipient', 'owed', 'observer', NULL, 'sender', 'delivered'", &[])
-            .unwrap();
-        let row = &rows[0];
-        assert_eq!((role(row, 0).unwrap(), delivered(row, 1).unwrap()), (Role::Recipient, false));
-        assert_eq!((role(row, 4).unwrap(), delivered(row, 5).unwrap()), (Role::Sender, true));
-        for column in [2, 3] {
-            assert!(role(row, column).is_err() && delivered(row, column).is_err());
-        }
-        assert_eq!(outcome(row, 2), Outcome::Other("observer".into()));
+        let mut select = |sql: &str| database.select("reading", sql, &[]).unwrap().remove(0);
+        let mut delivered = |state: &str| {
+            select(&format!("SELECT {IS_DELIVERED} FROM (SELECT {state} AS state) c")).read::<bool>().ok()
+        };
+        let states = ["'owed'", "'delivered'", "'observer'", "NULL"].map(&mut delivered);
+        assert_eq!(states, [Some(false), Some(true), None, None]);
+        let row = select("SELECT 'recipient', 'sender', 'observer', NULL");
+        assert_eq!(row.read::<(Role, Role)>().unwrap(), (Role::Recipient, Role::Sender));
+        assert!(row.value::<Role>(2).is_err() && row.read::<(Role, Role, Outcome, Role)>().is_err());
+        assert_eq!(row.value(2).unwrap(), Some(Outcome::Other("observer".into())));
     }
 }

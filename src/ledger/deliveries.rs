@@ -1,9 +1,10 @@
 //! Deliveries by their attempts: which never ended, and which are to be made again.
 
 use super::audit_queries::Selection;
-use super::time_span::{self, Pages, Table};
-use super::{CopyKey, Database, Outcome, columns};
-use crate::database::{DatabaseError, Row, Value};
+use super::columns::IS_DELIVERED;
+use super::time_span::{self, AttemptCursor, Pages, TimeCursor};
+use super::{CopyKey, Database, Outcome};
+use crate::database::{DatabaseError, Query, Value, columns_of};
 use crate::lock::LockName;
 use crate::message::Identity;
 use serde::Serialize;
@@ -40,6 +41,8 @@ pub struct NeverEnded {
     pub delivered: bool,
 }
 
+columns_of! { NeverEnded: message_id, recipient, user, mailbox, host, pid, queue_id, started_at, age, delivered }
+
 fn in_seconds<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(span.as_secs())
 }
@@ -52,34 +55,15 @@ pub(crate) fn never_ended(
 ) -> Result<Vec<NeverEnded>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT a.message_id, a.recipient, a.imap_user, a.mailbox, a.host, a.pid, a.queue_id, {}, {}, \
-         CASE WHEN c.copy_key IS NULL THEN 0 ELSE 1 END \
+        "SELECT a.message_id, a.recipient, a.imap_user, a.mailbox, a.host, a.pid, a.queue_id, {}, {}, c.copy_key IS NOT NULL \
          FROM attempts a LEFT JOIN copies c ON c.copy_key = a.copy_key AND c.state = 'delivered' \
          WHERE a.started_at >= ? AND a.ended_at IS NULL ORDER BY a.started_at, a.attempt",
         dialect.microseconds("a.started_at"),
-        dialect.microseconds(dialect.now())
+        dialect.seconds_between("a.started_at", dialect.now())
     );
-    let mut never_ended = Vec::new();
-    for row in &database.select("reading the journal", &sql, &[Value::Moment(selection.since)])? {
-        let started_at = columns::number(row, 7)?;
-        let age = columns::number::<i64>(row, 8)? - started_at;
-        let (user, mailbox) = (columns::owned(row, 2)?, columns::owned(row, 3)?);
-        if age < time_span::microseconds(lives) || !selection.has(&user, &mailbox) {
-            continue;
-        }
-        never_ended.push(NeverEnded {
-            message_id: columns::owned(row, 0)?,
-            recipient: columns::owned(row, 1)?,
-            user,
-            mailbox,
-            host: columns::owned(row, 4)?,
-            pid: columns::number(row, 5)?,
-            queue_id: columns::optional(row, 6),
-            started_at,
-            age: Duration::from_micros(age.unsigned_abs()),
-            delivered: columns::number::<u8>(row, 9)? == 1,
-        });
-    }
+    let mut never_ended: Vec<NeverEnded> =
+        database.query("reading the journal", &sql, &[Value::Moment(selection.since)])?;
+    never_ended.retain(|attempt| attempt.age >= lives && selection.has(&attempt.user, &attempt.mailbox));
     Ok(never_ended)
 }
 
@@ -119,37 +103,28 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
     if query.failed {
         condition += " AND NOT EXISTS (SELECT 1 FROM copies c WHERE c.copy_key = a.copy_key AND c.state = 'delivered')";
     }
-    let mut see = |row: &Row| see(columns::number(row, 0)?, CopyKey::from_bytes(row.digest(2)?));
+    let mut see = |row: &AttemptCursor| see(row.began_at, CopyKey::from_bytes(row.key));
     if query.locks.is_empty() {
         let until = time_span::now(database)?.saturating_add(SET_BACK);
-        let mut pages = Pages::new(Table::Attempts, query.since.unwrap_or_default(), until, PAGE);
-        while let Some(page) = pages.next(database, "1", &condition, &values)? {
-            page.rows.iter().try_for_each(&mut see)?;
+        let mut pages = Pages::new(query.since.unwrap_or_default(), until, PAGE);
+        while let Some(page) = pages.next::<i64>(database, "1", &condition, &values)? {
+            page.iter().try_for_each(|(row, _)| see(row))?;
         }
         return Ok(());
     }
-    let dialect = database.dialect();
     let sql = format!(
-        "SELECT {}, {}, {} FROM attempts a WHERE a.lock_digest = ? AND a.attempt > ? AND {condition} \
-         ORDER BY a.attempt LIMIT {PAGE}",
-        dialect.microseconds("a.started_at"),
-        dialect.uuid("a.attempt"),
-        dialect.hex("a.copy_key"),
+        "SELECT {} FROM attempts a WHERE a.lock_digest = ? AND a.attempt > ? AND {condition} ORDER BY a.attempt LIMIT {PAGE}",
+        AttemptCursor::columns(database.dialect()),
     );
     for lock in &query.locks {
         // An attempt has one row for its recipient's copy: its UUID tells where the next page begins.
-        let mut last = Uuid::nil();
-        loop {
+        let mut next = Some(Uuid::nil());
+        while let Some(last) = next {
             let mut asked = vec![Value::Bytes(lock.digest()), Value::Uuid(last)];
             asked.extend_from_slice(&values);
-            let rows = database.select("asking the ledger what to replay", &sql, &asked)?;
-            for row in &rows {
-                last = Uuid::from_bytes(row.digest(1)?);
-                see(row)?;
-            }
-            if rows.len() < PAGE {
-                break;
-            }
+            let page: Vec<AttemptCursor> = database.query("asking the ledger what to replay", &sql, &asked)?;
+            next = page.last().filter(|_| page.len() == PAGE).map(|last| last.attempt);
+            page.iter().try_for_each(&mut see)?;
         }
     }
     Ok(())
@@ -159,8 +134,8 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
 pub(crate) struct KnownDelivery {
     /// Whether the recipient has it.
     pub(crate) delivered: bool,
-    /// The row of its message, if it has one, and the message's identity.
-    pub(crate) message: Option<(i64, Identity)>,
+    /// The row of its message, if it has one.
+    pub(crate) message: Option<i64>,
     /// The Message-ID, for people.
     pub(crate) message_id: String,
     /// The envelope sender of that attempt, or else the one that the message is recorded with; `None` where neither is known.
@@ -180,34 +155,22 @@ pub(crate) struct KnownDelivery {
     pub(crate) came_to: Option<Outcome>,
 }
 
+columns_of! { KnownDelivery:
+    delivered, message, message_id, sender, recipient, queue_id, identity, lock, subject, user, mailbox, came_to
+}
+
 /// What the ledger has of the delivery of a copy, by the last attempt at it; `None` where that is forgotten.
 pub(crate) fn known_delivery(
     database: &mut dyn Database,
     key: &CopyKey,
 ) -> Result<Option<KnownDelivery>, DatabaseError> {
     let sql = format!(
-        "SELECT a.recipient, a.queue_id, a.message_id, COALESCE(a.sender, m.sender), c.state, m.id, {}, {}, m.subject, \
-         a.imap_user, a.mailbox, a.outcome FROM attempts a \
+        "SELECT CASE WHEN c.copy_key IS NULL THEN 0 ELSE {IS_DELIVERED} END, m.id, a.message_id, COALESCE(a.sender, m.sender), \
+         a.recipient, a.queue_id, {}, {}, m.subject, a.imap_user, a.mailbox, a.outcome FROM attempts a \
          LEFT JOIN messages m ON m.identity = a.identity LEFT JOIN copies c ON c.copy_key = a.copy_key \
          WHERE a.copy_key = ? ORDER BY a.attempt DESC LIMIT 1",
         database.dialect().hex("a.identity"),
         database.dialect().hex("a.lock_digest")
     );
-    let rows = database.select("reading a delivery from the ledger", &sql, &[Value::Bytes(key.as_bytes())])?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let identity = Identity::from_bytes(row.digest(6)?);
-    Ok(Some(KnownDelivery {
-        delivered: row.text(4).is_some() && columns::delivered(row, 4)?,
-        message: row.value(5)?.map(|message| (message, identity)),
-        message_id: columns::owned(row, 2)?,
-        sender: columns::optional(row, 3),
-        recipient: columns::owned(row, 0)?,
-        queue_id: columns::optional(row, 1),
-        identity,
-        lock: LockName::from_digest(row.digest(7)?),
-        subject: columns::optional(row, 8),
-        user: columns::owned(row, 9)?,
-        mailbox: columns::owned(row, 10)?,
-        came_to: row.text(11).map(Outcome::from_text),
-    }))
+    database.query_first("reading a delivery from the ledger", &sql, &[Value::Bytes(key.as_bytes())])
 }

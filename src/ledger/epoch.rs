@@ -7,6 +7,7 @@
 //!
 //! The first row of all says nothing of when it began: until then nothing was forgotten that a ledger could have known.
 
+use crate::database::columns_of;
 use std::time::Duration;
 
 /// The present epoch, and the last one that is written down.
@@ -19,6 +20,8 @@ pub struct Epoch {
     /// How many seconds ago that one began, by the database's clock; `None` of the first.
     pub age: Option<f64>,
 }
+
+columns_of! { Epoch: present, last, age }
 
 impl Epoch {
     /// Whether it is still to be written down.

@@ -1,7 +1,7 @@
 //! Which deliveries have asked for locks, by their attempts, and which message a lock is named after.
 
-use super::{Database, columns, time_span};
-use crate::database::{DatabaseError, Row, Value};
+use super::{Database, time_span};
+use crate::database::{DatabaseError, Query, Value, columns_of};
 use crate::lock::LockName;
 use std::time::Duration;
 use uuid::Uuid;
@@ -25,34 +25,22 @@ pub(crate) struct LockUser {
     pub(crate) age: Option<Duration>,
 }
 
+columns_of! { LockUser: lock, message_id, host, pid, queue_id, session, age }
+
 /// Deliveries that have begun lately and not ended.
 pub(crate) fn lock_users(database: &mut dyn Database, only: Option<&LockName>) -> Result<Vec<LockUser>, DatabaseError> {
     let dialect = database.dialect();
-    let digest = dialect.hex("a.lock_digest");
-    let age = |moment| format!("{} - {}", dialect.microseconds(dialect.now()), dialect.microseconds(moment));
     let restriction = if only.is_some() { " AND a.lock_digest = ?" } else { "" };
     let wanted = only.map(|name| Value::Bytes(name.digest()));
     let mut values = vec![Value::Moment(time_span::now(database)? - time_span::microseconds(RECENT))];
     values.extend(wanted);
     let attempts = format!(
-        "SELECT {digest}, a.message_id, a.host, a.pid, a.queue_id, a.session, {} FROM attempts a \
+        "SELECT {}, a.message_id, a.host, a.pid, a.queue_id, a.session, {} FROM attempts a \
          WHERE a.started_at >= ? AND a.ended_at IS NULL{restriction} LIMIT {MOST}",
-        age("a.started_at")
+        dialect.hex("a.lock_digest"),
+        dialect.seconds_between("a.started_at", dialect.now())
     );
-    database.select("reading who asks for locks", &attempts, &values)?.iter().map(lock_user).collect()
-}
-
-fn lock_user(row: &Row) -> Result<LockUser, DatabaseError> {
-    Ok(LockUser {
-        lock: LockName::from_digest(row.digest(0)?),
-        message_id: columns::owned(row, 1)?,
-        host: columns::owned(row, 2)?,
-        pid: row.value(3)?,
-        queue_id: columns::optional(row, 4),
-        session: row.value(5)?,
-        // Negative if a clock was set back.
-        age: row.value::<i64>(6)?.and_then(|age| u64::try_from(age).ok()).map(Duration::from_micros),
-    })
+    database.query("reading who asks for locks", &attempts, &values)
 }
 
 /// The Message-ID that the lock is named after whose digest is between these two: a digest may be known in part only.
@@ -64,9 +52,9 @@ pub(crate) fn message_of_lock(
     let values = [Value::Bytes(low), Value::Bytes(high)];
     for table in ["attempts", "messages"] {
         let sql = format!("SELECT message_id FROM {table} WHERE lock_digest BETWEEN ? AND ? LIMIT 1");
-        let rows = database.select("reading what a lock is named after", &sql, &values)?;
-        if let Some(row) = rows.first() {
-            return columns::owned(row, 0).map(Some);
+        let message_id = database.query_first("reading what a lock is named after", &sql, &values)?;
+        if message_id.is_some() {
+            return Ok(message_id);
         }
     }
     Ok(None)

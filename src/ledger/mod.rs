@@ -32,16 +32,16 @@ pub mod web_sessions;
 
 pub(crate) use addresses::one_name;
 pub use addresses::{AddressBook, Destination};
-pub use check::{Finding, Inspect, State, Wanted, inspect};
+pub use check::{Finding, State, Wanted, describe, inspect, inspect_server, server};
 pub use deliveries::NeverEnded;
 pub use epoch::Epoch;
 pub use event::EventRecord;
 pub use notifications::Notifications;
 pub use outcome::{AttemptResult, Cause, Outcome};
 
-use crate::database::{DatabaseError, Session, Tables};
+use crate::database::{Columns, DatabaseError, FromRow, Session, Tables, columns_of};
 use crate::ledger::schema::Schema;
-use crate::lock::{Acquired, Holder, Holders, LockName, NamedLock};
+use crate::lock::{Acquired, Holder, LockName, NamedLock};
 use crate::mailbox::{Placement, Position};
 use crate::message::{Identity, Role, key_of_copy};
 use sha2::{Digest, Sha256};
@@ -49,9 +49,9 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// All that this program does with a database.
-pub trait Database: Send + Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables {}
+pub trait Database: Send + Session + NamedLock + Ledger + Schema + Tables {}
 
-impl<T: Send + Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables> Database for T {}
+impl<T: Send + Session + NamedLock + Ledger + Schema + Tables> Database for T {}
 
 /// The key of a copy: the message's day, and a digest of message, role, user and mailbox; the same on every engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,7 +64,7 @@ impl CopyKey {
         Self(key_of_copy(identity.as_bytes(), role.as_str(), user, mailbox))
     }
 
-    /// The key as read back from the ledger.
+    /// The key of these bytes.
     #[must_use]
     pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -160,6 +160,14 @@ pub struct OpenAttempt {
     pub age: f64,
     /// The mailbox's position when it began.
     pub position: Option<Position>,
+}
+
+columns_of! { OpenAttempt: attempt, recipient, age, position, host, lock }
+
+impl FromRow for Option<OpenAttempt> {
+    fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError> {
+        if columns.skip_null(7) { Ok(None) } else { columns.read().map(Some) }
+    }
 }
 
 /// What a delivery records at its end, in one transaction.
@@ -417,11 +425,6 @@ fn looked_by_itself(look: impl FnOnce() -> Result<Looked, DatabaseError>) -> Acq
     let began = Instant::now();
     let looked = look();
     AcquiredAndLooked::Held { looked, took: began.elapsed() }
-}
-
-/// Microseconds as seconds; negative where a clock was set back.
-fn seconds(microseconds: i64) -> f64 {
-    microseconds as f64 / 1_000_000.0
 }
 
 #[cfg(test)]

@@ -2,10 +2,9 @@
 //! `prune` forgets the old ones.
 
 use super::Database;
-use super::columns::{number, optional, owned};
 use crate::base::log::is_unsafe;
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Row, Value};
+use crate::database::{DatabaseError, Query, Value, columns_of};
 use serde::Serialize;
 
 /// What can be done by hand that others may want to know of.
@@ -126,6 +125,10 @@ pub struct Logged {
     pub outcome: String,
 }
 
+columns_of! { Logged:
+    id, at, who, way, role, host, operation, identity, message_id, user, mailbox, object, outcome
+}
+
 /// How much of a text is kept, in characters: what the columns of MySQL's table hold.
 const NAME: usize = 64;
 const SHORT: usize = 255;
@@ -180,28 +183,10 @@ pub fn read(database: &mut dyn Database, before: Option<i64>, limit: usize) -> R
         "SELECT id, {}, who, way, role, host, operation, {}, message_id, imap_user, mailbox, object, outcome \
          FROM operations_log WHERE id < ? ORDER BY id DESC LIMIT {limit}",
         dialect.microseconds("at"),
-        dialect.hex("identity"),
+        // SQLite's hex() of NULL is an empty text.
+        format!("NULLIF({}, '')", dialect.hex("identity")),
     );
-    let rows = database.select("reading the operations log", &sql, &[Value::Integer(before.unwrap_or(i64::MAX))])?;
-    let logged = |row: &Row| {
-        Ok(Logged {
-            id: number(row, 0)?,
-            at: number(row, 1)?,
-            who: owned(row, 2)?,
-            way: owned(row, 3)?,
-            role: optional(row, 4),
-            host: owned(row, 5)?,
-            operation: owned(row, 6)?,
-            // SQLite's hex() of NULL is an empty text.
-            identity: optional(row, 7).filter(|identity| !identity.is_empty()),
-            message_id: optional(row, 8),
-            user: optional(row, 9),
-            mailbox: optional(row, 10),
-            object: optional(row, 11),
-            outcome: owned(row, 12)?,
-        })
-    };
-    rows.iter().map(logged).collect()
+    database.query("reading the operations log", &sql, &[Value::Integer(before.unwrap_or(i64::MAX))])
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The statements of `operations::prune`: which rows are old enough and not needed any more, and their removal in small batches.
 
-use super::time_span::{self, Page, Pages, Table};
-use super::{Database, columns};
-use crate::database::{DatabaseError, Value};
+use super::Database;
+use super::time_span::{AttemptCursor, MessageCursor, Pages};
+use crate::database::{DatabaseError, Query, Value, columns_of};
 use crate::lock::LockName;
 use uuid::Uuid;
 
@@ -24,7 +24,7 @@ const HEARD_OF: &str = "(EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id A
 const WITH_SOURCE: &str = "message_sources s JOIN messages m ON m.id = s.message_id";
 
 fn count(database: &mut dyn Database, of: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
-    columns::only_number(&database.select("counting", &format!("SELECT count(*) FROM {of}"), values)?)
+    Ok(database.query_number("counting", &format!("SELECT count(*) FROM {of}"), values)?.unsigned_abs())
 }
 
 /// How many attempts from before a moment have ended, or have not.
@@ -61,20 +61,21 @@ pub(crate) fn try_right(database: &mut dyn Database, tables: &[&str]) -> Result<
 
 /// The attempts from before a moment that have ended.
 pub(crate) struct OldAttempts {
-    pages: Pages,
+    pages: Pages<AttemptCursor>,
 }
 
 impl OldAttempts {
     pub(crate) fn before(before: i64) -> Self {
-        Self { pages: Pages::new(Table::Attempts, 0, before, BATCH) }
+        Self { pages: Pages::new(0, before, BATCH) }
     }
 
     /// Forgets the next of them, and says how many; `None` at the end.
     pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
-        let Some(page) = self.pages.next(database, "a.role", "a.ended_at IS NOT NULL", &[])? else { return Ok(None) };
-        let Some([first, last]) = time_span::ends(&page)? else { return Ok(Some(0)) };
+        let page = self.pages.next::<String>(database, "a.role", "a.ended_at IS NOT NULL", &[])?.unwrap_or_default();
+        let ([(first, _), .., (last, _)] | [(first @ last, _)]) = page.as_slice() else { return Ok(None) };
         let sql = "DELETE FROM attempts WHERE started_at >= ? AND started_at <= ? AND ended_at IS NOT NULL";
-        database.change("forgetting attempts", sql, &[Value::Moment(first), Value::Moment(last)]).map(Some)
+        let moments = [first, last].map(|attempt| Value::Moment(attempt.began_at));
+        database.change("forgetting attempts", sql, &moments).map(Some)
     }
 }
 
@@ -97,8 +98,7 @@ impl OldSources {
             "SELECT s.message_id FROM {WITH_SOURCE} \
              WHERE s.message_id > ? AND m.recorded_at < ? AND NOT {OWED} ORDER BY s.message_id LIMIT {SOURCES}"
         );
-        let rows = database.select(doing, &select, &[Value::Integer(self.last), Value::Moment(self.before)])?;
-        let ids = rows.iter().map(|row| columns::number(row, 0)).collect::<Result<Vec<i64>, _>>()?;
+        let ids: Vec<i64> = database.query(doing, &select, &[Value::Integer(self.last), Value::Moment(self.before)])?;
         let Some(last) = ids.last() else { return Ok(None) };
         self.last = *last;
         let values: Vec<Value<'_>> = ids.iter().map(|id| Value::Integer(*id)).collect();
@@ -122,48 +122,33 @@ pub(crate) struct OldEvents {
     before: i64,
     /// The position of the last one that was looked at.
     last: i64,
-    of_nothing: Option<OfNothing>,
-}
-
-/// Notifications whose events are gone, once the old events are. Whoever publishes while a subscription is deleted leaves some behind,
-/// and so does whoever has events told once more that are forgotten at that moment: a notifier would find nothing to tell by them, and
-/// the subscription would be due for ever.
-struct OfNothing {
-    /// The position from which on events may be left.
-    left: i64,
-    /// All subscriptions up to this one were looked at.
-    looked_at: Uuid,
+    /// Whether notifications of events that went before are still to be looked for.
+    orphans_left: bool,
 }
 
 impl OldEvents {
     pub(crate) fn before(before: i64) -> Self {
-        Self { before, last: 0, of_nothing: None }
+        Self { before, last: 0, orphans_left: true }
     }
 
     /// Forgets the next of them, and says how many; `None` at the end, which is the first that is newer: positions are in
-    /// the order of their commits, and what lies beyond is left to the next time. After the last of them, notifications of nothing go,
-    /// which do not count.
+    /// the order of their commits, and what lies beyond is left to the next time.
     pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting events";
-        let page = format!(
-            "SELECT position, CASE WHEN created_at < ? THEN 1 ELSE 0 END FROM events WHERE position > ? \
-             ORDER BY position LIMIT {BATCH}"
-        );
-        let mut old = Vec::new();
-        for row in database.select(doing, &page, &[Value::Moment(self.before), Value::Integer(self.last)])? {
-            if columns::number::<i64>(&row, 1)? == 0 {
-                break;
+        let page =
+            format!("SELECT position, created_at < ? FROM events WHERE position > ? ORDER BY position LIMIT {BATCH}");
+        let page: Vec<(i64, bool)> =
+            database.query(doing, &page, &[Value::Moment(self.before), Value::Integer(self.last)])?;
+        let old = page.iter().take_while(|(_, is_old)| *is_old).count();
+        let Some((last, _)) = page[..old].last() else {
+            if std::mem::take(&mut self.orphans_left) {
+                delete_orphans(database)?;
             }
-            old.push(columns::number::<i64>(&row, 0)?);
-        }
-        let Some(last) = old.last() else {
-            return Ok(self.forget_some_of_nothing(database)?.then_some(0));
+            return Ok(None);
         };
         // Anew each time: all of a run may take hours, and somebody subscribes meanwhile, and has old events told.
         let asked = format!("SELECT {} FROM subscriptions", database.dialect().uuid("id"));
-        let rows = database.select(doing, &asked, &[])?;
-        let ids = rows.iter().map(|row| row.value(0)?.ok_or_else(|| columns::missing(0)));
-        let subscriptions = ids.collect::<Result<Vec<Uuid>, DatabaseError>>()?;
+        let subscriptions: Vec<Uuid> = database.query(doing, &asked, &[])?;
         let range = [Value::Integer(self.last), Value::Integer(*last)];
         let of_subscribers: Vec<Value<'_>> = subscriptions.iter().map(|id| Value::Uuid(*id)).chain(range).collect();
         // By its key, of which the subscription is the first part.
@@ -180,55 +165,24 @@ impl OldEvents {
         }
         database.change_together(doing, &changes)?;
         self.last = *last;
-        Ok(Some(old.len() as u64))
-    }
-
-    /// Whether there were any. From one subscription to the next by the key of the notifications, so that what is still to be told is not
-    /// read.
-    fn forget_some_of_nothing(&mut self, database: &mut dyn Database) -> Result<bool, DatabaseError> {
-        let doing = "forgetting notifications of nothing";
-        let mut at = match self.of_nothing.take() {
-            Some(at) => at,
-            None => {
-                let rows = database.select(doing, "SELECT position FROM events ORDER BY position LIMIT 1", &[])?;
-                let left = rows.first().map(|row| columns::number(row, 0)).transpose()?;
-                OfNothing { left: left.unwrap_or(i64::MAX), looked_at: Uuid::nil() }
-            }
-        };
-        let next = format!(
-            "SELECT {} FROM notifications WHERE subscription > ? ORDER BY subscription LIMIT 1",
-            database.dialect().uuid("subscription")
-        );
-        let page = format!(
-            "SELECT event FROM notifications WHERE subscription = ? AND event < ? ORDER BY event LIMIT {BATCH}"
-        );
-        // An event and its first notifications come to be in one transaction: who sees one of these and no event sees what is left.
-        let delete = "DELETE FROM notifications WHERE subscription = ? AND event <= ? \
-                      AND NOT EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event)";
-        while let Some(row) = database.select(doing, &next, &[Value::Uuid(at.looked_at)])?.first() {
-            let subscription: Uuid = row.value(0)?.ok_or_else(|| columns::missing(0))?;
-            let rows = database.select(doing, &page, &[Value::Uuid(subscription), Value::Integer(at.left)])?;
-            let gone = match rows.last() {
-                Some(last) => {
-                    let last = Value::Integer(columns::number(last, 0)?);
-                    database.change(doing, delete, &[Value::Uuid(subscription), last])?
-                }
-                None => 0,
-            };
-            // Where all of a page was of nothing, there may be more.
-            if gone < BATCH as u64 {
-                at.looked_at = subscription;
-            }
-            if gone > 0 {
-                self.of_nothing = Some(at);
-                return Ok(true);
-            }
-        }
-        self.of_nothing = Some(at);
-        Ok(false)
+        Ok(Some(old as u64))
     }
 }
 
+/// Deletes notifications whose events went before. Whoever publishes while a subscription is deleted leaves some behind, and so does
+/// whoever repeats events that are forgotten at that moment: nothing can be sent by them, and the subscription would be due for ever.
+fn delete_orphans(database: &mut dyn Database) -> Result<(), DatabaseError> {
+    let doing = "forgetting notifications of nothing";
+    let oldest = database.query_first(doing, "SELECT position FROM events ORDER BY position LIMIT 1", &[])?;
+    let before = Value::Integer(oldest.unwrap_or(i64::MAX));
+    let id = database.dialect().uuid("subscription");
+    let subscriptions: Vec<Uuid> =
+        database.query(doing, &format!("SELECT DISTINCT {id} FROM notifications WHERE event < ?"), &[before])?;
+    // An event and its first notifications come to be in one transaction: who sees one of these and no event sees what is left.
+    let delete = "DELETE FROM notifications WHERE subscription = ? AND event < ? \
+                  AND NOT EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event)";
+    subscriptions.into_iter().try_for_each(|id| database.change(doing, delete, &[Value::Uuid(id), before]).map(drop))
+}
 /// How many rows of the operations log are from before a moment.
 pub(crate) fn count_operations(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
     count(database, "operations_log WHERE at < ?", &[Value::Moment(before)])
@@ -248,18 +202,11 @@ impl OldOperations {
     /// a clock that was set back: what lies beyond the first that is newer is left to the next time.
     pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting operations";
-        let page =
-            format!("SELECT id, CASE WHEN at < ? THEN 1 ELSE 0 END FROM operations_log ORDER BY id LIMIT {BATCH}");
-        let mut last = None;
-        for row in database.select(doing, &page, &[Value::Moment(self.before)])? {
-            if columns::number::<i64>(&row, 1)? == 0 {
-                break;
-            }
-            last = Some(columns::number::<i64>(&row, 0)?);
-        }
-        let Some(last) = last else { return Ok(None) };
+        let page = format!("SELECT id, at < ? FROM operations_log ORDER BY id LIMIT {BATCH}");
+        let page: Vec<(i64, bool)> = database.query(doing, &page, &[Value::Moment(self.before)])?;
+        let Some((last, _)) = page.iter().take_while(|(_, is_old)| *is_old).last() else { return Ok(None) };
         let delete = "DELETE FROM operations_log WHERE id <= ? AND at < ?";
-        database.change(doing, delete, &[Value::Integer(last), Value::Moment(self.before)]).map(Some)
+        database.change(doing, delete, &[Value::Integer(*last), Value::Moment(self.before)]).map(Some)
     }
 }
 
@@ -271,29 +218,26 @@ pub(crate) struct OldMessage {
     pub(crate) lock: LockName,
 }
 
+columns_of! { OldMessage: id, identity, lock }
+
 /// The messages from before a moment that are not [heard of](HEARD_OF) since.
 pub(crate) struct OldMessages {
-    pages: Pages,
+    pages: Pages<MessageCursor>,
     before: i64,
 }
 
 impl OldMessages {
     pub(crate) fn before(before: i64) -> Self {
-        Self { pages: Pages::new(Table::Messages, 0, before, BATCH), before }
+        Self { pages: Pages::new(0, before, BATCH), before }
     }
 
     /// The next of them; `None` at the end.
     pub(crate) fn some(&mut self, database: &mut dyn Database) -> Result<Option<Vec<OldMessage>>, DatabaseError> {
         let dialect = database.dialect();
-        let asked = format!("{}, {}", dialect.hex("m.identity"), dialect.hex("m.lock_digest"));
+        let asked = format!("m.id, {}, {}", dialect.hex("m.identity"), dialect.hex("m.lock_digest"));
         let condition = format!("NOT {OWED} AND NOT {HEARD_OF}");
         let page = self.pages.next(database, &asked, &condition, &[Value::Moment(self.before); 2])?;
-        let Some(Page { rows, first }) = page else { return Ok(None) };
-        let old = rows.iter().map(|row| {
-            let lock = LockName::from_digest(row.digest(first + 1)?);
-            Ok(OldMessage { id: columns::number(row, 1)?, identity: row.digest(first)?, lock })
-        });
-        old.collect::<Result<_, _>>().map(Some)
+        Ok(page.map(|page| page.into_iter().map(|(_, message)| message).collect()))
     }
 }
 

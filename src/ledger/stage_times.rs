@@ -1,5 +1,6 @@
 //! How long the stages of an attempt took, as the ledger keeps it: `{"connect":1.27,"lock":0.31}`, in milliseconds.
 
+use crate::database::{Columns, DatabaseError, FromRow};
 use serde::ser::{SerializeMap, Serializer};
 use std::collections::BTreeMap;
 
@@ -12,6 +13,13 @@ pub(crate) const STAGES: [&str; 9] =
 pub(crate) fn read(json: &str) -> Vec<(&'static str, f64)> {
     let read: BTreeMap<String, f64> = serde_json::from_str(json).unwrap_or_default();
     STAGES.into_iter().filter_map(|name| read.get(name).map(|took| (name, *took))).collect()
+}
+
+impl FromRow for Vec<(&'static str, f64)> {
+    /// Of an attempt that has not ended: none.
+    fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError> {
+        Ok(columns.read::<Option<String>>()?.map(|json| read(&json)).unwrap_or_default())
+    }
 }
 
 /// As an object, for programs.

@@ -3,13 +3,12 @@
 
 use super::{
     CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, EndedAttempt, EventRecord, Journal, MessageRecord,
-    OpenAttempt, Record, WayIn, seconds,
+    OpenAttempt, Record, WayIn,
 };
-use crate::database::{DatabaseError, Dialect, Row, Tables, Value, sqlite, unreadable};
+use crate::database::{DatabaseError, Dialect, Query, Row, Tables, Value, sqlite};
 use crate::lock::LockName;
-use crate::mailbox::{Placement, Position};
+use crate::mailbox::Placement;
 use std::time::Duration;
-use uuid::Uuid;
 
 pub(super) const JOURNALLING: &str = "writing the journal";
 pub(super) const RECORDING: &str = "recording the delivery";
@@ -23,9 +22,9 @@ fn now(dialect: Dialect) -> String {
     }
 }
 
-/// How long ago a moment was, in microseconds.
+/// How long ago a moment was, in seconds; negative where a clock was set back.
 fn age(dialect: Dialect, moment: &str) -> String {
-    format!("{} - {}", dialect.microseconds(&now(dialect)), dialect.microseconds(moment))
+    dialect.seconds_between(moment, &now(dialect))
 }
 
 /// The keys of copies, inside of an IN list.
@@ -81,11 +80,11 @@ pub(super) fn look(dialect: Dialect, copies: &[CopyKey]) -> [String; 2] {
     let (keys, key) = (keys(dialect, copies), dialect.hex("copy_key"));
     [
         format!(
-            "SELECT {key}, {}, recipient, host, {}, uid_validity, uid_next, {} FROM attempts \
+            "SELECT {key}, {}, recipient, {}, uid_validity, uid_next, host, {} FROM attempts \
              WHERE copy_key IN ({keys}) AND ended_at IS NULL ORDER BY started_at, attempt",
             dialect.uuid("attempt"),
-            dialect.hex("lock_digest"),
-            age(dialect, "started_at")
+            age(dialect, "started_at"),
+            dialect.hex("lock_digest")
         ),
         format!(
             "SELECT {key}, uid_validity, uid, {}, {}, CASE WHEN state = 'owed' THEN COALESCE(reason, '') END \
@@ -104,47 +103,23 @@ pub(super) fn histories(
 ) -> Result<Vec<CopyHistory>, DatabaseError> {
     let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
     for row in attempts {
-        let attempt = OpenAttempt {
-            attempt: Uuid::from_bytes(row.digest(1)?),
-            recipient: row.text(2).unwrap_or_default().to_owned(),
-            host: row.text(3).unwrap_or_default().to_owned(),
-            lock: LockName::from_digest(row.digest(4)?),
-            position: pair(row, 5)?.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
-            age: row.value(7)?.map(seconds).ok_or_else(|| unreadable("an attempt without a beginning".into()))?,
-        };
-        for history in of(&mut histories, row)? {
+        let (key, attempt): (CopyKey, OpenAttempt) = row.read()?;
+        for history in histories.iter_mut().filter(|history| history.key == key) {
             history.open_attempts.push(attempt.clone());
         }
     }
+    type Recorded = (CopyKey, Option<Placement>, Option<LockName>, Option<f64>, Option<String>);
     for row in recorded {
-        let placement = pair(row, 1)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
-        let (age, owed): (Option<i64>, _) = (row.value(4)?, row.text(5));
-        let since = age.map(|age| Ok((LockName::from_digest(row.digest(3)?), seconds(age)))).transpose()?;
-        for history in of(&mut histories, row)? {
-            match owed {
-                Some(why) => history.owed = Some(why.to_owned()),
-                None => (history.delivered, history.recorded) = (Some(DeliveredAt { placement }), since),
+        let (key, placement, lock, age, owed): Recorded = row.read()?;
+        for history in histories.iter_mut().filter(|history| history.key == key) {
+            if owed.is_some() {
+                history.owed.clone_from(&owed);
+            } else {
+                (history.delivered, history.recorded) = (Some(DeliveredAt { placement }), lock.zip(age));
             }
         }
     }
     Ok(histories)
-}
-
-/// Those of the copy whose key is in the first column.
-fn of<'a>(
-    histories: &'a mut [CopyHistory],
-    row: &Row,
-) -> Result<impl Iterator<Item = &'a mut CopyHistory>, DatabaseError> {
-    let key = CopyKey::from_bytes(row.digest(0)?);
-    Ok(histories.iter_mut().filter(move |history| history.key == key))
-}
-
-/// Two unsigned numbers, in this column and the next, that are known together or not at all. A number that IMAP cannot have counts as
-/// not known, which only makes a search longer.
-pub(super) fn pair(row: &Row, column: usize) -> Result<Option<(u32, u32)>, DatabaseError> {
-    let number =
-        |column| Ok::<_, DatabaseError>(row.value::<i64>(column)?.and_then(|number| u32::try_from(number).ok()));
-    Ok(number(column)?.zip(number(column + 1)?))
 }
 
 /// How long ago the first attempt at any of these copies began, ended or not; zero if there was none.
@@ -158,10 +133,8 @@ pub(super) fn first_attempt_age(database: &mut impl Tables, copies: &[CopyKey]) 
         age(dialect, "MIN(started_at)"),
         keys(dialect, copies)
     );
-    let rows = database.select("looking for the first attempt", &sql, &[])?;
-    let age: Option<i64> = rows.first().map(|row| row.value(0)).transpose()?.flatten();
-    // Negative where the database's clock was set back.
-    Ok(age.and_then(|age| u64::try_from(age).ok()).map_or(Duration::ZERO, Duration::from_micros))
+    let age = database.query_first::<Option<Duration>>("looking for the first attempt", &sql, &[])?;
+    Ok(age.flatten().unwrap_or_default())
 }
 
 /// A way in that was proven just now.

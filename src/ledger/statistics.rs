@@ -1,8 +1,8 @@
 //! What `stats` counts: attempts of a span of time, messages recorded in it, copies that are owed now.
 
-use super::time_span::{Pages, Table};
-use super::{Database, Outcome, columns};
-use crate::database::{DatabaseError, Value};
+use super::time_span::{AttemptCursor, Pages};
+use super::{Database, Outcome};
+use crate::database::{DatabaseError, Query, Value};
 use crate::message::Role;
 use uuid::Uuid;
 
@@ -26,20 +26,11 @@ pub(crate) fn each_page_of_attempts(
     until: i64,
     mut see: impl FnMut(Vec<TriedCopy>),
 ) -> Result<(), DatabaseError> {
-    let mut pages = Pages::new(Table::Attempts, from, until, PAGE);
-    let asked = "a.role, CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END, a.outcome, a.stages";
-    while let Some(page) = pages.next(database, asked, "1 = 1", &[])? {
-        let first = page.first;
-        let tried = page.rows.iter().map(|row| {
-            let ended = columns::number::<u8>(row, first + 1)? == 1;
-            Ok(TriedCopy {
-                attempt: Uuid::from_bytes(row.digest(1)?),
-                role: columns::role(row, first)?,
-                outcome: ended.then(|| columns::outcome(row, first + 2)),
-                stages: columns::optional(row, first + 3),
-            })
-        });
-        see(tried.collect::<Result<_, DatabaseError>>()?);
+    let mut pages = Pages::new(from, until, PAGE);
+    while let Some(page) = pages.next(database, "a.role, a.outcome, a.stages", "1 = 1", &[])? {
+        let tried =
+            |(AttemptCursor { attempt, .. }, (role, outcome, stages))| TriedCopy { attempt, role, outcome, stages };
+        see(page.into_iter().map(tried).collect());
     }
     Ok(())
 }
@@ -51,8 +42,8 @@ pub(crate) fn recorded_messages(
     until: i64,
 ) -> Result<(u64, u64), DatabaseError> {
     let sql = "SELECT count(*), coalesce(sum(size), 0) FROM messages WHERE recorded_at >= ? AND recorded_at < ?";
-    let rows = database.select("counting messages", sql, &[Value::Moment(from), Value::Moment(until)])?;
-    rows.first().map_or(Ok((0, 0)), |row| Ok((columns::number(row, 0)?, columns::number(row, 1)?)))
+    let counted = database.query_first("counting messages", sql, &[Value::Moment(from), Value::Moment(until)])?;
+    Ok(counted.unwrap_or_default())
 }
 
 /// How many copies are owed that were last tried before a moment.
@@ -62,5 +53,5 @@ pub(crate) fn owed_copies(database: &mut dyn Database, before: Option<i64>) -> R
         Some(before) => (" AND updated_at < ?", vec![Value::Moment(before)]),
     };
     let sql = format!("SELECT count(*) FROM copies WHERE state = 'owed'{condition}");
-    columns::only_number(&database.select("counting what is owed", &sql, &values)?)
+    Ok(database.query_number("counting what is owed", &sql, &values)?.unsigned_abs())
 }

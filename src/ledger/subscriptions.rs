@@ -1,12 +1,11 @@
 //! Subscriptions as people make them and look at them. What the notifier does with them is in `notifications`.
 
-use super::columns::{number, optional, owned, text};
 use super::notifications::bulk;
 use super::notifications::overview::Progress;
 use super::{Database, time_span};
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Dialect, Row, Value, unreadable};
+use crate::database::{DatabaseError, Dialect, FromColumn, Query, Value, columns_of, unreadable};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -44,12 +43,11 @@ impl SubscriptionState {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
+}
 
-    /// As a column of an answer has it.
-    pub(super) fn of(row: &Row, column: usize) -> Result<Self, DatabaseError> {
-        let text = text(row, column)?;
+impl FromColumn for SubscriptionState {
+    fn from_column(text: &str) -> Option<Self> {
         Self::parse(text)
-            .ok_or_else(|| unreadable(format!("a subscription in the state {text:?}, which this release lacks")))
     }
 }
 
@@ -107,6 +105,11 @@ pub(crate) struct Subscription {
     pub(crate) secret_rotated_at: Option<i64>,
     #[serde(flatten)]
     pub(crate) progress: Progress,
+}
+
+columns_of! { Subscription:
+    id, owner, callback_url, resource, resource_id, types, detail, in_order, max_in_flight, description, state, state_reason,
+    expires_at, created_at, updated_at, secret_generation, secret_rotated_at, progress
 }
 
 const READING: &str = "reading subscriptions";
@@ -174,7 +177,7 @@ pub(crate) fn there(database: &mut dyn Database, new: &NewSubscription) -> Resul
         Value::Text(&new.resource_id),
         Value::Bytes(&callback_digest),
     ];
-    database.select(READING, &there, &same)?.first().map(|row| number(row, 0)).transpose()
+    database.query_first(READING, &there, &same)
 }
 
 /// What a subscription to a new callback begins with: its state, and when that was verified.
@@ -228,8 +231,7 @@ fn select(
         dialect.uuid("s.id"),
         "s.owner, s.callback_url, s.resource, s.resource_id".into(),
         types.into(),
-        "s.detail, CASE WHEN s.in_order THEN 1 ELSE 0 END, s.max_in_flight, s.description, s.state, s.state_reason"
-            .into(),
+        "s.detail, s.in_order, s.max_in_flight, s.description, s.state, s.state_reason".into(),
         dialect.microseconds("s.expires_at"),
         dialect.microseconds("s.created_at"),
         dialect.microseconds("s.updated_at"),
@@ -241,31 +243,7 @@ fn select(
         "SELECT {} FROM subscriptions s LEFT JOIN subscription_queues q ON q.subscription = s.id {which} ORDER BY s.id {limit}",
         columns.join(", ")
     );
-    database.select(READING, &sql, values)?.iter().map(subscription).collect()
-}
-
-fn subscription(row: &Row) -> Result<Subscription, DatabaseError> {
-    let types = owned(row, 5)?;
-    Ok(Subscription {
-        id: number(row, 0)?,
-        owner: owned(row, 1)?,
-        callback_url: owned(row, 2)?,
-        resource: owned(row, 3)?,
-        resource_id: owned(row, 4)?,
-        types: serde_json::from_str(&types).map_err(|_| unreadable(format!("a subscription's types are {types:?}")))?,
-        detail: owned(row, 6)?,
-        in_order: number::<u8>(row, 7)? == 1,
-        max_in_flight: number(row, 8)?,
-        description: owned(row, 9)?,
-        state: SubscriptionState::of(row, 10)?,
-        state_reason: optional(row, 11),
-        expires_at: row.value(12)?,
-        created_at: number(row, 13)?,
-        updated_at: number(row, 14)?,
-        secret_generation: number(row, 15)?,
-        secret_rotated_at: row.value(16)?,
-        progress: Progress::of(row, 17)?,
-    })
+    database.query(READING, &sql, values)
 }
 
 /// Has an active subscription rest: what happens is kept, and told once it is resumed. `false` where none is active by this id.
@@ -419,7 +397,7 @@ pub(crate) fn some(
 /// Where the database fails.
 pub(crate) fn count_of_owner(database: &mut dyn Database, owner: &str) -> Result<u64, DatabaseError> {
     let sql = "SELECT count(*) FROM subscriptions WHERE owner = ?";
-    super::columns::only_number(&database.select(READING, sql, &[Value::Text(owner)])?)
+    Ok(database.query_number(READING, sql, &[Value::Text(owner)])?.unsigned_abs())
 }
 
 /// Whether a subscription is told from now on.
@@ -466,7 +444,7 @@ pub(crate) fn change(
                      WHERE owner = ? AND resource = ? AND resource_id = ? AND callback_digest = ?";
         let same =
             [Value::Text(&is.owner), Value::Text(&is.resource), Value::Text(&is.resource_id), Value::Bytes(digest)];
-        if super::columns::only_number::<u64>(&database.select(doing, there, &same)?)? > 0 {
+        if database.query_number(doing, there, &same)? > 0 {
             return Ok(false);
         }
         let (state, verified_at) = first_state(verify, dialect.now());

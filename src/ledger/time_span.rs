@@ -1,126 +1,140 @@
 //! Reads the attempts or the messages of a span of time in pages, so that memory stays flat and no answer is long, however large the
 //! tables are. Each engine has a B-tree on their time, which is the database's own: the next page begins behind the last row.
 
-use super::{Database, columns};
-use crate::database::{DatabaseError, Row, Tables, Value};
+use super::Database;
+use crate::database::{DatabaseError, Dialect, FromRow, Query, Tables, Value, columns_of};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The table that is read.
+/// Where a row of a table stands in the order of time, in which it is read.
+pub(super) trait TimeCursor: FromRow + Copy {
+    /// The table, with its name in conditions.
+    const TABLE: &'static str;
+    /// The columns of this cursor; the first is the time.
+    const ORDER: &'static [&'static str];
+
+    /// The same columns as they are read.
+    fn columns(dialect: Dialect) -> String;
+
+    /// In microseconds since 1970.
+    fn moment(&self) -> i64;
+
+    /// The values of these columns.
+    fn values(&self) -> Vec<Value<'_>>;
+}
+
+/// An attempt at a copy, of table `a`, by when it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AttemptCursor {
+    pub(crate) began_at: i64,
+    pub(crate) attempt: Uuid,
+    pub(crate) key: [u8; 32],
+}
+
+columns_of! { AttemptCursor: began_at, attempt, key }
+
+impl TimeCursor for AttemptCursor {
+    const TABLE: &'static str = "attempts a";
+    const ORDER: &'static [&'static str] = &["a.started_at", "a.attempt", "a.copy_key"];
+
+    fn columns(dialect: Dialect) -> String {
+        format!(
+            "{}, {}, {}",
+            dialect.microseconds("a.started_at"),
+            dialect.uuid("a.attempt"),
+            dialect.hex("a.copy_key")
+        )
+    }
+
+    fn moment(&self) -> i64 {
+        self.began_at
+    }
+
+    fn values(&self) -> Vec<Value<'_>> {
+        vec![Value::Moment(self.began_at), Value::Uuid(self.attempt), Value::Bytes(&self.key)]
+    }
+}
+
+/// A message, of table `m`, by when it was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Table {
-    /// Rows of `attempts`, as `a`, that began in the span.
-    Attempts,
-    /// Rows of `messages`, as `m`, that were recorded in the span.
-    Messages,
+pub(super) struct MessageCursor {
+    recorded_at: i64,
+    pub(super) id: i64,
+}
+
+columns_of! { MessageCursor: recorded_at, id }
+
+impl TimeCursor for MessageCursor {
+    const TABLE: &'static str = "messages m";
+    const ORDER: &'static [&'static str] = &["m.recorded_at", "m.id"];
+
+    fn columns(dialect: Dialect) -> String {
+        format!("{}, m.id", dialect.microseconds("m.recorded_at"))
+    }
+
+    fn moment(&self) -> i64 {
+        self.recorded_at
+    }
+
+    fn values(&self) -> Vec<Value<'_>> {
+        vec![Value::Moment(self.recorded_at), Value::Integer(self.id)]
+    }
 }
 
 /// A walk through the rows of a span of time, half open.
-pub(super) struct Pages {
-    table: Table,
+pub(super) struct Pages<C> {
     /// In microseconds since 1970, as the end.
     from: i64,
     until: i64,
     limit: usize,
     /// The last row, if the next page begins after it.
-    last: Option<Last>,
+    last: Option<C>,
 }
 
-#[derive(Clone, Copy)]
-enum Last {
-    Attempt { attempt: Uuid, copy_key: [u8; 32] },
-    Message { id: i64 },
-}
-
-/// A page: first the columns by which the next page is found, then those that were asked for.
-pub(super) struct Page {
-    pub(super) rows: Vec<Row>,
-    /// The first column that was asked for.
-    pub(super) first: usize,
-}
-
-impl Pages {
+impl<C: TimeCursor> Pages<C> {
     /// From `from` up to, not including, `until`, both in microseconds since 1970.
-    pub(super) fn new(table: Table, from: i64, until: i64, limit: usize) -> Self {
-        Self { table, from: from.max(0), until, limit, last: None }
+    pub(super) fn new(from: i64, until: i64, limit: usize) -> Self {
+        Self { from: from.max(0), until, limit, last: None }
     }
 
     /// The next rows that meet `condition`, whose values are `asked`; `None` at the end.
-    pub(super) fn next(
+    pub(super) fn next<T: FromRow>(
         &mut self,
         database: &mut dyn Tables,
         columns: &str,
         condition: &str,
         asked: &[Value<'_>],
-    ) -> Result<Option<Page>, DatabaseError> {
+    ) -> Result<Option<Vec<(C, T)>>, DatabaseError> {
         if self.from >= self.until {
             return Ok(None);
         }
-        let dialect = database.dialect();
-        let (from_table, time, order) = match self.table {
-            Table::Attempts => ("attempts a", "a.started_at", "a.started_at, a.attempt, a.copy_key"),
-            Table::Messages => ("messages m", "m.recorded_at", "m.recorded_at, m.id"),
-        };
-        let moment = dialect.microseconds(time);
-        let keys = match self.table {
-            Table::Attempts => vec![moment, dialect.uuid("a.attempt"), dialect.hex("a.copy_key")],
-            Table::Messages => vec![moment, "m.id".into()],
-        };
+        let (time, order) = (C::ORDER[0], C::ORDER.join(", "));
         // By itself a comparison of rows finds no place in an index of MySQL's: the time is compared first.
         let mut values = vec![Value::Moment(self.from), Value::Moment(self.until)];
-        let behind = match &self.last {
-            Some(Last::Attempt { attempt, copy_key }) => {
-                values.extend([Value::Moment(self.from), Value::Uuid(*attempt), Value::Bytes(copy_key)]);
-                " AND (a.started_at, a.attempt, a.copy_key) > (?, ?, ?)"
-            }
-            Some(Last::Message { id }) => {
-                values.extend([Value::Moment(self.from), Value::Integer(*id)]);
-                " AND (m.recorded_at, m.id) > (?, ?)"
-            }
-            None => "",
-        };
+        let behind = self.last.as_ref().map_or(String::new(), |last| {
+            values.extend(last.values());
+            format!(" AND ({order}) > ({})", vec!["?"; C::ORDER.len()].join(", "))
+        });
         values.extend_from_slice(asked);
         let sql = format!(
-            "SELECT {}, {columns} FROM {from_table} WHERE {time} >= ? AND {time} < ?{behind} AND ({condition}) \
-             ORDER BY {order} LIMIT {}",
-            keys.join(", "),
+            "SELECT {}, {columns} FROM {} WHERE {time} >= ? AND {time} < ?{behind} AND ({condition}) ORDER BY {order} LIMIT {}",
+            C::columns(database.dialect()),
+            C::TABLE,
             self.limit
         );
-        let rows = database.select("reading the ledger", &sql, &values)?;
-        self.go_on(&rows)?;
-        Ok((!rows.is_empty()).then_some(Page { rows, first: keys.len() }))
-    }
-
-    /// Where the next page begins.
-    fn go_on(&mut self, rows: &[Row]) -> Result<(), DatabaseError> {
+        let rows: Vec<(C, T)> = database.query("reading the ledger", &sql, &values)?;
         match rows.last().filter(|_| rows.len() >= self.limit) {
-            Some(last) => {
-                self.from = last.value(0)?.unwrap_or_default();
-                self.last = Some(match self.table {
-                    Table::Attempts => {
-                        Last::Attempt { attempt: Uuid::from_bytes(last.digest(1)?), copy_key: last.digest(2)? }
-                    }
-                    Table::Messages => Last::Message { id: last.value(1)?.unwrap_or_default() },
-                });
-            }
+            Some((last, _)) => (self.from, self.last) = (last.moment(), Some(*last)),
             None => self.from = self.until,
         }
-        Ok(())
+        Ok((!rows.is_empty()).then_some(rows))
     }
-}
-
-/// When the first row of a page was made, and the last one, in microseconds since 1970.
-pub(super) fn ends(page: &Page) -> Result<Option<[i64; 2]>, DatabaseError> {
-    let ([first, .., last] | [first @ last]) = page.rows.as_slice() else { return Ok(None) };
-    Ok(Some([columns::number(first, 0)?, columns::number(last, 0)?]))
 }
 
 /// The present moment by the database's clock, in microseconds since 1970.
 pub fn now(database: &mut dyn Database) -> Result<i64, DatabaseError> {
     let dialect = database.dialect();
-    let rows =
-        database.select("asking for the time", &format!("SELECT {}", dialect.microseconds(dialect.now())), &[])?;
-    columns::only_number(&rows)
+    database.query_number("asking for the time", &format!("SELECT {}", dialect.microseconds(dialect.now())), &[])
 }
 
 /// A span of time in microseconds.
@@ -165,11 +179,11 @@ mod tests {
     }
 
     /// What a walk meets, in its order, and how many rows its longest page had.
-    fn met(database: &mut dyn Tables, of: Table, until: i64, limit: usize, column: &str) -> (Vec<i64>, usize) {
-        let (mut pages, mut met, mut longest) = (Pages::new(of, THEN, until, limit), Vec::new(), 0);
-        while let Some(page) = pages.next(database, column, "pid <> ?", &[Value::Integer(0)]).unwrap() {
-            longest = longest.max(page.rows.len());
-            met.extend(page.rows.iter().map(|row| row.value::<i64>(page.first).unwrap().unwrap()));
+    fn met(database: &mut dyn Tables, until: i64, limit: usize, column: &str) -> (Vec<i64>, usize) {
+        let (mut pages, mut met, mut longest) = (Pages::<AttemptCursor>::new(THEN, until, limit), Vec::new(), 0);
+        while let Some(page) = pages.next::<i64>(database, column, "pid <> ?", &[Value::Integer(0)]).unwrap() {
+            longest = longest.max(page.len());
+            met.extend(page.into_iter().map(|(_, pid)| pid));
         }
         (met, longest)
     }
@@ -206,7 +220,7 @@ mod tests {
         fill(79, 0, THEN + 180 * MINUTE, THEN);
         let expected: Vec<i64> = [79].into_iter().chain((1..20).flat_map(|pid| [pid, pid])).collect();
         for limit in [1, 2, 3, 5, 7, 38, 39, 40, 100] {
-            let (met, longest) = met(&mut database, Table::Attempts, THEN + 20 * MINUTE, limit, "a.pid");
+            let (met, longest) = met(&mut database, THEN + 20 * MINUTE, limit, "a.pid");
             assert_eq!((met, longest), (expected.clone(), limit.min(39)), "{limit}");
         }
     }
@@ -234,11 +248,13 @@ mod tests {
         let expected: Vec<i64> = (0..35).collect();
         for limit in [1, 2, 3, 4, 5, 34, 35, 36] {
             let met = |database: &mut SqliteDatabase, until: i64| {
-                let (mut pages, mut met) = (Pages::new(Table::Messages, THEN, until, limit), Vec::new());
-                while let Some(page) = pages.next(database, "m.size", "m.size = ?", &[Value::Integer(1)]).unwrap() {
-                    assert!(page.rows.len() <= limit);
-                    met.extend(page.rows.iter().map(|row| row.value::<i64>(1).unwrap().unwrap()));
-                    assert!(page.rows.iter().all(|row| row.value::<i64>(page.first).unwrap() == Some(1)));
+                let (mut pages, mut met) = (Pages::<MessageCursor>::new(THEN, until, limit), Vec::new());
+                while let Some(page) =
+                    pages.next::<i64>(database, "m.size", "m.size = ?", &[Value::Integer(1)]).unwrap()
+                {
+                    assert!(page.len() <= limit);
+                    met.extend(page.iter().map(|(at, _)| at.id));
+                    assert!(page.iter().all(|(_, size)| *size == 1));
                 }
                 met
             };

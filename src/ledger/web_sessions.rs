@@ -1,9 +1,8 @@
 //! Who may look at the page: links that log somebody in, and logins. Of either the tables have a digest only.
 
-use super::columns::{missing, number, owned, text};
 use super::{Database, time_span};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Row, Value, unreadable};
+use crate::database::{DatabaseError, FromColumn, Query, Value, columns_of};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -34,11 +33,11 @@ impl WebRole {
             Self::Admin => "admin",
         }
     }
+}
 
-    fn of(row: &Row, column: usize) -> Result<Self, DatabaseError> {
-        let name = text(row, column)?;
-        let known = Self::ALL.into_iter().find(|role| role.as_str() == name);
-        known.ok_or_else(|| unreadable(format!("a login with the role {name:?}, which this release lacks")))
+impl FromColumn for WebRole {
+    fn from_column(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.as_str() == text)
     }
 }
 
@@ -56,6 +55,8 @@ pub struct WebSession {
     #[serde(serialize_with = "timestamp::serialize")]
     pub seen_at: i64,
 }
+
+columns_of! { WebSession: id, name, role, began_at, seen_at }
 
 /// How long a login lasts without a request, and in any case.
 #[derive(Clone, Copy, Debug)]
@@ -116,8 +117,7 @@ pub(crate) fn login(
 ) -> Result<Option<(String, WebRole)>, DatabaseError> {
     let good = [Value::Bytes(digest), Value::Moment(time_span::now(database)?)];
     let sql = "SELECT name, role FROM web_logins WHERE digest = ? AND expires_at > ?";
-    let rows = database.select("reading a link", sql, &good)?;
-    rows.first().map(|row| Ok((owned(row, 0)?, WebRole::of(row, 1)?))).transpose()
+    database.query_first("reading a link", sql, &good)
 }
 
 /// Logs somebody in by a link, of which there is nothing left then: who they are, or `None` where no such link is good any more.
@@ -191,19 +191,13 @@ fn select(
 ) -> Result<Vec<(WebSession, i64)>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT {}, name, role, {}, {}, {} FROM web_sessions {condition}",
+        "SELECT substr({}, 1, {ID_DIGITS}), name, role, {}, {}, {} FROM web_sessions {condition}",
         dialect.hex("digest"),
         dialect.microseconds("began_at"),
         dialect.microseconds("seen_at"),
         dialect.microseconds(dialect.now()),
     );
-    let rows = database.select("reading who is logged in", &sql, values)?;
-    let session = |row: &Row| {
-        let id = text(row, 0)?.get(..ID_DIGITS).ok_or_else(|| missing(0))?.to_owned();
-        let (name, role) = (owned(row, 1)?, WebRole::of(row, 2)?);
-        Ok((WebSession { id, name, role, began_at: number(row, 3)?, seen_at: number(row, 4)? }, number(row, 5)?))
-    };
-    rows.iter().map(session).collect()
+    database.query("reading who is logged in", &sql, values)
 }
 
 #[cfg(test)]

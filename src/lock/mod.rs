@@ -12,7 +12,7 @@ pub use name::{DEFAULT_NAMESPACE, LockName};
 pub(crate) use postgres::AcquiredAnd;
 pub use shard::Slice;
 
-use crate::database::DatabaseError;
+use crate::database::{DatabaseError, columns_of};
 use std::time::Duration;
 
 /// The answer to a request for a lock. That it is held elsewhere is no error: it happens every day.
@@ -37,6 +37,8 @@ pub struct Holder {
     /// For how long it has held the lock, by the database's clock.
     pub held_for: Option<Duration>,
 }
+
+columns_of! { Holder: host, pid, queue_id, session, held_for }
 
 /// A lock by name in the database that every machine shares, held by one session.
 ///
@@ -85,6 +87,12 @@ pub trait NamedLock {
     /// When the connection is gone, and the lock with it.
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError>;
 
+    /// Who holds the lock now; `None` if it is free. It is never taken to find out: a delivery at that moment would be deferred.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError>;
+
     /// From now on the server frees the lock, and ends the session, when it has heard nothing from us for `silence`. The holder
     /// asks [`still_held`](Self::still_held) more often than that. A lock in a file ends with its process, and needs no limit.
     ///
@@ -107,13 +115,4 @@ pub trait NamedLock {
     fn commit_and_release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
         self.release(name)
     }
-}
-
-/// Looks who holds a lock, and never takes it to find out: a delivery at that moment would be deferred.
-pub trait Holders {
-    /// Who holds this lock now; `None` if it is free.
-    ///
-    /// # Errors
-    /// When the server cannot be asked.
-    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError>;
 }

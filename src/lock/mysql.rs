@@ -16,8 +16,8 @@
 //!   once the server takes none any more, since while the primary changes, both the old and the new one would give it out.
 
 use super::{Acquired, Holder, LockName, NamedLock};
-use crate::database::mysql::{Product, column, only_row, sql};
-use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables, Value};
+use crate::database::mysql::{only, sql};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, MysqlDatabase, Tables, Value};
 use std::time::Duration;
 use tracing::warn;
 
@@ -32,19 +32,14 @@ impl NamedLock for MysqlDatabase {
         if self.get_lock(name, wait)? {
             return Ok(Acquired::Held);
         }
-        let doing = "asking who holds the lock";
-        let ask = format!("SELECT IS_USED_LOCK({})", self.dialect().literal(Value::Text(&name.mysql_name())));
-        let session = self.run(doing, &ask, 1).and_then(|answers| column(only_row(&answers, doing)?, 0, doing));
-        Ok(Acquired::Busy(or_untold(session.map(|session: Option<u64>| session.map(Holder::of_session)))))
+        Ok(Acquired::Busy(or_untold(self.holder(name))))
     }
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
         let doing = "making sure of the lock";
         let lock = self.dialect().literal(Value::Text(&name.mysql_name()));
         let ask = format!("SELECT IS_USED_LOCK({lock}) <=> CONNECTION_ID(), {}", sql::READ_ONLY);
-        let answers = self.run(doing, &ask, 1)?;
-        let row = only_row(&answers, doing)?;
-        let (ours, read_only): (bool, bool) = (column(row, 0, doing)?, column(row, 1, doing)?);
+        let (ours, read_only): (bool, bool) = self.run_for(doing, &ask, 1)?;
         if ours && read_only {
             warn!(lock = ?name, "the server takes no writes any more: its lock does not exclude who asks the new primary");
         }
@@ -56,11 +51,16 @@ impl NamedLock for MysqlDatabase {
         self.run("keeping the lock", &format!("SET SESSION wait_timeout = {seconds}"), 1).map(|_| ())
     }
 
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        let ask = format!("SELECT IS_USED_LOCK({})", self.dialect().literal(Value::Text(&name.mysql_name())));
+        let session = self.run_for::<Option<u64>>("asking who holds the lock", &ask, 1)?;
+        Ok(session.map(Holder::of_session))
+    }
+
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
         let doing = "releasing the lock";
         let ask = format!("SELECT RELEASE_LOCK({})", self.dialect().literal(Value::Text(&name.mysql_name())));
-        let answers = self.run(doing, &ask, 1)?;
-        match column::<Option<i64>>(only_row(&answers, doing)?, 0, doing)? {
+        match self.run_for::<Option<i64>>(doing, &ask, 1)? {
             Some(1) => {}
             Some(_) => warn!(lock = ?name, "the lock to be released is held by another session"),
             None => warn!(lock = ?name, "the lock to be released was free"),
@@ -73,7 +73,7 @@ impl MysqlDatabase {
     /// Whether we got the lock.
     pub(crate) fn get_lock(&mut self, name: &LockName, wait: Duration) -> Result<bool, DatabaseError> {
         let doing = "asking for the lock";
-        let seconds = timeout(self.product(), wait, self.remaining());
+        let seconds = timeout(self.dialect(), wait, self.remaining());
         let lock = self.dialect().literal(Value::Text(&name.mysql_name()));
         // CASE evaluates GET_LOCK only where its turn comes (a test holds the servers to it).
         let ask = format!(
@@ -83,11 +83,10 @@ impl MysqlDatabase {
         );
         let (first, statements) = if self.knows_galera() { (GALERA, 2) } else { ("", 1) };
         let answers = self.run(doing, &format!("{first}{ask}"), statements)?;
-        let row = only_row(&answers, doing)?;
+        let (got, read_only): (Option<i64>, bool) = only(&answers)?;
         let galera = statements == 2 && answers.first().is_some_and(|rows| !rows.is_empty());
-        let read_only: bool = column(row, 1, doing)?;
         let other = |detail: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
-        match column::<Option<i64>>(row, 0, doing)? {
+        match got {
             Some(1) => match excludes_nobody(galera, read_only) {
                 Some((failure, why)) => {
                     self.release(name)?;
@@ -128,17 +127,15 @@ pub(crate) fn or_untold(holder: Result<Option<Holder>, DatabaseError>) -> Option
 }
 
 /// The timeout as the server takes it, in seconds: at most what is left until the deadline.
-fn timeout(product: Product, wait: Duration, left: Duration) -> String {
+fn timeout(product: Dialect, wait: Duration, left: Duration) -> String {
     let wait = wait.min(left);
-    match product {
-        Product::Mariadb => format!("{}.{:06}", wait.as_secs(), wait.subsec_micros()),
-        Product::Mysql => {
-            let up = rounded_up(wait);
-            // Rounded up, so that it is at least what was asked for; down where that would pass the deadline.
-            let seconds = if Duration::from_secs(up) <= left { up } else { wait.as_secs() };
-            seconds.to_string()
-        }
+    if product == Dialect::Mariadb {
+        return format!("{}.{:06}", wait.as_secs(), wait.subsec_micros());
     }
+    let up = rounded_up(wait);
+    // Rounded up, so that it is at least what was asked for; down where that would pass the deadline.
+    let seconds = if Duration::from_secs(up) <= left { up } else { wait.as_secs() };
+    seconds.to_string()
 }
 
 /// In whole seconds.
@@ -169,8 +166,8 @@ mod tests {
             (30_000, 2_700, "2", "2.700000"),
             (30_000, 700, "0", "0.700000"),
         ] {
-            assert_eq!(timeout(Product::Mysql, ms(wait), ms(left)), mysql);
-            assert_eq!(timeout(Product::Mariadb, ms(wait), ms(left)), mariadb);
+            assert_eq!(timeout(Dialect::Mysql, ms(wait), ms(left)), mysql);
+            assert_eq!(timeout(Dialect::Mariadb, ms(wait), ms(left)), mariadb);
         }
     }
 }

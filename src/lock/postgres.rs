@@ -3,11 +3,9 @@
 //! The transaction writes nothing before the record, so it has no xid, and as it is READ COMMITTED it has no snapshot while IMAP
 //! works: it holds back no VACUUM. (A statement that *waits* for the lock has a snapshot, as every SELECT has.)
 
-use super::{Acquired, Holder, Holders, LockName, NamedLock};
-use crate::database::postgres::{
-    Batch, HEAR_OF_THE_COMMIT, PostgresDatabase, Process, TextRow, Transaction, milliseconds,
-};
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Value};
+use super::{Acquired, Holder, LockName, NamedLock};
+use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Process, Transaction, milliseconds};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value, unreadable};
 use std::time::Duration;
 
 /// The server ends the lock's session this long after the delivery's deadline. By then the process is gone; only the session of
@@ -41,7 +39,11 @@ impl NamedLock for PostgresDatabase {
         // lock, and the lock with it: nothing else frees one of a transaction. (A tenth of what `pg_locks` costs the server, which
         // has to look through the locks of all sessions.) In an aborted transaction it fails, and the lock is gone.
         let sql = format!("SELECT {THIS_TRANSACTION} = {}", Dialect::Postgresql.literal(Value::Text(&self.locked_in)));
-        self.batch(doing, &sql)?.truth(doing)
+        self.batch(doing, &sql)?.last()
+    }
+
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        self.ask_for_holder("", name.postgres_key())
     }
 
     fn keep(&mut self, silence: Duration) -> Result<(), DatabaseError> {
@@ -73,7 +75,7 @@ impl NamedLock for PostgresDatabase {
 
 /// [`Acquired`], with the answers to the statements that were sent along.
 pub(crate) enum AcquiredAnd {
-    Held(Batch),
+    Held(Vec<Row>),
     Busy(Option<Holder>),
 }
 
@@ -98,9 +100,8 @@ impl PostgresDatabase {
         if wait.is_zero() {
             let trying = format!("{begin}; SELECT pg_try_advisory_xact_lock({key}); {then}");
             let answers = self.batch(doing, &trying).and_then(|answers| {
-                let taken = answers.rows().nth(ROWS_OF_BEGIN);
-                let taken = taken.ok_or_else(|| DatabaseError::new(DatabaseFailure::Other, doing, "no answer"))?;
-                Ok((taken.truth(doing, 0)?, answers))
+                let taken = answers.rows.get(ROWS_OF_BEGIN).ok_or_else(|| unreadable("no answer".into()))?;
+                Ok((taken.read()?, answers.rows))
             });
             return match answers {
                 Ok((true, answers)) => self.held(key, answers, ROWS_OF_BEGIN + 1),
@@ -115,7 +116,7 @@ impl PostgresDatabase {
              SELECT set_config('lock_timeout', '0', true); {then}"
         );
         self.without_doubt(|database| match database.batch(doing, &waiting) {
-            Ok(answers) => database.held(key, answers, ROWS_OF_BEGIN + 3),
+            Ok(answers) => database.held(key, answers.rows, ROWS_OF_BEGIN + 3),
             // 55P03, the lock_timeout. The lock may have been granted at that moment; the rollback frees it.
             Err(error) if error.failure == DatabaseFailure::Contention => database.busy(key),
             Err(error) => Err(database.roll_back_after(error)),
@@ -123,18 +124,14 @@ impl PostgresDatabase {
     }
 
     /// `rows`: those of the statements before the ones that were sent along.
-    fn held(&mut self, key: i64, mut answers: Batch, rows: usize) -> Result<AcquiredAnd, DatabaseError> {
-        let doing = "taking the lock";
+    fn held(&mut self, key: i64, mut answers: Vec<Row>, rows: usize) -> Result<AcquiredAnd, DatabaseError> {
         self.transaction = Transaction::Lock(key);
-        let named =
-            answers.rows().next().map_or(Ok(None), |row| row.text(doing, 0).map(|text| text.map(str::to_owned)));
-        let missing = || DatabaseError::other(doing, "the server names no transaction");
-        match named.and_then(|named| named.ok_or_else(missing)) {
-            Ok(transaction) => self.locked_in = transaction,
+        let missing = || unreadable("the server names no transaction".into());
+        match answers.first().and_then(|row| row.text(0)).ok_or_else(missing) {
+            Ok(transaction) => self.locked_in = transaction.to_owned(),
             Err(error) => return Err(self.roll_back_after(error)),
         }
-        answers.skip_rows(rows);
-        Ok(AcquiredAnd::Held(answers))
+        Ok(AcquiredAnd::Held(answers.split_off(rows.min(answers.len()))))
     }
 
     /// Rolls back, so that the connection can end the attempt, and asks who has the lock, in one round trip.
@@ -149,13 +146,7 @@ impl PostgresDatabase {
              FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE {LOCKED_BY_KEY} {key} LIMIT 1"
         );
         let doing = "asking who holds the lock";
-        self.batch(doing, &asked)?.rows().next().map(|row| holder(doing, &row)).transpose()
-    }
-}
-
-impl Holders for PostgresDatabase {
-    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
-        self.ask_for_holder("", name.postgres_key())
+        self.batch(doing, &asked)?.rows.first().map(holder).transpose()
     }
 }
 
@@ -188,14 +179,13 @@ fn begin(remaining: Duration, name: Option<&str>) -> String {
 
 /// Reads the row of the session that holds a lock. Of other programs' sessions only the server's process id is known, and since
 /// when another role's has held it is hidden.
-fn holder(doing: &str, row: &TextRow<'_>) -> Result<Holder, DatabaseError> {
-    let (host, pid, queue_id) = match row.text(doing, 1)?.and_then(Process::from_application_name) {
-        Some(process) => (Some(process.host), Some(process.pid), process.queue_id),
-        None => (None, None, None),
-    };
-    // Since its transaction began, its wait for the lock included. Negative if a clock was set back.
-    let held_for = row.value(doing, 2)?.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default());
-    Ok(Holder { host, pid, queue_id, session: row.value(doing, 0)?, held_for })
+fn holder(row: &Row) -> Result<Holder, DatabaseError> {
+    // Since its transaction began, its wait for the lock included.
+    let (session, name, held_for): (_, Option<String>, _) = row.read()?;
+    let process = name.as_deref().and_then(Process::from_application_name);
+    let (host, pid, queue_id) =
+        process.map_or((None, None, None), |process| (Some(process.host), Some(process.pid), process.queue_id));
+    Ok(Holder { host, pid, queue_id, session, held_for })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The named lock of `--embedded`: a file lock beside the SQLite ledger.
 
-use super::{Acquired, Holder, Holders, LockName, NamedLock};
+use super::{Acquired, Holder, LockName, NamedLock};
 use crate::base::hex;
 use crate::database::sqlite::file_locks::{Asked, Note};
 use crate::database::{DatabaseError, SqliteDatabase};
@@ -24,16 +24,14 @@ impl NamedLock for SqliteDatabase {
         Ok(())
     }
 
-    fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
-        self.locks.release(&file_name(name));
-        Ok(())
-    }
-}
-
-impl Holders for SqliteDatabase {
     fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
         let holder = self.locks.holder(&file_name(name))?;
         Ok(holder.map(|note| note.map(Holder::from).unwrap_or_default()))
+    }
+
+    fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
+        self.locks.release(&file_name(name));
+        Ok(())
     }
 }
 

@@ -68,6 +68,7 @@ fn copy(user: &str, recipient: &str) -> RecordedCopy {
         recipient: recipient.into(),
         placement: None,
         reason: None,
+        updated_at: 0,
     }
 }
 

@@ -10,8 +10,8 @@
 
 use crate::database::{DatabaseError, DatabaseFailure, Dialect};
 use crate::delivery::bare_message_id;
-use crate::ledger::Database;
 use crate::ledger::lock_exec_holders::commit_a_change;
+use crate::ledger::{self, Database};
 use crate::lock::{Acquired, LockName, OF_PROGRAMS};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ impl Commits {
         open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
     ) -> Result<Self, DatabaseError> {
         let mut other = open()?;
-        let another = other.server()?;
+        let another = ledger::server(other.as_mut())?;
         if server != another {
             let doing = "committing that the lock is held";
             let detail = format!("two connections lead to two servers: {server}; {another}");
@@ -95,7 +95,7 @@ pub(crate) fn hold(
 ) {
     let mut commits = Commits(None);
     // A lock in a file needs no commit. Asked before the lock's transaction begins, which is to have no snapshot.
-    let server = (database.dialect() != Dialect::Sqlite).then(|| database.server()).transpose();
+    let server = (database.dialect() != Dialect::Sqlite).then(|| ledger::server(database)).transpose();
     let taken = server.and_then(|server| {
         let acquired = take(database, request)?;
         if matches!(acquired, Acquired::Held) {

@@ -6,7 +6,7 @@ use maildrop_command::database::{DatabaseError, DatabaseFailure};
 use maildrop_command::ledger::{
     CopyHistory, CopyKey, CopyState, DeliveredAt, Epoch, Journal, Ledger, OpenAttempt, Outcome, Record,
 };
-use maildrop_command::lock::{Acquired, LockName, NamedLock};
+use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use maildrop_command::mailbox::{Placement, Position};
 use maildrop_command::message::Role;
 use std::cell::RefCell;
@@ -239,6 +239,10 @@ impl NamedLock for Connection<'_> {
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
         let held = |world: &World, me| world.locks.get(name.digest()) == Some(&me);
         self.ask("still held", held, |answer, world, me| world.tell(me, answer))
+    }
+
+    fn holder(&mut self, _: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        Ok(None)
     }
 
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {

@@ -18,7 +18,7 @@ use maildrop_command::delivery::{Deferral, Delivered, Refusal, Verdict};
 use maildrop_command::ledger::{
     CopyHistory, CopyKey, EndedAttempt, Epoch, Journal, Ledger, OpenAttempt, Outcome, Record,
 };
-use maildrop_command::lock::{Acquired, LockName, NamedLock};
+use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, NewCopy, Pace, Placement, Position, Removal, Wanted,
 };
@@ -172,6 +172,10 @@ impl NamedLock for Database<'_> {
             return Ok(true);
         }
         Ok(self.process.still_held(name)? || self.mistake == Some(Mistake::NoLock))
+    }
+
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        self.process.holder(name)
     }
 
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {

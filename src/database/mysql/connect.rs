@@ -1,7 +1,7 @@
 //! Opening the connection: which address, which certificate, how long.
 
-use super::super::{Client, DatabaseError, DatabaseFailure, Server, Tls};
-use super::{Privacy, error};
+use super::super::{Client, DatabaseError, DatabaseFailure, Privacy, Server, Tls};
+use super::error;
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
 use mysql::{Conn, Opts, OptsBuilder, SslOpts};
@@ -151,18 +151,28 @@ fn try_each(
     Err(DatabaseError::new(DatabaseFailure::Unreachable, doing, failures.join("; ")))
 }
 
-/// Connects on a thread of its own, which is left alone with a server that says nothing for `silence`: the crate sets the socket's
-/// time limits once, and they have to do for the longest wait of a delivery.
+/// Connects; a server that says nothing for `silence` is given up.
 fn greeted(options: Opts, silence: Option<Duration>, doing: &str) -> Result<Result<Conn, mysql::Error>, DatabaseError> {
-    let Some(silence) = silence else { return Ok(Conn::new(options)) };
-    let (tell, hear) = mpsc::channel();
-    // Once nobody hears it any more, the connection ends with what was sent.
-    let open = move || drop(tell.send(Conn::new(options)));
+    match silence {
+        Some(silence) => within(silence, doing, move || Conn::new(options)),
+        None => Ok(Conn::new(options)),
+    }
+}
+
+/// Asks the server on a thread of its own, which is left alone with one that says nothing for `silence`: the crate sets the socket's time
+/// limits once, and shows the socket only as a number (mysql 28.0.4, `impl AsRawFd for Conn`).
+pub(super) fn within<T: Send + 'static>(
+    silence: Duration,
+    doing: &str,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, DatabaseError> {
+    let (answer, answered) = mpsc::channel();
+    // Once nobody waits for it any more, the connection ends.
     thread::Builder::new()
-        .name("connecting".into())
-        .spawn(open)
+        .name("asking".into())
+        .spawn(move || drop(answer.send(ask())))
         .map_err(|error| DatabaseError::new(DatabaseFailure::Local, doing, format!("out of threads: {error}")))?;
-    hear.recv_timeout(silence).map_err(|_| {
+    answered.recv_timeout(silence).map_err(|_| {
         let detail = format!("the server has said nothing for {:.1} s", silence.as_secs_f64());
         DatabaseError::new(DatabaseFailure::TimedOut, doing, detail)
     })

@@ -28,18 +28,17 @@ mod error;
 pub(crate) mod sql;
 mod tables;
 
-pub(crate) use tables::rows;
-
 use super::timelines::Timeline;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session, session, unsupported_products};
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Privacy, Row, Server, Session};
+use super::{session, unreadable, unsupported_products};
+use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
 use error::Standing;
-use mysql::prelude::{FromValue, Queryable};
-use mysql::{Conn, Row};
+use mysql::prelude::Queryable;
+use mysql::{Conn, Value};
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 use tracing::{debug, warn};
@@ -66,15 +65,6 @@ const ONLINE: &str = "ONLINE";
 /// What the names of both tables begin with.
 const MEMBERS: &str = "replication_group_member";
 
-/// Which of the two it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Product {
-    /// Oracle's MySQL, Percona Server.
-    Mysql,
-    /// MariaDB.
-    Mariadb,
-}
-
 /// A connection to MySQL or MariaDB.
 pub struct MysqlDatabase {
     /// `None`, once it was left alone with a server that says nothing.
@@ -94,7 +84,8 @@ pub struct MysqlDatabase {
     patience: Duration,
     /// What is to be set for this delivery, until that went with its first statement.
     to_set: Option<String>,
-    product: Product,
+    /// Which of the two it is.
+    product: Dialect,
     /// As the server gives it: `11.8.6-MariaDB-0+deb13u1`.
     pub(crate) version: String,
     /// Whether it may be a node of Galera.
@@ -113,19 +104,8 @@ pub struct MysqlDatabase {
     commits_wait_in_vain: bool,
     /// The longest packet that the server takes in this session, in bytes.
     pub(crate) max_allowed_packet: usize,
-    pub(crate) privacy: Privacy,
+    privacy: Privacy,
     round_trips: u32,
-}
-
-/// Who could read what is sent, or stand in for the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Privacy {
-    /// Whoever is between the two: it is not encrypted, and goes to another host.
-    InClear,
-    /// Whoever has a certificate for the host's name from an authority of the `ca_file`, or from a public one.
-    CaFileAndPublic,
-    /// It is on this machine, or the certificate is by an authority that the system trusts.
-    Good,
 }
 
 /// Without the connection, whose own form shows the password.
@@ -147,6 +127,10 @@ impl Session for MysqlDatabase {
         self.round_trips
     }
 
+    fn privacy(&self) -> Privacy {
+        self.privacy
+    }
+
     fn said_read_only(&self) -> bool {
         self.said_read_only
     }
@@ -161,8 +145,7 @@ impl Session for MysqlDatabase {
 
     fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
         let doing = "asking whether the server takes writes";
-        let answers = self.run(doing, &format!("SELECT {}", sql::READ_ONLY), 1)?;
-        let is_read_only = column(only_row(&answers, doing)?, 0, doing)?;
+        let is_read_only: bool = self.run_for(doing, &format!("SELECT {}", sql::READ_ONLY), 1)?;
         // One that was left by its group, or did not find it, takes writes again.
         let is_read_only = is_read_only || self.is_outside;
         self.said_read_only &= is_read_only;
@@ -200,12 +183,11 @@ impl Session for MysqlDatabase {
         }
         let proof = format!("ROLLBACK; SELECT RELEASE_ALL_LOCKS(), {}", sql::READ_ONLY);
         self.hurried = true;
-        let answers = self.run(doing, &proof, 2)?;
-        let row = only_row(&answers, doing)?;
-        if column::<Option<u64>>(row, 0, doing)? != Some(0) {
+        let (locks, is_read_only): (u64, bool) = self.run_for(doing, &proof, 2)?;
+        if locks != 0 {
             return left("a lock was still held");
         }
-        if column(row, 1, doing)? {
+        if is_read_only {
             return left("the server takes no writes any more");
         }
         Ok(())
@@ -247,7 +229,7 @@ impl MysqlDatabase {
             longest: None,
             patience,
             to_set: None,
-            product: Product::Mysql,
+            product: Dialect::Mysql,
             version: String::new(),
             knows_galera: false,
             said_read_only: false,
@@ -289,29 +271,20 @@ impl MysqlDatabase {
             read_only = sql::READ_ONLY
         );
         let answers = self.run(doing, &batch, 5)?;
-        let row = only_row(&answers, doing)?;
-        self.version = column(row, 0, doing)?;
+        let comment: String;
+        (self.version, self.max_allowed_packet, comment, self.said_read_only) = only(&answers)?;
         if let Some(product) = unsupported_products::of_mysql(&self.version) {
             return Err(unsupported_products::refused(doing, product, "MySQL or MariaDB"));
         }
-        self.max_allowed_packet = column(row, 1, doing)?;
         self.product =
-            if self.version.to_ascii_lowercase().contains("mariadb") { Product::Mariadb } else { Product::Mysql };
+            if self.version.to_ascii_lowercase().contains("mariadb") { Dialect::Mariadb } else { Dialect::Mysql };
         // Percona XtraDB Cluster says "WSREP version 26…", and Codership's own MySQL is called "MySQL-wsrep".
-        let comment: String = column(row, 2, doing)?;
-        self.knows_galera = self.product == Product::Mariadb || comment.to_ascii_lowercase().contains("wsrep");
-        self.said_read_only = column(row, 3, doing)?;
+        self.knows_galera = self.product == Dialect::Mariadb || comment.to_ascii_lowercase().contains("wsrep");
         if let Some([group]) = answers.get(3).map(Vec::as_slice) {
-            let name: String = column(group, 1, doing)?;
-            self.group = Some(name).filter(|name| !name.is_empty());
+            self.group = group.text(1).filter(|name| !name.is_empty()).map(ToOwned::to_owned);
         }
         self.who_answers_is_asked = self.group.is_some();
         Ok(())
-    }
-
-    /// Which of the two it is.
-    pub(crate) fn product(&self) -> Product {
-        self.product
     }
 
     /// Whether it may be a node of Galera: every MariaDB may, and few of the others.
@@ -324,22 +297,16 @@ impl MysqlDatabase {
     fn in_time(&self, sql: String) -> String {
         let Some((longest, rest)) = self.longest.zip(sql.strip_prefix("SELECT ")) else { return sql };
         let longest = session::longest(longest, self.deadline);
-        match self.product {
-            Product::Mysql => format!("SELECT /*+ MAX_EXECUTION_TIME({longest}) */ {rest}"),
-            Product::Mariadb => {
-                format!("SET STATEMENT max_statement_time = {}.{:03} FOR {sql}", longest / 1000, longest % 1000)
-            }
+        if self.product == Dialect::Mariadb {
+            format!("SET STATEMENT max_statement_time = {}.{:03} FOR {sql}", longest / 1000, longest % 1000)
+        } else {
+            format!("SELECT /*+ MAX_EXECUTION_TIME({longest}) */ {rest}")
         }
     }
 
     /// What is left of the delivery's deadline.
     pub fn remaining(&self) -> Duration {
         self.deadline.remaining()
-    }
-
-    /// The longest packet that the server takes, in bytes.
-    pub(crate) fn max_allowed_packet(&self) -> usize {
-        self.max_allowed_packet
     }
 
     /// Runs a batch of statements in one round trip, and gives what each of them answered. The server runs none after one
@@ -372,17 +339,26 @@ impl MysqlDatabase {
         self.converse(doing, batch, statements)
     }
 
+    /// [`run`](Self::run), for the only row of the last answer.
+    pub(crate) fn run_for<T: FromRow>(
+        &mut self,
+        doing: &str,
+        batch: &str,
+        statements: usize,
+    ) -> Result<T, DatabaseError> {
+        only(&self.run(doing, batch, statements)?)
+    }
+
     fn judge_view(&mut self, doing: &str, answer: &Answer) -> Result<(), DatabaseError> {
         let (Some(group), Some(row)) = (&self.group, answer.first()) else { return Ok(()) };
-        let view: Option<String> = column(row, 0, doing)?;
-        let state: Option<String> = column(row, 1, doing)?;
-        self.timeline = view.as_deref().and_then(|view| timeline(group, view));
-        self.commits_wait_in_vain = column::<Option<bool>>(row, 2, doing)?.unwrap_or(false);
-        let is_inside = match &state {
+        let (view, state) = (row.text(0), row.text(1));
+        self.timeline = view.and_then(|view| timeline(group, view));
+        self.commits_wait_in_vain = row.value(2)?.unwrap_or(false);
+        let is_inside = match state {
             Some(state) => state == ONLINE,
             None => view.is_some_and(|view| !view.is_empty()),
         };
-        if is_inside { self.compare(doing) } else { self.refuse_one_outside(doing, state.as_deref()) }
+        if is_inside { self.compare(doing) } else { self.refuse_one_outside(doing, state) }
     }
 
     /// A member that has booted, and was not told to join its group, or did not find it, is an ordinary server: it takes writes, unless its
@@ -455,7 +431,7 @@ impl MysqlDatabase {
         &mut self,
         mut work: impl FnMut(&mut Self) -> Result<T, DatabaseError>,
     ) -> Result<T, DatabaseError> {
-        let mut pause = Duration::from_millis(5);
+        let mut back_off = BackOff::new(Duration::from_millis(5), Duration::from_millis(200));
         loop {
             let error = match work(self) {
                 Ok(done) => return Ok(done),
@@ -467,14 +443,13 @@ impl MysqlDatabase {
                 warn!(error = %second, "the transaction was not rolled back; it ends with the connection");
                 return Err(error);
             }
+            // By the connection's id, so that two sessions that collided do not pause equally.
+            let pause = back_off.pause() + Duration::from_millis(u64::from(self.id % 7));
             if !error.trying_again_at_once_can_help() || self.remaining() <= pause {
                 return Err(error);
             }
             debug!(%error, "trying again");
-            // By the connection's id, so that two sessions that collided do not pause equally.
-            let stagger = Duration::from_millis(u64::from(self.id % 7));
-            thread::sleep((pause + stagger).min(self.remaining()));
-            pause = (pause * 2).min(Duration::from_millis(200));
+            thread::sleep(pause);
         }
     }
 
@@ -484,29 +459,18 @@ impl MysqlDatabase {
         self.connection.as_mut().ok_or_else(none)
     }
 
-    /// Reads the answers on a thread of its own, which is left alone with a server that says nothing: the socket's time limit is that
-    /// of a whole delivery.
+    /// Reads the answers, and gives up a server that says nothing: the socket's time limit is that of a whole delivery.
     fn read_soon(&mut self, doing: &str, batch: String) -> Result<Result<Vec<Answer>, mysql::Error>, DatabaseError> {
         self.connection(doing)?;
         let Some(mut connection) = self.connection.take() else {
             return Err(DatabaseError::other(doing, "no connection"));
         };
         let let_in = self.server.limits.let_in.min(session::PROOF);
-        let (tell, hear) = mpsc::channel();
         let read = move || {
             let read = read_every_result_set(&mut connection, &batch);
-            // Once nobody hears it any more, the connection ends.
-            drop(tell.send((connection, read)));
+            (connection, read)
         };
-        let started = thread::Builder::new().name("asking".into()).spawn(read);
-        let heard = match &started {
-            Ok(_) => hear.recv_timeout(let_in).map_err(|_| {
-                let detail = format!("the server has said nothing for {:.1} s", let_in.as_secs_f64());
-                DatabaseError::new(DatabaseFailure::TimedOut, doing, detail)
-            }),
-            Err(error) => Err(DatabaseError::new(DatabaseFailure::Local, doing, format!("out of threads: {error}"))),
-        };
-        match heard {
+        match connect::within(let_in, doing, read) {
             Ok((connection, read)) => {
                 self.connection = Some(connection);
                 Ok(read)
@@ -551,26 +515,26 @@ fn read_every_result_set(connection: &mut Conn, batch: &str) -> Result<Vec<Answe
     let mut result = connection.query_iter(batch)?;
     let mut answers = Vec::new();
     while let Some(set) = result.iter() {
-        answers.push(set.collect::<Result<Answer, mysql::Error>>()?);
+        answers.push(set.map(|row| Ok(as_text(row?))).collect::<Result<Answer, mysql::Error>>()?);
     }
     Ok(answers)
 }
 
-/// The only row of the last answer.
-pub(crate) fn only_row<'a>(answers: &'a [Answer], doing: &str) -> Result<&'a Row, DatabaseError> {
-    match answers.last().map(Vec::as_slice) {
-        Some([row]) => Ok(row),
-        _ => Err(DatabaseError::other(doing, "the server did not answer with one row")),
-    }
+/// The text protocol has nothing but texts and NULL.
+fn as_text(row: mysql::Row) -> Row {
+    let cells = row.unwrap().into_iter().map(|value| match value {
+        Value::NULL => None,
+        Value::Bytes(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        other => Some(other.as_sql(true)),
+    });
+    Row(cells.collect())
 }
 
-/// A column of a row. What may be NULL is read as an `Option`: the crate's own shortcut panics on NULL.
-pub(crate) fn column<T: FromValue>(row: &Row, index: usize, doing: &str) -> Result<T, DatabaseError> {
-    match row.get_opt(index) {
-        Some(Ok(value)) => Ok(value),
-        Some(Err(_)) | None => {
-            Err(DatabaseError::other(doing, format!("column {} of the answer is not what it should be", index + 1)))
-        }
+/// The only row of the last answer.
+pub(crate) fn only<T: FromRow>(answers: &[Answer]) -> Result<T, DatabaseError> {
+    match answers.last().map(Vec::as_slice) {
+        Some([row]) => row.read(),
+        _ => Err(unreadable("the server did not answer with one row".into())),
     }
 }
 

@@ -1,20 +1,18 @@
 //! Questions that people ask of MySQL's and MariaDB's tables.
 
-use super::{Answer, MysqlDatabase, Product, column};
-use crate::database::DatabaseError;
-use crate::database::tables::{Dialect, Row, Tables, UnlockedChange, Value, filled};
+use super::MysqlDatabase;
+use crate::database::tables::{Dialect, Tables, UnlockedChange, Value, filled};
+use crate::database::{DatabaseError, Row};
+use uuid::Uuid;
 
 impl Tables for MysqlDatabase {
     fn dialect(&self) -> Dialect {
-        match self.product() {
-            Product::Mysql => Dialect::Mysql,
-            Product::Mariadb => Dialect::Mariadb,
-        }
+        self.product
     }
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let sql = self.in_time(filled(self.dialect(), doing, sql, values)?);
-        all_rows(doing, &self.run(doing, &sql, 1)?)
+        Ok(self.run(doing, &sql, 1)?.concat())
     }
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
@@ -32,7 +30,7 @@ impl Tables for MysqlDatabase {
         }
         statements.push("COMMIT".to_owned());
         let batch = statements.join("; ");
-        all_rows(doing, &self.retrying(|database| database.run(doing, &batch, statements.len()))?)
+        Ok(self.retrying(|database| database.run(doing, &batch, statements.len()))?.concat())
     }
 
     fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError> {
@@ -41,30 +39,14 @@ impl Tables for MysqlDatabase {
         let unlocked =
             format!("START TRANSACTION; SELECT {} FROM {table} WHERE {which} FOR UPDATE SKIP LOCKED", dialect.hex(key));
         self.retrying(|database| {
-            let found = all_rows(doing, &database.run(doing, &unlocked, 2)?)?;
+            let found = database.run(doing, &unlocked, 2)?.concat();
             if found.is_empty() {
                 return database.run(doing, "COMMIT", 1).map(|_| found);
             }
-            let keys = found.iter().map(|row| row.digest::<16>(0)).collect::<Result<Vec<_>, _>>()?;
-            let keys = dialect.list(keys.iter().map(|key| Value::Bytes(key)));
+            let keys = found.iter().map(Row::read).collect::<Result<Vec<Uuid>, _>>()?;
+            let keys = dialect.list(keys.into_iter().map(Value::Uuid));
             database.run(doing, &format!("UPDATE {table} SET {set} WHERE {key} IN ({keys}); COMMIT"), 2)?;
             Ok(found)
         })
     }
-}
-
-fn all_rows(doing: &str, answers: &[Answer]) -> Result<Vec<Row>, DatabaseError> {
-    Ok(answers.iter().map(|answer| rows(doing, answer)).collect::<Result<Vec<_>, _>>()?.concat())
-}
-
-/// What a statement has answered, as text.
-pub(crate) fn rows(doing: &str, answer: &Answer) -> Result<Vec<Row>, DatabaseError> {
-    let rows = answer.iter().map(|row| {
-        let cell = |index| {
-            let cell: Option<Vec<u8>> = column(row, index, doing)?;
-            Ok(cell.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
-        };
-        (0..row.len()).map(cell).collect::<Result<_, DatabaseError>>().map(Row)
-    });
-    rows.collect()
 }

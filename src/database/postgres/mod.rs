@@ -12,13 +12,13 @@ mod tables;
 pub(crate) use application_name::Process;
 
 use super::timelines::Timeline;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Dialect, Limits, Server, Session, Value, session};
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Row, Server, Session, Value};
+use super::{session, unreadable};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
 use connection::Connection;
-use postgres::types::{FromSql, ToSql, Type};
-use postgres::{Error, Row, SimpleQueryMessage, SimpleQueryRow};
-use std::str::FromStr;
+use postgres::types::Type;
+use postgres::{Error, SimpleQueryMessage};
 use std::thread;
 use std::time::Duration;
 use tracing::debug;
@@ -106,7 +106,7 @@ impl Session for PostgresDatabase {
     fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
         let doing = "asking whether the server takes writes";
         let ask = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool";
-        only(doing, &self.query(doing, ask, &[])?)
+        self.read(doing, ask)?.last()
     }
 
     fn commits_wait_in_vain(&self) -> bool {
@@ -170,16 +170,15 @@ impl Session for PostgresDatabase {
         self.ask_who_answers_within(doing, soon(self))?;
         self.hurry();
         let soon = soon(self);
-        let answers = self.ask(doing, soon, async |client| client.simple_query(&proof).await).map(Batch)?;
-        let Some(row) = answers.rows().next() else { return left("the server answered without a row") };
-        self.called = nameless;
-        if row.truth(doing, 0)? {
+        let answers = self.ask(doing, soon, async |client| client.simple_query(&proof).await)?;
+        let (is_open, is_read_only, cached_plans): (bool, bool, bool) = Batch::of(doing, &answers)?.last()?;
+        (self.called, self.cached_plans) = (nameless, cached_plans);
+        if is_open {
             return left("a transaction is still open on the server");
         }
-        if row.truth(doing, 1)? {
+        if is_read_only {
             return left("the server takes no writes any more");
         }
-        self.cached_plans = row.truth(doing, 2)?;
         Ok(())
     }
 }
@@ -227,42 +226,30 @@ impl PostgresDatabase {
         Ok(done)
     }
 
-    /// Runs one statement with parameters and brings its rows: one round trip, no named statement. A server that says nothing is
-    /// given up.
-    ///
-    /// Not for the lock's transaction: the client library does not close its portal, which keeps its snapshot until the
-    /// next statement, and so holds back VACUUM while IMAP works. A [`batch`](Self::batch) leaves nothing behind.
-    pub(crate) fn query(
-        &mut self,
-        doing: &str,
-        sql: &str,
-        parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, DatabaseError> {
+    /// Runs a statement that reads, and that a server answers at once: one that says nothing is given up. One round trip, also where it is
+    /// asked who answers.
+    pub(crate) fn read(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
         let silence = self.silence();
         if !self.who_answers_is_asked || self.transaction != Transaction::None {
-            return self.ask(doing, silence, async |client| client.query_typed(sql, parameters).await);
+            let answers = self.ask(doing, silence, async |client| client.simple_query(sql).await)?;
+            return Batch::of(doing, &answers);
         }
         self.who_answers_is_asked = false;
         // Both are sent before either is answered.
-        let (who, rows) = self.ask(doing, silence, async |client| {
-            let asked = (client.simple_query(WHO_ANSWERS), client.query_typed(sql, parameters));
-            let (who, rows) = tokio::join!(biased; asked.0, asked.1);
-            Ok((who, rows?))
+        let (who, answers) = self.ask(doing, silence, async |client| {
+            let asked = (client.simple_query(WHO_ANSWERS), client.simple_query(sql));
+            let (who, answers) = tokio::join!(biased; asked.0, asked.1);
+            Ok((who, answers?))
         })?;
         self.judge_who_answers(doing, who)?;
-        Ok(rows)
+        Batch::of(doing, &answers)
     }
 
-    /// Runs one statement with parameters: one round trip, no named statement.
-    pub(crate) fn execute(
-        &mut self,
-        doing: &str,
-        sql: &str,
-        parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<u64, DatabaseError> {
+    /// Runs one statement with bytes for `$1`, too many to be doubled into hexadecimal digits: one round trip, no named statement.
+    pub(crate) fn execute(&mut self, doing: &str, sql: &str, bytes: &[u8]) -> Result<u64, DatabaseError> {
         self.ask_who_answers(doing)?;
         let patience = self.patience();
-        self.ask(doing, patience, async |client| client.execute_typed(sql, parameters).await)
+        self.ask(doing, patience, async |client| client.execute_typed(sql, &[(&bytes, Type::BYTEA)]).await)
     }
 
     /// Runs statements in one round trip, each with a snapshot of its own, up to the first that fails. They are text:
@@ -270,7 +257,8 @@ impl PostgresDatabase {
     pub(crate) fn batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
         self.ask_who_answers(doing)?;
         let patience = self.patience();
-        self.ask(doing, patience, async |client| client.simple_query(sql).await).map(Batch)
+        let answers = self.ask(doing, patience, async |client| client.simple_query(sql).await)?;
+        Batch::of(doing, &answers)
     }
 
     /// One round trip. Earlier notices of the server are dropped.
@@ -325,27 +313,26 @@ impl PostgresDatabase {
         who: Result<Vec<SimpleQueryMessage>, Error>,
     ) -> Result<(), DatabaseError> {
         let answers = match who {
-            Ok(answers) => Batch(answers),
+            Ok(answers) => Batch::of(doing, &answers)?,
             // Some services have PostgreSQL's protocol and not all of its functions.
             Err(error) => {
                 debug!(%error, "how far the server's history reaches is not known");
                 return Ok(());
             }
         };
-        let Some(row) = answers.rows().next() else {
-            return Err(DatabaseError::other(doing, "the server answered without a row"));
-        };
         let address = self.server.address.to_string();
+        let (is_read_only, cluster, log_file, wait_in_vain): (bool, Option<String>, Option<String>, bool) =
+            answers.last()?;
         // One that has said so on connecting was opened to be read.
-        if row.truth(doing, 0)? && !self.connection.reports_read_only() {
+        if is_read_only && !self.connection.reports_read_only() {
             self.doubtful = true;
             if let Some(known) = &self.server.timelines {
                 known.suspect(&address);
             }
             return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, format!("{address} takes no writes")));
         }
-        self.timeline = timeline(row.text(doing, 1)?, row.text(doing, 2)?);
-        self.commits_wait_in_vain = row.truth(doing, 3)?;
+        self.timeline = timeline(cluster.as_deref(), log_file.as_deref());
+        self.commits_wait_in_vain = wait_in_vain;
         self.compare(doing)
     }
 
@@ -408,78 +395,34 @@ impl PostgresDatabase {
 }
 
 /// The answers to a batch.
-pub(crate) struct Batch(Vec<SimpleQueryMessage>);
+pub(crate) struct Batch {
+    /// The rows that its statements brought, in order.
+    pub(crate) rows: Vec<Row>,
+    /// How many rows they changed, or brought.
+    pub(crate) count: u64,
+}
 
 impl Batch {
-    /// The rows that its statements brought, in order.
-    pub(crate) fn rows(&self) -> impl DoubleEndedIterator<Item = TextRow<'_>> {
-        self.0.iter().filter_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(TextRow(row)),
-            _ => None,
-        })
-    }
-
-    /// Leaves out the first rows: those of the statements before the ones that are asked about.
-    pub(crate) fn skip_rows(&mut self, rows: usize) {
-        let mut left = rows;
-        self.0.retain(|message| {
-            let skip = left > 0 && matches!(message, SimpleQueryMessage::Row(_));
-            left -= usize::from(skip);
-            !skip
-        });
-    }
-
-    /// The first column of the last row as a truth value.
-    pub(crate) fn truth(&self, doing: &str) -> Result<bool, DatabaseError> {
-        match self.rows().next_back() {
-            Some(row) => row.truth(doing, 0),
-            None => Err(DatabaseError::other(doing, "the server answered without a row")),
+    fn of(doing: &str, answers: &[SimpleQueryMessage]) -> Result<Self, DatabaseError> {
+        let mut batch = Self { rows: Vec::new(), count: 0 };
+        for answer in answers {
+            match answer {
+                SimpleQueryMessage::Row(row) => {
+                    let cells = (0..row.len()).map(|index| row.try_get(index).map(|cell| cell.map(ToOwned::to_owned)));
+                    batch
+                        .rows
+                        .push(Row(cells.collect::<Result<_, _>>().map_err(|error| error::failed(doing, &error))?));
+                }
+                SimpleQueryMessage::CommandComplete(count) => batch.count += count,
+                _ => {}
+            }
         }
-    }
-}
-
-/// A row of a batch's answers, whose values come as text.
-#[derive(Clone, Copy)]
-pub(crate) struct TextRow<'a>(&'a SimpleQueryRow);
-
-impl<'a> TextRow<'a> {
-    /// A column as text; `None` for NULL.
-    pub fn text(&self, doing: &str, index: usize) -> Result<Option<&'a str>, DatabaseError> {
-        self.0.try_get(index).map_err(|error| error::failed(doing, &error))
+        Ok(batch)
     }
 
-    /// A column that can be read as a `T`; `None` for NULL.
-    pub fn value<T: FromStr>(&self, doing: &str, index: usize) -> Result<Option<T>, DatabaseError> {
-        match self.text(doing, index)? {
-            None => Ok(None),
-            Some(text) => text.parse().map(Some).map_err(|_| unreadable(doing, text)),
-        }
-    }
-
-    /// A column that is not NULL.
-    pub(crate) fn truth(&self, doing: &str, index: usize) -> Result<bool, DatabaseError> {
-        match self.text(doing, index)? {
-            Some("t") => Ok(true),
-            Some("f") => Ok(false),
-            other => Err(unreadable(doing, other.unwrap_or("NULL"))),
-        }
-    }
-}
-
-fn unreadable(doing: &str, text: &str) -> DatabaseError {
-    DatabaseError::other(doing, format!("the server answered {text:?}, which is no such value"))
-}
-
-/// A column of a row. Never panics, unlike the row's own `get`.
-pub(crate) fn column<'a, T: FromSql<'a>>(doing: &str, row: &'a Row, index: usize) -> Result<T, DatabaseError> {
-    row.try_get(index).map_err(|error| error::failed(doing, &error))
-}
-
-/// The only value of an answer.
-pub(crate) fn only<'a, T: FromSql<'a>>(doing: &str, rows: &'a [Row]) -> Result<T, DatabaseError> {
-    match rows {
-        [row] => column(doing, row, 0),
-        _ => Err(DatabaseError::other(doing, format!("{} rows for one", rows.len()))),
+    /// The last row.
+    pub(crate) fn last<T: FromRow>(&self) -> Result<T, DatabaseError> {
+        self.rows.last().ok_or_else(|| unreadable("the server answered without a row".into()))?.read()
     }
 }
 
@@ -543,7 +486,7 @@ mod tests {
         for ask in [
             |session: &mut PostgresDatabase| session.select("asking", "SELECT 1", &[]).map(drop),
             |session: &mut PostgresDatabase| session.change("changing", "DELETE FROM x", &[]).map(drop),
-            |session: &mut PostgresDatabase| session.execute("changing", "DELETE FROM x", &[]).map(drop),
+            |session: &mut PostgresDatabase| session.execute("changing", "DELETE FROM x", b"").map(drop),
         ] {
             let mut session = session(Limits::default());
             session.end_long_questions(Duration::from_mins(1));

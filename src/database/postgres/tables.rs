@@ -1,9 +1,8 @@
 //! Questions that people ask of PostgreSQL's tables.
 
-use super::{Batch, HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, error};
-use crate::database::DatabaseError;
-use crate::database::tables::{Dialect, Row, Tables, UnlockedChange, Value, filled};
-use postgres::SimpleQueryMessage;
+use super::{Batch, HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction};
+use crate::database::tables::{Dialect, Tables, UnlockedChange, Value, filled};
+use crate::database::{DatabaseError, Row};
 
 impl Tables for PostgresDatabase {
     fn dialect(&self) -> Dialect {
@@ -12,25 +11,18 @@ impl Tables for PostgresDatabase {
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let sql = filled(Dialect::Postgresql, doing, sql, values)?;
-        let Batch(answers) = self.batch(doing, &format!("{}{sql}", self.time_limit()))?;
-        rows(doing, &answers)
+        Ok(self.batch(doing, &format!("{}{sql}", self.time_limit()))?.rows)
     }
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
-        let Batch(answers) = self.change_batch(doing, &filled(Dialect::Postgresql, doing, sql, values)?)?;
-        let changed = answers.iter().filter_map(|answer| match answer {
-            SimpleQueryMessage::CommandComplete(changed) => Some(*changed),
-            _ => None,
-        });
         // Of the statement, and of the settings around it, which change no row.
-        Ok(changed.sum())
+        Ok(self.change_batch(doing, &filled(Dialect::Postgresql, doing, sql, values)?)?.count)
     }
 
     fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
         let changes = changes.iter().map(|(sql, values)| filled(Dialect::Postgresql, doing, sql, values));
         let batch = changes.collect::<Result<Vec<_>, _>>()?.join("; ");
-        let Batch(answers) = self.change_batch(doing, &batch)?;
-        rows(doing, &answers)
+        Ok(self.change_batch(doing, &batch)?.rows)
     }
 
     fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError> {
@@ -40,8 +32,7 @@ impl Tables for PostgresDatabase {
              UPDATE {table} SET {set} FROM unlocked WHERE {key} = unlocked.id RETURNING {}",
             self.dialect().uuid(key)
         );
-        let Batch(answers) = self.change_batch(doing, &sql)?;
-        rows(doing, &answers)
+        Ok(self.change_batch(doing, &sql)?.rows)
     }
 }
 
@@ -59,16 +50,4 @@ impl PostgresDatabase {
         self.replicated(doing)?;
         Ok(answers)
     }
-}
-
-fn rows(doing: &str, answers: &[SimpleQueryMessage]) -> Result<Vec<Row>, DatabaseError> {
-    let rows = answers.iter().filter_map(|answer| match answer {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    });
-    rows.map(|row| {
-        let cell = |index| row.try_get(index).map(|cell| cell.map(ToOwned::to_owned));
-        (0..row.len()).map(cell).collect::<Result<_, _>>().map(Row).map_err(|error| error::failed(doing, &error))
-    })
-    .collect()
 }

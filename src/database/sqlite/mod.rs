@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The database, under the directory.
@@ -34,7 +34,6 @@ const ONCE_KEPT: Duration = Duration::from_secs(5);
 pub struct SqliteDatabase {
     connection: Connection,
     pub(crate) locks: FileLocks,
-    directory: PathBuf,
     pub(crate) deadline: Deadline,
     /// Whether an error came in this delivery's conversation.
     doubtful: bool,
@@ -105,7 +104,7 @@ impl SqliteDatabase {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&path, flags).map_err(|e| error(&doing(), &e))?;
         let locks = FileLocks::new(directory.join(LOCKS), client.clone(), deadline);
-        let mut database = Self { connection, locks, directory, deadline, doubtful: false, kept: false };
+        let mut database = Self { connection, locks, deadline, doubtful: false, kept: false };
         database.configure()?;
         Ok(database)
     }
@@ -168,23 +167,6 @@ impl SqliteDatabase {
             Ok(value)
         })
     }
-
-    /// The directory that all of it lies in, as an absolute path.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    /// A setting of the connection, as text.
-    pub(crate) fn pragma(&mut self, name: &str) -> Result<String, DatabaseError> {
-        self.patiently("reading a setting of SQLite", |connection| {
-            connection.pragma_query_value(None, name, |row| {
-                Ok(match row.get_ref(0)? {
-                    rusqlite::types::ValueRef::Integer(number) => number.to_string(),
-                    other => other.as_str().unwrap_or("?").to_owned(),
-                })
-            })
-        })
-    }
 }
 
 /// Microseconds since 1970 by this machine's clock, which is the database's. (SQLite's own functions stop at
@@ -219,6 +201,7 @@ fn error(doing: &str, error: &rusqlite::Error) -> DatabaseError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::database::Query;
     use rusqlite::ffi;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -226,6 +209,12 @@ mod tests {
     fn database(directory: &Path, deadline: Duration) -> SqliteDatabase {
         let client = Client { host: "mx1.example".into(), pid: 1, queue_id: None };
         SqliteDatabase::open(directory, &client, Deadline::after(deadline)).unwrap()
+    }
+
+    /// Settings of the connection.
+    fn settings(database: &mut SqliteDatabase) -> [String; 2] {
+        ["PRAGMA synchronous", "PRAGMA foreign_keys"]
+            .map(|setting| database.query_first("asking", setting, &[]).unwrap().unwrap())
     }
 
     fn busy<T>() -> rusqlite::Result<T> {
@@ -258,7 +247,7 @@ mod tests {
         let mode = std::fs::metadata(directory.join(LEDGER)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         // By FULL, each commit is on the disk before it returns.
-        assert_eq!(["synchronous", "foreign_keys"].map(|name| database.pragma(name).unwrap()), ["2", "1"]);
+        assert_eq!(settings(&mut database), ["2", "1"]);
         assert_eq!(database.round_trips(), 0);
     }
 
@@ -283,7 +272,7 @@ mod tests {
         let open = || Box::new(database(directory.path(), Duration::from_hours(1)));
         let mut fine = open();
         assert_eq!(fine.round_trips(), 0);
-        assert_eq!(["synchronous", "foreign_keys"].map(|name| fine.pragma(name).unwrap()), ["2", "1"]);
+        assert_eq!(settings(&mut fine), ["2", "1"]);
         let next = Client { host: "mx2.example".into(), pid: 2, queue_id: None };
         let mut next = Idle::after(fine).unwrap().begin(&next, Deadline::after(Duration::ZERO)).ok().unwrap();
         assert!(next.patiently("asking", |_| Ok(())).is_err(), "this delivery has its own deadline");

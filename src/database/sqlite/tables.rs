@@ -1,8 +1,8 @@
 //! Questions that people ask of SQLite's tables.
 
 use super::SqliteDatabase;
-use crate::database::DatabaseError;
-use crate::database::tables::{Dialect, Row, Tables, UnlockedChange, Value};
+use crate::database::tables::{Dialect, Tables, UnlockedChange, Value};
+use crate::database::{DatabaseError, Row};
 use rusqlite::types::{ToSqlOutput, Value as Bound, ValueRef};
 use rusqlite::{Connection, ToSql, params_from_iter};
 

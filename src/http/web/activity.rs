@@ -8,7 +8,8 @@ use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::base::timestamp::{self, told};
 use crate::database::DatabaseError;
 use crate::http::blocking::Unanswered;
-use crate::ledger::activity::{self, Came, FoundTried, OwedCopy, Place, Tried, Wanted};
+use crate::ledger::activity::{self, AttemptCursor, Came, FoundTried, Tried, Wanted};
+use crate::ledger::audit_queries::{self, RecordedCopy};
 use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{AttemptResult, Database, Outcome, time_span};
 use crate::message::Role;
@@ -83,7 +84,7 @@ pub(super) async fn show(
     let find = move |database: &mut dyn Database| {
         Ok(match (asks, wants_owed) {
             (false, _) => SearchResult::Nothing,
-            (true, true) => SearchResult::Owed(activity::owed(database, ROWS)?),
+            (true, true) => SearchResult::Owed(audit_queries::newest_owed(database, ROWS)?),
             (true, false) => SearchResult::Tried(search(&site, database, &what, wanted, ROWS)?),
         })
     };
@@ -152,7 +153,7 @@ pub(super) fn figures_cache() -> SummaryCache<Figures> {
 
 enum SearchResult {
     Nothing,
-    Owed((Vec<OwedCopy>, bool)),
+    Owed((Vec<RecordedCopy>, bool)),
     Tried((FoundTried, Option<TakenAs>)),
 }
 
@@ -237,17 +238,17 @@ impl SearchForm {
     /// The address of the same list, after this row.
     fn older(&self, last: &Tried) -> String {
         let mut query = self.query();
-        let Place { began_at, attempt, key } = last.place;
+        let AttemptCursor { began_at, attempt, key } = last.place;
         query.append_pair("before", &format!("{began_at}.{}.{}", attempt.simple(), hex::encode(&key)));
         format!("/?{}", query.finish())
     }
 }
 
 /// A row, as [`SearchForm::older`] has it.
-fn place(text: &str) -> Option<Place> {
+fn place(text: &str) -> Option<AttemptCursor> {
     let mut parts = text.split('.');
     let (began_at, attempt, key) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(Place {
+    Some(AttemptCursor {
         began_at: began_at.parse().ok()?,
         attempt: Uuid::try_parse(attempt).ok()?,
         key: hex::decode(key)?.try_into().ok()?,
@@ -406,7 +407,7 @@ fn describe(taken_as: TakenAs) -> &'static str {
 
 /// By which the script knows a row again.
 fn row_id(tried: &Tried) -> String {
-    let Place { attempt, key, .. } = tried.place;
+    let AttemptCursor { attempt, key, .. } = tried.place;
     format!("a{}-{}", attempt.simple(), hex::encode(key.get(..6).unwrap_or_default()))
 }
 
@@ -436,7 +437,7 @@ fn row(tried: &Tried, of_the_same: Option<String>) -> [Markup; 7] {
         },
         html! { @if let Some(from) = &tried.from { bdi { (from) } } @else { span .hint { "not known yet" } } },
         html! { @if let Some(subject) = &tried.subject { bdi { (subject) } } @else { code { (tried.message_id) } } },
-        or_dash(tried.took.map(milliseconds)),
+        or_dash(tried.took().map(milliseconds)),
         html! {
             (tried.host)
             @if let Some(queue_id) = &tried.queue_id { br; span .hint { code { (queue_id) } } }
@@ -496,7 +497,7 @@ mod tests {
 
     #[test]
     fn a_row_is_found_again_by_the_address_of_the_next_page() {
-        let at = Place { began_at: 1_790_000_000_000_001, attempt: Uuid::now_v7(), key: [7; 32] };
+        let at = AttemptCursor { began_at: 1_790_000_000_000_001, attempt: Uuid::now_v7(), key: [7; 32] };
         let text = format!("{}.{}.{}", at.began_at, at.attempt.simple(), hex::encode(&at.key));
         assert_eq!(place(&text), Some(at));
         for wrong in ["", "1", "1.2.3", "x.y.z", &text[1..text.len() - 1]] {

@@ -1,9 +1,9 @@
 //! Whose messages are looked for, by their sender or by a piece of their subject, among what was tried; and what is known of the messages
 //! that are shown.
 
-use super::super::{Database, columns};
+use super::super::Database;
 use super::{By, Tried};
-use crate::database::{DatabaseError, Value};
+use crate::database::{DatabaseError, Query, Value};
 use std::collections::BTreeSet;
 
 /// So many messages of a sender, or with a subject, are named in a statement at most: more than a page shows.
@@ -48,9 +48,7 @@ impl Messages {
         );
         let mut values = vec![Value::Moment(begin), Value::Moment(end)];
         values.extend(condition.matches('?').map(|_| Value::Text(&text)));
-        for row in &database.select("looking for messages", &sql, &values)? {
-            named.push(row.digest(0)?);
-        }
+        named.extend(database.query::<[u8; 32]>("looking for messages", &sql, &values)?);
         if named.len() > MOST_MESSAGES {
             *self = Self::TooMany;
         }
@@ -107,12 +105,12 @@ pub(super) fn add_messages(
             among(missing.len())
         );
         let values: Vec<Value<'_>> = missing.iter().map(|identity| Value::Bytes(identity)).collect();
-        let rows = database.select("reading whose messages these are", &sql, &values)?;
-        for row in &rows {
-            let identity = row.digest(0)?;
+        let rows: Vec<([u8; 32], Option<String>, Option<String>)> =
+            database.query("reading whose messages these are", &sql, &values)?;
+        for (identity, from, subject) in rows {
             missing.remove(&identity);
             for one in tried.iter_mut().filter(|one| one.identity == identity) {
-                (one.from, one.subject) = (columns::optional(row, 1), columns::optional(row, 2));
+                (one.from, one.subject) = (from.clone(), subject.clone());
             }
         }
     }

@@ -6,17 +6,17 @@
 mod messages;
 mod summary;
 
-pub(crate) use summary::{Counted, OwedCopy, count, owed};
+pub(crate) use super::time_span::AttemptCursor;
+pub(crate) use summary::{Counted, count};
 
-use super::time_span;
-use super::{AttemptResult, Database, Outcome, columns, stage_times};
-use crate::database::{DatabaseError, DatabaseFailure, Row, Value};
+use super::time_span::{self, TimeCursor};
+use super::{AttemptResult, Database, Outcome};
+use crate::database::{DatabaseError, DatabaseFailure, Query, Value, columns_of};
 use crate::lock::LockName;
 use crate::message::Role;
 use messages::{Messages, add_messages};
 use std::time::{Duration, Instant};
 use tracing::debug;
-use uuid::Uuid;
 
 /// How many attempts the first slice has, and the widest: a statement takes some milliseconds. Each slice has four times as many as the
 /// one before.
@@ -57,7 +57,7 @@ pub(crate) struct Wanted {
     pub(crate) since: i64,
     pub(crate) until: Option<i64>,
     /// Older than this one.
-    pub(crate) before: Option<Place>,
+    pub(crate) before: Option<AttemptCursor>,
 }
 
 #[derive(Clone, Debug)]
@@ -70,14 +70,6 @@ pub(crate) enum By {
     Address { address: String, user: String },
     /// A piece of a subject, or of an author's name or address, of messages that were recorded: in whichever case.
     Piece(String),
-}
-
-/// Where an attempt at a copy stands among all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
-    pub(crate) began_at: i64,
-    pub(crate) attempt: Uuid,
-    pub(crate) key: [u8; 32],
 }
 
 impl Wanted {
@@ -100,7 +92,7 @@ impl Wanted {
 /// An attempt at one copy, and what is known of its message.
 #[derive(Clone, Debug)]
 pub(crate) struct Tried {
-    pub(crate) place: Place,
+    pub(crate) place: AttemptCursor,
     pub(crate) identity: [u8; 32],
     pub(crate) lock: LockName,
     pub(crate) message_id: String,
@@ -112,16 +104,26 @@ pub(crate) struct Tried {
     pub(crate) host: String,
     /// `None` where it has not ended.
     pub(crate) outcome: Option<Outcome>,
-    /// All stages of the attempt together, in milliseconds.
-    pub(crate) took: Option<f64>,
+    /// Milliseconds of each stage of the attempt.
+    stages: Vec<(&'static str, f64)>,
     /// Known once a copy is delivered or owed.
     pub(crate) from: Option<String>,
     pub(crate) subject: Option<String>,
 }
 
+columns_of! { Tried:
+    place, identity, lock, message_id, role, user, mailbox, recipient, queue_id, host, outcome, stages;
+    from: None, subject: None
+}
+
 impl Tried {
     pub(crate) fn result(&self) -> AttemptResult {
         AttemptResult::of_copy(self.outcome.as_ref())
+    }
+
+    /// All stages of the attempt together, in milliseconds.
+    pub(crate) fn took(&self) -> Option<f64> {
+        (!self.stages.is_empty()).then(|| self.stages.iter().map(|(_, took)| took).sum())
     }
 }
 
@@ -172,9 +174,9 @@ pub(crate) fn lock_of_queue_id(
     let (mut next, mut width) = (arrived.saturating_sub(CLOCKS_DIFFER), FIRST_SLICE);
     while began.elapsed() < LONG_ENOUGH {
         let values = [Value::Moment(slice.0), Value::Moment(slice.1), Value::Text(queue_id)];
-        let Some(rows) = in_time(database.select("looking for a queue id", &sql, &values))? else { break };
-        if let Some(row) = rows.first() {
-            return Ok(Some(LockName::from_digest(row.digest(0)?)));
+        let Some(found) = in_time(database.query_first("looking for a queue id", &sql, &values))? else { break };
+        if found.is_some() {
+            return Ok(found);
         }
         if next >= newest {
             break;
@@ -206,16 +208,13 @@ fn end_of_slice(
         "SELECT {} FROM attempts WHERE started_at >= ? AND started_at < ? ORDER BY started_at {direction} LIMIT 1 OFFSET {attempts}",
         database.dialect().microseconds("started_at")
     );
-    let rows = database.select(
-        "looking how far so many attempts reach",
-        &sql,
-        &[Value::Moment(since), Value::Moment(before)],
-    )?;
+    let doing = "looking how far so many attempts reach";
+    let end = database.query_first::<i64>(doing, &sql, &[Value::Moment(since), Value::Moment(before)])?;
     // The one behind the slice, going forward, ends it; many may have begun in one microsecond.
-    rows.first().map_or(Ok(all), |row| columns::number::<i64>(row, 0)).map(|end| match order {
+    Ok(end.map_or(all, |end| match order {
         Order::Earlier => end,
         Order::Later => end.max(since.saturating_add(1)),
-    })
+    }))
 }
 
 fn wider(slice: usize) -> usize {
@@ -301,9 +300,9 @@ fn slice(
     let (text, of_messages);
     let mut conditions = vec!["a.started_at >= ? AND a.started_at < ?"];
     let mut values = vec![Value::Moment(begin), Value::Moment(end)];
-    if let Some(Place { began_at, attempt, key }) = &wanted.before {
+    if let Some(before) = &wanted.before {
         conditions.push("(a.started_at, a.attempt, a.copy_key) < (?, ?, ?)");
-        values.extend([Value::Moment(*began_at), Value::Uuid(*attempt), Value::Bytes(key)]);
+        values.extend(before.values());
     }
     wanted.narrow(&mut conditions, &mut values);
     match &wanted.by {
@@ -350,45 +349,15 @@ fn newest(
 ) -> Result<Vec<Tried>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT {}, {}, {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, \
-         CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END, a.outcome, a.stages \
+        "SELECT {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, a.outcome, a.stages \
          FROM (SELECT * FROM attempts a WHERE {conditions} \
          ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC LIMIT {limit}) a \
          ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC",
-        dialect.microseconds("a.started_at"),
-        dialect.uuid("a.attempt"),
-        dialect.hex("a.copy_key"),
+        AttemptCursor::columns(dialect),
         dialect.hex("a.identity"),
         dialect.hex("a.lock_digest"),
     );
-    database.select("reading what was tried", &sql, values)?.iter().map(tried).collect()
-}
-
-fn tried(row: &Row) -> Result<Tried, DatabaseError> {
-    let took = |json: &str| {
-        let stages = stage_times::read(json);
-        (!stages.is_empty()).then(|| stages.iter().map(|(_, took)| took).sum())
-    };
-    Ok(Tried {
-        place: Place {
-            began_at: columns::number(row, 0)?,
-            attempt: Uuid::from_bytes(row.digest(1)?),
-            key: row.digest(2)?,
-        },
-        identity: row.digest(3)?,
-        lock: LockName::from_digest(row.digest(4)?),
-        message_id: columns::owned(row, 5)?,
-        role: columns::role(row, 6)?,
-        user: columns::owned(row, 7)?,
-        mailbox: columns::owned(row, 8)?,
-        recipient: columns::owned(row, 9)?,
-        queue_id: columns::optional(row, 10),
-        host: columns::owned(row, 11)?,
-        outcome: (columns::number::<u8>(row, 12)? == 1).then(|| columns::outcome(row, 13)),
-        took: row.text(14).and_then(took),
-        from: None,
-        subject: None,
-    })
+    database.query("reading what was tried", &sql, values)
 }
 
 #[cfg(test)]

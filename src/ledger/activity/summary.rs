@@ -1,45 +1,8 @@
-//! What stands above the list of what was tried: how much came of it of late, and the copies that are owed.
+//! What stands above the list of what was tried: how much came of it of late.
 
-use super::super::{Database, columns};
+use super::super::Database;
 use super::{Came, outcome_is};
-use crate::database::{DatabaseError, Value};
-
-/// A copy that is owed now.
-#[derive(Clone, Debug)]
-pub(crate) struct OwedCopy {
-    pub(crate) identity: [u8; 32],
-    pub(crate) user: String,
-    pub(crate) mailbox: String,
-    pub(crate) reason: Option<String>,
-    /// When that was found out, in microseconds since 1970.
-    pub(crate) since: i64,
-    pub(crate) subject: Option<String>,
-}
-
-/// The copies that are owed, the newest first, and whether there are more.
-pub(crate) fn owed(database: &mut dyn Database, limit: usize) -> Result<(Vec<OwedCopy>, bool), DatabaseError> {
-    let dialect = database.dialect();
-    let sql = format!(
-        "SELECT {}, c.imap_user, c.mailbox, c.reason, {}, m.subject FROM copies c JOIN messages m ON m.id = c.message \
-         WHERE c.state = 'owed' ORDER BY c.updated_at DESC LIMIT {}",
-        dialect.hex("m.identity"),
-        dialect.microseconds("c.updated_at"),
-        limit + 1
-    );
-    let rows = database.select("reading what is owed", &sql, &[])?;
-    let more = rows.len() > limit;
-    let owed = rows.iter().take(limit).map(|row| {
-        Ok(OwedCopy {
-            identity: row.digest(0)?,
-            user: columns::owned(row, 1)?,
-            mailbox: columns::owned(row, 2)?,
-            reason: columns::optional(row, 3),
-            since: columns::number(row, 4)?,
-            subject: columns::optional(row, 5),
-        })
-    });
-    Ok((owed.collect::<Result<_, DatabaseError>>()?, more))
-}
+use crate::database::{DatabaseError, Query, Value, unreadable};
 
 /// How recipients' copies came out that were tried of late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,9 +22,8 @@ pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64
         number(Came::Delivered),
         number(Came::Refused)
     );
-    let rows = database.select("counting attempts", &sql, &[Value::Moment(since)])?;
-    let row = rows.first().ok_or_else(|| columns::missing(0))?;
-    let (delivered, refused) = (columns::number(row, 0)?, columns::number(row, 1)?);
+    let counted = database.query_first("counting attempts", &sql, &[Value::Moment(since)])?;
+    let (delivered, refused) = counted.ok_or_else(|| unreadable("an answer without a row".into()))?;
     // Nearly all that was deferred is delivered soon after: within the rows that are read anyway. Only what is left is looked up.
     let any = |condition: &str| format!("max(CASE WHEN {condition} THEN 1 ELSE 0 END)");
     let sql = format!(
@@ -73,6 +35,6 @@ pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64
         any("a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for') \
              OR a.outcome LIKE 'refused: %'"),
     );
-    let deferred = database.select("counting what is deferred", &sql, &[Value::Moment(deferred_since)])?;
-    Ok(Counted { delivered, refused, deferred: columns::only_number(&deferred)? })
+    let deferred = database.query_number("counting what is deferred", &sql, &[Value::Moment(deferred_since)])?;
+    Ok(Counted { delivered, refused, deferred: deferred.unsigned_abs() })
 }

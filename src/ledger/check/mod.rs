@@ -8,7 +8,7 @@ pub(crate) mod rows;
 mod sqlite;
 
 use crate::base::deadline;
-use crate::database::{DatabaseError, Dialect};
+use crate::database::{DatabaseError, Dialect, FromRow, Query};
 use crate::ledger::Database;
 use crate::ledger::schema::{self, MigrationState, MigrationStatus};
 use crate::lock::{Acquired, LockName};
@@ -16,26 +16,54 @@ use serde::Serialize;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// What `check` asks of a database.
-pub trait Inspect {
-    /// Product and version, for people: `PostgreSQL 17.6`.
-    ///
-    /// # Errors
-    /// Where the server cannot be asked.
-    fn describe(&mut self) -> Result<String, DatabaseError>;
+/// Product and version, for people: `PostgreSQL 17.6`.
+///
+/// # Errors
+/// Where the server cannot be asked.
+pub fn describe(database: &mut dyn Database) -> Result<String, DatabaseError> {
+    let (product, version) = match database.dialect() {
+        Dialect::Postgresql => ("PostgreSQL", "current_setting('server_version')"),
+        Dialect::Mysql => ("MySQL", "VERSION()"),
+        Dialect::Mariadb => ("MariaDB", "VERSION()"),
+        Dialect::Sqlite => ("SQLite", "sqlite_version()"),
+    };
+    let version: String = only(database, "asking for the server's version", &format!("SELECT {version}"))?;
+    // Debian's PostgreSQL is "17.11 (Debian 17.11-0+deb13u1)".
+    Ok(format!("{product} {}", version.split(" (").next().unwrap_or_default()))
+}
 
-    /// Names the server that answers: the same text on each connection to it, another text on another server.
-    ///
-    /// # Errors
-    /// Where the server cannot be asked.
-    fn server(&mut self) -> Result<String, DatabaseError>;
+/// Names the server that answers: the same text on each connection to it, another text on another server.
+///
+/// # Errors
+/// Where the server cannot be asked.
+pub fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
+    let doing = "asking which server it is";
+    match database.dialect() {
+        // Not the system_identifier, which a standby shares with its primary.
+        Dialect::Postgresql => {
+            only(database, doing, "SELECT 'the one that is up since ' || pg_postmaster_start_time()")
+        }
+        Dialect::Mysql | Dialect::Mariadb => mysql::server(database),
+        Dialect::Sqlite => sqlite::directory(database),
+    }
+}
 
-    /// A finding on each setting of the server that could be wrong: a standby, read-only, a commit that is not durable, a cluster
-    /// on which the lock does not exclude, a time limit that is shorter than a delivery's.
-    ///
-    /// # Errors
-    /// Where the server cannot be asked. What our role may not see is a finding.
-    fn inspect_server(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError>;
+/// A finding on each setting of the server that could be wrong: a standby, read-only, a commit that is not durable, a cluster
+/// on which the lock does not exclude, a time limit that is shorter than a delivery's.
+///
+/// # Errors
+/// Where the server cannot be asked. What our role may not see is a finding.
+pub fn inspect_server(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
+    match database.dialect() {
+        Dialect::Postgresql => postgres::inspect(database, wanted),
+        Dialect::Mysql | Dialect::Mariadb => mysql::inspect(database, wanted),
+        Dialect::Sqlite => sqlite::inspect(database),
+    }
+}
+
+/// The only value of an answer.
+fn only<T: FromRow>(database: &mut dyn Database, doing: &str, sql: &str) -> Result<T, DatabaseError> {
+    database.query_first(doing, sql, &[])?.ok_or_else(|| DatabaseError::other(doing, "no answer"))
 }
 
 /// The findings on the server, its lock, the tables and our rights on them.
@@ -43,7 +71,7 @@ pub trait Inspect {
 /// # Errors
 /// Where the server cannot be asked.
 pub fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
-    let mut findings = database.inspect_server(wanted)?;
+    let mut findings = inspect_server(database, wanted)?;
     findings.push(named_lock(database));
     let migrations = schema::status(database)?;
     findings.extend(schema(&migrations));

@@ -1,25 +1,14 @@
 //! What `check` asks of PostgreSQL.
 
-use super::{FORGETS, Finding, Inspect, Wanted, bad, bad_if, good, warning};
-use crate::database::postgres::{column, only};
-use crate::database::{DatabaseError, PostgresDatabase};
-use postgres::types::Type;
+use super::{FORGETS, Finding, Wanted, bad, bad_if, good, only, warning};
+use crate::database::{DatabaseError, Query};
+use crate::ledger::Database;
 use std::time::Duration;
 
-const SETTINGS: [&str; 9] = [
-    "default_transaction_read_only",
-    "synchronous_commit",
-    "fsync",
-    "full_page_writes",
-    "server_encoding",
-    "client_encoding",
-    "statement_timeout",
-    "idle_session_timeout",
-    "max_connections",
-];
-
 /// A time is in milliseconds. A setting that an older server does not know has no row.
-const SETTING: &str = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1) ORDER BY array_position($1, name)";
+const SETTINGS: &str = "SELECT name, setting FROM unnest('{default_transaction_read_only, synchronous_commit, fsync, \
+    full_page_writes, server_encoding, client_encoding, statement_timeout, idle_session_timeout, max_connections}'::text[]) \
+    WITH ORDINALITY w (name, place) JOIN pg_settings USING (name) ORDER BY place";
 
 /// Any role can count the standbys: without rights, it sees their rows with little in them.
 const REPLICATION: &str = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
@@ -29,50 +18,29 @@ const REPLICATION: &str = "SELECT current_setting('synchronous_standby_names'), 
 const EXTENSIONS: &str =
     "SELECT extname::text FROM pg_extension WHERE extname IN ('bdr', 'spock', 'pglogical', 'citus') ORDER BY extname";
 
-impl Inspect for PostgresDatabase {
-    fn describe(&mut self) -> Result<String, DatabaseError> {
-        let doing = "asking for the server's version";
-        let version: String = only(doing, &self.query(doing, "SELECT current_setting('server_version')", &[])?)?;
-        // Debian's reads "17.11 (Debian 17.11-0+deb13u1)".
-        Ok(format!("PostgreSQL {}", version.split(' ').next().unwrap_or_default()))
+pub(super) fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
+    let doing = "reading the server's settings";
+    let mut findings = Vec::new();
+    let is_standby: bool = only(database, doing, "SELECT pg_is_in_recovery()")?;
+    findings.push(match is_standby {
+        true => bad("role of the server", "standby", "name the primary: a lock on a standby excludes nobody"),
+        false => good("role of the server", "primary"),
+    });
+    let settings: Vec<(String, String)> = database.query(doing, SETTINGS, &[])?;
+    findings.extend(settings.iter().map(|(name, value)| setting(name, value, wanted.deadline)));
+    if !is_standby {
+        let (names, commit, standbys): (String, String, i64) = only(database, doing, REPLICATION)?;
+        findings.push(replication(wanted.replicated, &names, &commit, standbys));
     }
-
-    fn server(&mut self) -> Result<String, DatabaseError> {
-        let doing = "asking which server it is";
-        // Not the system_identifier, which a standby shares with its primary.
-        let sql = "SELECT 'the one that is up since ' || pg_postmaster_start_time()";
-        only(doing, &self.query(doing, sql, &[])?)
-    }
-
-    fn inspect_server(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
-        let doing = "reading the server's settings";
-        let mut findings = Vec::new();
-        let is_standby: bool = only(doing, &self.query(doing, "SELECT pg_is_in_recovery()", &[])?)?;
-        findings.push(match is_standby {
-            true => bad("role of the server", "standby", "name the primary: a lock on a standby excludes nobody"),
-            false => good("role of the server", "primary"),
+    for name in database.query::<String>(doing, EXTENSIONS, &[])? {
+        let fix = "a lock excludes on one server only: send every delivery to the same primary (of Citus, the coordinator), and \
+                    see that its answered commits are on whichever takes over";
+        findings.push(match name.as_str() {
+            "bdr" | "spock" => bad(name, "several primaries", fix),
+            _ => warning(name, "there", fix),
         });
-        for row in &self.query(doing, SETTING, &[(&&SETTINGS[..], Type::TEXT_ARRAY)])? {
-            let (name, value): (String, String) = (column(doing, row, 0)?, column(doing, row, 1)?);
-            findings.push(setting(&name, &value, wanted.deadline));
-        }
-        if !is_standby {
-            let rows = self.query(doing, REPLICATION, &[])?;
-            let row = rows.first().ok_or_else(|| DatabaseError::other(doing, "no answer"))?;
-            let standbys: i64 = column(doing, row, 2)?;
-            findings.push(replication(wanted.replicated, column(doing, row, 0)?, column(doing, row, 1)?, standbys));
-        }
-        for row in &self.query(doing, EXTENSIONS, &[])? {
-            let name: String = column(doing, row, 0)?;
-            let fix = "a lock excludes on one server only: send every delivery to the same primary (of Citus, the coordinator), and \
-                        see that its answered commits are on whichever takes over";
-            findings.push(match name.as_str() {
-                "bdr" | "spock" => bad(name, "several primaries", fix),
-                _ => warning(name, "there", fix),
-            });
-        }
-        Ok(findings)
     }
+    Ok(findings)
 }
 
 /// Whether what was committed is also on the server that takes over.

@@ -2,8 +2,7 @@
 //! role that was given what an older release needed is told what it lacks.
 
 use super::{Finding, bad, good, warning};
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Tables};
-use crate::ledger::columns;
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Tables};
 
 /// Each engine's file gives the same, but for what MySQL's form of a record needs besides ([`OF_MYSQL`]); PostgreSQL's names the columns.
 const OF_DELIVERIES: &str = include_str!("../../../sql/postgres/grants.sql");
@@ -100,18 +99,16 @@ pub(in crate::ledger) fn has<D: Tables + ?Sized>(
 ) -> Result<bool, DatabaseError> {
     let doing = "asking for our rights";
     if database.dialect() == Dialect::Postgresql {
-        if let Some(function) = table.strip_prefix("FUNCTION ") {
-            let sql = format!("SELECT CASE WHEN has_function_privilege('{function}', '{right}') THEN 1 ELSE 0 END");
-            return Ok(columns::only_number::<u8>(&database.select(doing, &sql, &[])?)? == 1);
-        }
-        let each = of.iter().map(|column| format!("has_column_privilege('{table}', '{column}', '{right}')"));
-        let each: Vec<String> = match of {
-            [] => vec![format!("has_table_privilege('{table}', '{right}')")],
-            _ => each.collect(),
+        let privileges = match (table.strip_prefix("FUNCTION "), of) {
+            (Some(function), _) => format!("has_function_privilege('{function}', '{right}')"),
+            (None, []) => format!("has_table_privilege('{table}', '{right}')"),
+            (None, columns) => {
+                let each =
+                    columns.iter().map(|column| format!("has_column_privilege('{table}', '{column}', '{right}')"));
+                each.collect::<Vec<_>>().join(" AND ")
+            }
         };
-        let sql = format!("SELECT CASE WHEN {} THEN 1 ELSE 0 END", each.join(" AND "));
-        let rows = database.select(doing, &sql, &[])?;
-        return Ok(columns::only_number::<u8>(&rows)? == 1);
+        return Ok(database.query_first(doing, &format!("SELECT {privileges}"), &[])?.unwrap_or_default());
     }
     if table.starts_with("FUNCTION ") {
         return Ok(true);

@@ -1,7 +1,7 @@
 //! What `check` asks of the tables' rows, on any engine.
 
-use crate::database::{DatabaseError, Dialect, Value};
-use crate::ledger::{Database, columns};
+use crate::database::{DatabaseError, Dialect, Query, Value, columns_of};
+use crate::ledger::Database;
 use crate::lock::LockName;
 use crate::message::fold;
 
@@ -23,9 +23,8 @@ pub(crate) fn unfolded_addresses(database: &mut dyn Database) -> Result<Vec<Unfo
         "SELECT address FROM addresses WHERE octet_length(address) <> char_length(address) OR address <> lower(address) \
          LIMIT {LOOKED_AT}"
     );
-    let rows = database.select("looking for addresses that cannot be found", &sql, &[])?;
-    let addresses = rows.iter().filter_map(|row| row.text(0));
-    let unfolded = addresses.map(|address| Unfolded { address: address.to_owned(), folded: fold(address) });
+    let addresses: Vec<String> = database.query("looking for addresses that cannot be found", &sql, &[])?;
+    let unfolded = addresses.into_iter().map(|address| Unfolded { folded: fold(&address), address });
     Ok(unfolded.filter(|unfolded| unfolded.address != unfolded.folded).collect())
 }
 
@@ -39,16 +38,14 @@ pub(crate) fn any_address(database: &mut dyn Database, not_of: &[&str]) -> Resul
     let places = vec!["?"; users.len()].join(", ");
     let sql =
         format!("SELECT address FROM addresses WHERE address NOT LIKE '@%' AND imap_user NOT IN ({places}) LIMIT 1");
-    let rows = database.select("looking for an address", &sql, &users)?;
-    Ok(rows.first().and_then(|row| columns::optional(row, 0)))
+    database.query_first("looking for an address", &sql, &users)
 }
 
 /// An address with one mailbox for what arrives and what is sent, if there is one.
 pub(crate) fn address_with_one_mailbox(database: &mut dyn Database) -> Result<Option<String>, DatabaseError> {
     let sql = "SELECT address FROM addresses WHERE inbox = sent OR (lower(inbox) = 'inbox' AND lower(sent) = 'inbox') \
                ORDER BY address LIMIT 1";
-    let rows = database.select("looking for addresses with one mailbox", sql, &[])?;
-    Ok(rows.first().and_then(|row| columns::optional(row, 0)))
+    database.query_first("looking for addresses with one mailbox", sql, &[])
 }
 
 /// A host, the Message-ID of an attempt of its, and the lock that it took.
@@ -58,6 +55,8 @@ pub(crate) struct TakenLock {
     pub(crate) lock: LockName,
 }
 
+columns_of! { TakenLock: host, message_id, lock }
+
 /// The locks that deliveries have taken since a moment, the newest first.
 pub(crate) fn taken_locks(database: &mut dyn Database, since: i64) -> Result<Vec<TakenLock>, DatabaseError> {
     let dialect = database.dialect();
@@ -65,13 +64,5 @@ pub(crate) fn taken_locks(database: &mut dyn Database, since: i64) -> Result<Vec
         "SELECT a.host, a.message_id, {} FROM attempts a WHERE a.started_at >= ? ORDER BY a.started_at DESC LIMIT {ATTEMPTS}",
         dialect.hex("a.lock_digest")
     );
-    let rows = database.select("reading which locks were taken", &sql, &[Value::Moment(since)])?;
-    let taken = rows.iter().map(|row| {
-        Ok(TakenLock {
-            host: columns::owned(row, 0)?,
-            message_id: columns::owned(row, 1)?,
-            lock: LockName::from_digest(row.digest(2)?),
-        })
-    });
-    taken.collect()
+    database.query("reading which locks were taken", &sql, &[Value::Moment(since)])
 }

@@ -1,7 +1,8 @@
 //! What `check` asks of an embedded database.
 
-use super::{Finding, Inspect, State, Wanted};
-use crate::database::{DatabaseError, DatabaseFailure, SqliteDatabase};
+use super::{Finding, State, only};
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::ledger::Database;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -10,28 +11,28 @@ use std::path::Path;
 const SHARED_FILE_SYSTEMS: [&str; 11] =
     ["nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "gfs2", "ocfs2"];
 
-impl Inspect for SqliteDatabase {
-    fn describe(&mut self) -> Result<String, DatabaseError> {
-        Ok(format!("SQLite {}", rusqlite::version()))
-    }
+/// Where the database's file is.
+pub(super) fn directory(database: &mut dyn Database) -> Result<String, DatabaseError> {
+    let file = "SELECT file FROM pragma_database_list WHERE name = 'main'";
+    let file: String = only(database, "asking where the database is", file)?;
+    Ok(file.rsplit_once('/').map_or(String::new(), |(directory, _)| directory.to_owned()))
+}
 
-    fn server(&mut self) -> Result<String, DatabaseError> {
-        Ok(self.directory().display().to_string())
-    }
-
-    fn inspect_server(&mut self, _wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
-        let journal_mode = self.pragma("journal_mode")?;
-        let wal = if journal_mode == "wal" { State::Good } else { State::Bad };
-        let synchronous = self.pragma("synchronous")?;
-        // 2 is FULL, 3 is EXTRA (https://sqlite.org/pragma.html#pragma_synchronous).
-        let durable = if matches!(synchronous.as_str(), "2" | "3") { State::Good } else { State::Bad };
-        Ok(vec![
-            finding("journal_mode", wal, journal_mode, Some("PRAGMA journal_mode=WAL")),
-            finding("synchronous", durable, synchronous, None),
-            self.inspect_mode()?,
-            self.inspect_file_system(),
-        ])
-    }
+pub(super) fn inspect(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
+    let doing = "reading a setting of SQLite";
+    let journal_mode: String = only(database, doing, "PRAGMA journal_mode")?;
+    let wal = if journal_mode == "wal" { State::Good } else { State::Bad };
+    let synchronous: String = only(database, doing, "PRAGMA synchronous")?;
+    // 2 is FULL, 3 is EXTRA (https://sqlite.org/pragma.html#pragma_synchronous).
+    let durable = if matches!(synchronous.as_str(), "2" | "3") { State::Good } else { State::Bad };
+    let directory = directory(database)?;
+    let directory = Path::new(&directory);
+    Ok(vec![
+        finding("journal_mode", wal, journal_mode, Some("PRAGMA journal_mode=WAL")),
+        finding("synchronous", durable, synchronous, None),
+        inspect_mode(directory)?,
+        inspect_file_system(directory),
+    ])
 }
 
 fn finding(what: &str, state: State, found: impl Into<String>, fix: Option<&str>) -> Finding {
@@ -39,30 +40,28 @@ fn finding(what: &str, state: State, found: impl Into<String>, fix: Option<&str>
     Finding { what: what.into(), state, found: found.into(), fix }
 }
 
-impl SqliteDatabase {
-    /// Whether others can read the mail.
-    fn inspect_mode(&self) -> Result<Finding, DatabaseError> {
-        let mode = fs::metadata(self.directory())
-            .map_err(|e| DatabaseError::new(DatabaseFailure::Local, "looking at the directory", e.to_string()))?
-            .mode()
-            & 0o7777;
-        let state = if mode & 0o077 == 0 { State::Good } else { State::Warning };
-        let directory = self.directory().display();
-        let (what, fix) = (format!("mode of {directory}"), format!("chmod 0700 {directory}"));
-        Ok(finding(&what, state, format!("{mode:04o}"), Some(&fix)))
-    }
+/// Whether others can read the mail.
+fn inspect_mode(directory: &Path) -> Result<Finding, DatabaseError> {
+    let mode = fs::metadata(directory)
+        .map_err(|e| DatabaseError::new(DatabaseFailure::Local, "looking at the directory", e.to_string()))?
+        .mode()
+        & 0o7777;
+    let state = if mode & 0o077 == 0 { State::Good } else { State::Warning };
+    let directory = directory.display();
+    let (what, fix) = (format!("mode of {directory}"), format!("chmod 0700 {directory}"));
+    Ok(finding(&what, state, format!("{mode:04o}"), Some(&fix)))
+}
 
-    /// Whether another machine could have the same directory mounted: neither WAL nor flock would know of it.
-    fn inspect_file_system(&self) -> Finding {
-        let kind = fs::read_to_string("/proc/self/mountinfo").ok().and_then(|m| file_system(&m, self.directory()));
-        let state = match kind.as_deref() {
-            None => State::Warning,
-            Some(kind) if SHARED_FILE_SYSTEMS.contains(&kind) => State::Bad,
-            Some(_) => State::Good,
-        };
-        let found = kind.unwrap_or_else(|| "not to be found out".into());
-        finding("file system", state, found, Some("a directory on a disk of this machine"))
-    }
+/// Whether another machine could have the same directory mounted: neither WAL nor flock would know of it.
+fn inspect_file_system(directory: &Path) -> Finding {
+    let kind = fs::read_to_string("/proc/self/mountinfo").ok().and_then(|m| file_system(&m, directory));
+    let state = match kind.as_deref() {
+        None => State::Warning,
+        Some(kind) if SHARED_FILE_SYSTEMS.contains(&kind) => State::Bad,
+        Some(_) => State::Good,
+    };
+    let found = kind.unwrap_or_else(|| "not to be found out".into());
+    finding("file system", state, found, Some("a directory on a disk of this machine"))
 }
 
 /// The kind of file system that `path` lies on, by the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).

@@ -1,34 +1,25 @@
 //! The epoch of MySQL and MariaDB: which server it is. One that takes over, or that a backup is restored to, is another one.
 
-use crate::database::DatabaseError;
-use crate::database::mysql::{Product, column};
-use crate::ledger::{Epoch, seconds};
-use mysql::Row;
+use crate::database::Dialect;
 
 /// The present epoch, as an expression. MySQL's servers have names of their own; MariaDB's are told apart by their numbers, which each
 /// of a replication has to have, and by their hosts.
-fn present(product: Product) -> &'static str {
+fn present(product: Dialect) -> &'static str {
     match product {
-        Product::Mysql => "CONVERT(@@server_uuid USING utf8mb4) COLLATE utf8mb4_bin",
-        Product::Mariadb => "CONVERT(CONCAT(@@hostname, '/', @@server_id) USING utf8mb4) COLLATE utf8mb4_bin",
+        Dialect::Mariadb => "CONVERT(CONCAT(@@hostname, '/', @@server_id) USING utf8mb4) COLLATE utf8mb4_bin",
+        _ => "CONVERT(@@server_uuid USING utf8mb4) COLLATE utf8mb4_bin",
     }
 }
 
 /// The present epoch, the last one that is written down, and how long ago that began.
-pub(super) fn asked(product: Product) -> String {
+pub(super) fn asked(product: Dialect) -> String {
     let last = |what: &str| format!("(SELECT {what} FROM epochs ORDER BY number DESC LIMIT 1)");
-    let age = last("TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6))");
+    let age = last(&product.seconds_between("since", product.now()));
     format!("SELECT {}, {}, {age}", present(product), last("epoch"))
 }
 
-/// What that answers.
-pub(super) fn told(row: &Row, doing: &str) -> Result<Epoch, DatabaseError> {
-    let age = column::<Option<i64>>(row, 2, doing)?.map(seconds);
-    Ok(Epoch { present: Some(column(row, 0, doing)?), last: column(row, 1, doing)?, age })
-}
-
 /// Writes the present epoch down, unless it is the last one.
-pub(super) fn begin(product: Product) -> String {
+pub(super) fn begin(product: Dialect) -> String {
     format!(
         "INSERT INTO epochs (epoch, since) SELECT t.this_one, CASE WHEN t.last_one IS NOT NULL THEN UTC_TIMESTAMP(6) END \
          FROM (SELECT {} AS this_one, (SELECT epoch FROM epochs ORDER BY number DESC LIMIT 1) AS last_one) t \

@@ -7,11 +7,11 @@ mod epoch;
 
 use super::{
     AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, Destination, Epoch, Journal, Ledger, Looked, MessageRecord,
-    Record, WayIn, looked_by_itself, record_fallback, seconds, statements,
+    Record, WayIn, looked_by_itself, record_fallback, statements,
 };
-use crate::database::mysql::{Answer, column, only_row, rows, sql};
-use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables, Value};
-use crate::lock::{Holder, Holders, LockName, or_untold};
+use crate::database::mysql::{only, sql};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Row, Tables, Value};
+use crate::lock::{Holder, LockName, or_untold};
 use crate::message::fold;
 use std::time::Duration;
 use tracing::warn;
@@ -23,9 +23,6 @@ const SOURCE_IN_BATCH: usize = 1 << 20;
 /// How much of `max_allowed_packet` is kept for everything but the source, in bytes: far more than a record's texts may have.
 const ROOM_BESIDE_SOURCE: usize = 1 << 20;
 
-/// The age of a row's `started_at` by the database's clock, in microseconds.
-const AGE: &str = "TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6))";
-
 impl Ledger for MysqlDatabase {
     fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
         let doing = "looking the addresses up";
@@ -34,24 +31,18 @@ impl Ledger for MysqlDatabase {
         let batch = format!(
             "SELECT address, imap_user, inbox, sent FROM addresses WHERE address IN ({wanted}); \
              SELECT NOT EXISTS (SELECT 1 FROM addresses), {}, \
-             (SELECT TIMESTAMPDIFF(MICROSECOND, proven_at, UTC_TIMESTAMP(6)) FROM ways_in WHERE digest = {})",
+             (SELECT {} FROM ways_in WHERE digest = {})",
             sql::READ_ONLY,
+            self.dialect().seconds_between("proven_at", self.dialect().now()),
             self.dialect().literal(way_in.map_or(Value::Null, |way_in| Value::Bytes(&way_in.digest))),
         );
         let answers = self.run(doing, &batch, 2)?;
-        let mut entries = Vec::new();
-        for row in answers.first().into_iter().flatten() {
-            let address: String = column(row, 0, doing)?;
-            let (user, inbox, sent) = (column(row, 1, doing)?, column(row, 2, doing)?, column(row, 3, doing)?);
-            // The collation pads with spaces: "a@example.com " finds the row of "a@example.com". It is not the same.
-            if folded.contains(&fold(&address)) {
-                entries.push((address, Destination { user, inbox, sent }));
-            }
-        }
-        let row = only_row(&answers, doing)?;
-        let proven = column::<Option<i64>>(row, 2, doing)?.map(seconds);
-        AddressBook { entries, empty: column(row, 0, doing)?, proven }
-            .unless_a_replica_knows_none(doing, column(row, 1, doing)?)
+        let entries = answers.first().into_iter().flatten().map(Row::read);
+        let mut entries = entries.collect::<Result<Vec<(String, Destination)>, _>>()?;
+        // The collation pads with spaces: "a@example.com " finds the row of "a@example.com". It is not the same.
+        entries.retain(|(address, _)| folded.contains(&fold(address)));
+        let (empty, read_only, proven) = only(&answers)?;
+        AddressBook { entries, empty, proven }.unless_a_replica_knows_none(doing, read_only)
     }
 
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
@@ -68,13 +59,12 @@ impl Ledger for MysqlDatabase {
             wanted = self.in_list(&folded),
             read_only = sql::READ_ONLY,
         );
-        let answers = self.retrying(|database| database.run(doing, &batch, 2))?;
-        let row = only_row(&answers, doing)?;
-        if column(row, 1, doing)? {
+        let (is_refused, read_only) = self.retrying(|database| database.run_for(doing, &batch, 2))?;
+        if read_only {
             let detail = "the server takes no writes (a replica?)";
             return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail));
         }
-        column(row, 0, doing)
+        Ok(is_refused)
     }
 
     fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
@@ -102,7 +92,7 @@ impl Ledger for MysqlDatabase {
     ) -> Result<AcquiredAndLooked, DatabaseError> {
         Ok(if self.get_lock(lock, wait)? {
             looked_by_itself(|| {
-                let (copies, epoch) = self.look_and_ask(copies, Some(&epoch::asked(self.product())))?;
+                let (copies, epoch) = self.look_and_ask(copies, Some(&epoch::asked(self.dialect())))?;
                 if epoch.is_unwritten() {
                     // The lock is the session's, and stays.
                     self.begin_epoch()?;
@@ -120,12 +110,11 @@ impl Ledger for MysqlDatabase {
 
     fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
         let doing = "asking in which epoch the database is";
-        let answers = self.run(doing, &epoch::asked(self.product()), 1)?;
-        epoch::told(only_row(&answers, doing)?, doing)
+        self.run_for(doing, &epoch::asked(self.dialect()), 1)
     }
 
     fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
-        let insert = epoch::begin(self.product());
+        let insert = epoch::begin(self.dialect());
         self.retrying(|database| database.run("writing down that another epoch has begun", &insert, 1)).map(drop)
     }
 
@@ -141,12 +130,6 @@ impl Ledger for MysqlDatabase {
 
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
         statements::first_attempt_age(self, copies)
-    }
-}
-
-impl Holders for MysqlDatabase {
-    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
-        self.holder_among(name, &[])
     }
 }
 
@@ -167,45 +150,32 @@ impl MysqlDatabase {
         let [attempts, recorded, also @ ..] = answers.as_slice() else {
             return Err(DatabaseError::other(doing, "two answers were to come, or three"));
         };
-        let epoch = if also.is_empty() { Epoch::default() } else { epoch::told(only_row(also, doing)?, doing)? };
-        Ok((statements::histories(copies, &rows(doing, attempts)?, &rows(doing, recorded)?)?, epoch))
+        let epoch = if also.is_empty() { Epoch::default() } else { only(also)? };
+        Ok((statements::histories(copies, attempts, recorded)?, epoch))
     }
 
     /// Who holds the lock: the session that the server names, and what its journal says of it. A delivery asks by the index of its
-    /// own `copies`: of a holder that delivers none of them, the log has the session only. Without copies, all attempts under this
-    /// lock are looked at.
+    /// own `copies`: of a holder that delivers none of them, the log has the session only.
     fn holder_among(&mut self, lock: &LockName, copies: &[CopyKey]) -> Result<Option<Holder>, DatabaseError> {
         let doing = "asking who holds the lock";
-        let ours = match copies {
-            [] => String::new(),
-            copies => format!("copy_key IN ({}) AND ", statements::keys(self.dialect(), copies)),
-        };
         let batch = format!(
             "SELECT IS_USED_LOCK({lock}); \
-             SELECT session, host, pid, queue_id, {AGE} FROM attempts \
-             WHERE {ours}ended_at IS NULL AND lock_digest = {digest} \
+             SELECT host, pid, queue_id, session, {age} FROM attempts \
+             WHERE copy_key IN ({keys}) AND ended_at IS NULL AND lock_digest = {digest} \
              AND session = IS_USED_LOCK({lock}) AND session <> CONNECTION_ID() \
              ORDER BY started_at DESC LIMIT 1",
+            keys = statements::keys(self.dialect(), copies),
             lock = self.dialect().literal(Value::Text(&lock.mysql_name())),
             digest = self.dialect().literal(Value::Bytes(lock.digest())),
+            age = self.dialect().seconds_between("started_at", self.dialect().now()),
         );
         let answers = self.run(doing, &batch, 2)?;
-        if let Some(row) = answers.get(1).and_then(|rows| rows.first()) {
-            let age: i64 = column(row, 4, doing)?;
-            return Ok(Some(Holder {
-                session: column(row, 0, doing)?,
-                host: Some(column(row, 1, doing)?),
-                pid: Some(column(row, 2, doing)?),
-                queue_id: column(row, 3, doing)?,
-                // Negative if the server's clock was set back.
-                held_for: u64::try_from(age).ok().map(Duration::from_micros),
-            }));
+        let first = |answer: usize| answers.get(answer).and_then(|rows| rows.first());
+        if let Some(row) = first(1) {
+            return row.read().map(Some);
         }
-        let Some(row) = answers.first().and_then(|rows| rows.first()) else {
-            return Ok(None);
-        };
         // NULL: it was freed in the meantime.
-        let session: Option<u64> = column(row, 0, doing)?;
+        let session = first(0).map(Row::read::<Option<u64>>).transpose()?.flatten();
         Ok(session.map(Holder::of_session))
     }
 
@@ -214,14 +184,14 @@ impl MysqlDatabase {
     /// without its source, and the log says so, instead of being deferred for ever.
     fn source_that_fits<'a>(&self, message: &MessageRecord<'a>) -> Option<&'a [u8]> {
         let source = message.raw?;
-        let most = self.max_allowed_packet().saturating_sub(ROOM_BESIDE_SOURCE);
+        let most = self.max_allowed_packet.saturating_sub(ROOM_BESIDE_SOURCE);
         if source.len() <= most {
             return Some(source);
         }
         warn!(
             message_id = message.message_id,
             bytes = source.len(),
-            max_allowed_packet = self.max_allowed_packet(),
+            max_allowed_packet = self.max_allowed_packet,
             "the source of this message is not kept: the database server's max_allowed_packet is too small for it"
         );
         None
@@ -241,13 +211,12 @@ impl MysqlDatabase {
         if let Some(message) = &record.message {
             batch.push(statements::message(dialect, message));
             match source {
-                Some(source) if goes_in_batch(source.len(), self.max_allowed_packet()) => {
+                Some(source) if goes_in_batch(source.len(), self.max_allowed_packet) => {
                     batch.push(statements::source(dialect, message, &dialect.literal(Value::Bytes(source))));
                 }
                 Some(source) => {
                     batch.push(statements::source_is_missing(dialect, message));
-                    let answers = self.run_all(doing, &mut batch)?;
-                    if column(only_row(&answers, doing)?, 0, doing)? {
+                    if only(&self.run_all(doing, &mut batch)?)? {
                         let insert = statements::source(dialect, message, "?");
                         self.run_with_bytes("keeping the source of the message", &insert, source)?;
                     }
@@ -260,7 +229,7 @@ impl MysqlDatabase {
         self.run_all(doing, &mut batch).map(drop)
     }
 
-    fn run_all(&mut self, doing: &str, statements: &mut Vec<String>) -> Result<Vec<Answer>, DatabaseError> {
+    fn run_all(&mut self, doing: &str, statements: &mut Vec<String>) -> Result<Vec<Vec<Row>>, DatabaseError> {
         let count = statements.len();
         let batch = std::mem::take(statements).join("; ");
         self.run(doing, &batch, count)

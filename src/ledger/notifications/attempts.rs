@@ -3,9 +3,9 @@
 //! They are found by their events, which have an index on their time, and by their key, which begins with the event: an index on their own
 //! time would cost each try.
 
-use super::{if_readable, uuid};
-use crate::database::{DatabaseError, Value};
-use crate::ledger::{Database, columns};
+use super::if_readable;
+use crate::database::{DatabaseError, Query, Value};
+use crate::ledger::Database;
 use uuid::Uuid;
 
 /// How many are read at once.
@@ -39,10 +39,10 @@ pub(crate) fn each_page_of_tries(
     // Not by their own order, in which PostgreSQL would read all that is older.
     let ends = "SELECT min(position + 0), max(position + 0) FROM events WHERE created_at >= ? AND created_at < ?";
     let tables = "events notification_attempts";
-    let rows = if_readable(database, tables, |database| database.select(doing, ends, &moments))?;
-    let Some(rows) = rows else { return Ok(false) };
-    let end = |index| rows.first().map_or(Ok(None), |row| row.value::<i64>(index));
-    let (Some(first), Some(last)) = (end(0)?, end(1)?) else { return Ok(true) };
+    let Some(ends) = if_readable(database, tables, |database| database.query_first(doing, ends, &moments))? else {
+        return Ok(false);
+    };
+    let Some((Some(first), Some(last))): Option<(Option<i64>, Option<i64>)> = ends else { return Ok(true) };
     let dialect = database.dialect();
     let sql = |beyond: &str| {
         format!(
@@ -62,17 +62,18 @@ pub(crate) fn each_page_of_tries(
         if let Some((event, subscription, started)) = before {
             values.extend([Value::Integer(event), Value::Uuid(subscription), Value::Moment(started)]);
         }
-        let rows = database.select(doing, if before.is_some() { &go_on } else { &begin }, &values)?;
-        let mut tried = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let (event, subscription, started): (i64, _, i64) =
-                (columns::number(row, 0)?, uuid(row, 1)?, columns::number(row, 2)?);
-            let after = started.saturating_sub(columns::number(row, 3)?);
-            tried.push(Tried { event, subscription, after, status: row.value(4)? });
-            before = Some((event, subscription, started));
-        }
-        take(tried);
-        if rows.len() < PAGE {
+        let sql = if before.is_some() { &go_on } else { &begin };
+        let rows: Vec<(i64, Uuid, i64, i64, Option<u16>)> = database.query(doing, sql, &values)?;
+        before = rows.last().map(|(event, subscription, started, ..)| (*event, *subscription, *started));
+        let is_last = rows.len() < PAGE;
+        let tried = rows.into_iter().map(|(event, subscription, started, happened, status)| Tried {
+            event,
+            subscription,
+            after: started.saturating_sub(happened),
+            status,
+        });
+        take(tried.collect());
+        if is_last {
             return Ok(true);
         }
     }

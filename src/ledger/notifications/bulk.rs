@@ -7,8 +7,8 @@
 use super::history::{again, due_again};
 use super::{matches, now};
 use crate::base::deadline::Deadline;
-use crate::database::{DatabaseError, Value};
-use crate::ledger::{Database, columns};
+use crate::database::{DatabaseError, Query, Value};
+use crate::ledger::Database;
 use uuid::Uuid;
 
 /// How many notifications, or events, are a piece: some ten milliseconds.
@@ -65,16 +65,14 @@ impl Change<'_> {
             "SELECT event FROM notifications WHERE subscription = ? AND event {further} ? AND {which} \
              ORDER BY event {order} LIMIT {PIECE}"
         );
-        let rows = database.select(doing, &page, &[&[id, Value::Integer(beyond)][..], values].concat())?;
-        let Some(last) = rows.last().map(|row| columns::number::<i64>(row, 0)).transpose()? else {
-            return Ok((0, None));
-        };
+        let events: Vec<i64> = database.query(doing, &page, &[&[id, Value::Integer(beyond)][..], values].concat())?;
+        let Some(last) = events.last().copied() else { return Ok((0, None)) };
         let these =
             format!("{change} WHERE subscription = ? AND event {further} ? AND event {no_further} ? AND {which}");
         let of_these = [&[id, Value::Integer(beyond), Value::Integer(last)][..], values].concat();
         let of_queue = vec![id; queue.matches('?').count()];
         database.change_together(doing, &[(queue, &of_queue), (&these, &of_these)])?;
-        Ok((rows.len(), Some(last)))
+        Ok((events.len(), Some(last)))
     }
 }
 
@@ -102,8 +100,7 @@ pub(crate) fn tell_again(
         None => {
             let id = database.dialect().uuid("subscription");
             let sql = format!("SELECT DISTINCT {id} FROM notifications WHERE {which} ORDER BY 1");
-            let rows = database.select(doing, &sql, &values)?;
-            rows.iter().map(|row| super::uuid(row, 0)).collect::<Result<_, _>>()?
+            database.query(doing, &sql, &values)?
         }
     };
     // A new callback is asked its question by the schedule, whatever waits for it.
@@ -153,9 +150,8 @@ pub(crate) fn tell_all(
     }
     // With a count, so that the moments lead there: the first of them alone would be looked for from the oldest event on.
     let ends = format!("SELECT count(*), min(e.position), max(e.position) FROM events e WHERE {span}");
-    let rows = database.select(doing, &ends, &moments)?;
-    let end = |at| Ok::<_, DatabaseError>(rows.first().map(|row| row.value::<i64>(at)).transpose()?.flatten());
-    let (Some(first), Some(last)) = (end(1)?, end(2)?) else { return Ok(Many::default()) };
+    let ends = database.query_first::<(u64, Option<i64>, Option<i64>)>(doing, &ends, &moments)?;
+    let Some((_, Some(first), Some(last))) = ends else { return Ok(Many::default()) };
     let mut many = Many { notifications: 0, next: Some(beyond.unwrap_or(BEGIN).max(first.saturating_sub(1))) };
     let matching = matches(dialect, &format!("e.position > ? AND e.position <= ? AND {span} AND s.id = ?"));
     // The columns have the names of the first of the joins.
@@ -168,12 +164,11 @@ pub(crate) fn tell_all(
         let end = beyond.saturating_add(PIECE as i64);
         let of_one = [&[Value::Integer(beyond), Value::Integer(end)][..], &moments, &[id]].concat();
         let values = of_one.repeat(matching.matches("s.id = ?").count());
-        let count = database.select(doing, &format!("SELECT count(*) FROM ({matching}) m"), &values)?;
-        let count = columns::only_number::<u64>(&count)?;
+        let count = database.query_number(doing, &format!("SELECT count(*) FROM ({matching}) m"), &values)?;
         if count > 0 {
             database.change_together(doing, &[(&queue, &[id]), (&told, &values)])?;
         }
-        many = Many { notifications: many.notifications + count, next: Some(end) };
+        many = Many { notifications: many.notifications + count.unsigned_abs(), next: Some(end) };
         if until.is_some_and(|until| until.passed()) {
             break;
         }

@@ -1,9 +1,9 @@
 //! What was told of one message, for `trace`.
 
-use super::{history, if_readable, uuid};
+use super::{history, if_readable};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Value};
-use crate::ledger::{Database, columns};
+use crate::database::{DatabaseError, Query, Value};
+use crate::ledger::Database;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -57,16 +57,12 @@ fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<ToldEven
         dialect.microseconds("e.created_at"),
     );
     let mut events: BTreeMap<i64, ToldEvent> = BTreeMap::new();
-    for row in &database.select(doing, &sql, &[Value::Bytes(identity)])? {
-        let event = ToldEvent {
-            event: format!("evt_{}", uuid(row, 1)?.simple()),
-            r#type: columns::owned(row, 2)?,
-            user: columns::owned(row, 3)?,
-            mailbox: columns::owned(row, 4)?,
-            at: columns::number(row, 5)?,
-            told: Vec::new(),
-        };
-        events.insert(columns::number(row, 0)?, event);
+    type Event = (i64, Uuid, String, String, String, i64);
+    for (position, event, r#type, user, mailbox, at) in
+        database.query::<Event>(doing, &sql, &[Value::Bytes(identity)])?
+    {
+        let event = format!("evt_{}", event.simple());
+        events.insert(position, ToldEvent { event, r#type, user, mailbox, at, told: Vec::new() });
     }
     let positions: Vec<i64> = events.keys().copied().collect();
     let mut all: BTreeMap<(i64, Uuid), ToldTo> = BTreeMap::new();
@@ -101,12 +97,10 @@ fn waiting(database: &mut dyn Database, positions: &[i64]) -> Result<Vec<(i64, U
     }
     let places = vec!["?"; positions.len()].join(", ");
     let sql = format!(
-        "SELECT n.event, {}, CASE WHEN n.due_at IS NULL THEN 0 ELSE 1 END FROM subscriptions s \
+        "SELECT n.event, {}, n.due_at IS NOT NULL FROM subscriptions s \
          JOIN notifications n ON n.subscription = s.id AND n.event IN ({places})",
         database.dialect().uuid("n.subscription"),
     );
     let values: Vec<Value<'_>> = positions.iter().copied().map(Value::Integer).collect();
-    let rows = database.select("reading what is still to be told of the message", &sql, &values)?;
-    let read = |row| Ok((columns::number(row, 0)?, uuid(row, 1)?, columns::number::<u8>(row, 2)? == 1));
-    rows.iter().map(read).collect()
+    database.query("reading what is still to be told of the message", &sql, &values)
 }

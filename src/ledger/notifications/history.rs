@@ -1,10 +1,10 @@
 //! What happened, and what became of telling it, for those who read it instead of being told, or want to be told again.
 
-use super::{Due, MessageDetail, TEST, due_of, event_columns, now, uuid};
+use super::{Due, MessageDetail, TEST, event_columns, now};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Dialect, Row, Value};
+use crate::database::{DatabaseError, Dialect, Query, Value, columns_of};
 use crate::ledger::trace::{self, TracedCopy};
-use crate::ledger::{Database, columns, event};
+use crate::ledger::{Database, event};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -19,8 +19,7 @@ pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize)
         "SELECT e.position, 0, {}, 0 FROM events e WHERE e.position > ? ORDER BY e.position LIMIT {most}",
         event_columns(database.dialect())
     );
-    let rows = database.select("reading events", &sql, &[Value::Integer(after)])?;
-    rows.iter().map(|row| due_of(row, false)).collect()
+    database.query("reading events", &sql, &[Value::Integer(after)])
 }
 
 /// The event of this id.
@@ -29,8 +28,7 @@ pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize)
 /// Where it cannot be read.
 pub(crate) fn event(database: &mut dyn Database, event: Uuid) -> Result<Option<Due>, DatabaseError> {
     let sql = format!("SELECT e.position, 0, {}, 0 FROM events e WHERE e.event = ?", event_columns(database.dialect()));
-    let rows = database.select("reading an event", &sql, &[Value::Uuid(event)])?;
-    rows.first().map(|row| due_of(row, false)).transpose()
+    database.query_first("reading an event", &sql, &[Value::Uuid(event)])
 }
 
 /// The position of the newest event; 0 where there is none.
@@ -38,7 +36,7 @@ pub(crate) fn event(database: &mut dyn Database, event: Uuid) -> Result<Option<D
 /// # Errors
 /// Where it cannot be read.
 pub(crate) fn newest(database: &mut dyn Database) -> Result<i64, DatabaseError> {
-    columns::only_number(&database.select("reading events", "SELECT max(position) FROM events", &[])?)
+    database.query_number("reading events", "SELECT max(position) FROM events", &[])
 }
 
 /// What the ledger has of a message.
@@ -64,29 +62,16 @@ impl Message {
 pub(crate) fn message(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Option<Message>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT m.id, m.message_id, {}, m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {}, {}, m.size \
-         FROM messages m WHERE m.identity = ?",
+        "SELECT m.id, m.message_id, {}, {} FROM messages m WHERE m.identity = ?",
         dialect.microseconds("m.recorded_at"),
-        dialect.microseconds("m.sent_at"),
-        dialect.text_of_json("m.headers"),
+        MessageDetail::columns(dialect, &dialect.text_of_json("m.headers")),
     );
-    let rows = database.select("reading a message", &sql, &[Value::Bytes(identity)])?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    Ok(Some(Message {
-        message_id: columns::owned(row, 1)?,
-        recorded_at: columns::number(row, 2)?,
-        detail: MessageDetail {
-            sender: columns::owned(row, 3)?,
-            from: columns::optional(row, 4),
-            to: columns::optional(row, 5),
-            cc: columns::optional(row, 6),
-            subject: columns::optional(row, 7),
-            date: row.value(8)?,
-            headers: columns::owned(row, 9)?,
-            size: columns::number(row, 10)?,
-        },
-        copies: trace::copies(database, columns::number(row, 0)?)?,
-    }))
+    let Some((id, message_id, recorded_at, detail)) =
+        database.query_first("reading a message", &sql, &[Value::Bytes(identity)])?
+    else {
+        return Ok(None);
+    };
+    Ok(Some(Message { message_id, recorded_at, detail, copies: trace::copies(database, id)? }))
 }
 
 /// A notification that is not told yet.
@@ -100,7 +85,7 @@ pub(crate) struct Pending {
     pub(crate) event: Uuid,
     pub(crate) r#type: String,
     /// `pending` or `failed`.
-    pub(crate) state: &'static str,
+    pub(crate) state: String,
     pub(crate) tries: u32,
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) due: Option<i64>,
@@ -110,6 +95,8 @@ pub(crate) struct Pending {
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) failed: Option<i64>,
 }
+
+columns_of! { Pending: position, event, r#type, state, tries, due, last_status, last_error, failed }
 
 fn as_event<S: serde::Serializer>(event: &Uuid, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("evt_{}", event.simple()))
@@ -155,29 +142,14 @@ fn untold(
 ) -> Result<Vec<Pending>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT n.event, {}, e.type, n.tries, {}, n.last_status, n.last_error, {} FROM notifications n \
+        "SELECT n.event, {}, e.type, CASE WHEN n.due_at IS NULL THEN 'failed' ELSE 'pending' END, n.tries, {}, n.last_status, n.last_error, {} FROM notifications n \
          JOIN events e ON e.position = n.event WHERE n.subscription = ? AND {which} ORDER BY n.event DESC LIMIT {most}",
         dialect.uuid("e.event"),
         dialect.microseconds("n.due_at"),
         dialect.microseconds("n.failed_at"),
     );
     let values = [Value::Uuid(subscription), Value::Integer(position)];
-    let rows = database.select("reading what is to be told", &sql, &values)?;
-    let read = |row: &Row| {
-        let due = row.value(4)?;
-        Ok(Pending {
-            position: columns::number(row, 0)?,
-            event: uuid(row, 1)?,
-            r#type: columns::owned(row, 2)?,
-            state: if due.is_some() { "pending" } else { "failed" },
-            tries: columns::number(row, 3)?,
-            due,
-            last_status: row.value(5)?,
-            last_error: columns::optional(row, 6),
-            failed: row.value(7)?,
-        })
-    };
-    rows.iter().map(read).collect()
+    database.query("reading what is to be told", &sql, &values)
 }
 
 /// A notification that a subscription has taken.
@@ -190,6 +162,8 @@ pub(crate) struct Taken {
     /// When the last of them began.
     pub(crate) last: i64,
 }
+
+columns_of! { Taken: position, event, r#type, tries, last }
 
 /// How many events are looked at for those that a subscription has taken: what was told has no index of its own by subscription.
 const LOOKED_AT: i64 = 5000;
@@ -219,17 +193,7 @@ pub(crate) fn taken(
     );
     let id = Value::Uuid(subscription);
     let values = [id, Value::Integer(before), Value::Integer(from), id];
-    let rows = database.select("reading what was told", &sql, &values)?;
-    let read = |row: &Row| {
-        Ok(Taken {
-            position: columns::number(row, 0)?,
-            event: uuid(row, 1)?,
-            r#type: columns::owned(row, 2)?,
-            tries: columns::number(row, 3)?,
-            last: columns::number(row, 4)?,
-        })
-    };
-    let taken = rows.iter().map(read).collect::<Result<Vec<_>, DatabaseError>>()?;
+    let taken: Vec<Taken> = database.query("reading what was told", &sql, &values)?;
     // Positions begin with 1.
     let onward = match taken.last().filter(|_| taken.len() == most) {
         Some(last) => Some(last.position),
@@ -260,6 +224,8 @@ pub(crate) struct Told {
     pub(crate) next: Option<i64>,
 }
 
+columns_of! { Told: position, subscription, started, host, milliseconds, status, outcome, response, next }
+
 /// The tries at telling these events, the oldest first; of one subscription, or of all. The last ones, where there are more: what came of
 /// the newest is what somebody wants to know.
 ///
@@ -289,21 +255,9 @@ pub(crate) fn tries(
         dialect.microseconds("a.started_at"),
         dialect.microseconds("a.next_at"),
     );
-    let rows = database.select("reading what was told", &sql, &values)?;
-    let read = |row: &Row| {
-        Ok(Told {
-            position: columns::number(row, 0)?,
-            subscription: uuid(row, 1)?,
-            started: columns::number(row, 2)?,
-            host: columns::owned(row, 3)?,
-            milliseconds: columns::number(row, 4)?,
-            status: row.value(5)?,
-            outcome: columns::owned(row, 6)?,
-            response: columns::optional(row, 7),
-            next: row.value(8)?,
-        })
-    };
-    rows.iter().rev().map(read).collect()
+    let mut told = database.query("reading what was told", &sql, &values)?;
+    told.reverse();
+    Ok(told)
 }
 
 /// Has a subscription be told of one event (its position), again or for the first time, as if it had never been tried.

@@ -18,9 +18,8 @@ pub(crate) mod overview;
 mod queue;
 mod settle;
 
-use super::columns;
 pub use super::subscriptions::SubscriptionState;
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, Value};
+use crate::database::{Columns, DatabaseError, DatabaseFailure, Dialect, FromRow, Query, Tables, Value, columns_of};
 use crate::lock::LockName;
 use std::time::Duration;
 use uuid::Uuid;
@@ -62,10 +61,10 @@ fn if_readable<D: Tables + ?Sized, T>(
 
 /// Whether our role may read these tables of PostgreSQL, and they are there.
 fn may_be_read(database: &mut (impl Tables + ?Sized), tables: &str) -> Result<bool, DatabaseError> {
-    let sql = "SELECT CASE WHEN bool_and(coalesce(has_table_privilege(to_regclass(name), 'SELECT'), false)) THEN 1 ELSE 0 END \
+    let sql = "SELECT bool_and(coalesce(has_table_privilege(to_regclass(name), 'SELECT'), false)) \
                FROM string_to_table(?, ' ') name";
-    let rows = database.select("asking what may be read of notifications", sql, &[Value::Text(tables)])?;
-    Ok(columns::only_number::<u8>(&rows)? == 1)
+    let may = database.query_first("asking what may be read of notifications", sql, &[Value::Text(tables)])?;
+    Ok(may.unwrap_or_default())
 }
 
 /// Which subscriptions are looked at that ought to be served, and that nobody has woken.
@@ -113,6 +112,28 @@ pub struct Leased {
     pub ended_among: Option<u32>,
 }
 
+impl FromRow for Leased {
+    /// Of a subscription that was removed there is nothing but its row in the queue.
+    fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError> {
+        let or_nothing = Option::<String>::unwrap_or_default;
+        Ok(Self {
+            subscription: columns.read()?,
+            owner: or_nothing(columns.read()?),
+            callback_url: or_nothing(columns.read()?),
+            full: columns.read::<Option<bool>>()?.unwrap_or_default(),
+            in_order: columns.read::<Option<bool>>()?.unwrap_or_default(),
+            max_in_flight: columns.read::<Option<u32>>()?.unwrap_or_default().max(1),
+            secret_generation: columns.read::<Option<u32>>()?.unwrap_or_default(),
+            secret_age: columns.read()?,
+            state: columns.read()?,
+            age: columns.read::<Option<Duration>>()?.unwrap_or_default(),
+            failures: columns.read()?,
+            failing_for: columns.read::<Option<Duration>>()?.unwrap_or_default(),
+            ended_among: None,
+        })
+    }
+}
+
 impl Leased {
     /// Whether it may be sent anything.
     #[must_use]
@@ -148,15 +169,12 @@ impl Choice {
         self.subscriptions.is_empty()
     }
 
-    /// The same of those that were leased.
-    fn leased(&self, rows: &[Row]) -> Result<Vec<Leased>, DatabaseError> {
-        let leased = rows.iter().map(|row| {
-            let mut leased = queue::leased_of(row)?;
+    /// What is known of those that were leased, and which notifier had ended with them.
+    fn note(&self, leased: &mut [Leased]) {
+        for leased in leased {
             let chosen = self.subscriptions.iter().find(|(id, _)| *id == leased.subscription);
             leased.ended_among = chosen.and_then(|(_, ended_among)| *ended_among);
-            Ok(leased)
-        });
-        leased.collect()
+        }
     }
 }
 
@@ -199,6 +217,11 @@ pub struct Due {
     pub message: Option<MessageDetail>,
 }
 
+columns_of! { Due:
+    position, tries, event, event_type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, attempt,
+    queue_id, host, diff, created_at, subscription, due_at, message
+}
+
 /// What is known of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageDetail {
@@ -212,6 +235,22 @@ pub struct MessageDetail {
     /// JSON: `[["Name", "value"], …]`, or its beginning, which may end anywhere.
     pub headers: String,
     pub size: u64,
+}
+
+columns_of! { MessageDetail: sender, from, to, cc, subject, date, headers, size }
+
+impl FromRow for Option<MessageDetail> {
+    fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError> {
+        if columns.skip_null(8) { Ok(None) } else { columns.read().map(Some) }
+    }
+}
+
+impl MessageDetail {
+    /// Its columns, of `m`, a row of `messages`.
+    fn columns(dialect: Dialect, headers: &str) -> String {
+        let date = dialect.microseconds("m.sent_at");
+        format!("m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {date}, {headers}, m.size")
+    }
 }
 
 impl Due {
@@ -385,16 +424,7 @@ fn moment(dialect: Dialect, sign: char, from_now: Duration) -> String {
     }
 }
 
-fn uuid(row: &Row, index: usize) -> Result<Uuid, DatabaseError> {
-    row.digest::<16>(index).map(Uuid::from_bytes)
-}
-
-fn seconds(row: &Row, index: usize) -> Result<Option<Duration>, DatabaseError> {
-    // Negative where a clock was set back.
-    Ok(row.value::<f64>(index)?.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
-}
-
-/// What is read of an event `e`, from the third column of [`due_of`] on.
+/// What is read of an event `e`, from the third column of [`Due`] on.
 fn event_columns(dialect: Dialect) -> String {
     format!(
         "{}, e.type, {}, {}, e.message_id, e.role, e.recipient, e.imap_user, e.mailbox, e.manner, {}, e.queue_id, e.host, {}, {}, {}",
@@ -406,46 +436,6 @@ fn event_columns(dialect: Dialect) -> String {
         dialect.microseconds("e.created_at"),
         dialect.uuid("e.subscription"),
     )
-}
-
-fn due_of(row: &Row, full: bool) -> Result<Due, DatabaseError> {
-    let optional_uuid = |index| row.text(index).map(|_| uuid(row, index)).transpose();
-    let message = if full && row.text(19).is_some() {
-        Some(MessageDetail {
-            sender: columns::owned(row, 19)?,
-            from: columns::optional(row, 20),
-            to: columns::optional(row, 21),
-            cc: columns::optional(row, 22),
-            subject: columns::optional(row, 23),
-            date: row.value(24)?,
-            headers: columns::owned(row, 25)?,
-            size: columns::number(row, 26)?,
-        })
-    } else {
-        None
-    };
-    Ok(Due {
-        position: columns::number(row, 0)?,
-        tries: columns::number(row, 1)?,
-        due_at: columns::number(row, 18)?,
-        event: uuid(row, 2)?,
-        event_type: columns::owned(row, 3)?,
-        copy_key: columns::owned(row, 4)?,
-        identity: columns::owned(row, 5)?,
-        message_id: columns::owned(row, 6)?,
-        role: columns::owned(row, 7)?,
-        recipient: columns::owned(row, 8)?,
-        imap_user: columns::owned(row, 9)?,
-        mailbox: columns::owned(row, 10)?,
-        manner: columns::optional(row, 11),
-        attempt: optional_uuid(12)?,
-        queue_id: columns::optional(row, 13),
-        subscription: optional_uuid(17)?,
-        host: columns::owned(row, 14)?,
-        diff: columns::owned(row, 15)?,
-        created_at: columns::number(row, 16)?,
-        message,
-    })
 }
 
 /// Who wants which of these events `e`: five joins, each by the index on `(resource, resource_id)`, and those that are tested. `s` is the

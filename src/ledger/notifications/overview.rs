@@ -1,9 +1,9 @@
 //! How far behind subscribers are, for people.
 
-use super::{SubscriptionState, if_readable, now, seconds, uuid};
+use super::{SubscriptionState, if_readable, now};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Row, Value};
-use crate::ledger::{Database, columns};
+use crate::database::{DatabaseError, Query, Value, columns_of, unreadable};
+use crate::ledger::Database;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -35,6 +35,8 @@ pub(crate) struct Figures {
     pub(crate) disabled: u64,
 }
 
+columns_of! { Figures: unpublished, oldest_unpublished_s, pending, given_up, late_s, resting, disabled }
+
 /// Reads them. `None` where there are no subscribers, as on an embedded site; where the tables are not there yet; and where our role
 /// may not see them, as that of deliveries.
 ///
@@ -42,6 +44,7 @@ pub(crate) struct Figures {
 /// Where they cannot be read.
 pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database.dialect()));
+    let late = |since| format!("GREATEST(COALESCE({}, 0), 0)", dialect.seconds_between(since, now));
     let sql = format!(
         "SELECT (SELECT count(*) FROM outbox), (SELECT {} FROM outbox), \
          (SELECT count(*) FROM notifications WHERE due_at IS NOT NULL), \
@@ -49,22 +52,11 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, Da
          (SELECT {} FROM subscription_queues WHERE due_at <= {now}), \
          (SELECT count(*) FROM subscription_queues WHERE open_until > {now}), \
          (SELECT count(*) FROM subscriptions WHERE state = 'disabled')",
-        dialect.seconds_between("min(created_at)", now),
-        dialect.seconds_between("min(due_at)", now),
+        late("min(created_at)"),
+        late("min(due_at)"),
     );
     let tables = "outbox notifications subscription_queues subscriptions";
-    let rows = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &[]))?.unwrap_or_default();
-    let Some(row) = rows.first() else { return Ok(None) };
-    let span = |at| Ok::<_, DatabaseError>(seconds(row, at)?.map_or(0.0, |span| span.as_secs_f64()));
-    Ok(Some(Figures {
-        unpublished: columns::number(row, 0)?,
-        oldest_unpublished_s: span(1)?,
-        pending: columns::number(row, 2)?,
-        given_up: columns::number(row, 3)?,
-        late_s: span(4)?,
-        resting: columns::number(row, 5)?,
-        disabled: columns::number(row, 6)?,
-    }))
+    Ok(if_readable(database, tables, |database| database.query_first(FAR_BEHIND, &sql, &[]))?.flatten())
 }
 
 /// What stands above everything.
@@ -78,6 +70,8 @@ pub(crate) struct AtAGlance {
     pub(crate) given_up: u64,
 }
 
+columns_of! { AtAGlance: behind_s, disabled, given_up }
+
 /// Reads it, with what was given up since a moment. `None` where nobody is subscribed, and where our role may not see it.
 ///
 /// # Errors
@@ -85,20 +79,15 @@ pub(crate) struct AtAGlance {
 pub(crate) fn at_a_glance(database: &mut dyn Database, since: i64) -> Result<Option<AtAGlance>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database.dialect()));
     let sql = format!(
-        "SELECT (SELECT count(*) FROM subscriptions), (SELECT count(*) FROM subscriptions WHERE state = 'disabled'), \
-         (SELECT count(*) FROM notifications WHERE failed_at >= ?), \
-         (SELECT {} FROM (SELECT {OLDEST} AS oldest FROM subscriptions s WHERE s.state = 'active') t)",
+        "SELECT (SELECT count(*) FROM subscriptions), \
+         (SELECT {} FROM (SELECT {OLDEST} AS oldest FROM subscriptions s WHERE s.state = 'active') t), \
+         (SELECT count(*) FROM subscriptions WHERE state = 'disabled'), \
+         (SELECT count(*) FROM notifications WHERE failed_at >= ?)",
         dialect.seconds_between("min(t.oldest)", now),
     );
     let (tables, moments) = ("events notifications subscriptions", [Value::Moment(since)]);
-    let read = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &moments))?;
-    let rows = read.unwrap_or_default();
-    let Some(row) = rows.first().filter(|row| row.text(0) != Some("0")) else { return Ok(None) };
-    Ok(Some(AtAGlance {
-        behind_s: seconds(row, 3)?.map(|span| span.as_secs_f64()),
-        disabled: columns::number(row, 1)?,
-        given_up: columns::number(row, 2)?,
-    }))
+    let read = if_readable(database, tables, |database| database.query_first(FAR_BEHIND, &sql, &moments))?;
+    Ok(read.flatten().and_then(|(subscriptions, glance): (u64, AtAGlance)| (subscriptions > 0).then_some(glance)))
 }
 
 /// How far behind a subscriber is.
@@ -114,6 +103,8 @@ pub(crate) struct Behind {
     #[serde(flatten)]
     pub progress: Progress,
 }
+
+columns_of! { Behind: subscription, owner, resource, resource_id, callback_url, state, reason, progress }
 
 /// How it goes with a subscriber.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -134,6 +125,10 @@ pub(crate) struct Progress {
     /// What was amiss with the last try, where it failed, and how long ago that was, in seconds.
     pub last_failure: Option<String>,
     pub last_failure_ago_s: Option<f64>,
+}
+
+columns_of! { Progress:
+    pending, given_up, behind_s, failures, failing_since, rests_s, last_success_ago_s, last_failure, last_failure_ago_s
 }
 
 /// When the oldest event happened that is still to be told to the subscription `s`. It is found by its place in the table's key, which
@@ -160,22 +155,6 @@ impl Progress {
             dialect.seconds_between("q.last_failure_at", now),
         )
     }
-
-    /// Reads them, from this column on.
-    pub(in crate::ledger) fn of(row: &Row, first: usize) -> Result<Self, DatabaseError> {
-        let span = |at| Ok::<_, DatabaseError>(seconds(row, at)?.map(|span| span.as_secs_f64()));
-        Ok(Self {
-            pending: columns::number(row, first)?,
-            given_up: columns::number(row, first + 1)?,
-            behind_s: span(first + 2)?,
-            failures: columns::number(row, first + 3)?,
-            failing_since: row.value(first + 4)?,
-            rests_s: span(first + 5)?,
-            last_success_ago_s: span(first + 6)?,
-            last_failure: columns::optional(row, first + 7),
-            last_failure_ago_s: span(first + 8)?,
-        })
-    }
 }
 
 /// Reads it.
@@ -185,30 +164,13 @@ impl Progress {
 pub(crate) fn overview(database: &mut dyn Database) -> Result<Overview, DatabaseError> {
     let (doing, dialect) = (FAR_BEHIND, database.dialect());
     let outbox = format!("SELECT count(*), {} FROM outbox", dialect.seconds_between("min(created_at)", now(dialect)));
-    let outbox = database.select(doing, &outbox, &[])?;
-    let oldest = outbox.first().map(|row| seconds(row, 1)).transpose()?.flatten();
+    let outbox = database.query_first(doing, &outbox, &[])?;
+    let (unpublished, oldest_unpublished_s) = outbox.ok_or_else(|| unreadable("an answer without a row".into()))?;
     let subscriptions = format!(
         "SELECT {}, s.owner, s.resource, s.resource_id, s.callback_url, s.state, s.state_reason, {} \
          FROM subscriptions s LEFT JOIN subscription_queues q ON q.subscription = s.id ORDER BY s.owner, s.id",
         dialect.uuid("s.id"),
         Progress::columns(database),
     );
-    let rows = database.select(doing, &subscriptions, &[])?;
-    let behind = rows.iter().map(|row| {
-        Ok(Behind {
-            subscription: uuid(row, 0)?,
-            owner: columns::owned(row, 1)?,
-            resource: columns::owned(row, 2)?,
-            resource_id: columns::owned(row, 3)?,
-            callback_url: columns::owned(row, 4)?,
-            state: SubscriptionState::of(row, 5)?,
-            reason: columns::optional(row, 6),
-            progress: Progress::of(row, 7)?,
-        })
-    });
-    Ok(Overview {
-        unpublished: columns::only_number(&outbox)?,
-        oldest_unpublished_s: oldest.map(|span| span.as_secs_f64()),
-        subscriptions: behind.collect::<Result<_, DatabaseError>>()?,
-    })
+    Ok(Overview { unpublished, oldest_unpublished_s, subscriptions: database.query(doing, &subscriptions, &[])? })
 }

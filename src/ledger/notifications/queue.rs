@@ -1,18 +1,20 @@
 //! Events are published, and subscriptions are leased.
 
 use super::{
-    Choice, Due, Leased, Notifications, PUBLISHED_AT_ONCE, Published, READ_OF_HEADERS, Settlement, SubscriptionState,
-    Wake, due_of, earlier, event_columns, later, matches, now, seconds, settle, uuid,
+    Choice, Due, Leased, MessageDetail, Notifications, PUBLISHED_AT_ONCE, Published, READ_OF_HEADERS, Settlement, Wake,
+    earlier, event_columns, later, matches, now, settle,
 };
-use crate::database::{DatabaseError, Dialect, Row, UnlockedChange, Value};
-use crate::ledger::{Database, columns};
+use crate::database::{DatabaseError, Dialect, Query, Row, UnlockedChange, Value};
+use crate::ledger::Database;
 use crate::lock::{Acquired, LockName};
-use std::fmt::Write;
 use std::time::Duration;
 use uuid::Uuid;
 
 const PUBLISHING: &str = "publishing events";
 const LEASING: &str = "leasing subscriptions";
+
+/// The column of [`Due`] that says since when it is due.
+const DUE_AT: usize = 18;
 
 /// For so long a subscription counts as changed of late. By the database's clock, as `subscriptions.updated_at` is.
 const CHANGED_OF_LATE: Duration = Duration::from_mins(10);
@@ -69,7 +71,7 @@ impl Notifications for dyn Database + '_ {
             ),
         };
         let taken = self.change_unlocked(LEASING, &taken)?;
-        let taken = taken.iter().map(|row| uuid(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        let taken = taken.iter().map(Row::read).collect::<Result<Vec<Uuid>, _>>()?;
         if taken.is_empty() {
             return Ok(Vec::new());
         }
@@ -78,7 +80,9 @@ impl Notifications for dyn Database + '_ {
             leased_columns(dialect),
             dialect.list(taken.into_iter().map(Value::Uuid))
         );
-        choice.leased(&self.select(LEASING, &select, &[])?)
+        let mut leased = self.query(LEASING, &select, &[])?;
+        choice.note(&mut leased);
+        Ok(leased)
     }
 
     fn lease_longer(&mut self, by: Uuid, lease: Duration, subscriptions: &[Uuid]) -> Result<Vec<Uuid>, DatabaseError> {
@@ -97,20 +101,19 @@ impl Notifications for dyn Database + '_ {
             "SELECT {} FROM subscription_queues WHERE {whose} AND leased_until > {now}",
             dialect.uuid("subscription")
         );
-        let rows = self.select(doing, &ours, &[])?;
-        let kept = rows.iter().map(|row| uuid(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        let kept: Vec<Uuid> = self.query(doing, &ours, &[])?;
         Ok(subscriptions.iter().copied().filter(|id| !kept.contains(id)).collect())
     }
 
     fn due(&mut self, leased: &Leased, except: &[i64], most: usize) -> Result<Vec<Due>, DatabaseError> {
         let dialect = self.dialect();
-        let mut except = except.iter().fold(String::new(), |mut list, position| {
-            let _ = write!(list, "{}{position}", if list.is_empty() { "" } else { ", " });
-            list
-        });
-        if !except.is_empty() {
-            except = format!("AND n.event NOT IN ({except})");
-        }
+        let except = match except {
+            [] => String::new(),
+            positions => {
+                let positions = dialect.list(positions.iter().map(|position| Value::Integer(*position)));
+                format!("AND n.event NOT IN ({positions})")
+            }
+        };
         let now = now(dialect);
         let (due, order) = if leased.in_order {
             ("n.due_at IS NOT NULL".to_owned(), "n.event")
@@ -118,12 +121,11 @@ impl Notifications for dyn Database + '_ {
             (format!("n.due_at <= {now}"), "n.due_at, n.event")
         };
         let (columns, join) = if leased.full {
-            let columns = format!(
-                ", m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {}, LEFT({}, {READ_OF_HEADERS}), m.size",
-                dialect.microseconds("m.sent_at"),
-                dialect.text_of_json("m.headers")
-            );
-            (columns, "LEFT JOIN messages m ON m.identity = e.identity")
+            let headers = format!("LEFT({}, {READ_OF_HEADERS})", dialect.text_of_json("m.headers"));
+            (
+                format!(", {}", MessageDetail::columns(dialect, &headers)),
+                "LEFT JOIN messages m ON m.identity = e.identity",
+            )
         } else {
             (String::new(), "")
         };
@@ -136,8 +138,7 @@ impl Notifications for dyn Database + '_ {
         );
         let rows = self.select("reading what is due", &select, &[Value::Uuid(leased.subscription)])?;
         // In order, whatever comes after one that has to wait waits, too.
-        let rows = rows.iter().take_while(|row| row.text(18).is_some());
-        rows.map(|row| due_of(row, leased.full)).collect()
+        rows.iter().take_while(|row| row.text(DUE_AT).is_some()).map(Row::read).collect()
     }
 
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
@@ -150,14 +151,13 @@ fn publish_under_lock(database: &mut dyn Database, wake: Wake) -> Result<Publish
     let now = now(dialect);
     let oldest =
         format!("SELECT position, {} FROM outbox ORDER BY position LIMIT {PUBLISHED_AT_ONCE}", dialect.uuid("event"));
-    let rows = database.select(PUBLISHING, &oldest, &[])?;
-    let positions: Vec<i64> = rows.iter().map(|row| columns::number(row, 0)).collect::<Result<_, _>>()?;
-    let published = Published::Events { count: rows.len(), last: positions.last().copied().unwrap_or_default() };
+    let rows: Vec<(i64, Uuid)> = database.query(PUBLISHING, &oldest, &[])?;
+    let published = Published::Events { count: rows.len(), last: rows.last().map_or(0, |(position, _)| *position) };
     let mut statements = Vec::new();
     if !rows.is_empty() {
-        let events = rows.iter().map(|row| uuid(row, 1).map(Value::Uuid)).collect::<Result<Vec<_>, _>>()?;
-        let positions = dialect.list(positions.into_iter().map(Value::Integer));
-        let matching = matches(dialect, &published_now(&dialect.list(events)));
+        let positions = dialect.list(rows.iter().map(|(position, _)| Value::Integer(*position)));
+        let events = dialect.list(rows.iter().map(|(_, event)| Value::Uuid(*event)));
+        let matching = matches(dialect, &published_now(&events));
         statements.push(format!(
             "INSERT INTO events ({COPIED}, published_at) SELECT {COPIED}, {now} FROM outbox WHERE position IN ({positions}) \
              ORDER BY position"
@@ -232,12 +232,10 @@ fn choice(database: &mut dyn Database, most: usize, served: &[&str], in_hand: us
         "SELECT {}, leased_among FROM subscription_queues WHERE {}{} ORDER BY due_at LIMIT {most}",
         dialect.uuid("subscription"),
         is_to_be_leased(dialect),
-        of_others(&vec!["?".to_owned(); served.len()]),
+        of_others(served.len()),
     );
     let values: Vec<Value<'_>> = served.iter().map(|owner| Value::Text(owner)).collect();
-    let rows = database.select(LEASING, &sql, &values)?;
-    let due = rows.iter().map(|row| Ok((uuid(row, 0)?, row.value(1)?))).collect::<Result<_, DatabaseError>>()?;
-    Ok(Choice::of(due, in_hand))
+    Ok(Choice::of(database.query(LEASING, &sql, &values)?, in_hand))
 }
 
 /// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, that of `subscriptions`, if there is one.
@@ -245,9 +243,8 @@ fn leased_columns(dialect: Dialect) -> String {
     let now = now(dialect);
     let ago = |moment| dialect.seconds_between(moment, now);
     format!(
-        "{}, s.callback_url, CASE WHEN s.detail = 'full' THEN 1 ELSE 0 END, CASE WHEN s.in_order THEN 1 ELSE 0 END, s.max_in_flight, \
-         s.secret_generation, {}, CASE WHEN s.id IS NULL OR s.expires_at <= {now} THEN 'disabled' ELSE s.state END, {}, q.failures, {}, \
-         s.owner",
+        "{}, s.owner, s.callback_url, s.detail = 'full', s.in_order, s.max_in_flight, s.secret_generation, {}, \
+         CASE WHEN s.id IS NULL OR s.expires_at <= {now} THEN 'disabled' ELSE s.state END, {}, q.failures, {}",
         dialect.uuid("q.subscription"),
         ago("s.secret_rotated_at"),
         ago("s.updated_at"),
@@ -257,31 +254,12 @@ fn leased_columns(dialect: Dialect) -> String {
 
 /// Which of the rows of `subscription_queues` that are due are of nobody among these owners: a condition more. What is left of a
 /// subscription that was removed is nobody's.
-fn of_others(owners: &[String]) -> String {
-    if owners.is_empty() {
+fn of_others(owners: usize) -> String {
+    if owners == 0 {
         return String::new();
     }
     format!(
         " AND NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = subscription_queues.subscription AND s.owner IN ({}))",
-        owners.join(", ")
+        vec!["?"; owners].join(", ")
     )
-}
-
-/// Reads them. Of a subscription that was removed there is nothing but its row in the queue.
-pub(super) fn leased_of(row: &Row) -> Result<Leased, DatabaseError> {
-    Ok(Leased {
-        subscription: uuid(row, 0)?,
-        owner: columns::optional(row, 11).unwrap_or_default(),
-        callback_url: columns::optional(row, 1).unwrap_or_default(),
-        full: row.text(2) == Some("1"),
-        in_order: row.text(3) == Some("1"),
-        max_in_flight: row.value::<u32>(4)?.unwrap_or_default().max(1),
-        secret_generation: row.value(5)?.unwrap_or_default(),
-        secret_age: seconds(row, 6)?,
-        state: SubscriptionState::of(row, 7)?,
-        age: seconds(row, 8)?.unwrap_or_default(),
-        failures: columns::number(row, 9)?,
-        failing_for: seconds(row, 10)?.unwrap_or_default(),
-        ended_among: None,
-    })
 }

@@ -1,7 +1,7 @@
 //! What came of tries, and how their subscriptions are left.
 
-use super::{Next, Settlement, StateChange, later, now, uuid};
-use crate::database::{DatabaseError, Dialect, Value};
+use super::{Next, Settlement, StateChange, later, now};
+use crate::database::{DatabaseError, Dialect, Row, Value};
 use crate::ledger::Database;
 use std::fmt::Write;
 use uuid::Uuid;
@@ -15,9 +15,8 @@ pub(super) fn settle(database: &mut dyn Database, settlements: &[Settlement<'_>]
     let statements: Vec<Statement<'_>> = settlements.iter().flat_map(|one| statements(dialect, one)).collect();
     let statements: Vec<_> = statements.iter().map(|(sql, values)| (sql.as_str(), values.as_slice())).collect();
     let rows = database.change_together("settling notifications", &statements)?;
-    let ours = rows.iter().filter(|row| row.text(0).is_some()).map(|row| uuid(row, 0));
-    let ours = ours.collect::<Result<Vec<_>, _>>()?;
-    Ok(settlements.iter().map(|one| one.subscription).filter(|id| !ours.contains(id)).collect())
+    let ours = rows.iter().map(Row::read).collect::<Result<Vec<Option<Uuid>>, _>>()?;
+    Ok(settlements.iter().map(|one| one.subscription).filter(|id| !ours.contains(&Some(*id))).collect())
 }
 
 /// The first of them brings the subscription's id, if it is leased to us still.

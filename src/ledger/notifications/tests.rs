@@ -95,7 +95,7 @@ fn how_far_behind_one_is_stands_in_columns_of_its_own() {
     let mut server = answering();
     let columns = "SELECT 'before', 10, 11, 12.5, 13, 14, 15.5, 16.5, 'gone', 17.5";
     let rows = server.with(Dialect::Sqlite, Ok(columns)).select("reading", "", &[]).unwrap();
-    let progress = Progress::of(&rows[0], 1).unwrap();
+    let (_, progress): (String, Progress) = rows[0].read().unwrap();
     assert_eq!((progress.pending, progress.given_up, progress.behind_s), (10, 11, Some(12.5)));
     assert_eq!((progress.failures, progress.failing_since, progress.rests_s), (13, Some(14), Some(15.5)));
     assert_eq!((progress.last_success_ago_s, progress.last_failure.as_deref()), (Some(16.5), Some("gone")));

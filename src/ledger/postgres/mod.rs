@@ -6,58 +6,41 @@
 
 use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger};
 use super::{Looked, OpenAttempt, Record, WayIn, record_fallback, statements as shared};
-use crate::base::hex;
-use crate::database::postgres::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, TextRow, Transaction, column};
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Tables, without_nul};
+use crate::database::postgres::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, Value, unreadable};
 use crate::lock::{AcquiredAnd, LockName, NamedLock};
-use crate::mailbox::{Placement, Position};
+use crate::mailbox::Placement;
 use crate::message::fold;
-use postgres::types::{ToSql, Type};
 use std::time::Duration;
 
 mod statements;
 
-/// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`), as in a journal's statement.
+/// The table knows no address, or one of `?`; the host is the first `?`.
 const REFUSE: &str = "\
-    WITH written AS (\
-        INSERT INTO refusals (host, refused, last_at) \
-        SELECT $1, 1, clock_timestamp() FROM set_config('client_min_messages', 'error', true) \
-        WHERE EXISTS (SELECT FROM addresses) AND NOT EXISTS (SELECT FROM addresses a WHERE a.address = ANY ($2)) \
-        ON CONFLICT (host) DO UPDATE SET refused = refusals.refused + 1, last_at = excluded.last_at \
-        RETURNING 1) \
-    SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) AS rows FROM written) w WHERE w.rows > 0";
+    INSERT INTO refusals (host, refused, last_at) SELECT ?, 1, clock_timestamp() \
+    WHERE EXISTS (SELECT FROM addresses) AND NOT EXISTS (SELECT FROM addresses a WHERE a.address = ANY (ADDRESSES)) \
+    ON CONFLICT (host) DO UPDATE SET refused = refusals.refused + 1, last_at = excluded.last_at";
 
 impl Ledger for PostgresDatabase {
     fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
         let doing = "looking up addresses";
-        let asked = asked(addresses);
+        let digest = way_in.map_or(Value::Null, |way_in| Value::Bytes(&way_in.digest));
+        let asked = [array(addresses), format!("{}::bytea", Dialect::Postgresql.literal(digest))];
         let mut book = AddressBook::default();
         let mut read_only = false;
-        let digest = way_in.map(|way_in| &way_in.digest[..]);
-        let statement = statements::look_up(self.plans_are_cached());
-        for row in &self.query(doing, statement, &[(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)])? {
-            (book.empty, read_only, book.proven) =
-                (column(doing, row, 4)?, column(doing, row, 5)?, column(doing, row, 6)?);
-            self.tells_its_epoch = column(doing, row, 7)?;
-            if let Some(address) = column(doing, row, 0)? {
-                let destination = Destination {
-                    user: column(doing, row, 1)?,
-                    inbox: column(doing, row, 2)?,
-                    sent: column(doing, row, 3)?,
-                };
-                book.entries.push((address, destination));
+        for row in self.read(doing, &statements::look_up(self.plans_are_cached(), &asked))?.rows {
+            let (address, user, inbox, sent): (_, Option<String>, Option<String>, Option<String>);
+            ((address, user, inbox, sent), book.empty, read_only, book.proven, self.tells_its_epoch) = row.read()?;
+            if let (Some(address), Some(user), Some(inbox), Some(sent)) = (address, user, inbox, sent) {
+                book.entries.push((address, Destination { user, inbox, sent }));
             }
         }
         book.unless_a_replica_knows_none(doing, read_only)
     }
 
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
-        let doing = "writing down that a recipient is refused";
-        let (host, asked) = (without_nul(host), asked(addresses));
-        let values: &[(&(dyn ToSql + Sync), _)] = &[(&host, Type::TEXT), (&asked, Type::TEXT_ARRAY)];
-        let rows = self.retrying(|this| this.execute(doing, REFUSE, values))?;
-        self.replicated(doing)?;
-        Ok(rows > 0)
+        let refuse = REFUSE.replace("ADDRESSES", &array(addresses));
+        Ok(self.change("writing down that a recipient is refused", &refuse, &[Value::Text(host)])? > 0)
     }
 
     fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
@@ -106,8 +89,7 @@ impl Ledger for PostgresDatabase {
                 }
                 Err(error) => return Err(error),
             };
-            let mut rows = seen.rows();
-            let looked = epoch(&mut rows).and_then(|epoch| Ok((histories(copies, rows)?, epoch)));
+            let looked = epoch(&seen).and_then(|epoch| Ok((histories(copies, &seen[1..])?, epoch)));
             if matches!(&looked, Ok((_, epoch)) if epoch.is_unwritten()) && std::mem::take(&mut may_begin) {
                 self.release(lock)?;
                 self.begin_epoch()?;
@@ -119,17 +101,16 @@ impl Ledger for PostgresDatabase {
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
-        histories(copies, self.batch(LOOKING, &statements::look(self.plans_are_cached(), copies))?.rows())
+        let look = statements::look(self.plans_are_cached(), copies);
+        histories(copies, &self.batch("looking at what was done", &look)?.rows)
     }
 
     fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
-        epoch(&mut self.batch(ASKING_FOR_THE_EPOCH, statements::EPOCH)?.rows())
+        epoch(&self.batch("asking in which epoch the database is", statements::EPOCH)?.rows)
     }
 
     fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
-        let doing = "writing down that another epoch has begun";
-        self.retrying(|this| this.execute(doing, statements::BEGIN_EPOCH, &[]))?;
-        self.replicated(doing)
+        self.change("writing down that another epoch has begun", statements::BEGIN_EPOCH, &[]).map(drop)
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
@@ -176,10 +157,8 @@ impl PostgresDatabase {
             batch += &format!("{};", shared::message(dialect, message));
             if let Some(raw) = message.raw {
                 batch += &shared::source_is_missing(dialect, message);
-                if self.batch(doing, &batch)?.rows().next_back().map(|row| row.value(doing, 0)).transpose()?.flatten()
-                    == Some(1)
-                {
-                    self.execute(doing, &shared::source(dialect, message, "$1"), &[(&raw, Type::BYTEA)])?;
+                if self.batch(doing, &batch)?.last()? {
+                    self.execute(doing, &shared::source(dialect, message, "$1"), raw)?;
                 }
                 batch.clear();
             }
@@ -195,80 +174,38 @@ impl PostgresDatabase {
     }
 }
 
-const LOOKING: &str = "looking at what was done";
-
-const ASKING_FOR_THE_EPOCH: &str = "asking in which epoch the database is";
-
 /// Whether the server may have refused to tell its epoch: it has no such function (42883), our role may not (42501), or the service has
 /// taken it away (0A000).
 fn refuses_to_tell(error: &DatabaseError) -> bool {
     matches!(error.failure, DatabaseFailure::Schema | DatabaseFailure::AccessDenied | DatabaseFailure::Other)
 }
 
-/// What the next row says of the epoch.
-fn epoch<'a>(rows: &mut impl Iterator<Item = TextRow<'a>>) -> Result<Epoch, DatabaseError> {
-    let doing = ASKING_FOR_THE_EPOCH;
-    let row = rows.next().ok_or_else(|| DatabaseError::other(doing, "no answer"))?;
-    let text = |index| Ok::<_, DatabaseError>(row.text(doing, index)?.map(ToOwned::to_owned));
-    Ok(Epoch { present: text(0)?, last: text(1)?, age: row.value(doing, 2)? })
+/// What the first row says of the epoch.
+fn epoch(rows: &[Row]) -> Result<Epoch, DatabaseError> {
+    rows.first().ok_or_else(|| unreadable("no answer about the epoch".into()))?.read()
 }
 
 /// What the rows of a look say of the copies that were asked for.
-fn histories<'a>(
-    copies: &[CopyKey],
-    rows: impl Iterator<Item = TextRow<'a>>,
-) -> Result<Vec<CopyHistory>, DatabaseError> {
-    let doing = LOOKING;
+fn histories(copies: &[CopyKey], rows: &[Row]) -> Result<Vec<CopyHistory>, DatabaseError> {
+    type Seen = (usize, bool, Option<Placement>, Option<OpenAttempt>, Option<LockName>, Option<f64>, Option<String>);
     let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
     for row in rows {
+        let (place, is_delivered, placement, attempt, lock, age, owed): Seen = row.read()?;
         // Counted from 1.
-        let place = row.value::<usize>(doing, 0)?.and_then(|place| place.checked_sub(1));
-        let history = place.and_then(|place| histories.get_mut(place));
-        let history = history.ok_or_else(|| DatabaseError::other(doing, "a copy that was not asked for"))?;
-        if row.truth(doing, 1)? {
-            let placement = pair(doing, &row, 2, 3)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
-            history.delivered = Some(DeliveredAt { placement });
-            history.recorded = lock_name(doing, &row, 11)?.zip(row.value(doing, 12)?);
+        let history = place.checked_sub(1).and_then(|place| histories.get_mut(place));
+        let history = history.ok_or_else(|| unreadable("a copy that was not asked for".into()))?;
+        if is_delivered {
+            (history.delivered, history.recorded) = (Some(DeliveredAt { placement }), lock.zip(age));
         }
-        if history.owed.is_none() {
-            history.owed = row.text(doing, 13)?.map(ToOwned::to_owned);
-        }
-        if let Some(attempt) = row.value(doing, 4)? {
-            history.open_attempts.push(OpenAttempt {
-                attempt,
-                recipient: row.text(doing, 5)?.unwrap_or_default().to_owned(),
-                host: row.text(doing, 9)?.unwrap_or_default().to_owned(),
-                lock: lock_name(doing, &row, 10)?
-                    .ok_or_else(|| DatabaseError::other(doing, "an attempt without a lock"))?,
-                age: row
-                    .value(doing, 6)?
-                    .ok_or_else(|| DatabaseError::other(doing, "an attempt without a beginning"))?,
-                position: pair(doing, &row, 7, 8)?.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
-            });
-        }
+        history.owed = owed;
+        history.open_attempts.extend(attempt);
     }
     Ok(histories)
 }
 
-/// Addresses as they are in the table.
-fn asked(addresses: &[&str]) -> Vec<String> {
-    addresses.iter().map(|address| without_nul(&fold(address)).into_owned()).collect()
-}
-
-/// Two unsigned numbers that are known together or not at all. A number that IMAP cannot have counts as not known, which only
-/// makes a search longer.
-fn pair(doing: &str, row: &TextRow<'_>, first: usize, second: usize) -> Result<Option<(u32, u32)>, DatabaseError> {
-    let number = |index| -> Result<Option<u32>, DatabaseError> {
-        Ok(row.value::<i64>(doing, index)?.and_then(|value| u32::try_from(value).ok()))
-    };
-    Ok(number(first)?.zip(number(second)?))
-}
-
-/// A lock's digest, which comes in hexadecimal digits.
-fn lock_name(doing: &str, row: &TextRow<'_>, index: usize) -> Result<Option<LockName>, DatabaseError> {
-    let Some(digits) = row.text(doing, index)? else { return Ok(None) };
-    let digest = hex::decode(digits).and_then(|digest| digest.try_into().ok());
-    digest
-        .map(|digest| Some(LockName::from_digest(digest)))
-        .ok_or_else(|| DatabaseError::other(doing, "a lock's digest that is none"))
+/// Addresses as they are in the table, as an array.
+fn array(addresses: &[&str]) -> String {
+    let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
+    let values = folded.iter().map(|address| Value::Text(address));
+    format!("ARRAY[{}]::text[]", Dialect::Postgresql.list(values))
 }

@@ -30,9 +30,11 @@ const LOOK_UP: Statement = Statement {
           LEFT JOIN addresses a ON a.address = ANY ($1)",
 };
 
-/// With parameters.
-pub(super) fn look_up(cached: bool) -> &'static str {
-    if cached { "SELECT * FROM maildrop_look_up($1, $2)" } else { LOOK_UP.sql }
+pub(super) fn look_up(cached: bool, [addresses, digest]: &[String; 2]) -> String {
+    if cached {
+        return format!("SELECT * FROM {}({addresses}, {digest})", LOOK_UP.function);
+    }
+    LOOK_UP.sql.replace("$1", addresses).replace("$2", digest)
 }
 
 /// A row for each pair of a copy asked for and an open attempt at it. The clock is read once for all ages, by a subquery that
@@ -60,15 +62,9 @@ pub(super) const EPOCH_BY_ITSELF: &str = "\
     e.epoch, extract(epoch FROM clock_timestamp() - e.since) \
     FROM pg_control_system() s LEFT JOIN (SELECT epoch, since FROM epochs ORDER BY number DESC LIMIT 1) e ON true";
 
-/// The settings are those of a record's batch, as in a journal's statement.
 pub(super) const BEGIN_EPOCH: &str = "\
-    WITH written AS (\
-        INSERT INTO epochs (epoch, since) \
-        SELECT e.present, CASE WHEN e.last IS NOT NULL THEN clock_timestamp() END \
-        FROM maildrop_epoch() e, set_config('client_min_messages', 'error', true) \
-        WHERE e.present IS NOT NULL AND e.present IS DISTINCT FROM e.last \
-        RETURNING 1) \
-    SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) FROM written) w";
+    INSERT INTO epochs (epoch, since) SELECT e.present, CASE WHEN e.last IS NOT NULL THEN clock_timestamp() END \
+    FROM maildrop_epoch() e WHERE e.present IS NOT NULL AND e.present IS DISTINCT FROM e.last";
 
 pub(super) fn look(cached: bool, copies: &[CopyKey]) -> String {
     let keys = format!("ARRAY[{}]::bytea[]", statements::keys(Dialect::Postgresql, copies));

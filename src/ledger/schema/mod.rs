@@ -10,7 +10,7 @@ mod sqlite;
 
 pub use self::sqlite::open_embedded;
 
-use crate::database::DatabaseError;
+use crate::database::{DatabaseError, columns_of};
 use crate::lock::LockName;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -61,6 +61,10 @@ pub struct Applied {
     /// Its checksum when it was applied.
     pub checksum: String,
 }
+
+columns_of! { Applied: number, name, checksum }
+
+const READ_APPLIED: &str = "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number";
 
 /// What became of applying one migration.
 #[derive(Clone, Debug, PartialEq, Eq)]

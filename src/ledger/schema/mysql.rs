@@ -7,9 +7,9 @@
 //! comes meanwhile waits behind it (MySQL manual, "Metadata Locking"; MariaDB, "Metadata Locking"). So it waits for as long as a
 //! delivery can spare, and not for as long as `migrate` has time.
 
-use super::{Application, Applied, Migration, Schema, TABLE_WAIT, schema_lock};
-use crate::database::mysql::{column, only_row, sql};
-use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables, Value};
+use super::{Application, Applied, Migration, READ_APPLIED, Schema, TABLE_WAIT, schema_lock};
+use crate::database::mysql::sql;
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Query, Tables, Value};
 use crate::lock::{Acquired, NamedLock};
 
 const MIGRATIONS: &[Migration] = &[
@@ -34,17 +34,10 @@ impl Schema for MysqlDatabase {
         // Asked first: a failed SELECT would not say which table is missing.
         let there = "SELECT COUNT(*) FROM information_schema.tables \
                      WHERE table_schema = DATABASE() AND table_name = 'maildrop_migrations'";
-        let answers = self.run(doing, there, 1)?;
-        if !column::<bool>(only_row(&answers, doing)?, 0, doing)? {
+        if self.query_number(doing, there, &[])? == 0 {
             return Ok(Vec::new());
         }
-        let answers = self.run(doing, "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number", 1)?;
-        let rows = answers.iter().flatten();
-        rows.map(|row| {
-            let (number, name, checksum) = (column(row, 0, doing)?, column(row, 1, doing)?, column(row, 2, doing)?);
-            Ok(Applied { number, name, checksum })
-        })
-        .collect()
+        self.query(doing, READ_APPLIED, &[])
     }
 
     fn lock_schema(&mut self) -> Result<(), DatabaseError> {

@@ -4,10 +4,9 @@
 //! A migration that alters a table which deliveries use begins with `LOCK TABLE ... IN ACCESS EXCLUSIVE MODE`. If it took a weaker lock
 //! first, it would wait for a delivery that waits for it (PostgreSQL manual, "Deadlocks": the most restrictive mode first).
 
-use super::{Application, Applied, Migration, Schema, TABLE_WAIT, schema_lock};
-use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, column, milliseconds, only};
-use crate::database::{DatabaseError, DatabaseFailure};
-use postgres::types::Type;
+use super::{Application, Applied, Migration, READ_APPLIED, Schema, TABLE_WAIT, schema_lock};
+use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, milliseconds};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value};
 
 const MIGRATIONS: &[Migration] = &[
     Migration::new(1, "schema", include_str!("../../../sql/postgres/0001_schema.sql")),
@@ -27,19 +26,10 @@ impl Schema for PostgresDatabase {
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
         let doing = "reading which migrations are applied";
         let there = "SELECT to_regclass('maildrop_migrations') IS NOT NULL";
-        if !only::<bool>(doing, &self.query(doing, there, &[])?)? {
+        if !self.query_first::<bool>(doing, there, &[])?.unwrap_or_default() {
             return Ok(Vec::new());
         }
-        let rows = self.query(doing, "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number", &[])?;
-        rows.iter()
-            .map(|row| {
-                let number: i32 = column(doing, row, 0)?;
-                let number = u32::try_from(number).map_err(|_| {
-                    DatabaseError::new(DatabaseFailure::Schema, doing, format!("it has a migration number {number}"))
-                })?;
-                Ok(Applied { number, name: column(doing, row, 1)?, checksum: column(doing, row, 2)? })
-            })
-            .collect()
+        self.query(doing, READ_APPLIED, &[])
     }
 
     fn lock_schema(&mut self) -> Result<(), DatabaseError> {
@@ -102,14 +92,13 @@ impl Schema for PostgresDatabase {
 
 impl PostgresDatabase {
     fn try_apply(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
-        self.batch(doing, &format!("SAVEPOINT maildrop_migration; {}", migration.sql))?;
-        let number = i32::try_from(migration.number)
-            .map_err(|_| DatabaseError::new(DatabaseFailure::Local, doing, "its number is too large"))?;
-        self.execute(
-            doing,
-            "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ($1, $2, $3, clock_timestamp())",
-            &[(&number, Type::INT4), (&migration.name, Type::TEXT), (&migration.checksum(), Type::TEXT)],
-        )?;
+        let name = [Value::Text(migration.name), Value::Text(&migration.checksum())];
+        let recorded = format!(
+            "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, clock_timestamp())",
+            migration.number,
+            Dialect::Postgresql.list(name)
+        );
+        self.batch(doing, &format!("SAVEPOINT maildrop_migration; {}\n; {recorded}", migration.sql))?;
         Ok(Application::Done)
     }
 }

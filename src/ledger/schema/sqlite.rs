@@ -1,11 +1,11 @@
 //! The schema of the embedded database: `sql/sqlite/`.
 
-use super::{Application, Applied, MigrateError, Migration, Schema, migrate, schema_lock};
+use super::{Application, Applied, MigrateError, Migration, READ_APPLIED, Schema, migrate, schema_lock};
 use crate::base::deadline::Deadline;
 use crate::database::sqlite::now;
-use crate::database::{Client, DatabaseError, DatabaseFailure, SqliteDatabase};
+use crate::database::{Client, DatabaseError, DatabaseFailure, Query, SqliteDatabase};
 use crate::lock::{Acquired, NamedLock};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 use std::path::Path;
 
 const MIGRATIONS: &[Migration] = &[Migration::new(1, "schema", include_str!("../../../sql/sqlite/0001_schema.sql"))];
@@ -34,18 +34,12 @@ impl Schema for SqliteDatabase {
     }
 
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
-        self.patiently("reading which migrations the embedded database has", |connection| {
-            let there = connection
-                .query_row("SELECT 1 FROM sqlite_schema WHERE name = 'maildrop_migrations'", [], |_| Ok(()))
-                .optional()?;
-            if there.is_none() {
-                return Ok(Vec::new());
-            }
-            connection
-                .prepare("SELECT number, name, checksum FROM maildrop_migrations ORDER BY number")?
-                .query_map([], |row| Ok(Applied { number: row.get(0)?, name: row.get(1)?, checksum: row.get(2)? }))?
-                .collect()
-        })
+        let doing = "reading which migrations the embedded database has";
+        let there = "SELECT count(*) FROM sqlite_schema WHERE name = 'maildrop_migrations'";
+        if self.query_number(doing, there, &[])? == 0 {
+            return Ok(Vec::new());
+        }
+        self.query(doing, READ_APPLIED, &[])
     }
 
     /// Also switches the database to WAL, which stays so for good.

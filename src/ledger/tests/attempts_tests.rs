@@ -3,6 +3,7 @@
 use super::{Attempt, DAY, MINUTE, Site, THEN, identity, key, lock, mailbox, site};
 use crate::database::{Tables, Value};
 use crate::ledger::activity::{self, By, Came, Counted, FoundTried, Tried, Wanted};
+use crate::ledger::audit_queries;
 use crate::ledger::time_span;
 use crate::message::Role;
 use uuid::Uuid;
@@ -192,7 +193,7 @@ fn how_long_an_attempt_took_is_the_sum_of_its_stages() {
         "UPDATE attempts SET stages = '{\"connect\":1.5,\"lock\":0.25}' WHERE message_id = '0@x' AND identity = ?",
         &[Value::Bytes(identity(1).as_bytes())],
     );
-    let mut took: Vec<_> = site.tried_of(&that_day(), 5).tried.iter().map(|one| (number(one), one.took)).collect();
+    let mut took: Vec<_> = site.tried_of(&that_day(), 5).tried.iter().map(|one| (number(one), one.took())).collect();
     took.sort_by_key(|(number, _)| *number);
     assert_eq!(took, [(1, Some(1.75)), (2, None)]);
 }
@@ -422,9 +423,9 @@ fn what_is_owed_is_shown_the_newest_first() {
     site.message(4, THEN);
     site.copy(4, Role::Sender, "lisa", Some(9), THEN + DAY);
     let told = |site: &mut Site, limit| {
-        let (owed, more) = activity::owed(&mut site.database, limit).unwrap();
+        let (owed, more) = audit_queries::newest_owed(&mut site.database, limit).unwrap();
         let subjects: Vec<_> = owed.iter().map(|one| one.subject.clone().unwrap()).collect();
-        let first = owed.first().map(|one| (one.user.clone(), one.mailbox.clone(), one.reason.clone(), one.since));
+        let first = owed.first().map(|one| (one.user.clone(), one.mailbox.clone(), one.reason.clone(), one.updated_at));
         (subjects, more, first)
     };
     let first = Some(("lisa".into(), mailbox(Role::Sender).into(), Some("over quota".into()), THEN + 3));

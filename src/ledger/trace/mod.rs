@@ -4,9 +4,11 @@
 mod model;
 
 use super::audit_queries::EarlierDelivery;
-use super::{AttemptResult, Database, Outcome, columns, stage_times};
+use super::columns::IS_DELIVERED;
+use super::lock_exec_holders::{LockUser, lock_users};
+use super::{AttemptResult, Database, Outcome};
 use crate::base::hex;
-use crate::database::{DatabaseError, Row, Value};
+use crate::database::{DatabaseError, Query, Value, columns_of};
 use crate::lock::{Holder, LockName};
 use crate::message::Role;
 pub(crate) use model::{
@@ -38,6 +40,8 @@ pub(crate) struct FoundMessage {
     /// When something was last tried, or when it was recorded, in microseconds since 1970.
     newest: i64,
 }
+
+columns_of! { FoundMessage: identity, lock, newest }
 
 /// The newest messages that are meant, at most `limit`, and whether there are more.
 pub(crate) fn find(
@@ -108,12 +112,7 @@ fn select(
         dialect.microseconds(newest),
         limit + 1
     );
-    let rows = database.select("looking for the message", &sql, values)?;
-    let found = rows.iter().map(|row| {
-        let lock = LockName::from_digest(row.digest(1)?);
-        Ok(FoundMessage { identity: row.digest(0)?, lock, newest: columns::number(row, 2)? })
-    });
-    found.collect()
+    database.query("looking for the message", &sql, values)
 }
 
 /// Each of them once, the newest first. Among the newest `limit` of all is nothing that is not among the newest `limit` of its own
@@ -139,16 +138,16 @@ pub(crate) fn read(
 ) -> Result<MessageTrace, DatabaseError> {
     let sql = format!(
         "SELECT m.id, m.message_id, m.sender, m.header_from, m.header_to, m.subject, m.size, {}, \
-         (SELECT count(*) FROM message_sources s WHERE s.message_id = m.id) FROM messages m WHERE m.identity = ?",
+         EXISTS (SELECT 1 FROM message_sources s WHERE s.message_id = m.id) FROM messages m WHERE m.identity = ?",
         database.dialect().microseconds("m.recorded_at")
     );
-    let rows = database.select("reading the message", &sql, &[Value::Bytes(&found.identity)])?;
-    let (message, copies) = match rows.first() {
-        Some(row) => (Some(message(row)?), copies(database, columns::number(row, 0)?)?),
+    let (message, copies) = match database.query_first("reading the message", &sql, &[Value::Bytes(&found.identity)])? {
+        Some((id, message)) => (Some(message), copies(database, id)?),
         None => (None, Vec::new()),
     };
+    let holder = holder.map(|holder| identified(database, &found.lock, holder)).transpose()?;
     let mut attempts = attempts(database, found)?;
-    let recorded = message.as_ref().map(|message| message.message_id.clone());
+    let recorded = message.as_ref().map(|message: &RecordedMessage| message.message_id.clone());
     let message_id = recorded.or(attempts.last().map(|attempt| attempt.message_id.clone())).unwrap_or_default();
     for attempt in &mut attempts {
         attempt.holds_the_lock = holder.as_ref().is_some_and(|holder| holds(attempt, holder));
@@ -167,6 +166,22 @@ pub(crate) fn read(
         trace.attempts[index].lock_was_held_by = Some(holder);
     }
     Ok(trace)
+}
+
+/// Who holds a lock: where the server knows the session only, the journal says which process that is.
+fn identified(database: &mut dyn Database, lock: &LockName, holder: Holder) -> Result<Holder, DatabaseError> {
+    if holder.host.is_some() {
+        return Ok(holder);
+    }
+    let users = lock_users(database, Some(lock))?;
+    let user = users.into_iter().find(|user| user.session.is_some() && user.session == holder.session);
+    Ok(user.map_or(holder, |LockUser { host, pid, queue_id, session, age, .. }| Holder {
+        host: Some(host),
+        pid,
+        queue_id,
+        session,
+        held_for: age,
+    }))
 }
 
 /// Whether this attempt is the one that holds the lock.
@@ -238,23 +253,10 @@ fn tell_what_was_there(trace: &mut MessageTrace) {
     }
 }
 
-fn message(row: &Row) -> Result<RecordedMessage, DatabaseError> {
-    Ok(RecordedMessage {
-        message_id: columns::owned(row, 1)?,
-        sender: columns::owned(row, 2)?,
-        from: columns::optional(row, 3),
-        to: columns::optional(row, 4),
-        subject: columns::optional(row, 5),
-        size: columns::number(row, 6)?,
-        recorded_at: columns::number(row, 7)?,
-        source_kept: columns::number::<i64>(row, 8)? == 1,
-    })
-}
-
 pub(super) fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<TracedCopy>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT {}, c.role, c.imap_user, c.mailbox, c.recipient, c.state, c.uid_validity, c.uid, c.reason, {}, {} \
+        "SELECT {}, c.role, c.imap_user, c.mailbox, c.recipient, {IS_DELIVERED}, c.uid_validity, c.uid, c.reason, {}, {} \
          FROM copies c WHERE c.message = ? AND c.copy_key > ? ORDER BY c.copy_key LIMIT {PAGE}",
         dialect.hex("c.copy_key"),
         dialect.microseconds("c.delivered_at"),
@@ -264,23 +266,10 @@ pub(super) fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<Tr
     loop {
         let after = copies.last().map(|copy| copy.key);
         let after = Value::Bytes(after.as_ref().map_or(&[], |key| &key[..]));
-        let rows = database.select("reading the copies", &sql, &[Value::Integer(message), after])?;
-        for row in &rows {
-            copies.push(TracedCopy {
-                key: row.digest(0)?,
-                role: columns::role(row, 1)?,
-                user: columns::owned(row, 2)?,
-                mailbox: columns::owned(row, 3)?,
-                recipient: columns::owned(row, 4)?,
-                delivered: columns::delivered(row, 5)?,
-                uid_validity: row.value(6)?,
-                uid: row.value(7)?,
-                reason: columns::optional(row, 8),
-                delivered_at: row.value(9)?,
-                updated_at: columns::number(row, 10)?,
-            });
-        }
-        if rows.len() < PAGE {
+        let rows = database.query("reading the copies", &sql, &[Value::Integer(message), after])?;
+        let is_last = rows.len() < PAGE;
+        copies.extend(rows);
+        if is_last {
             copies.sort_by(|a, b| (a.role == Role::Sender, &a.user).cmp(&(b.role == Role::Sender, &b.user)));
             return Ok(copies);
         }
@@ -290,13 +279,13 @@ pub(super) fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<Tr
 fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<TracedAttempt>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT {}, {}, a.role, a.imap_user, a.mailbox, a.message_id, a.recipient, a.queue_id, a.host, a.pid, a.session, \
-         {}, {}, a.outcome, a.stages, a.sender FROM attempts a \
+        "SELECT {}, a.message_id, a.recipient, a.queue_id, a.sender, a.host, a.pid, a.session, {}, a.stages, \
+         {}, a.role, a.imap_user, a.mailbox, a.outcome, {} FROM attempts a \
          WHERE a.lock_digest = ? AND a.identity = ? AND (a.attempt > ? OR (a.attempt = ? AND a.copy_key > ?)) \
          ORDER BY a.attempt, a.copy_key LIMIT {PAGE}",
         dialect.uuid("a.attempt"),
-        dialect.hex("a.copy_key"),
         dialect.microseconds("a.started_at"),
+        dialect.hex("a.copy_key"),
         dialect.microseconds("a.ended_at")
     );
     let mut attempts: Vec<TracedAttempt> = Vec::new();
@@ -304,47 +293,24 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Tra
     loop {
         let (attempt, key) = (Value::Uuid(last.0), Value::Bytes(&last.1));
         let (lock, identity) = (Value::Bytes(found.lock.digest()), Value::Bytes(&found.identity));
-        let rows = database.select("reading the attempts", &sql, &[lock, identity, attempt, attempt, key])?;
-        for row in &rows {
-            last = (Uuid::from_bytes(row.digest(0)?), row.digest(1)?);
-            let ended_at = row.value(12)?;
-            let tried = TriedCopy {
-                key: last.1,
-                role: columns::role(row, 2)?,
-                user: columns::owned(row, 3)?,
-                mailbox: columns::owned(row, 4)?,
-                ended_at,
-                outcome: ended_at.map(|_| columns::outcome(row, 13)),
-                earlier: None,
-            };
-            match attempts.last_mut().filter(|attempt| attempt.attempt == last.0) {
+        let rows: Vec<(TracedAttempt, TriedCopy)> =
+            database.query("reading the attempts", &sql, &[lock, identity, attempt, attempt, key])?;
+        let is_last = rows.len() < PAGE;
+        for (read, tried) in rows {
+            last = (read.attempt, tried.key);
+            match attempts.last_mut().filter(|attempt| attempt.attempt == read.attempt) {
                 Some(attempt) => {
+                    attempt.ended_at = attempt.ended_at.zip(tried.ended_at).map(|(one, other)| one.max(other));
                     attempt.copies.push(tried);
                     attempt.copies.sort_by_key(|copy| copy.role == Role::Sender);
-                    attempt.ended_at = attempt.ended_at.zip(ended_at).map(|(one, other)| one.max(other));
+                    if !read.stages.is_empty() {
+                        attempt.stages = read.stages;
+                    }
                 }
-                None => attempts.push(TracedAttempt {
-                    attempt: last.0,
-                    message_id: columns::owned(row, 5)?,
-                    recipient: columns::owned(row, 6)?,
-                    queue_id: columns::optional(row, 7),
-                    sender: columns::optional(row, 15),
-                    host: columns::owned(row, 8)?,
-                    pid: columns::number(row, 9)?,
-                    session: row.value(10)?,
-                    began_at: columns::number(row, 11)?,
-                    ended_at,
-                    holds_the_lock: false,
-                    lock_was_held_by: None,
-                    copies: vec![tried],
-                    stages: Vec::new(),
-                }),
-            }
-            if let (Some(attempt), Some(json)) = (attempts.last_mut(), row.text(14)) {
-                attempt.stages = stage_times::read(json);
+                None => attempts.push(TracedAttempt { ended_at: tried.ended_at, copies: vec![tried], ..read }),
             }
         }
-        if rows.len() < PAGE {
+        if is_last {
             // UUIDs have the hosts' clocks; the order of time is the database's.
             attempts.sort_by_key(|attempt| (attempt.began_at, attempt.attempt));
             return Ok(attempts);

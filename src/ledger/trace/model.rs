@@ -1,6 +1,7 @@
 //! What is known of one message, as `trace` and the page tell it, and in JSON.
 
 use crate::base::timestamp;
+use crate::database::columns_of;
 use crate::ledger::audit_queries::EarlierDelivery;
 use crate::ledger::notifications::by_message::ToldEvent;
 use crate::ledger::{AttemptResult, Cause, Outcome, stage_times};
@@ -55,6 +56,8 @@ pub(crate) struct RecordedMessage {
     pub(crate) source_kept: bool,
 }
 
+columns_of! { RecordedMessage: message_id, sender, from, to, subject, size, recorded_at, source_kept }
+
 /// A copy that is delivered or owed.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct TracedCopy {
@@ -80,6 +83,10 @@ pub(crate) struct TracedCopy {
     /// In microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) updated_at: i64,
+}
+
+columns_of! { TracedCopy:
+    key, role, user, mailbox, recipient, delivered, uid_validity, uid, reason, delivered_at, updated_at
 }
 
 /// What one process tried.
@@ -113,6 +120,11 @@ pub(crate) struct TracedAttempt {
     /// Milliseconds of each stage, in their order.
     #[serde(rename = "stages_ms", serialize_with = "stage_times::serialize")]
     pub(crate) stages: Vec<(&'static str, f64)>,
+}
+
+columns_of! { TracedAttempt:
+    attempt, message_id, recipient, queue_id, sender, host, pid, session, began_at, stages;
+    ended_at: None, holds_the_lock: false, lock_was_held_by: None, copies: Vec::new()
 }
 
 /// The attempt that had the lock when another one gave up waiting for it.
@@ -164,6 +176,8 @@ pub(crate) struct TriedCopy {
     /// Where a recipient's copy was there already: how it had come.
     pub(crate) earlier: Option<EarlierDelivery>,
 }
+
+columns_of! { TriedCopy: key, role, user, mailbox, outcome, ended_at; earlier: None }
 
 fn as_text<S: Serializer>(name: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(name)

@@ -7,7 +7,7 @@ use crate::delivery::looked_for;
 use crate::ledger::check::{bad, bad_if, good, inspect, is_complete, rows, warning};
 use crate::ledger::notifications::overview::{self, Figures};
 use crate::ledger::schema;
-use crate::ledger::{Database, Finding, Wanted, statistics, time_span};
+use crate::ledger::{Database, Finding, Wanted, describe, statistics, time_span};
 use crate::site::Site;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ type Found = Result<Vec<Finding>, DatabaseError>;
 /// Looks at the database, and returns whether its tables are there.
 pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<Finding>) -> bool {
     let mut add = |what, found: Found| findings.extend(found.unwrap_or_else(|error| vec![failed(what, &error)]));
-    add("database", database.describe().map(|described| vec![good("database", described)]));
+    add("database", describe(database).map(|described| vec![good("database", described)]));
     let wanted = site.config().map_or_else(Wanted::default, |config| Wanted {
         replicated: config.database.durability == Durability::Replicated,
         deadline: config.delivery.deadline,

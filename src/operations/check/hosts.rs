@@ -2,8 +2,8 @@
 
 use super::database;
 use crate::base::deadline::Deadline;
-use crate::ledger::Finding;
 use crate::ledger::check::{bad, good, warning};
+use crate::ledger::{Finding, server};
 use crate::site::Site;
 
 /// Whether each can be used, and whether one at most takes writes.
@@ -15,7 +15,7 @@ pub(super) fn look(site: &Site, deadline: Deadline) -> Vec<Finding> {
     let mut primaries: Vec<(String, String)> = Vec::new();
     for (name, opened) in site.open_each_database(deadline) {
         let what = format!("server {name}");
-        let asked = opened.and_then(|mut database| Ok((database.is_read_only()?, database.server()?)));
+        let asked = opened.and_then(|mut database| Ok((database.is_read_only()?, server(database.as_mut())?)));
         findings.push(match asked {
             Ok((true, _)) => good(what, "takes no writes: passed over for as long as that is so"),
             Ok((false, server)) => {

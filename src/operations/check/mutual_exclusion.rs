@@ -3,7 +3,7 @@
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::ledger::check::{bad, good, rows};
-use crate::ledger::{Finding, time_span};
+use crate::ledger::{self, Finding, time_span};
 use crate::lock::{Acquired, LockName};
 use crate::site::Site;
 use std::collections::BTreeMap;
@@ -25,9 +25,9 @@ pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, Databas
         Ok(bad(what, found, fix))
     };
     // Two connections that happen to reach the same server show nothing of a balancer.
-    let server = first.server()?;
+    let server = ledger::server(first.as_mut())?;
     for other in [&mut second, &mut third, &mut fourth] {
-        let other = other.server()?;
+        let other = ledger::server(other.as_mut())?;
         if other != server {
             return broken(&format!("four connections lead to more than one server: {server}; {other}"));
         }

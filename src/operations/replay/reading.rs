@@ -81,7 +81,7 @@ impl Job<'_> {
         }
         let whose = format!("{} to {}", known.message_id, known.recipient);
         let queue_id = known.queue_id.as_deref().unwrap_or("QUEUE-ID");
-        let (row, identity) = known.message.ok_or_else(|| {
+        let row = known.message.ok_or_else(|| {
             ReplayOutcome::Refused(format!(
                 "{whose}: nobody has got it yet, so the ledger has no source of it: Postfix has it in its queue, and tries it \
                  again (at once: `postqueue -i {queue_id}`); or replay it from a file"

@@ -1,7 +1,7 @@
 //! What `check` says of a directory, its database and its locks.
 
 use crate::support::clients_and_processes::open;
-use maildrop_command::ledger::{Finding, Inspect, State, Wanted, inspect};
+use maildrop_command::ledger::{Finding, State, Wanted, describe, inspect, server};
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 
@@ -11,8 +11,8 @@ fn what_is_in_order_has_nothing_to_mend() {
     set_permissions(directory.path(), Permissions::from_mode(0o700)).unwrap();
     let mut database = open(directory.path());
     let name = directory.path().display().to_string();
-    assert_eq!(database.server().unwrap(), name);
-    assert!(database.describe().unwrap().starts_with("SQLite 3."));
+    assert_eq!(server(&mut database).unwrap(), name);
+    assert!(describe(&mut database).unwrap().starts_with("SQLite 3."));
     let mut findings = inspect(&mut database, Wanted::default()).unwrap();
     // Which one it is, is this machine's.
     let file_system = findings.remove(3);

@@ -4,7 +4,7 @@ use crate::program::{feed, program};
 use crate::support::clients_and_processes;
 use maildrop_command::database::{Dialect, Tables, Value};
 use maildrop_command::delivery::lock_of_message_id;
-use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, Holders, NamedLock};
+use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, NamedLock};
 use serde_json::Value as Json;
 use std::path::Path;
 use std::process::Stdio;
@@ -160,12 +160,12 @@ fn what_goes_in_comes_out_again() {
     let select = format!("SELECT words, {hex}, {name}, {micro} FROM kinds WHERE number = ?");
     let rows = database.select("looking", &select, &[Value::Integer(1)]).unwrap();
     assert_eq!((rows[0].text(0), rows[0].value::<i64>(3).unwrap()), (Some(words), Some(moment)));
-    assert_eq!(rows[0].bytes(1).unwrap(), Some(bytes));
-    assert_eq!(rows[0].digest::<16>(2).unwrap(), *uuid.as_bytes());
+    assert_eq!(rows[0].value::<Vec<u8>>(1).unwrap(), Some(bytes));
+    assert_eq!(rows[0].value::<[u8; 16]>(2).unwrap().unwrap(), *uuid.as_bytes());
     let rows = database.select("looking", &select, &[Value::Integer(2)]).unwrap();
     assert_eq!((rows[0].text(0), rows[0].text(3)), (None, None), "{rows:?}");
     // SQLite's hex() of NULL is the empty text.
-    assert_eq!(rows[0].bytes(1).unwrap().unwrap_or_default(), Vec::<u8>::new());
+    assert_eq!(rows[0].value::<Vec<u8>>(1).unwrap().unwrap_or_default(), Vec::<u8>::new());
 
     let (delete, one) = ("DELETE FROM kinds WHERE number = ?", [Value::Integer(1)]);
     database.change_together("together", &[(delete, &one), (insert, &null)]).unwrap_err();

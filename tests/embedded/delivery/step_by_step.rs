@@ -11,7 +11,7 @@ use maildrop_command::delivery::{
 use maildrop_command::ledger::{
     CopyHistory, CopyKey, CopyState, Epoch, EventRecord, Journal, Ledger, OpenAttempt, Record,
 };
-use maildrop_command::lock::{Acquired, LockName, NamedLock};
+use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement, Position,
     Removal, Wanted,
@@ -98,6 +98,10 @@ impl NamedLock for Database {
     fn still_held(&mut self, _: &LockName) -> Result<bool, DatabaseError> {
         self.asked += 1;
         self.fail("still_held", !self.loses_the_lock)
+    }
+
+    fn holder(&mut self, _: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        Ok(None)
     }
 
     fn release(&mut self, _: &LockName) -> Result<(), DatabaseError> {

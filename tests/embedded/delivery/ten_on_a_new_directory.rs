@@ -4,7 +4,7 @@
 use crate::support::clients_and_processes::{child, identity, open, subject};
 use maildrop_command::ledger::schema::Schema;
 use maildrop_command::ledger::{CopyKey, Journal, JournalCopy, Ledger};
-use maildrop_command::ledger::{Inspect, State, Wanted, inspect};
+use maildrop_command::ledger::{State, Wanted, describe, inspect};
 use maildrop_command::lock::LockName;
 use maildrop_command::message::Role;
 use std::os::unix::fs::MetadataExt;
@@ -68,7 +68,7 @@ fn all_of_them_get_a_working_database() {
         for finding in inspect(&mut database, Wanted::default()).unwrap() {
             assert_eq!(finding.state, State::Good, "{finding:?}");
         }
-        assert!(database.describe().unwrap().starts_with("SQLite 3."));
+        assert!(describe(&mut database).unwrap().starts_with("SQLite 3."));
         assert_eq!(std::fs::metadata(&directory).unwrap().mode() & 0o7777, 0o700);
         for file in ["ledger.sqlite", "ledger.sqlite-wal"] {
             assert_eq!(std::fs::metadata(directory.join(file)).unwrap().mode() & 0o7777, 0o600, "{file}");

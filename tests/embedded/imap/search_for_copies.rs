@@ -165,6 +165,7 @@ fn of_several_the_lowest_that_is_not_marked_is_the_one() {
         recipient: "lisa@x".into(),
         placement: Some(at(3)),
         reason: None,
+        updated_at: 0,
     };
     assert_eq!(copy.arrived(), datetime!(2026-09-21 14:13:20 UTC));
     let whereabouts = |copies: &[(u32, bool)]| {

@@ -5,7 +5,7 @@ use crate::support::clients_and_processes::{child, client, open, soon, subject};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{DatabaseFailure, Idle, Tables};
 use maildrop_command::ledger::schema::open_embedded;
-use maildrop_command::lock::{Acquired, Holder, Holders, LockName, NamedLock};
+use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};

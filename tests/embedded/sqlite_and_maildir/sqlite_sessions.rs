@@ -3,7 +3,7 @@
 use crate::support::clients_and_processes::{client, open, soon};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{DatabaseFailure, Idle, SqliteDatabase, Tables};
-use maildrop_command::lock::{Acquired, Holders, LockName, NamedLock};
+use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use std::path::Path;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use crate::support::another_version_may_stand_in;
 use crate::support_mysql::{TestDatabase, migrate, on_each_server};
 use maildrop_command::database::DatabaseFailure;
-use maildrop_command::ledger::{Finding, Inspect, State, Wanted, inspect};
+use maildrop_command::ledger::{Finding, State, Wanted, describe, inspect};
 use mysql::prelude::Queryable;
 
 on_each_server!(
@@ -74,10 +74,11 @@ fn the_server_says_what_it_is(server: &str) {
     let named: Option<String> =
         site.admin().query_first("SELECT CONCAT('hostname ', @@hostname, ', port ', @@port, ', server_u')").unwrap();
     let named = named.unwrap();
-    let [one, other] = [site.connect(), site.connect()].map(|mut database| database.server().unwrap());
+    let [one, other] =
+        [site.connect(), site.connect()].map(|mut database| maildrop_command::ledger::server(&mut database).unwrap());
     assert!(one.starts_with(&named) && one.len() > named.len() + 10, "{one}");
     assert_eq!(one, other);
-    let described = site.connect().describe().unwrap();
+    let described = describe(&mut site.connect()).unwrap();
     let version: Option<String> = site.admin().query_first("SELECT VERSION()").unwrap();
     assert!(described.contains(&version.unwrap()), "{described}");
     if another_version_may_stand_in() {

@@ -7,7 +7,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, Limits, PostgresDatabase, Server, Tls};
-use maildrop_command::ledger::Inspect;
+use maildrop_command::ledger::describe;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ fn a_unix_socket_is_found_by_its_directory_or_its_path() {
         let mut server = test.server(Endpoint::Socket(path), &test.name);
         // Nothing is encrypted there, whatever is asked for TCP.
         server.tls = Tls::Verify { ca_file: None };
-        connect(&server).unwrap().describe().unwrap();
+        describe(&mut connect(&server).unwrap()).unwrap();
     }
     let error = failure(&test.server(Endpoint::Socket("/nowhere".into()), &test.name));
     assert_eq!(error.failure, DatabaseFailure::Unreachable);

@@ -6,7 +6,7 @@ use crate::support::database::Engine;
 use crate::support::postgres::{TestDatabase, on_each_postgres};
 use crate::support::site_fixture::Scene;
 use crate::support::standby::Primary;
-use maildrop_command::ledger::{Finding, Inspect, Ledger, State, Wanted, inspect};
+use maildrop_command::ledger::{Finding, Ledger, State, Wanted, describe, inspect};
 
 on_each_postgres!(
     a_good_server_has_nothing_to_mend,
@@ -28,7 +28,7 @@ fn find<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
 
 fn a_good_server_has_nothing_to_mend(server: &str) {
     let test = TestDatabase::migrated(server);
-    let version = test.connect("CHECK").describe().unwrap();
+    let version = describe(&mut test.connect("CHECK")).unwrap();
     let reported = test.value("current_setting('server_version')").unwrap();
     let reported = reported.split(' ').next().unwrap();
     assert_eq!(version, format!("PostgreSQL {reported}"));

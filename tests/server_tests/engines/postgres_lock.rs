@@ -4,7 +4,7 @@ use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
 use crate::support::program::wait_until;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, PostgresDatabase};
 use maildrop_command::ledger::{AcquiredAndLooked, CopyHistory, CopyState, Ledger, Record};
-use maildrop_command::lock::{Acquired, Holder, Holders, LockName, NamedLock};
+use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use uuid::Uuid;

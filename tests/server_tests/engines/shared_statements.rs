@@ -73,14 +73,14 @@ fn what_goes_in_comes_out_again(engine: Engine) {
         assert_eq!(rows.len(), 1, "{words:?}");
         assert_eq!(rows[0].value::<i64>(0).unwrap(), Some(number as i64));
         assert_eq!(rows[0].text(1), Some(*words));
-        assert_eq!(rows[0].bytes(2).unwrap().as_deref(), Some(&all_bytes[..]));
-        assert_eq!(rows[0].digest::<16>(3).unwrap(), *uuid.as_bytes());
+        assert_eq!(rows[0].value::<Vec<u8>>(2).unwrap().as_deref(), Some(&all_bytes[..]));
+        assert_eq!(rows[0].value::<[u8; 16]>(3).unwrap().unwrap(), *uuid.as_bytes());
         assert_eq!(rows[0].value::<i64>(4).unwrap(), Some(moment));
     }
     let rows = database.select("looking", &format!("SELECT {columns} FROM kinds WHERE words IS NULL"), &[]).unwrap();
     assert_eq!(rows[0].value::<i64>(0).unwrap(), Some(i64::MIN));
     assert!((1..5).all(|column| rows[0].text(column).is_none()), "{rows:?}");
-    assert_eq!(rows[0].bytes(2).unwrap(), None);
+    assert_eq!(rows[0].value::<Vec<u8>>(2).unwrap(), None);
     // The database's clock is near ours.
     let sql = format!("SELECT {}", dialect.microseconds(dialect.now()));
     let now = database.select("asking for the time", &sql, &[]).unwrap()[0].value::<i64>(0).unwrap().unwrap();

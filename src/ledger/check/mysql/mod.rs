@@ -1,8 +1,8 @@
 //! What `check` asks of a MySQL or MariaDB server.
 
-use super::{FORGETS, Finding, Inspect, Wanted, bad, bad_if, good, warning};
-use crate::database::mysql::{Privacy, Product, column, only_row};
-use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use super::{FORGETS, Finding, Wanted, bad, bad_if, good, only, warning};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Privacy, Query};
+use crate::ledger::Database;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -41,100 +41,84 @@ impl Variables {
     }
 }
 
-impl Inspect for MysqlDatabase {
-    fn describe(&mut self) -> Result<String, DatabaseError> {
-        Ok(match self.product() {
-            Product::Mysql => format!("MySQL {}", self.version),
-            Product::Mariadb => format!("MariaDB {}", self.version),
-        })
-    }
+pub(super) fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
+    let mut said: Vec<String> = show(database, "VARIABLES", "server_uuid server_uid hostname port")?
+        .into_iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    said.sort();
+    Ok(said.join(", "))
+}
 
-    fn server(&mut self) -> Result<String, DatabaseError> {
-        let mut said: Vec<_> = self
-            .show("VARIABLES", "server_uuid server_uid hostname port")?
-            .into_iter()
-            .map(|(name, value)| format!("{name} {value}"))
-            .collect();
-        said.sort();
-        Ok(said.join(", "))
+pub(super) fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
+    let (product, doing) = (database.dialect(), "reading the server's variables");
+    let mut pairs = show(database, "VARIABLES", VARIABLES)?;
+    pairs.extend(show(database, "STATUS", STATUS)?);
+    let said = Variables::of(pairs);
+    let (number, largest_packet): (String, u64) = only(database, doing, "SELECT VERSION(), @@max_allowed_packet")?;
+    let mut findings = vec![version(product, &number)];
+    findings.extend(settings(&said));
+    if said.in_a_group() {
+        findings.push(group_members(database)?);
     }
+    findings.extend(match said.on("rpl_semi_sync_source_enabled") {
+        true => semi_synchronous(wanted, &said),
+        // A group's members have what was committed.
+        false if said.in_a_group() => Vec::new(),
+        false => vec![asynchronous(wanted.replicated, followers(database, &said)?)],
+    });
+    findings.push(packet(largest_packet));
+    findings.push(encryption(database.privacy()));
+    Ok(findings)
+}
 
-    fn inspect_server(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
-        let (mut pairs, status) = (self.show("VARIABLES", VARIABLES)?, self.show("STATUS", STATUS)?);
-        pairs.extend(status);
-        let said = Variables::of(pairs);
-        let mut findings = vec![version(self.product(), &self.version)];
-        findings.extend(settings(&said));
-        if said.in_a_group() {
-            findings.push(self.group_members()?);
-        }
-        findings.extend(match said.on("rpl_semi_sync_source_enabled") {
-            true => semi_synchronous(wanted, &said),
-            // A group's members have what was committed.
-            false if said.in_a_group() => Vec::new(),
-            false => vec![asynchronous(wanted.replicated, self.followers(&said)?)],
-        });
-        findings.push(packet(self.max_allowed_packet as u64));
-        findings.push(encryption(self.privacy));
-        Ok(findings)
+/// What a SHOW of these variables answers, names in lower case.
+fn show(database: &mut dyn Database, what: &str, names: &str) -> Result<Vec<(String, String)>, DatabaseError> {
+    let show = format!("SHOW GLOBAL {what} WHERE Variable_name IN ('{}')", names.replace(' ', "', '"));
+    let mut said: Vec<(String, String)> = database.query("reading the server's variables", &show, &[])?;
+    said.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+    Ok(said)
+}
+
+/// What only a role that may look is told; `None` to another.
+fn counts(database: &mut dyn Database, doing: &str, ask: &str) -> Result<Option<(u64, u64)>, DatabaseError> {
+    match database.query_first(doing, ask, &[]) {
+        Err(error) if error.failure == DatabaseFailure::AccessDenied => Ok(None),
+        counts => counts,
     }
 }
 
-impl MysqlDatabase {
-    /// What a SHOW of these variables answers, names in lower case.
-    fn show(&mut self, what: &str, names: &str) -> Result<Vec<(String, String)>, DatabaseError> {
-        let doing = "reading the server's variables";
-        let show = format!("SHOW GLOBAL {what} WHERE Variable_name IN ('{}')", names.replace(' ', "', '"));
-        let answers = self.run(doing, &show, 1)?;
-        let rows = answers.iter().flatten();
-        rows.map(|row| Ok((column::<String>(row, 0, doing)?.to_ascii_lowercase(), column(row, 1, doing)?))).collect()
-    }
-
-    /// What only a role that may look is told; `None` to another.
-    fn counts(&mut self, doing: &str, ask: &str) -> Result<Option<(u64, u64)>, DatabaseError> {
-        match self.run(doing, ask, 1) {
-            Err(error) if error.failure == DatabaseFailure::AccessDenied => Ok(None),
-            answers => {
-                let answers = answers?;
-                let row = only_row(&answers, doing)?;
-                Ok(Some((column(row, 0, doing)?, column(row, 1, doing)?)))
-            }
+/// Whether this member of a group is in its majority: a minority still gives locks, and commits nothing.
+fn group_members(database: &mut dyn Database) -> Result<Finding, DatabaseError> {
+    let ask = "SELECT COUNT(*), COALESCE(SUM(member_state = 'ONLINE'), 0) \
+               FROM performance_schema.replication_group_members";
+    Ok(match counts(database, "asking for the members of the group", ask)? {
+        Some((all, online)) => members(all, online),
+        None => {
+            let fix = "GRANT SELECT ON performance_schema.replication_group_members, to be told";
+            warning("group members", "our role may not see them", fix)
         }
-    }
-
-    /// Whether this member of a group is in its majority: a minority still gives locks, and commits nothing.
-    fn group_members(&mut self) -> Result<Finding, DatabaseError> {
-        let ask = "SELECT COUNT(*), COALESCE(SUM(member_state = 'ONLINE'), 0) \
-                   FROM performance_schema.replication_group_members";
-        let what = "group members";
-        Ok(match self.counts("asking for the members of the group", ask)? {
-            Some((all, online)) => members(all, online),
-            None => {
-                let fix = "GRANT SELECT ON performance_schema.replication_group_members, to be told";
-                warning(what, "our role may not see them", fix)
-            }
-        })
-    }
-
-    /// How many servers follow this one, where the server tells us.
-    fn followers(&mut self, said: &Variables) -> Result<Option<u64>, DatabaseError> {
-        if self.product() == Product::Mariadb {
-            // It tells everybody.
-            return Ok(said.get("slaves_connected").map_or(Some(0), |count| count.parse().ok()));
-        }
-        if !said.on("log_bin") || !said.on("performance_schema") {
-            return Ok((!said.on("log_bin")).then_some(0));
-        }
-        let ask = "SELECT COUNT(*), 0 FROM performance_schema.threads WHERE processlist_command LIKE 'Binlog Dump%'";
-        Ok(self.counts("asking who follows", ask)?.map(|(followers, _)| followers))
-    }
+    })
 }
 
-fn version(product: Product, version: &str) -> Finding {
+/// How many servers follow this one, where the server tells us.
+fn followers(database: &mut dyn Database, said: &Variables) -> Result<Option<u64>, DatabaseError> {
+    if database.dialect() == Dialect::Mariadb {
+        // It tells everybody.
+        return Ok(said.get("slaves_connected").map_or(Some(0), |count| count.parse().ok()));
+    }
+    if !said.on("log_bin") || !said.on("performance_schema") {
+        return Ok((!said.on("log_bin")).then_some(0));
+    }
+    let ask = "SELECT COUNT(*), 0 FROM performance_schema.threads WHERE processlist_command LIKE 'Binlog Dump%'";
+    Ok(counts(database, "asking who follows", ask)?.map(|(followers, _)| followers))
+}
+
+fn version(product: Dialect, version: &str) -> Finding {
     let (oldest, name) = match product {
+        Dialect::Mariadb => ((10, 6, 0), "MariaDB 10.6"),
         // CHECK constraints; below 5.7.5 a second GET_LOCK frees the first.
-        Product::Mysql => ((8, 0, 16), "MySQL 8.0.16"),
-        Product::Mariadb => ((10, 6, 0), "MariaDB 10.6"),
+        _ => ((8, 0, 16), "MySQL 8.0.16"),
     };
     match numbers(version) {
         Some(numbers) if numbers >= oldest => good("version", version),

@@ -17,13 +17,13 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
 #[test]
 fn a_version_that_is_too_old_is_bad() {
     for (product, told, state) in [
-        (Product::Mysql, "8.0.15", State::Bad),
-        (Product::Mysql, "8.0.16", State::Good),
-        (Product::Mysql, "9.7.4-2", State::Good),
-        (Product::Mysql, "unknown", State::Warning),
-        (Product::Mariadb, "10.5.29-MariaDB", State::Bad),
-        (Product::Mariadb, "10.6.0-MariaDB", State::Good),
-        (Product::Mariadb, "unknown", State::Warning),
+        (Dialect::Mysql, "8.0.15", State::Bad),
+        (Dialect::Mysql, "8.0.16", State::Good),
+        (Dialect::Mysql, "9.7.4-2", State::Good),
+        (Dialect::Mysql, "unknown", State::Warning),
+        (Dialect::Mariadb, "10.5.29-MariaDB", State::Bad),
+        (Dialect::Mariadb, "10.6.0-MariaDB", State::Good),
+        (Dialect::Mariadb, "unknown", State::Warning),
     ] {
         let finding = version(product, told);
         assert_eq!((finding.state, finding.found.as_str()), (state, told));
