@@ -26,3 +26,4 @@ pub(crate) mod summary_cache;
 pub(crate) mod terminal;
 pub(crate) mod timestamp;
 pub(crate) mod tls;
+pub(crate) mod words;

@@ -65,6 +65,22 @@ impl Server {
         self.timelines.as_ref().is_some_and(|known| known.suspects(&self.address.to_string()))
     }
 
+    /// From now on it is asked who it is before it is used.
+    fn suspect(&self) {
+        if let Some(known) = &self.timelines {
+            known.suspect(&self.address.to_string());
+        }
+    }
+
+    /// Whether this process has met a later timeline: then the server was left behind when another took over.
+    fn compare(&self, timeline: Option<&Timeline>, doing: &str) -> Result<(), DatabaseError> {
+        let (Some(known), Some(timeline)) = (&self.timelines, timeline) else { return Ok(()) };
+        let address = self.address.to_string();
+        known
+            .compare(timeline, &address)
+            .map_err(|said| DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}")))
+    }
+
     /// The same server, given less time to let us in: another one may do better.
     pub(crate) fn in_haste(&self) -> Self {
         let let_in = self.limits.let_in.min(LET_IN_BY_ONE_OF_SEVERAL);

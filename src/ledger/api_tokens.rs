@@ -2,7 +2,7 @@
 
 use super::{Database, time_span};
 use crate::base::timestamp;
-use crate::database::{Columns, DatabaseError, FromColumn, FromRow, Query, Value, unreadable};
+use crate::database::{Columns, DatabaseError, FromRow, Query, Value, unreadable};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use uuid::Uuid;
@@ -82,13 +82,6 @@ pub(crate) struct ApiToken {
     pub(crate) last_used_at: Option<i64>,
     /// Whether it counts now.
     pub(crate) valid: bool,
-}
-
-impl FromColumn for Bounds {
-    /// What cannot be read must not be taken for no bounds at all.
-    fn from_column(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
-    }
 }
 
 impl FromRow for ApiToken {

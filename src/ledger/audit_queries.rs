@@ -2,8 +2,8 @@
 //! pieces: a span of time, or a few hundred rows.
 
 use super::columns::IS_DELIVERED;
-use super::event::{self, Standing, change};
-use super::{CopyKey, Database, time_span};
+use super::event::{self, EventRecord, Standing, change};
+use super::{CopyKey, Database, statements, time_span};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value, columns_of};
 use crate::lock::LockName;
@@ -413,42 +413,37 @@ pub(crate) fn adopt_owed(
     ];
     let before = Standing::Owed(copy.reason.as_deref().unwrap_or_default());
     let Some((kind, diff)) = change(copy.role, Some(before), Standing::Delivered(placement)) else { return Ok(()) };
-    let (diff, address) = (diff.as_json(), copy.address());
-    let told = [
-        Value::Uuid(Uuid::now_v7()),
-        Value::Text(kind.as_str()),
-        Value::Bytes(key.as_bytes()),
-        Value::Bytes(copy.identity.as_bytes()),
-        Value::Text(&copy.message_id),
-        Value::Text(copy.role.as_str()),
-        Value::Text(&address),
-        Value::Text(&copy.user),
-        Value::Text(&copy.mailbox),
-        Value::Text(ADOPTED),
-        Value::Text(host),
-        Value::Text(&diff),
-    ];
-    let json = if dialect == Dialect::Postgresql { "?::jsonb" } else { "?" };
-    let tell = format!(
-        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, host, \
-         diff, created_at) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {json}, {now}"
-    );
+    let address = copy.address();
+    let event = EventRecord {
+        event: Uuid::now_v7(),
+        kind,
+        key,
+        role: copy.role,
+        user: &copy.user,
+        mailbox: &copy.mailbox,
+        recipient: &address,
+        identity: &copy.identity,
+        message_id: &copy.message_id,
+        manner: Some(ADOPTED),
+        attempt: None,
+        queue_id: None,
+        host,
+        diff,
+    };
     // Only of what is changed here: this is done without the lock.
     let written = match dialect {
         Dialect::Sqlite => database.change(doing, &adopt, &values).map(drop),
         Dialect::Postgresql => {
-            let both = format!(
-                "WITH adopted AS ({adopt} RETURNING 1) {tell} FROM adopted WHERE EXISTS (SELECT FROM subscriptions)"
-            );
-            let all: Vec<Value<'_>> = values.iter().chain(&told).copied().collect();
-            database.change(doing, &both, &all).map(drop)
+            let if_adopted =
+                statements::event(dialect, &event, "FROM adopted WHERE EXISTS (SELECT FROM subscriptions)");
+            database.change(doing, &format!("WITH adopted AS ({adopt} RETURNING 1) {if_adopted}"), &values).map(drop)
         }
         // Asked for before, so that it waits for nobody who changes a subscription.
         Dialect::Mysql | Dialect::Mariadb => {
-            let tell = format!("{tell} FROM (SELECT 1 AS one) one WHERE ROW_COUNT() > 0");
+            let if_adopted = statements::event(dialect, &event, "FROM (SELECT 1 AS one) one WHERE ROW_COUNT() > 0");
             match database.select(doing, "SELECT id FROM subscriptions LIMIT 1", &[]) {
                 Ok(subscribed) if subscribed.is_empty() => database.change(doing, &adopt, &values).map(drop),
-                Ok(_) => database.change_together(doing, &[(&adopt, &values), (&tell, &told)]).map(drop),
+                Ok(_) => database.change_together(doing, &[(&adopt, &values), (&if_adopted, &[])]).map(drop),
                 Err(error) => Err(error),
             }
         }

@@ -1,5 +1,8 @@
 //! Columns of the ledger's tables. A value that is missing, or that this release does not know, is an error.
 
+use super::api_tokens::Bounds;
+use super::notifications::SubscriptionState;
+use super::web_sessions::WebRole;
 use super::{CopyKey, Outcome};
 use crate::database::{Columns, DatabaseError, FromColumn, FromRow};
 use crate::lock::LockName;
@@ -9,41 +12,28 @@ use crate::message::{Identity, Role};
 /// Whether a copy `c` is delivered, else owed; NULL in a state that this release lacks.
 pub(super) const IS_DELIVERED: &str = "CASE c.state WHEN 'delivered' THEN 1 WHEN 'owed' THEN 0 END";
 
-impl FromColumn for CopyKey {
-    fn from_column(text: &str) -> Option<Self> {
-        FromColumn::from_column(text).map(Self)
-    }
+macro_rules! from_column {
+    ($($column:ty: $read:expr,)+) => {$(
+        impl FromColumn for $column {
+            fn from_column(text: &str) -> Option<Self> {
+                let read: fn(&str) -> Option<Self> = $read;
+                read(text)
+            }
+        }
+    )+};
 }
 
-impl FromColumn for Identity {
-    fn from_column(text: &str) -> Option<Self> {
-        FromColumn::from_column(text).map(Self::from_bytes)
-    }
-}
-
-impl FromColumn for LockName {
-    fn from_column(text: &str) -> Option<Self> {
-        FromColumn::from_column(text).map(Self::from_digest)
-    }
-}
-
-impl FromColumn for Role {
-    fn from_column(text: &str) -> Option<Self> {
-        Self::parse(text)
-    }
-}
-
-impl FromColumn for Outcome {
-    fn from_column(text: &str) -> Option<Self> {
-        Some(Self::from_text(text))
-    }
-}
-
-impl FromColumn for Vec<String> {
-    /// Of JSON.
-    fn from_column(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
-    }
+from_column! {
+    CopyKey: |text| FromColumn::from_column(text).map(Self::from_bytes),
+    Identity: |text| FromColumn::from_column(text).map(Self::from_bytes),
+    LockName: |text| FromColumn::from_column(text).map(Self::from_digest),
+    Outcome: |text| Some(Self::from_text(text)),
+    Role: Self::parse,
+    SubscriptionState: Self::parse,
+    WebRole: Self::parse,
+    // What cannot be read must not be taken for no bounds at all.
+    Bounds: |text| serde_json::from_str(text).ok(),
+    Vec<String>: |text| serde_json::from_str(text).ok(),
 }
 
 /// UIDVALIDITY, and the UID in the column after it.

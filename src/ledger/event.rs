@@ -4,50 +4,28 @@
 //! has its state, and its place in the mailbox. Nothing else is told: a delivery that changes nothing has no event.
 
 use super::CopyKey;
+use crate::base::words::words;
 use crate::mailbox::Placement;
 use crate::message::{Identity, Role, author_in};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use uuid::Uuid;
 
-/// What kind of an event it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventType {
-    /// A recipient's copy is in its mailbox.
-    MessageDelivered,
-    /// A recipient's copy is refused for good, by a rule of the operator's.
-    MessageRefused,
-    /// The author's copy is in Sent.
-    SentDelivered,
-    /// The author's copy is given up for now.
-    SentOwed,
-    /// A delivered copy was gone from where it was recorded, and is somewhere else now.
-    CopyRestored,
-    /// A copy that was there twice was taken out; the one that is recorded stays.
-    CopyRemoved,
-}
-
-impl EventType {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::MessageDelivered,
-        Self::MessageRefused,
-        Self::SentDelivered,
-        Self::SentOwed,
-        Self::CopyRestored,
-        Self::CopyRemoved,
-    ];
-
-    /// The name under which it is subscribed to and sent.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::MessageDelivered => "message.delivered",
-            Self::MessageRefused => "message.refused",
-            Self::SentDelivered => "sent.delivered",
-            Self::SentOwed => "sent.owed",
-            Self::CopyRestored => "copy.restored",
-            Self::CopyRemoved => "copy.removed",
-        }
+words! {
+    /// What kind of an event it is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum EventType {
+        /// A recipient's copy is in its mailbox.
+        MessageDelivered = "message.delivered",
+        /// A recipient's copy is refused for good, by a rule of the operator's.
+        MessageRefused = "message.refused",
+        /// The author's copy is in Sent.
+        SentDelivered = "sent.delivered",
+        /// The author's copy is given up for now.
+        SentOwed = "sent.owed",
+        /// A delivered copy was gone from where it was recorded, and is somewhere else now.
+        CopyRestored = "copy.restored",
+        /// A copy that was there twice was taken out; the one that is recorded stays.
+        CopyRemoved = "copy.removed",
     }
 }
 

@@ -353,7 +353,7 @@ pub trait Ledger: NamedLock {
     /// # Errors
     /// Where it may not be committed.
     fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
-        record_fallback::journal_or_bare(journal, |journal| self.try_journal(journal))
+        record_fallback::journal_with_fallback(journal, |journal| self.try_journal(journal))
     }
 
     /// Takes the lock, and then looks at these copies, which this session has journalled: by a later statement than the one that

@@ -1,78 +1,51 @@
-//! The operations log: who did what by hand, on the page, by the command line or by the API. Rows are added, and none is ever changed;
+//! The operations log: who did what, on the page, by the command line or by the API. Rows are added, and none is ever changed;
 //! `prune` forgets the old ones.
 
 use super::Database;
 use crate::base::log::is_unsafe;
 use crate::base::timestamp;
+use crate::base::words::words;
 use crate::database::{DatabaseError, Query, Value, columns_of};
 use serde::Serialize;
 
-/// What can be done by hand that others may want to know of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Operation {
-    /// Text, HTML, headers and the list of parts of a message.
-    LookedAtContent,
-    /// The source of a message, or one of its parts, was taken away.
-    Downloaded,
-    /// A message, to a recipient.
-    DeliveredAgain,
-    /// A Sent copy that was owed.
-    FinishedOwed,
-    /// A copy that a mailbox had lost.
-    Restored,
-    /// A token of the API.
-    MadeToken,
-    RevokedToken,
-    /// A link that logs somebody in to the page.
-    MadeLogin,
-    /// A login of somebody's to the page.
-    EndedLogin,
-    MadeSubscription,
-    ChangedSubscription,
-    TestedSubscription,
-    PausedSubscription,
-    ResumedSubscription,
-    DisabledSubscription,
-    RemovedSubscription,
-    /// The secret by which a subscriber knows that we tell him.
-    LookedAtSecret,
-    RotatedSecret,
-    /// A notification, to a subscriber.
-    NotifiedAgain,
-    /// Of what a subscriber was still to be told.
-    GaveUpNotifications,
-    /// Old rows of the ledger were removed.
-    Pruned,
-}
-
-impl Operation {
-    /// Its words, as the table has them and people read them.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::LookedAtContent => "looked at content",
-            Self::Downloaded => "downloaded",
-            Self::DeliveredAgain => "delivered again",
-            Self::FinishedOwed => "finished owed",
-            Self::Restored => "restored",
-            Self::MadeToken => "made a token",
-            Self::RevokedToken => "revoked a token",
-            Self::MadeLogin => "made a login",
-            Self::EndedLogin => "ended a login",
-            Self::MadeSubscription => "made a subscription",
-            Self::ChangedSubscription => "changed a subscription",
-            Self::TestedSubscription => "tested a subscription",
-            Self::PausedSubscription => "paused a subscription",
-            Self::ResumedSubscription => "resumed a subscription",
-            Self::DisabledSubscription => "disabled a subscription",
-            Self::RemovedSubscription => "removed a subscription",
-            Self::LookedAtSecret => "looked at a secret",
-            Self::RotatedSecret => "rotated a secret",
-            Self::NotifiedAgain => "notified again",
-            Self::GaveUpNotifications => "gave up notifications",
-            Self::Pruned => "pruned",
-        }
+words! {
+    /// What people do that others may want to know of.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum Operation {
+        /// Text, HTML, headers and the list of parts of a message.
+        LookedAtContent = "looked at content",
+        /// The source of a message, or one of its parts, was taken away.
+        Downloaded = "downloaded",
+        /// A message, to a recipient.
+        DeliveredAgain = "delivered again",
+        /// A Sent copy that was owed.
+        FinishedOwed = "finished owed",
+        /// A copy that a mailbox had lost.
+        Restored = "restored",
+        /// A token of the API.
+        MadeToken = "made a token",
+        RevokedToken = "revoked a token",
+        /// A link that logs somebody in to the page.
+        MadeLogin = "made a login",
+        /// A login of somebody's to the page.
+        EndedLogin = "ended a login",
+        MadeSubscription = "made a subscription",
+        ChangedSubscription = "changed a subscription",
+        TestedSubscription = "tested a subscription",
+        PausedSubscription = "paused a subscription",
+        ResumedSubscription = "resumed a subscription",
+        DisabledSubscription = "disabled a subscription",
+        RemovedSubscription = "removed a subscription",
+        /// The secret by which a subscriber knows that we tell him.
+        LookedAtSecret = "looked at a secret",
+        RotatedSecret = "rotated a secret",
+        /// A notification, to a subscriber.
+        NotifiedAgain = "notified again",
+        /// Of what a subscriber was still to be told.
+        GaveUpNotifications = "gave up notifications",
+        /// Old rows of the ledger were removed.
+        Pruned = "pruned",
     }
 }
 

@@ -16,15 +16,15 @@ const LONGEST: usize = 255;
 ///
 /// # Errors
 /// Whatever `write` says, of the last record.
-pub(super) fn record_or_less(
+pub(super) fn record_with_fallback(
     record: &Record<'_>,
     mut write: impl FnMut(&Record<'_>) -> Result<(), DatabaseError>,
 ) -> Result<(), DatabaseError> {
     use DatabaseFailure::{AccessDenied, Refused, Schema};
-    match record_or_bare(record, &mut write) {
+    match record_without_header(record, &mut write) {
         Err(error) if !record.events.is_empty() && matches!(error.failure, AccessDenied | Refused | Schema) => {
             let untold = Record { events: Vec::new(), ..record.clone() };
-            record_or_bare(&untold, &mut write)?;
+            record_without_header(&untold, &mut write)?;
             warn!(
                 %error,
                 "subscribers are not told of this delivery: the tables outbox and subscriptions want `migrate`, and grants.sql"
@@ -39,7 +39,7 @@ pub(super) fn record_or_less(
 ///
 /// # Errors
 /// Whatever `write` says, of the second record if there was one.
-fn record_or_bare(
+fn record_without_header(
     record: &Record<'_>,
     mut write: impl FnMut(&Record<'_>) -> Result<(), DatabaseError>,
 ) -> Result<(), DatabaseError> {
@@ -53,9 +53,9 @@ fn record_or_bare(
         error = %refusal,
         "the database refuses the record of this message; it is recorded without its header fields and its source"
     );
-    let (harmless_id, sender) = (harmless(message.message_id), harmless(message.sender));
+    let (ascii_id, sender) = (to_printable_ascii(message.message_id), to_printable_ascii(message.sender));
     let message = MessageRecord {
-        message_id: &harmless_id,
+        message_id: &ascii_id,
         sender: &sender,
         from: None,
         to: None,
@@ -67,16 +67,16 @@ fn record_or_bare(
         ..message.clone()
     };
     let events = record.events.iter().cloned();
-    let events = events.map(|event| EventRecord { message_id: &harmless_id, queue_id: None, ..event }).collect();
+    let events = events.map(|event| EventRecord { message_id: &ascii_id, queue_id: None, ..event }).collect();
     write(&Record { message: Some(message), copies: record.copies.clone(), ended: record.ended.clone(), events })
 }
 
-/// Writes the journal, and if the server refuses a value, the journal with a [harmless] Message-ID and without the queue id and the
+/// Writes the journal, and if the server refuses a value, the journal with a printable Message-ID and without the queue id and the
 /// envelope sender: no decision depends on these.
 ///
 /// # Errors
 /// Whatever `write` says, of the second journal if there was one.
-pub(super) fn journal_or_bare(
+pub(super) fn journal_with_fallback(
     journal: &Journal<'_>,
     mut write: impl FnMut(&Journal<'_>) -> Result<(), DatabaseError>,
 ) -> Result<(), DatabaseError> {
@@ -89,7 +89,7 @@ pub(super) fn journal_or_bare(
         error = %refusal,
         "the database refuses the journal of this message; it is written without its Message-ID, its queue id and its envelope sender"
     );
-    let message_id = harmless(journal.message_id);
+    let message_id = to_printable_ascii(journal.message_id);
     write(&Journal {
         message_id: &message_id,
         queue_id: None,
@@ -100,7 +100,7 @@ pub(super) fn journal_or_bare(
 }
 
 /// Printable ASCII, of limited length.
-fn harmless(text: &str) -> String {
+fn to_printable_ascii(text: &str) -> String {
     text.chars().take(LONGEST).map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
 }
 
@@ -192,7 +192,7 @@ mod tests {
             events: vec![event(&identity)],
         };
         let mut written = Vec::new();
-        record_or_less(&whole, |record| {
+        record_with_fallback(&whole, |record| {
             written.push(format!("{record:?}"));
             if written.len() == 1 { Err(refuses(DatabaseFailure::Refused)) } else { Ok(()) }
         })
@@ -221,7 +221,7 @@ mod tests {
         let whole = Record { message: message(), events: vec![event(&identity)], ..Record::default() };
         for failure in [DatabaseFailure::Schema, DatabaseFailure::AccessDenied, DatabaseFailure::Refused] {
             let mut written = Vec::new();
-            record_or_less(&whole, |record| {
+            record_with_fallback(&whole, |record| {
                 written.push(record.events.len());
                 if record.events.is_empty() { Ok(()) } else { Err(refuses(failure)) }
             })
@@ -231,7 +231,7 @@ mod tests {
         // That of the message's own tables is told, and nothing is recorded twice.
         let mut times = 0;
         let none = Record { events: Vec::new(), ..whole.clone() };
-        let error = record_or_less(&none, |_| {
+        let error = record_with_fallback(&none, |_| {
             times += 1;
             Err(refuses(DatabaseFailure::Schema))
         });
@@ -243,7 +243,7 @@ mod tests {
         let (identity, lock) = (Identity::of(b"x"), LockName::new("test", b"x"));
         let whole = journal(&identity, &lock);
         let mut written = Vec::new();
-        journal_or_bare(&whole, |journal| {
+        journal_with_fallback(&whole, |journal| {
             written.push(format!("{journal:?}"));
             if written.len() == 1 { Err(refuses(DatabaseFailure::Refused)) } else { Ok(()) }
         })
@@ -258,7 +258,7 @@ mod tests {
         let whole = Record { message: Some(message(&identity, &lock)), ..Record::default() };
         let times = |record: &Record<'_>, failure| {
             let mut times = 0;
-            let error = record_or_less(record, |_| {
+            let error = record_with_fallback(record, |_| {
                 times += 1;
                 Err(refuses(failure))
             });
@@ -268,7 +268,7 @@ mod tests {
         for failure in [DatabaseFailure::ConnectionLost, DatabaseFailure::Contention, DatabaseFailure::Other] {
             assert_eq!(times(&whole, failure), 1);
             let mut times = 0;
-            let error = journal_or_bare(&journal(&identity, &lock), |_| {
+            let error = journal_with_fallback(&journal(&identity, &lock), |_| {
                 times += 1;
                 Err(refuses(failure))
             });
@@ -279,8 +279,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_harmless_is_printable_ascii_of_at_most_so_many_characters() {
-        assert_eq!(harmless("<a b@x>~\t\u{e9}"), "<a b@x>~??");
-        assert_eq!(harmless(&"x".repeat(LONGEST + 1)), "x".repeat(LONGEST));
+    fn what_is_left_is_printable_ascii_of_at_most_so_many_characters() {
+        assert_eq!(to_printable_ascii("<a b@x>~\t\u{e9}"), "<a b@x>~??");
+        assert_eq!(to_printable_ascii(&"x".repeat(LONGEST + 1)), "x".repeat(LONGEST));
     }
 }

@@ -16,7 +16,7 @@ const SOURCES: usize = 50;
 const OWED: &str = "EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id AND c.state = 'owed')";
 
 /// A message `m` with a copy or an attempt since a moment (two values), or an attempt that has not ended.
-const HEARD_OF: &str = "(EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id AND c.updated_at >= ?) \
+const REFERENCED_SINCE: &str = "(EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id AND c.updated_at >= ?) \
      OR EXISTS (SELECT 1 FROM attempts a WHERE a.lock_digest = m.lock_digest AND a.identity = m.identity \
                 AND (a.ended_at IS NULL OR a.started_at >= ?)))";
 
@@ -44,10 +44,10 @@ pub(crate) fn count_owed_messages(database: &mut dyn Database, before: i64) -> R
     count(database, &format!("messages m WHERE m.recorded_at < ? AND {OWED}"), &[Value::Moment(before)])
 }
 
-/// The same without such a copy: those that are [heard of](HEARD_OF) since, or those that are not.
+/// The same without such a copy: those that are [heard of](REFERENCED_SINCE) since, or those that are not.
 pub(crate) fn count_messages(database: &mut dyn Database, before: i64, heard_of: bool) -> Result<u64, DatabaseError> {
     let not = if heard_of { "" } else { "NOT" };
-    let old = format!("messages m WHERE m.recorded_at < ? AND NOT {OWED} AND {not} {HEARD_OF}");
+    let old = format!("messages m WHERE m.recorded_at < ? AND NOT {OWED} AND {not} {REFERENCED_SINCE}");
     count(database, &old, &[Value::Moment(before); 3])
 }
 
@@ -70,7 +70,7 @@ impl OldAttempts {
     }
 
     /// Forgets the next of them, and says how many; `None` at the end.
-    pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
+    pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let page = self.pages.next::<String>(database, "a.role", "a.ended_at IS NOT NULL", &[])?.unwrap_or_default();
         let ([(first, _), .., (last, _)] | [(first @ last, _)]) = page.as_slice() else { return Ok(None) };
         let sql = "DELETE FROM attempts WHERE started_at >= ? AND started_at <= ? AND ended_at IS NOT NULL";
@@ -92,7 +92,7 @@ impl OldSources {
     }
 
     /// Forgets the next of them, and says how many; `None` at the end.
-    pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
+    pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting sources";
         let select = format!(
             "SELECT s.message_id FROM {WITH_SOURCE} \
@@ -133,7 +133,7 @@ impl OldEvents {
 
     /// Forgets the next of them, and says how many; `None` at the end, which is the first that is newer: positions are in
     /// the order of their commits, and what lies beyond is left to the next time.
-    pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
+    pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting events";
         let page =
             format!("SELECT position, created_at < ? FROM events WHERE position > ? ORDER BY position LIMIT {BATCH}");
@@ -200,7 +200,7 @@ impl OldOperations {
 
     /// Forgets the next of them, and says how many; `None` at the end. By its key, in whose order the rows were written, but for
     /// a clock that was set back: what lies beyond the first that is newer is left to the next time.
-    pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
+    pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting operations";
         let page = format!("SELECT id, at < ? FROM operations_log ORDER BY id LIMIT {BATCH}");
         let page: Vec<(i64, bool)> = database.query(doing, &page, &[Value::Moment(self.before)])?;
@@ -220,7 +220,7 @@ pub(crate) struct OldMessage {
 
 columns_of! { OldMessage: id, identity, lock }
 
-/// The messages from before a moment that are not [heard of](HEARD_OF) since.
+/// The messages from before a moment that are not [heard of](REFERENCED_SINCE) since.
 pub(crate) struct OldMessages {
     pages: Pages<MessageCursor>,
     before: i64,
@@ -235,7 +235,7 @@ impl OldMessages {
     pub(crate) fn some(&mut self, database: &mut dyn Database) -> Result<Option<Vec<OldMessage>>, DatabaseError> {
         let dialect = database.dialect();
         let asked = format!("m.id, {}, {}", dialect.hex("m.identity"), dialect.hex("m.lock_digest"));
-        let condition = format!("NOT {OWED} AND NOT {HEARD_OF}");
+        let condition = format!("NOT {OWED} AND NOT {REFERENCED_SINCE}");
         let page = self.pages.next(database, &asked, &condition, &[Value::Moment(self.before); 2])?;
         Ok(page.map(|page| page.into_iter().map(|(_, message)| message).collect()))
     }
@@ -247,7 +247,7 @@ impl OldMessage {
         let doing = "forgetting a message";
         let (id, moment) = (Value::Integer(self.id), Value::Moment(before));
         // A new snapshot, with what was journalled before we had the lock.
-        let again = format!("SELECT m.id FROM messages m WHERE m.id = ? AND NOT {OWED} AND NOT {HEARD_OF}");
+        let again = format!("SELECT m.id FROM messages m WHERE m.id = ? AND NOT {OWED} AND NOT {REFERENCED_SINCE}");
         if database.select(doing, &again, &[id, moment, moment])?.is_empty() {
             return Ok(false);
         }

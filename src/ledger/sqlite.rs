@@ -22,7 +22,7 @@ impl Ledger for SqliteDatabase {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        record_fallback::record_or_less(record, |record| {
+        record_fallback::record_with_fallback(record, |record| {
             let after = statements::after_message(DIALECT, record, false)?;
             self.writing(statements::RECORDING, |transaction| {
                 if let Some(message) = &record.message {

@@ -288,9 +288,8 @@ fn ended(dialect: Dialect, ended: &EndedAttempt<'_>) -> String {
     )
 }
 
-/// What there is to tell of a copy, where anybody is subscribed: nobody costs a look at an empty table. MySQL has looked before its
-/// transaction.
-fn event(dialect: Dialect, event: &EventRecord<'_>) -> String {
+/// What there is to send of a copy, for each row of `rows`.
+pub(super) fn event(dialect: Dialect, event: &EventRecord<'_>, rows: &str) -> String {
     let diff = event.diff.as_json();
     let values = [
         Value::Uuid(event.event),
@@ -308,13 +307,9 @@ fn event(dialect: Dialect, event: &EventRecord<'_>) -> String {
         Value::Text(event.host),
         Value::Json(&diff),
     ];
-    let if_subscribed = match dialect {
-        Dialect::Mysql | Dialect::Mariadb => "FROM DUAL WHERE @maildrop_subscribed",
-        Dialect::Postgresql | Dialect::Sqlite => "WHERE EXISTS (SELECT 1 FROM subscriptions)",
-    };
     format!(
         "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, attempt, queue_id, \
-         host, diff, created_at) SELECT {}, {} {if_subscribed}",
+         host, diff, created_at) SELECT {}, {} {rows}",
         dialect.list(values),
         now(dialect)
     )
@@ -337,9 +332,13 @@ pub(super) fn after_message(dialect: Dialect, record: &Record<'_>, cached: bool)
         });
     }
     statements.extend(record.ended.iter().map(|one| ended(dialect, one)));
-    // An embedded database has no subscribers.
-    if dialect != Dialect::Sqlite {
-        statements.extend(record.events.iter().map(|one| event(dialect, one)));
-    }
+    // Where nobody is subscribed, that costs a look at an empty table. MySQL has looked before its transaction.
+    let if_subscribed = match dialect {
+        Dialect::Postgresql => "WHERE EXISTS (SELECT 1 FROM subscriptions)",
+        Dialect::Mysql | Dialect::Mariadb => "FROM DUAL WHERE @maildrop_subscribed",
+        // An embedded database has no subscribers.
+        Dialect::Sqlite => return Ok(statements),
+    };
+    statements.extend(record.events.iter().map(|one| event(dialect, one, if_subscribed)));
     Ok(statements)
 }

@@ -5,49 +5,26 @@ use super::notifications::overview::Progress;
 use super::{Database, time_span};
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Dialect, FromColumn, Query, Value, columns_of, unreadable};
+use crate::base::words::words;
+use crate::database::{DatabaseError, Dialect, Query, Value, columns_of, unreadable};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Whether a subscription is sent anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SubscriptionState {
-    /// Its callback has not answered the challenge yet.
-    Unverified,
-    Active,
-    /// People have paused it: what happens is kept.
-    Paused,
-    /// It is sent nothing until somebody resumes it.
-    Disabled,
-}
-
-impl SubscriptionState {
-    pub(crate) const ALL: [Self; 4] = [Self::Unverified, Self::Active, Self::Paused, Self::Disabled];
-
-    /// Its one text, in the tables and in JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unverified => "unverified",
-            Self::Active => "active",
-            Self::Paused => "paused",
-            Self::Disabled => "disabled",
-        }
-    }
-
-    /// The state of this text.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
-}
-
-impl FromColumn for SubscriptionState {
-    fn from_column(text: &str) -> Option<Self> {
-        Self::parse(text)
+words! {
+    /// Whether a subscription is sent anything.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum SubscriptionState {
+        /// Its callback has not answered the challenge yet.
+        Unverified = "unverified",
+        Active = "active",
+        /// People have paused it: what happens is kept.
+        Paused = "paused",
+        /// It is sent nothing until somebody resumes it.
+        Disabled = "disabled",
     }
 }
 
@@ -166,18 +143,17 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Resu
 /// # Errors
 /// Where the database fails.
 pub(crate) fn there(database: &mut dyn Database, new: &NewSubscription) -> Result<Option<Uuid>, DatabaseError> {
+    find_target(database, [&new.owner, new.resource, &new.resource_id], &new.callback_url)
+}
+
+fn find_target(database: &mut dyn Database, of: [&str; 3], callback_url: &str) -> Result<Option<Uuid>, DatabaseError> {
     let there = format!(
         "SELECT {} FROM subscriptions WHERE owner = ? AND resource = ? AND resource_id = ? AND callback_digest = ?",
         database.dialect().uuid("id")
     );
-    let callback_digest = Sha256::digest(new.callback_url.as_bytes());
-    let same = [
-        Value::Text(&new.owner),
-        Value::Text(new.resource),
-        Value::Text(&new.resource_id),
-        Value::Bytes(&callback_digest),
-    ];
-    database.query_first(READING, &there, &same)
+    let [owner, resource, resource_id] = of.map(Value::Text);
+    let callback_digest = Sha256::digest(callback_url.as_bytes());
+    database.query_first(READING, &there, &[owner, resource, resource_id, Value::Bytes(&callback_digest)])
 }
 
 /// What a subscription to a new callback begins with: its state, and when that was verified.
@@ -331,7 +307,7 @@ pub(crate) const BEING_REMOVED: &str = "it is being removed";
 /// Where the database fails; it is there then, too.
 pub(crate) fn delete(database: &mut dyn Database, id: Uuid, until: Option<Deadline>) -> Result<bool, DatabaseError> {
     let (doing, now, values) = ("removing a subscription", database.dialect().now(), [Value::Uuid(id)]);
-    if bulk::are_many(database, id)? {
+    if bulk::is_large(database, id)? {
         let disable = format!(
             "UPDATE subscriptions SET state = 'disabled', state_reason = '{BEING_REMOVED}', updated_at = {now} \
              WHERE id = ? AND state IN ('active', 'paused')"
@@ -440,11 +416,7 @@ pub(crate) fn change(
         (url, Sha256::digest(url.as_bytes()), target)
     });
     if let Some((url, digest, target)) = &callback {
-        let there = "SELECT count(*) FROM subscriptions \
-                     WHERE owner = ? AND resource = ? AND resource_id = ? AND callback_digest = ?";
-        let same =
-            [Value::Text(&is.owner), Value::Text(&is.resource), Value::Text(&is.resource_id), Value::Bytes(digest)];
-        if database.query_number(doing, there, &same)? > 0 {
+        if find_target(database, [&is.owner, &is.resource, &is.resource_id], url)?.is_some() {
             return Ok(false);
         }
         let (state, verified_at) = first_state(verify, dialect.now());

@@ -2,42 +2,24 @@
 
 use super::{Database, time_span};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, FromColumn, Query, Value, columns_of};
+use crate::base::words::words;
+use crate::database::{DatabaseError, Query, Value, columns_of};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What somebody may do on the page; each may do what those before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WebRole {
-    /// See what became of messages, but not what is in them.
-    Viewer,
-    /// See what is in them.
-    Reader,
-    /// Deliver again.
-    Operator,
-    /// See who is logged in, and log others out.
-    Admin,
-}
-
-impl WebRole {
-    pub const ALL: [Self; 4] = [Self::Viewer, Self::Reader, Self::Operator, Self::Admin];
-
-    /// Its name, as people type it and the tables have it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Reader => "reader",
-            Self::Operator => "operator",
-            Self::Admin => "admin",
-        }
-    }
-}
-
-impl FromColumn for WebRole {
-    fn from_column(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|role| role.as_str() == text)
+words! {
+    /// What somebody may do on the page; each may do what those before it may.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum WebRole {
+        /// See what became of messages, but not what is in them.
+        Viewer = "viewer",
+        /// See what is in them.
+        Reader = "reader",
+        /// Deliver again.
+        Operator = "operator",
+        /// See who is logged in, and log others out.
+        Admin = "admin",
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn tell_one(
     (event, position): (Uuid, i64),
 ) -> Result<(), DatabaseError> {
     let object = subscription.to_string();
-    let tell = |database: &mut dyn Database| history::tell_one(database, subscription, position);
+    let tell = |database: &mut dyn Database| history::enqueue_event(database, subscription, position);
     logged(database, by, Operation::NotifiedAgain, Some(&object), tell, |()| Came::to(payload::id(event)))
 }
 
@@ -70,7 +70,8 @@ pub(crate) fn tell_all(
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let object = subscription.to_string();
-    let tell = |database: &mut dyn Database| bulk::tell_all(database, subscription, span, after, only_failed, until);
+    let tell =
+        |database: &mut dyn Database| bulk::enqueue_range(database, subscription, span, after, only_failed, until);
     logged(database, by, Operation::NotifiedAgain, Some(&object), tell, due_again)
 }
 
@@ -83,7 +84,7 @@ pub(crate) fn redeliver(
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
     let object = subscription.map(|id| id.to_string());
-    let tell = |database: &mut dyn Database| bulk::tell_again(database, subscription, since, until);
+    let tell = |database: &mut dyn Database| bulk::requeue_failed(database, subscription, since, until);
     logged(database, by, Operation::NotifiedAgain, object.as_deref(), tell, due_again)
 }
 

@@ -123,14 +123,14 @@ pub(crate) fn prune(
     let mut operations = OldOperations::before(before);
     loop {
         let gone = match kind {
-            Kind::Attempts => attempts.forget_some(database)?,
-            Kind::Sources => sources.forget_some(database)?,
+            Kind::Attempts => attempts.delete_batch(database)?,
+            Kind::Sources => sources.delete_batch(database)?,
             Kind::Messages => match messages.some(database)? {
                 Some(some) => Some(forget_messages(database, &some, before, &mut locked)?),
                 None => None,
             },
-            Kind::Events => events.forget_some(database)?,
-            Kind::Operations => operations.forget_some(database)?,
+            Kind::Events => events.delete_batch(database)?,
+            Kind::Operations => operations.delete_batch(database)?,
         };
         let Some(gone) = gone else { break };
         removed += gone;

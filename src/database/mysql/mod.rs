@@ -369,26 +369,21 @@ impl MysqlDatabase {
             return Ok(());
         }
         self.doubtful = true;
-        let address = self.server.address.to_string();
-        if let Some(known) = &self.server.timelines {
-            known.suspect(&address);
-        }
+        self.server.suspect();
         let state = state.map(|state| format!(" ({state})")).unwrap_or_default();
         let detail = format!(
-            "{address}: it is not online in its group{state}: START GROUP_REPLICATION, or, if it is to be used alone, take \
-             group_replication_group_name out of its options"
+            "{}: it is not online in its group{state}: START GROUP_REPLICATION, or, if it is to be used alone, take \
+             group_replication_group_name out of its options",
+            self.server.address
         );
         Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
     }
 
     /// Whether this process has met a later view of the group: then the server was left behind when another took over.
     fn compare(&mut self, doing: &str) -> Result<(), DatabaseError> {
-        let (Some(known), Some(timeline)) = (&self.server.timelines, &self.timeline) else { return Ok(()) };
-        let address = self.server.address.to_string();
-        known.compare(timeline, &address).map_err(|said| {
-            self.doubtful = true;
-            DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}"))
-        })
+        let compared = self.server.compare(self.timeline.as_ref(), doing);
+        self.doubtful |= compared.is_err();
+        compared
     }
 
     fn converse(&mut self, doing: &str, batch: &str, statements: usize) -> Result<Vec<Answer>, DatabaseError> {

@@ -320,16 +320,14 @@ impl PostgresDatabase {
                 return Ok(());
             }
         };
-        let address = self.server.address.to_string();
         let (is_read_only, cluster, log_file, wait_in_vain): (bool, Option<String>, Option<String>, bool) =
             answers.last()?;
         // One that has said so on connecting was opened to be read.
         if is_read_only && !self.connection.reports_read_only() {
             self.doubtful = true;
-            if let Some(known) = &self.server.timelines {
-                known.suspect(&address);
-            }
-            return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, format!("{address} takes no writes")));
+            self.server.suspect();
+            let detail = format!("{} takes no writes", self.server.address);
+            return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail));
         }
         self.timeline = timeline(cluster.as_deref(), log_file.as_deref());
         self.commits_wait_in_vain = wait_in_vain;
@@ -338,12 +336,9 @@ impl PostgresDatabase {
 
     /// Whether this process has met a server with a later timeline.
     fn compare(&mut self, doing: &str) -> Result<(), DatabaseError> {
-        let (Some(known), Some(timeline)) = (&self.server.timelines, &self.timeline) else { return Ok(()) };
-        let address = self.server.address.to_string();
-        known.compare(timeline, &address).map_err(|said| {
-            self.doubtful = true;
-            DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}"))
-        })
+        let compared = self.server.compare(self.timeline.as_ref(), doing);
+        self.doubtful |= compared.is_err();
+        compared
     }
 
     /// Whether the COMMIT of the last round trip has reached the standbys that it waits for.

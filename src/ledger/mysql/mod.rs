@@ -122,7 +122,7 @@ impl Ledger for MysqlDatabase {
         if record.message.is_none() && record.copies.is_empty() && record.ended.is_empty() {
             return Ok(());
         }
-        record_fallback::record_or_less(record, |record| {
+        record_fallback::record_with_fallback(record, |record| {
             let source = record.message.as_ref().and_then(|message| self.source_that_fits(message));
             self.retrying(|database| database.try_to_record(record, source))
         })

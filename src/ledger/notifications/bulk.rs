@@ -82,7 +82,7 @@ impl Change<'_> {
 ///
 /// # Errors
 /// Where it may not be committed.
-pub(crate) fn tell_again(
+pub(crate) fn requeue_failed(
     database: &mut dyn Database,
     subscription: Option<Uuid>,
     since: Option<i64>,
@@ -126,7 +126,7 @@ pub(crate) fn tell_again(
 ///
 /// # Errors
 /// Where it may not be committed.
-pub(crate) fn tell_all(
+pub(crate) fn enqueue_range(
     database: &mut dyn Database,
     subscription: Uuid,
     (since, before): (i64, i64),
@@ -227,7 +227,7 @@ pub(crate) fn give_up(
 ///
 /// # Errors
 /// Where they cannot be read.
-pub(in crate::ledger) fn are_many(database: &mut dyn Database, subscription: Uuid) -> Result<bool, DatabaseError> {
+pub(in crate::ledger) fn is_large(database: &mut dyn Database, subscription: Uuid) -> Result<bool, DatabaseError> {
     let sql = format!("SELECT event FROM notifications WHERE subscription = ? ORDER BY event LIMIT 1 OFFSET {PIECE}");
     Ok(!database.select("counting notifications", &sql, &[Value::Uuid(subscription)])?.is_empty())
 }

@@ -264,7 +264,7 @@ pub(crate) fn tries(
 ///
 /// # Errors
 /// Where it may not be committed.
-pub(crate) fn tell_one(database: &mut dyn Database, subscription: Uuid, event: i64) -> Result<(), DatabaseError> {
+pub(crate) fn enqueue_event(database: &mut dyn Database, subscription: Uuid, event: i64) -> Result<(), DatabaseError> {
     let dialect = database.dialect();
     let now = now(dialect);
     let again = again(dialect, now);

@@ -112,26 +112,9 @@ pub struct Leased {
     pub ended_among: Option<u32>,
 }
 
-impl FromRow for Leased {
-    /// Of a subscription that was removed there is nothing but its row in the queue.
-    fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError> {
-        let or_nothing = Option::<String>::unwrap_or_default;
-        Ok(Self {
-            subscription: columns.read()?,
-            owner: or_nothing(columns.read()?),
-            callback_url: or_nothing(columns.read()?),
-            full: columns.read::<Option<bool>>()?.unwrap_or_default(),
-            in_order: columns.read::<Option<bool>>()?.unwrap_or_default(),
-            max_in_flight: columns.read::<Option<u32>>()?.unwrap_or_default().max(1),
-            secret_generation: columns.read::<Option<u32>>()?.unwrap_or_default(),
-            secret_age: columns.read()?,
-            state: columns.read()?,
-            age: columns.read::<Option<Duration>>()?.unwrap_or_default(),
-            failures: columns.read()?,
-            failing_for: columns.read::<Option<Duration>>()?.unwrap_or_default(),
-            ended_among: None,
-        })
-    }
+columns_of! { Leased:
+    subscription, owner, callback_url, full, in_order, max_in_flight, secret_generation, secret_age, state, age, failures, failing_for;
+    ended_among: None
 }
 
 impl Leased {

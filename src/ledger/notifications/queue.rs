@@ -238,13 +238,15 @@ fn choice(database: &mut dyn Database, most: usize, served: &[&str], in_hand: us
     Ok(Choice::of(database.query(LEASING, &sql, &values)?, in_hand))
 }
 
-/// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, that of `subscriptions`, if there is one.
+/// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, that of `subscriptions`. Of a subscription that was removed
+/// there is no such row.
 fn leased_columns(dialect: Dialect) -> String {
     let now = now(dialect);
     let ago = |moment| dialect.seconds_between(moment, now);
     format!(
-        "{}, s.owner, s.callback_url, s.detail = 'full', s.in_order, s.max_in_flight, s.secret_generation, {}, \
-         CASE WHEN s.id IS NULL OR s.expires_at <= {now} THEN 'disabled' ELSE s.state END, {}, q.failures, {}",
+        "{}, COALESCE(s.owner, ''), COALESCE(s.callback_url, ''), COALESCE(s.detail = 'full', FALSE), COALESCE(s.in_order, FALSE), \
+         COALESCE(s.max_in_flight, 1), COALESCE(s.secret_generation, 0), {}, \
+         CASE WHEN s.id IS NULL OR s.expires_at <= {now} THEN 'disabled' ELSE s.state END, COALESCE({}, 0), q.failures, COALESCE({}, 0)",
         dialect.uuid("q.subscription"),
         ago("s.secret_rotated_at"),
         ago("s.updated_at"),

@@ -124,7 +124,7 @@ impl Ledger for PostgresDatabase {
             }
         };
         let mut begin = first;
-        let written = record_fallback::record_or_less(record, |record| {
+        let written = record_fallback::record_with_fallback(record, |record| {
             self.retrying(|this| this.try_record(std::mem::replace(&mut begin, again), record))
         });
         match written {

@@ -8,7 +8,6 @@
 //! delivery can spare, and not for as long as `migrate` has time.
 
 use super::{Application, Applied, Migration, READ_APPLIED, Schema, TABLE_WAIT, schema_lock};
-use crate::database::mysql::sql;
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Query, Tables, Value};
 use crate::lock::{Acquired, NamedLock};
 
@@ -77,15 +76,15 @@ impl Schema for MysqlDatabase {
 
 impl MysqlDatabase {
     fn define(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
-        for statement in sql::statements(migration.sql) {
-            match self.run(doing, &statement, 1) {
-                Ok(_) => {}
-                // 1419 and its like: see `error::failure`.
-                Err(error) if migration.optional && error.failure == DatabaseFailure::AccessDenied => {
-                    return Ok(Application::LeftOut(error.detail));
-                }
-                Err(error) => return Err(error),
+        // Each ends with its line; what stands in comments the server leaves out.
+        let ends = migration.sql.lines().filter(|line| line.ends_with(';') && !line.starts_with("--"));
+        match self.run(doing, migration.sql.trim_end(), ends.count()) {
+            Ok(_) => {}
+            // 1419 and its like: see `error::failure`.
+            Err(error) if migration.optional && error.failure == DatabaseFailure::AccessDenied => {
+                return Ok(Application::LeftOut(error.detail));
             }
+            Err(error) => return Err(error),
         }
         let recorded = format!(
             "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, {}, UTC_TIMESTAMP(6))",

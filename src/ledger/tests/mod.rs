@@ -391,11 +391,11 @@ fn what_is_forgotten_is_older_than_its_moment_and_not_needed_any_more() {
     assert_eq!([true, false].map(|heard| retention::count_messages(database, THEN, heard).unwrap()), [1, 2]);
 
     let mut old = retention::OldAttempts::before(THEN);
-    assert_eq!(old.forget_some(database).unwrap(), Some(4));
-    assert_eq!(old.forget_some(database).unwrap(), None);
+    assert_eq!(old.delete_batch(database).unwrap(), Some(4));
+    assert_eq!(old.delete_batch(database).unwrap(), None);
     let mut old = retention::OldSources::before(THEN);
-    assert_eq!(old.forget_some(database).unwrap(), Some(3));
-    assert_eq!(old.forget_some(database).unwrap(), None);
+    assert_eq!(old.delete_batch(database).unwrap(), Some(3));
+    assert_eq!(old.delete_batch(database).unwrap(), None);
     let mut old = retention::OldMessages::before(THEN);
     let some = old.some(database).unwrap().unwrap();
     assert_eq!(some.len(), 2);
@@ -424,7 +424,7 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
         site.source(message);
     }
     let mut old = retention::OldSources::before(THEN + 1);
-    let mut pieces = || old.forget_some(&mut site.database).unwrap();
+    let mut pieces = || old.delete_batch(&mut site.database).unwrap();
     assert_eq!([pieces(), pieces(), pieces()], [Some(50), Some(1), None]);
 
     let logged = "INSERT INTO operations_log (at, who, way, host, operation, outcome) \
@@ -435,11 +435,11 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
     assert_eq!(retention::count_operations(&mut site.database, THEN + 1).unwrap(), 501);
     assert_eq!(retention::count_operations(&mut site.database, THEN).unwrap(), 0);
     let mut old = retention::OldOperations::before(THEN + 1);
-    let mut pieces = || old.forget_some(&mut site.database).unwrap();
+    let mut pieces = || old.delete_batch(&mut site.database).unwrap();
     assert_eq!([pieces(), pieces(), pieces()], [Some(500), Some(1), None]);
     // A clock was set back: what lies behind one that is newer waits for it.
     site.database.change("filling", logged, &[Value::Moment(THEN)]).unwrap();
-    assert_eq!(old.forget_some(&mut site.database).unwrap(), None);
+    assert_eq!(old.delete_batch(&mut site.database).unwrap(), None);
     assert_eq!(site.number("SELECT count(*) FROM operations_log"), 503);
     assert!(retention::try_right(&mut site.database, &["attempts", "copies"]).is_ok());
     assert!(retention::try_right(&mut site.database, &["attempts", "nowhere"]).is_err());

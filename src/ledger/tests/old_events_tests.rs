@@ -54,7 +54,7 @@ fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
     // Nobody is subscribed any more: what is told to nobody goes last.
     site.happen(1..3, THEN, 7);
     let mut old = retention::OldEvents::before(THEN + 1);
-    let mut pieces = || old.forget_some(&mut site.database).unwrap();
+    let mut pieces = || old.delete_batch(&mut site.database).unwrap();
     assert_eq!([pieces(), pieces()], [Some(2), None]);
     assert_eq!(left(&mut site), [0; 3]);
     site.subscribes(7);
@@ -65,7 +65,7 @@ fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
     assert_eq!(retention::count_events(&mut site.database, THEN + 1).unwrap(), 502);
     assert_eq!(retention::count_events(&mut site.database, THEN).unwrap(), 0);
     let mut old = retention::OldEvents::before(THEN + 1);
-    let mut pieces = || old.forget_some(&mut site.database).unwrap();
+    let mut pieces = || old.delete_batch(&mut site.database).unwrap();
     assert_eq!([pieces(), pieces(), pieces()], [Some(500), Some(1), None]);
     assert_eq!(left(&mut site), [3, 3, 3]);
 }
@@ -78,20 +78,20 @@ fn what_somebody_has_told_once_more_while_old_events_are_forgotten_goes_with_the
     site.happen(1..1201, THEN, 7);
     site.happen(1201..1202, THEN + 1, 7);
     let mut old = retention::OldEvents::before(THEN + 1);
-    assert_eq!(old.forget_some(&mut site.database).unwrap(), Some(500));
+    assert_eq!(old.delete_batch(&mut site.database).unwrap(), Some(500));
     // Between two batches somebody subscribes, and has all told that there is.
     site.subscribes(8);
     site.is_to_be_told(8, 501..1202);
-    assert_eq!(old.forget_some(&mut site.database).unwrap(), Some(500));
+    assert_eq!(old.delete_batch(&mut site.database).unwrap(), Some(500));
     let of_nothing = "SELECT count(*) FROM notifications n \
                       WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.position = n.event)";
     assert_eq!(site.number(of_nothing), 0);
-    assert_eq!(old.forget_some(&mut site.database).unwrap(), Some(200));
+    assert_eq!(old.delete_batch(&mut site.database).unwrap(), Some(200));
     // Somebody has read an event before it was forgotten, and commits after that.
     site.is_to_be_told(7, 1..601);
     site.is_to_be_told(7, 1150..1151);
     site.is_to_be_told(8, 1100..1101);
-    assert_eq!(old.forget_some(&mut site.database).unwrap(), None);
+    assert_eq!(old.delete_batch(&mut site.database).unwrap(), None);
     assert_eq!(site.number(of_nothing), 0);
     assert_eq!(site.number("SELECT count(*) FROM notifications"), 2);
 }
