@@ -22,8 +22,8 @@ pub use self::row::{Columns, FromColumn, FromRow, Row};
 pub(crate) use self::row::{columns_of, unreadable};
 pub use self::session::{ByIdle, Client, Idle, Privacy, Session};
 pub use self::sqlite::SqliteDatabase;
-pub(crate) use self::tables::Query;
 pub use self::tables::{Dialect, Tables, UnlockedChange, Value};
+pub(crate) use self::tables::{Query, without_nul};
 pub use self::timelines::{KnownTimelines, Timeline};
 
 use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};

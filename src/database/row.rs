@@ -130,11 +130,11 @@ macro_rules! from_text {
 from_text! { i64 u64 usize u32 u16 u8 f64 String Uuid }
 
 impl FromColumn for bool {
-    /// PostgreSQL writes a letter, the others a number.
+    /// PostgreSQL writes a letter, or as text a word; the others a number.
     fn from_column(text: &str) -> Option<Self> {
         match text {
-            "t" | "1" => Some(true),
-            "f" | "0" => Some(false),
+            "t" | "true" | "1" => Some(true),
+            "f" | "false" | "0" => Some(false),
             _ => None,
         }
     }

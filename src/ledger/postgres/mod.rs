@@ -6,29 +6,34 @@
 
 use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger};
 use super::{Looked, OpenAttempt, Record, WayIn, record_fallback, statements as shared};
-use crate::database::postgres::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction};
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, Value, unreadable};
+use crate::database::postgres::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, Parameter, PostgresDatabase, Transaction};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, unreadable, without_nul};
 use crate::lock::{AcquiredAnd, LockName, NamedLock};
 use crate::mailbox::Placement;
 use crate::message::fold;
+use postgres::types::Type;
 use std::time::Duration;
 
 mod statements;
 
-/// The table knows no address, or one of `?`; the host is the first `?`.
+/// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`), as in a journal's statement.
 const REFUSE: &str = "\
-    INSERT INTO refusals (host, refused, last_at) SELECT ?, 1, clock_timestamp() \
-    WHERE EXISTS (SELECT FROM addresses) AND NOT EXISTS (SELECT FROM addresses a WHERE a.address = ANY (ADDRESSES)) \
-    ON CONFLICT (host) DO UPDATE SET refused = refusals.refused + 1, last_at = excluded.last_at";
+    WITH written AS (\
+        INSERT INTO refusals (host, refused, last_at) \
+        SELECT $1, 1, clock_timestamp() FROM set_config('client_min_messages', 'error', true) \
+        WHERE EXISTS (SELECT FROM addresses) AND NOT EXISTS (SELECT FROM addresses a WHERE a.address = ANY ($2)) \
+        ON CONFLICT (host) DO UPDATE SET refused = refusals.refused + 1, last_at = excluded.last_at \
+        RETURNING 1) \
+    SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) AS rows FROM written) w WHERE w.rows > 0";
 
 impl Ledger for PostgresDatabase {
     fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
         let doing = "looking up addresses";
-        let digest = way_in.map_or(Value::Null, |way_in| Value::Bytes(&way_in.digest));
-        let asked = [array(addresses), format!("{}::bytea", Dialect::Postgresql.literal(digest))];
+        let (asked, digest) = (asked(addresses), way_in.map(|way_in| &way_in.digest[..]));
         let mut book = AddressBook::default();
         let mut read_only = false;
-        for row in self.read(doing, &statements::look_up(self.plans_are_cached(), &asked))?.rows {
+        let values: [Parameter<'_>; 2] = [(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)];
+        for row in self.read(doing, &statements::look_up(self.plans_are_cached()), &values)? {
             let (address, user, inbox, sent): (_, Option<String>, Option<String>, Option<String>);
             ((address, user, inbox, sent), book.empty, read_only, book.proven, self.tells_its_epoch) = row.read()?;
             if let (Some(address), Some(user), Some(inbox), Some(sent)) = (address, user, inbox, sent) {
@@ -39,8 +44,12 @@ impl Ledger for PostgresDatabase {
     }
 
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
-        let refuse = REFUSE.replace("ADDRESSES", &array(addresses));
-        Ok(self.change("writing down that a recipient is refused", &refuse, &[Value::Text(host)])? > 0)
+        let doing = "writing down that a recipient is refused";
+        let (host, asked) = (without_nul(host), asked(addresses));
+        let values: [Parameter<'_>; 2] = [(&host, Type::TEXT), (&asked, Type::TEXT_ARRAY)];
+        let rows = self.retrying(|this| this.execute(doing, REFUSE, &values))?;
+        self.replicated(doing)?;
+        Ok(rows > 0)
     }
 
     fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
@@ -158,7 +167,7 @@ impl PostgresDatabase {
             if let Some(raw) = message.raw {
                 batch += &shared::source_is_missing(dialect, message);
                 if self.batch(doing, &batch)?.last()? {
-                    self.execute(doing, &shared::source(dialect, message, "$1"), raw)?;
+                    self.execute(doing, &shared::source(dialect, message, "$1"), &[(&raw, Type::BYTEA)])?;
                 }
                 batch.clear();
             }
@@ -203,9 +212,7 @@ fn histories(copies: &[CopyKey], rows: &[Row]) -> Result<Vec<CopyHistory>, Datab
     Ok(histories)
 }
 
-/// Addresses as they are in the table, as an array.
-fn array(addresses: &[&str]) -> String {
-    let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
-    let values = folded.iter().map(|address| Value::Text(address));
-    format!("ARRAY[{}]::text[]", Dialect::Postgresql.list(values))
+/// Addresses as they are in the table.
+fn asked(addresses: &[&str]) -> Vec<String> {
+    addresses.iter().map(|address| without_nul(&fold(address)).into_owned()).collect()
 }

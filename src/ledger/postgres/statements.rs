@@ -30,11 +30,13 @@ const LOOK_UP: Statement = Statement {
           LEFT JOIN addresses a ON a.address = ANY ($1)",
 };
 
-pub(super) fn look_up(cached: bool, [addresses, digest]: &[String; 2]) -> String {
-    if cached {
-        return format!("SELECT * FROM {}({addresses}, {digest})", LOOK_UP.function);
-    }
-    LOOK_UP.sql.replace("$1", addresses).replace("$2", digest)
+/// With parameters, and texts as answers.
+pub(super) fn look_up(cached: bool) -> String {
+    let Statement { function, sql } = LOOK_UP;
+    let rows = if cached { format!("{function}($1, $2)") } else { format!("({sql})") };
+    format!(
+        "SELECT address, imap_user, inbox, sent, empty::text, read_only::text, proven::text, tells::text FROM {rows} l"
+    )
 }
 
 /// A row for each pair of a copy asked for and an open attempt at it. The clock is read once for all ages, by a subquery that
