@@ -468,14 +468,14 @@ fn state(tried: &Tried) -> String {
     }
 }
 
-fn owed_table(owed: &[OwedCopy], more: bool) -> Markup {
+fn owed_table(owed: &[RecordedCopy], more: bool) -> Markup {
     let caption = html! {
         "Sent copies that are owed, the newest first. The service finishes them by itself; "
         code { "replay --owed" } " tries all at once."
     };
     let rows = owed.iter().map(|one| {
         [
-            html! { a href=(format!("/messages/{}", hex::encode(&one.identity))) { (layout::moment(one.since)) } },
+            html! { a href=(format!("/messages/{}", hex::encode(one.identity.as_bytes()))) { (layout::moment(one.updated_at)) } },
             html! { (one.mailbox) " of " (one.user) },
             html! { span .bad { (one.reason.as_deref().unwrap_or("no reason is known")) } },
             html! { bdi { (one.subject.as_deref().unwrap_or("–")) } },

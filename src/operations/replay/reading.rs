@@ -90,7 +90,7 @@ impl Job<'_> {
         let site = self.replay.site;
         let database = self.database()?;
         let deadline = Deadline::after(site.deadline());
-        match redelivery::message_and_its_place(site, database, (row, &identity), None, deadline) {
+        match redelivery::message_and_its_place(site, database, (row, &known.identity), None, deadline) {
             Ok((message, _)) => {
                 let (sender, queue_id, recipients) = (known.sender, known.queue_id, vec![(known.recipient, None)]);
                 Ok((message, PartialEnvelope { sender, recipients, queue_id, ..PartialEnvelope::default() }))
