@@ -26,4 +26,5 @@ pub(crate) mod summary_cache;
 pub(crate) mod terminal;
 pub(crate) mod timestamp;
 pub(crate) mod tls;
+pub(crate) mod watchdog;
 pub(crate) mod words;

@@ -26,7 +26,7 @@ pub(crate) mod wire;
 
 pub(crate) use append_settle::Locks;
 pub use error::{MailboxError, MailboxFailure};
-pub use session::{Begun, Connection, Session, begin, connect};
+pub use session::{Connection, Session, connect};
 pub(crate) use stream::USER_TIMEOUT;
 
 use crate::base::endpoint::Endpoint;

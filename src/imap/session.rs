@@ -31,34 +31,12 @@ pub struct Session {
 /// Connects and does everything that needs no user: TCP, TLS, greeting, capabilities. No wait outlives the deadline, until the
 /// mailbox is closed.
 pub fn connect(settings: &Settings, deadline: Deadline) -> Result<Connection, MailboxError> {
-    greeted(settings, Stream::connect(&settings.address, deadline))
-}
-
-/// A connection that was [begun](begin).
-pub struct Begun(Stream);
-
-/// Begins to connect, where the server speaks first (no TLS) and no name has to be looked up: it greets us while we do something
-/// else, and no thread has to wait for that.
-#[must_use]
-pub fn begin(settings: &Settings, deadline: Deadline) -> Option<Begun> {
-    let in_the_clear = settings.encryption == Encryption::None;
-    in_the_clear.then(|| Stream::begin(&settings.address, deadline)).flatten().map(Begun)
-}
-
-impl Begun {
-    /// Does the rest of [`connect`]. From now on no wait outlives this deadline.
-    pub fn finish(mut self, settings: &Settings, deadline: Deadline) -> Result<Connection, MailboxError> {
-        self.0.set_deadline(deadline);
-        greeted(settings, Ok(self.0))
-    }
-}
-
-fn greeted(settings: &Settings, stream: Result<Stream, Broken>) -> Result<Connection, MailboxError> {
     let place = match &settings.address {
         Endpoint::Tcp { host, port } => format!("{host}:{port}"),
         Endpoint::Socket(path) => path.display().to_string(),
     };
     let doing = format!("connecting to the IMAP server {place}");
+    let stream = Stream::connect(&settings.address, deadline);
     let greeted = stream.and_then(|stream| hear_greeting(settings, stream));
     let (conversation, greeting) = greeted.map_err(|broken| broken.while_doing(&doing))?;
     Ok(Connection { conversation, settings: settings.clone(), greeting, place })

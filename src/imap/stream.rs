@@ -37,19 +37,7 @@ impl Stream {
             }
             Endpoint::Socket(path) => Transport::Unix(connect_unix(path, deadline)?),
         };
-        Ok(Self { socket: Socket { transport, deadline, begun: false }, tls: None })
-    }
-
-    /// Begins to connect where no name has to be looked up: the kernel does the rest, and the first read waits for it. `None`
-    /// where that is not possible or fails: [`connect`](Self::connect) then does it, or says why not.
-    pub(super) fn begin(address: &Endpoint, deadline: Deadline) -> Option<Self> {
-        let Endpoint::Tcp { host, port } = address else { return None };
-        // Elsewhere a read from what is not yet connected fails (ENOTCONN).
-        if !cfg!(target_os = "linux") {
-            return None;
-        }
-        let stream = begin_tcp(SocketAddr::new(host.parse().ok()?, *port)).ok()?;
-        Some(Self { socket: Socket { transport: Transport::Tcp(stream), deadline, begun: true }, tls: None })
+        Ok(Self { socket: Socket { transport, deadline }, tls: None })
     }
 
     pub(super) fn deadline(&self) -> Deadline {
@@ -123,9 +111,7 @@ impl Stream {
     pub(super) fn read(&mut self, buffer: &mut [u8], patience: Option<Duration>) -> Result<Option<usize>, Broken> {
         let Some(tls) = &mut self.tls else {
             let read = self.socket.bounded(patience).read(buffer);
-            let outcome = self.socket.outcome(read);
-            self.socket.begun &= !matches!(outcome, Ok(Some(_)));
-            return outcome;
+            return self.socket.outcome(read);
         };
         // One end for all of them: what is TLS's own, or only a part of a record, gives the rest no more time.
         let until = patience.map(|patience| Instant::now() + patience);
@@ -186,21 +172,6 @@ fn send_pending(tls: &mut ClientConnection, socket: &mut Socket, patience: Optio
         }
     }
     Ok(true)
-}
-
-/// Sends the first packet of a connection, and does not wait for the answer (EINPROGRESS).
-fn begin_tcp(address: SocketAddr) -> io::Result<TcpStream> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    match connect(&socket, &address) {
-        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let stream = TcpStream::from(socket);
-    stream.set_nonblocking(false)?;
-    set_options(&stream)?;
-    Ok(stream)
 }
 
 fn set_options(stream: &TcpStream) -> io::Result<()> {
@@ -293,8 +264,6 @@ fn bounded<T: Send + 'static>(
 struct Socket {
     transport: Transport,
     deadline: Deadline,
-    /// Whether the connection was [begun](Stream::begin), and nothing has been read yet.
-    begun: bool,
 }
 
 enum Transport {
@@ -331,8 +300,6 @@ impl Socket {
             ErrorKind::TimedOut if self.deadline.passed() => {
                 Broken::new(MailboxFailure::TimedOut, "no answer within the time that was left")
             }
-            // The first read tells what became of the connecting.
-            _ if self.begun => Broken::new(MailboxFailure::Unreachable, error.to_string()),
             _ => Broken::lost(error.to_string()),
         }
     }
@@ -414,7 +381,7 @@ impl Write for Bounded<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket, socket_with};
     use std::net::TcpListener;
 
     #[test]
@@ -429,12 +396,9 @@ mod tests {
     fn what_a_dead_process_had_sent_is_not_sent_for_longer_than_the_next_try_waits() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
-        let begun = begin_tcp(address).unwrap();
-        let connected = connect_to_one_of(&[address], "one", Deadline::after(Duration::from_secs(240))).unwrap();
-        for stream in [begun, connected] {
-            assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream), Ok(30_000));
-            assert!(stream.nodelay().unwrap());
-        }
+        let stream = connect_to_one_of(&[address], "one", Deadline::after(Duration::from_secs(240))).unwrap();
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream), Ok(30_000));
+        assert!(stream.nodelay().unwrap());
     }
 
     #[test]
@@ -444,7 +408,13 @@ mod tests {
         bind(&silent, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         listen(&silent, 0).unwrap();
         let silent_address = SocketAddr::try_from(getsockname(&silent).unwrap()).unwrap();
-        let _filling: Vec<TcpStream> = (0..4).map(|_| begin_tcp(silent_address).unwrap()).collect();
+        let filling = || {
+            let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+            // Not connected yet (EINPROGRESS).
+            let _ = rustix::net::connect(&socket, &silent_address);
+            socket
+        };
+        let _filling = [filling(), filling(), filling(), filling()];
         let answering = TcpListener::bind("127.0.0.1:0").unwrap();
         let addresses = [silent_address, answering.local_addr().unwrap()];
         let began = Instant::now();
@@ -458,7 +428,7 @@ mod tests {
     fn a_connection_that_the_kernel_gives_up_is_lost_and_not_out_of_time() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let deadline = Deadline::after(Duration::from_secs(240));
-        let socket = Socket { transport: Transport::Unix(ours), deadline, begun: false };
+        let socket = Socket { transport: Transport::Unix(ours), deadline };
         assert_eq!(socket.explain(&ErrorKind::TimedOut.into()).failure, MailboxFailure::ConnectionLost);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each path through here ends in one [`Verdict`]: in doubt, 75.
 
-use super::incoming::{self, receive};
+use super::incoming;
 use super::standard_streams::StandardStreams;
 use super::via::{self, Handed};
 use crate::base::core_dumps;
@@ -15,7 +15,7 @@ use crate::message::{Address, EnvelopeSender, Message};
 use crate::pipe::report;
 use crate::pipe::watchdog::Watchdog;
 use crate::protocol::client::socket_path;
-use crate::site::{self, Envelope, Setup, Site, Terms};
+use crate::site::{self, Envelope, Sessions, Setup, Site, Terms};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -147,16 +147,10 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let mut policy = site.policy();
     policy.lock_wait = arguments.lock_wait.unwrap_or_else(|| site.lock_wait(allowed));
 
-    // What, and by which sessions. The message is always read to its end: for Postfix exit 0 means delivered, whether it was read
-    // or not.
-    let queue_id = text(&arguments.queue_id);
-    let open = || (!arguments.dry_run).then(|| site.open(queue_id.as_deref(), deadline));
-    let received = match left {
-        Some(message) => Ok((message, None)),
-        None => receive(size_limit, open),
-    };
-    let (message, opened) = match received {
-        Ok((message, opened)) => (message, opened.flatten()),
+    // The message is always read to its end: for Postfix exit 0 means delivered, whether it was read or not.
+    let received = left.map_or_else(|| incoming::read(size_limit).and_then(incoming::understood), Ok);
+    let message = match received {
+        Ok(message) => message,
         Err(verdict) => return no_message(verdict),
     };
     let envelope = match envelope(arguments, |name| message.topmost(name)) {
@@ -177,11 +171,8 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let mut stages = Stages::default();
     #[cfg(feature = "test-faults")]
     crate::base::fault_injection::at("before");
-    let result = opened.transpose().map_err(Refusal::from).and_then(|opened| {
-        let sessions = &mut opened.unwrap_or_default();
-        let terms = Terms { policy: &policy, caller: &StandardStreams, deadline };
-        site.deliver(sessions, &message, &envelope, &terms, &mut stages)
-    });
+    let terms = Terms { policy: &policy, caller: &StandardStreams, deadline };
+    let result = site.deliver(&mut Sessions::default(), &message, &envelope, &terms, &mut stages);
     #[cfg(feature = "test-faults")]
     crate::base::fault_injection::at("after");
     let verdict = match &result {

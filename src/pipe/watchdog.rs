@@ -3,67 +3,46 @@
 //! Each wait is bounded by the [deadline](crate::base::deadline); this is for the one that is not: a name server, a disk that
 //! hangs, a bug. Past Postfix's own limit the message would *bounce*.
 
+use crate::base::watchdog;
 use crate::delivery::Verdict;
 use crate::pipe::exit_status::{LINE_LIMIT, claim, exit_status, write_line};
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
 /// How long exit(3) may take: it runs what was registered with atexit(3), and waits for another thread that is in it.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
+
+/// What is watched.
+const DELIVERY: &str = "a delivery";
 
 /// In how many steps that is waited for.
 const STEPS: u32 = 15;
 
 #[derive(Debug)]
-pub struct Watchdog {
-    begun: Instant,
-    /// When it ends the process, in milliseconds since `begun`.
-    deadline: Arc<AtomicU64>,
-    thread: Thread,
-}
+pub struct Watchdog(watchdog::Watchdog);
 
 impl Watchdog {
     /// Starts a thread that, `deadline` from now, reports `verdict` and ends the process with its exit code (of a
     /// [deferral](Verdict::deferred): 75). If a verdict was reported before, that one's code counts: the delivery is over then,
     /// and only its end hangs.
     ///
-    /// The thread takes no lock, does not log, and gives stdout half a second and exit(3) one second. Then it aborts, which is a
+    /// The thread does not log, and gives stdout half a second and exit(3) one second. Then it aborts, which is a
     /// deferral for Postfix, too (killed by a signal: 4.3.0).
     ///
     /// # Errors
     /// Where there is no thread to be had. The delivery must then not begin, since nothing would bound it.
     pub fn start(deadline: Duration, verdict: Verdict) -> io::Result<Self> {
-        let begun = Instant::now();
-        let milliseconds = Arc::new(AtomicU64::new(whole_milliseconds(deadline)));
-        let handle = thread::Builder::new().name("watchdog".into()).spawn({
-            let milliseconds = Arc::clone(&milliseconds);
-            move || {
-                loop {
-                    let deadline = Duration::from_millis(milliseconds.load(Ordering::Acquire));
-                    match deadline.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
-                        Some(left) => thread::park_timeout(left),
-                        None => end(verdict),
-                    }
-                }
-            }
-        })?;
-        Ok(Self { begun, deadline: milliseconds, thread: handle.thread().clone() })
+        let watchdog = watchdog::Watchdog::start(move |_| end(verdict.clone()))?;
+        watchdog.watch_always(DELIVERY, deadline);
+        Ok(Self(watchdog))
     }
 
     /// Moves the deadline to `left` from now, once the configuration has been read (under a deadline, too).
     pub(crate) fn move_to(&self, left: Duration) {
-        let deadline = whole_milliseconds(self.begun.elapsed().saturating_add(left));
-        self.deadline.store(deadline, Ordering::Release);
-        self.thread.unpark();
+        self.0.watch_always(DELIVERY, left);
     }
-}
-
-fn whole_milliseconds(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn end(verdict: Verdict) -> ! {

@@ -107,28 +107,6 @@ enum Command {
     Service(cli::service::Command),
 }
 
-/// The subcommands by which a command line is told apart from a delivery, even where the rest of it cannot be read.
-const OTHER_SUBCOMMANDS: [&str; 18] = [
-    "quickstart",
-    "migrate",
-    "check",
-    "replay",
-    "trace",
-    "stats",
-    "audit",
-    "prune",
-    "lock",
-    "inject",
-    "queue",
-    "shunt",
-    "subscription",
-    "token",
-    "notify",
-    "web",
-    "service",
-    "help",
-];
-
 /// The command line's definition, from which its manual pages and completions are made.
 #[must_use]
 pub fn definition() -> clap::Command {
@@ -140,7 +118,7 @@ pub fn definition() -> clap::Command {
 pub fn run(arguments: &[OsString]) -> u8 {
     crate::base::core_dumps::switch_off();
     crate::base::log::panic_hook();
-    let other = arguments.get(1).and_then(|a| a.to_str()).is_some_and(|a| OTHER_SUBCOMMANDS.contains(&a));
+    let other = arguments.get(1).and_then(|a| a.to_str()).is_some_and(is_other_subcommand);
     let outcome = catch_unwind(AssertUnwindSafe(|| match dispatch(arguments, other) {
         // All went well, but part of the output could not be written: a reader of the file would take it for whole.
         0 if other && cli::UNSAID.load(Ordering::Relaxed) => ExitCode::IoErr.into(),
@@ -154,6 +132,11 @@ pub fn run(arguments: &[OsString]) -> u8 {
             pipe::report(&Verdict::deferred(StatusDetail::SYSTEM, "an internal error")).into()
         }
     })
+}
+
+/// Whether this first word tells a command line apart from a delivery, even where the rest of it cannot be read.
+fn is_other_subcommand(name: &str) -> bool {
+    name == "help" || (name != "deliver" && Command::has_subcommand(name))
 }
 
 fn dispatch(arguments: &[OsString], other: bool) -> u8 {

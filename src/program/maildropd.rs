@@ -14,6 +14,7 @@ use crate::notifier::{self, NotifierSettings};
 use crate::operations::operations_log::CommandLine;
 use crate::operations::web_logins;
 use crate::protocol::control::Role;
+use crate::service::disk_figures::DiskFiguresReader;
 use crate::service::front::{self, FrontError, FrontSettings, Inside};
 use crate::service::http::{Http, Sources};
 use crate::service::lmtp::Server;
@@ -233,8 +234,10 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     front::run(&settings, |Inside { hand, ask, started, ended, stop }| async move {
         let (tell, service) = watch::channel(None);
         let (tally, max_connections) = (server.tally(), server.max_connections());
-        let sources = Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections };
-        let http = Http::new(http, &config.serve, sources);
+        let disk = DiskFiguresReader::of(&config.serve);
+        let sources =
+            Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections, disk: disk.clone() };
+        let http = Http::new(http, sources);
         let lmtp = async {
             // Without it this process is of no use: the next one may have more luck.
             server.run(hand, stop.clone()).await.map_err(|source| FrontError::System { doing: "serving LMTP", source })
@@ -243,9 +246,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             match master {
                 None => std::future::pending().await,
                 Some(master) => {
-                    if let Err(error) =
-                        tell_master(master, ask, started, ended, stop.clone(), tell, &config.serve).await
-                    {
+                    if let Err(error) = tell_master(master, ask, started, ended, stop.clone(), tell, disk).await {
                         tracing::warn!(%error, "the master cannot be talked with");
                     }
                 }

@@ -1,28 +1,22 @@
 //! What the front tells the master, and hears of it: how it stands, and which workers have ended.
 
 use super::broker::sockets::{Report as Broker, Started};
+use super::disk_figures::DiskFiguresReader;
 use super::master::front_channel::{Notice, Report};
 use super::shunt::WorkerEnd;
-use super::timer::written_down;
-use crate::config::Serve;
-use crate::protocol::control::{Status, Task, line};
-use crate::queue::{Queue, State, Waiting};
+use crate::protocol::control::{Status, line};
+use crate::queue::{State, Waiting};
 use serde_json::{Map, Value};
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
-use tracing::{debug, info, warn};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::{info, warn};
 
 /// How often it is looked whether the database is away, which the master hears of unasked.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// How old a look into the file queue may be.
-const FRESH: Duration = Duration::from_secs(5);
 
 /// Answers the master, and tells it of each change, until it has ended. What it says of the service goes to `service`.
 ///
@@ -35,9 +29,8 @@ pub async fn tell_master(
     ended: mpsc::Sender<WorkerEnd>,
     stop: watch::Receiver<bool>,
     service: watch::Sender<Option<Status>>,
-    serve: &Serve,
+    disk: DiskFiguresReader,
 ) -> io::Result<()> {
-    let mut files = Files::of(serve);
     let (heard, mut says) = tokio::net::UnixStream::from_std(master)?.into_split();
     let mut notices = BufReader::new(heard).lines();
     let mut looks = interval(LOOK);
@@ -75,56 +68,15 @@ pub async fn tell_master(
         }
         let Ok(broker) = told.await else { return Ok(()) };
         let standing = (!*stop.borrow(), broker.database_away.clone());
-        files.look().await;
         if asked || last.as_ref() != Some(&standing) {
             let (accepting, database_away) = standing.clone();
-            let (known, timer) = (known(&broker, files.seen.queue.iter()), files.seen.timer.clone());
-            let report = Report::Standing { accepting, database_away, known, timer };
+            let status = service.borrow().clone();
+            // The master is answered at once: what is not read yet counts the next time.
+            let figures = timeout(Duration::ZERO, disk.read(status.as_ref())).await.unwrap_or_default();
+            let known = known(&broker, figures.queue.iter().flatten());
+            let report = Report::Standing { accepting, database_away, known, timer: figures.timer };
             says.write_all(line(&report).as_bytes()).await?;
             last = Some(standing);
-        }
-    }
-}
-
-/// What waits in the file queue, and what the timer has written down. They are read by another thread, now and then: a folder of a
-/// million files takes a while, and the master is answered at once.
-struct Files {
-    queue: PathBuf,
-    /// `None`: there is no timer.
-    timer: Option<PathBuf>,
-    looks: Option<JoinHandle<Seen>>,
-    looked: Option<Instant>,
-    /// What was read last; nothing where it could not be.
-    seen: Seen,
-}
-
-#[derive(Default)]
-struct Seen {
-    queue: Vec<(State, Waiting)>,
-    timer: Vec<Task>,
-}
-
-impl Files {
-    fn of(serve: &Serve) -> Self {
-        let timer = serve.has_timer().then(|| serve.timer_state());
-        Self { queue: serve.queue(), timer, looks: None, looked: None, seen: Seen::default() }
-    }
-
-    /// Takes what was seen, if a look has ended; begins another one when it is time. It does not wait for one.
-    async fn look(&mut self) {
-        if self.looks.as_ref().is_some_and(JoinHandle::is_finished)
-            && let Some(look) = self.looks.take()
-        {
-            (self.seen, self.looked) = (look.await.unwrap_or_default(), Some(Instant::now()));
-        }
-        if self.looks.is_none() && self.looked.is_none_or(|looked| looked.elapsed() >= FRESH) {
-            let (queue, timer) = (self.queue.clone(), self.timer.clone());
-            self.looks = Some(tokio::task::spawn_blocking(move || {
-                let waiting = Queue::existing(&queue).and_then(|queue| queue.waiting());
-                let queue =
-                    waiting.inspect_err(|error| debug!(%error, "the file queue cannot be counted")).unwrap_or_default();
-                Seen { queue, timer: timer.as_deref().map(written_down).unwrap_or_default() }
-            }));
         }
     }
 }

@@ -1,9 +1,12 @@
 use super::*;
-use crate::protocol::control::{Counted, End, State as Service};
+use crate::protocol::control::{Counted, End, State as Service, Task};
+use crate::queue::Queue;
 use crate::service::broker::Standing;
 use std::path::Path;
+use std::time::Instant;
 use tokio::io::Lines;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::JoinHandle;
 
 /// How long something is waited for that has to come.
 const LONG: Duration = Duration::from_mins(1);
@@ -36,10 +39,11 @@ impl Scene {
                 let _ = tell.send(report);
             }
         });
-        let serve = crate::service::configured(folder).serve;
-        let front = tokio::spawn(async move {
-            tell_master(theirs, ask, tell_started, tell_ended, stops, tell_service, &serve).await
-        });
+        let disk = DiskFiguresReader::of(&crate::service::configured(folder).serve);
+        let front =
+            tokio::spawn(
+                async move { tell_master(theirs, ask, tell_started, tell_ended, stops, tell_service, disk).await },
+            );
         let (hears, says) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
         Self { says, hears: BufReader::new(hears).lines(), broker, started, ended, stop, service, front }
     }

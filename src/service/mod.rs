@@ -3,6 +3,7 @@
 
 pub mod broker;
 mod counters;
+pub mod disk_figures;
 pub mod front;
 pub mod http;
 pub mod inflight_message;

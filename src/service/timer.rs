@@ -11,12 +11,13 @@
 //! ([`watchdog`](super::watchdog)): that copy is the last of those that were tried. What came of the last
 //! runs is in a file, so that a process that is replaced goes on where the one before it was, and `service status` tells it.
 
-use super::watchdog::{Watchdog, Watched};
+use super::watchdog;
 use crate::base::back_off::doubled;
 use crate::base::deadline::Deadline;
 use crate::base::readiness;
 use crate::base::stop::Stop;
 use crate::base::timestamp::{exact, now as wall_clock, read_exact};
+use crate::base::watchdog::{Watchdog, Watched};
 use crate::config::{Config, Retention, Serve};
 use crate::database::DatabaseError;
 use crate::operations::finish_owed::{self, finish_owed};
@@ -89,7 +90,7 @@ impl TimerSettings {
 pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     let system = |doing| move |source| TimerError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
-    let watchdog = Watchdog::start().map_err(system("starting a thread"))?;
+    let watchdog = watchdog::start().map_err(system("starting a thread"))?;
     let written = written_down(&settings.state);
     let mut tasks = planned_tasks(&settings, site.imap_of_named_users().is_some(), &written);
     let timer = Timer { site, stop, watchdog, refused: Cell::default() };

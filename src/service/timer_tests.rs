@@ -82,7 +82,7 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
     let timer = Timer {
         site: &site,
         stop: Stop::on_signals().unwrap(),
-        watchdog: Watchdog::start().unwrap(),
+        watchdog: watchdog::start().unwrap(),
         refused: Cell::default(),
     };
     play(&timer, &mail)

@@ -3,7 +3,7 @@
 use super::Site;
 use super::destinations::{Destinations, role_of_sent};
 use super::login_check::{COUNTS_FOR, PROOFS};
-use super::mailboxes::{Greeting, Owed, RecipientsMailbox, Times, silent_a_moment_ago};
+use super::mailboxes::{Greeting, OpeningTimes, Owed, RecipientsMailbox, silent_a_moment_ago};
 use super::sessions::{Opened, SILENT, Sessions, Silent};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseFailure;
@@ -128,12 +128,12 @@ impl Site {
         terms: &Terms<'_>,
     ) -> Vec<Outcome> {
         let mut stages = Stages::default();
-        self.open_and_deliver(sessions, message, envelopes, terms, &mut stages).unwrap_or_else(|deferral| {
+        self.route_and_deliver(sessions, message, envelopes, terms, &mut stages).unwrap_or_else(|deferral| {
             envelopes.iter().map(|_| Outcome { result: Err(deferral.clone().into()), stages }).collect()
         })
     }
 
-    fn open_and_deliver(
+    fn route_and_deliver(
         &self,
         sessions: &mut Sessions,
         message: &Message,
@@ -142,29 +142,30 @@ impl Site {
         stages: &mut Stages,
     ) -> Result<Vec<Outcome>, Deferral> {
         let queue_id = envelopes.first().and_then(|envelope| envelope.queue_id.as_deref());
-        let Opened { mut database, greeting, took, has_served, mut patience } =
-            sessions.for_a_delivery(self, queue_id, terms.deadline, terms.policy.opening_patience)?;
-        stages.connect = took;
-        let mut routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
+        let (began, mut patience) = (Instant::now(), self.patience(terms.deadline));
+        let Opened { mut database, greeting, has_served } =
+            sessions.for_a_delivery(self, queue_id, terms, &mut patience).map_err(Deferral::Database)?;
+        stages.connect = began.elapsed();
         // A server may have ended a session that was kept, or not be the one that takes writes. Nothing is journalled yet, so that
         // another session may start over.
         let mut may_be_stale = has_served || self.has_several_databases();
-        while let Err(Deferral::Database(error)) = &routed {
+        let routed = loop {
+            let routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
+            let Err(Deferral::Database(error)) = &routed else { break routed };
             let another = error.failure == DatabaseFailure::TimedOut && self.has_several_databases();
             let at_once = std::mem::take(&mut may_be_stale) && (another || error.a_new_session_can_help());
             if !at_once && !patience.once_more_after(error) {
-                break;
+                break routed;
             }
             debug!(%error, "the session with the database is opened anew");
             let began = Instant::now();
             let opened = self.await_database(queue_id, terms.deadline, &mut patience);
             database = opened.map_err(Deferral::Database)?;
             stages.connect += began.elapsed();
-            routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
-        }
+        };
         let result = routed.and_then(|destinations| {
             let to = Routed { message, envelopes, destinations };
-            self.deliver_routed(to, greeting, terms, database.as_mut(), sessions, stages)
+            self.deliver_in_batches(to, greeting, terms, database.as_mut(), sessions, stages)
         });
         stages.database_round_trips = database.round_trips();
         sessions.used_database = Some(database);
@@ -198,7 +199,7 @@ impl Site {
         Ok(destinations)
     }
 
-    fn deliver_routed(
+    fn deliver_in_batches(
         &self,
         to: Routed<'_>,
         mut greeting: Option<Greeting>,
@@ -208,60 +209,44 @@ impl Site {
         stages: &mut Stages,
     ) -> Result<Vec<Outcome>, Deferral> {
         let Routed { message, envelopes, destinations } = to;
-        let began = Instant::now();
+        let mut began = Instant::now();
         let unproven = self.prove_way_in_by_one_of(&destinations, terms, database, &mut sessions.silent)?;
-        let Destinations { recipients, sender, .. } = destinations;
+        let Destinations { recipients, mut sender, .. } = destinations;
         let mut outcomes: Vec<Option<Outcome>> = recipients.iter().map(|_| None).collect();
         let mut mailboxes: Vec<RecipientsMailbox> = Vec::with_capacity(recipients.len());
         for ((place, destination), outcome) in recipients.into_iter().enumerate().zip(&mut outcomes) {
             match destination {
                 Err(refusal) => *outcome = Some(Outcome { result: Err(refusal), stages: *stages }),
-                Ok(to) => match mailboxes.iter_mut().find(|known| known.is_at(&to)) {
+                Ok(to) => match mailboxes.iter_mut().find(|known| known.is_at(&to.user, &to.inbox)) {
                     Some(known) => known.recipients.push(place),
                     None => mailboxes.push(RecipientsMailbox { to, recipients: vec![place] }),
                 },
             }
         }
         // Where Sent is the mailbox of a recipient's copy, a note to oneself is there once.
-        let at_sent = |known: &RecipientsMailbox, sender: &Destination| {
-            (&known.to.user, &known.to.inbox) == (&sender.user, &sender.sent)
-        };
-        let mut sender = sender.filter(|sender| !mailboxes.iter().any(|known| at_sent(known, sender)));
+        sender.take_if(|sender| mailboxes.iter().any(|known| known.is_at(&sender.user, &sender.sent)));
         let at_once = self.mailbox_sessions() - usize::from(sender.is_some());
-        let several = mailboxes.len() > 1;
         let upload_time = UploadTime::until_deadline(terms.deadline);
-        let patience = several.then_some(self.policy.batch_patience);
-        // Whether a mailbox has been opened in time.
-        let mut some_are = false;
         for batch in batches(&mailboxes, at_once) {
             sessions.keep_mailboxes();
             let mut stages = *stages;
-            let asking = Instant::now();
-            let (opening, author_patience) = (terms.policy.opening_patience, terms.policy.author_patience);
-            let silent = |author: &&Destination| sessions.silent.holds(&author.user, asking);
-            let silent = sender.as_ref().filter(|_| author_patience.is_some()).filter(silent);
-            let unproven = sender.as_ref().filter(|_| silent.is_none()).zip(unproven.as_ref());
-            let asked = sender.as_ref().filter(|_| silent.is_none() && unproven.is_none());
-            let mut open = |patience| {
-                let times = Times { deadline: terms.deadline, patience, opening, author_patience };
-                self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times)
-            };
-            let mut owed = open(patience);
-            // Where nobody's is open in time, the server may be slow for all.
-            if several && !some_are && owed.iter().all(Owed::took_too_long) {
-                owed = open(Some(terms.deadline.half_way().or_within(opening).remaining()));
-            }
+            let closed = sender.as_ref().and_then(|author| match sessions.silent.holds(&author.user, Instant::now()) {
+                true => Some(silent_a_moment_ago()),
+                false => unproven.clone(),
+            });
+            let asked = sender.as_ref().filter(|_| closed.is_none());
+            // Each batch has as much time.
+            let times = OpeningTimes::of(terms, mailboxes.len() > 1);
+            let mut owed = self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times);
             // A server that is silent to all says nothing of one author.
-            let answers = owed.iter().any(|one| !one.took_too_long());
-            some_are |= answers;
-            owed.extend(unproven.map(|(author, error)| Owed::unproven(author, error.clone())));
-            if let Some(author) = owed.iter().find_map(Owed::silent_author).filter(|_| answers) {
+            if let Some(author) = owed.iter().find_map(Owed::silent_author)
+                && owed.iter().any(|one| !one.took_too_long())
+            {
                 sessions.silent.note(author, Instant::now(), SILENT);
             }
-            owed.extend(silent.map(Owed::silent));
+            owed.extend(sender.as_ref().zip(closed).map(|(author, error)| Owed::unopened(author, error)));
             // Of the first batch, the proof of the way in is part of it.
-            let first = outcomes.iter().flatten().all(|outcome| outcome.stages.attempt.is_none());
-            stages.authenticate = if first { began.elapsed() } else { asking.elapsed() };
+            stages.authenticate = began.elapsed();
             let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
             let to = places.iter().filter_map(|&place| envelopes.get(place)).collect();
             let batch =
@@ -272,11 +257,9 @@ impl Site {
             if let Some(author) = sender.as_ref().filter(|_| ended.author_hangs) {
                 sessions.silent.note(&author.user, Instant::now(), terms.policy.settle.max(SILENT));
             }
-            // An author's mailbox that hangs is waited for once; and a copy of his that nothing was heard of is not appended again by the
+            // An author's mailbox that hangs is waited for once; and a copy in it that nothing was heard of is not appended again by the
             // next batch, which would not find it as long as it is on its way.
-            if ended.author_is_seen_to {
-                sender = None;
-            }
+            sender.take_if(|_| ended.author_is_seen_to);
             sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
             stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
             stages.database_round_trips = database.round_trips();
@@ -285,6 +268,7 @@ impl Site {
                     *outcome = Some(Outcome { result, stages });
                 }
             }
+            began = Instant::now();
         }
         let missing = || Outcome { result: Err(NO_OUTCOME.into()), stages: *stages };
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect())

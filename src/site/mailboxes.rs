@@ -3,7 +3,7 @@
 use super::destinations::role_of_sent;
 use super::logins::Counter;
 use super::sessions::Kept;
-use super::{Kind, Site};
+use super::{Kind, Site, Terms};
 use crate::base::deadline::Deadline;
 use crate::config::Look;
 use crate::delivery::{NotOpened, OwedCopy, Whose};
@@ -13,22 +13,34 @@ use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, MaildirMailbox};
 use crate::message::Role;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tracing::debug;
 
 const OPENING_SENDERS: &str = "opening the sender's mailbox";
 
 /// How long mailboxes may take to open.
 #[derive(Clone, Copy)]
-pub(super) struct Times {
+pub(super) struct OpeningTimes {
     /// The delivery's.
     pub(super) deadline: Deadline,
-    /// Of each, where the message goes to several mailboxes.
-    pub(super) patience: Option<Duration>,
-    /// [`Policy::opening_patience`](crate::config::Policy::opening_patience).
-    pub(super) opening: Option<Duration>,
-    /// [`Policy::author_patience`](crate::config::Policy).
-    pub(super) author_patience: Option<Duration>,
+    /// Whether the message goes to several mailboxes: then nobody's holds up the others.
+    pub(super) several: bool,
+    pub(super) recipients: Deadline,
+    /// A server that hangs for the sender's mailbox only leaves the recipient's copy half of the time: otherwise each delivery would end
+    /// at its deadline, until Postfix bounces.
+    pub(super) authors: Deadline,
+}
+
+impl OpeningTimes {
+    pub(super) fn of(Terms { policy, deadline, .. }: &Terms<'_>, several: bool) -> Self {
+        let batch = several.then_some(policy.batch_patience);
+        Self {
+            deadline: *deadline,
+            several,
+            recipients: deadline.or_within(batch.or(policy.opening_patience)),
+            authors: deadline.half_way().or_within(batch.or(policy.author_patience)),
+        }
+    }
 }
 
 /// A copy that is owed, and its mailbox.
@@ -61,13 +73,8 @@ impl Owed {
         }
     }
 
-    /// The author's, whose mailbox did not answer a moment ago, and is not asked now.
-    pub(super) fn silent(author: &Destination) -> Self {
-        Self::authors(author, Err(NotOpened::Trouble(silent_a_moment_ago())))
-    }
-
-    /// The author's, which is not opened: it could not be proven that a login leads there.
-    pub(super) fn unproven(author: &Destination, why: MailboxError) -> Self {
+    /// The author's, which is not opened.
+    pub(super) fn unopened(author: &Destination, why: MailboxError) -> Self {
         Self::authors(author, Err(NotOpened::Trouble(why)))
     }
 
@@ -113,8 +120,8 @@ pub(super) struct RecipientsMailbox {
 }
 
 impl RecipientsMailbox {
-    pub(super) fn is_at(&self, to: &Destination) -> bool {
-        (&self.to.user, &self.to.inbox) == (&to.user, &to.inbox)
+    pub(super) fn is_at(&self, user: &str, mailbox: &str) -> bool {
+        (self.to.user.as_str(), self.to.inbox.as_str()) == (user, mailbox)
     }
 }
 
@@ -127,7 +134,7 @@ impl Site {
         sender: Option<&Destination>,
         greeting: Option<Greeting>,
         kept: &mut Kept<imap::Session>,
-        Times { deadline, patience, opening, author_patience }: Times,
+        times: OpeningTimes,
     ) -> Vec<Owed> {
         let (of_recipients, of_sender) = match &self.kind {
             Kind::Embedded(embedded) => {
@@ -136,19 +143,10 @@ impl Site {
                 (of_recipients, sender.map(|sender| maildir(&sender.user, &sender.sent)))
             }
             Kind::Configured(site) => {
-                let several = patience.is_some();
-                let in_time = deadline.or_within(patience.or(opening));
-                // A server that hangs for the sender's mailbox only must leave the recipient's copy its time: otherwise each
-                // delivery ends at its deadline, until Postfix bounces.
-                let senders_deadline = deadline.half_way();
-                let senders_in_time = match author_patience {
-                    _ if several => in_time,
-                    patience => senders_deadline.or_within(patience),
-                };
-                let left = site.config.sent.look == Look::Mailbox;
                 let now = Instant::now();
-                let mut recipients = recipients.iter();
-                let Some(RecipientsMailbox { to: first, .. }) = recipients.next() else { return Vec::new() };
+                let Some((RecipientsMailbox { to: first, .. }, others)) = recipients.split_first() else {
+                    return Vec::new();
+                };
                 let firsts_session = kept.take(&first.user, now);
                 let mut beside = |name: &str, user: &str, mailbox: &str, in_time: Deadline| {
                     let (user, mailbox) = (user.to_owned(), mailbox.to_owned());
@@ -160,46 +158,45 @@ impl Site {
                         open_mailbox(&settings, session, anew, &user, &mailbox, in_time, &logins)
                     })
                 };
-                let others: Vec<_> =
-                    recipients.map(|it| beside("imap-recipient", &it.to.user, &it.to.inbox, in_time)).collect();
+                let others: Vec<_> = others
+                    .iter()
+                    .map(|it| beside("imap-recipient", &it.to.user, &it.to.inbox, times.recipients))
+                    .collect();
+                let is_left_to_author = site.config.sent.look == Look::Mailbox;
                 let senders = sender
-                    .filter(|_| !left)
-                    .map(|sender| beside("imap-sender", &sender.user, &sender.sent, senders_in_time));
+                    .filter(|_| !is_left_to_author)
+                    .map(|sender| beside("imap-sender", &sender.user, &sender.sent, times.authors));
                 // This thread opens the first.
-                let began = Instant::now();
                 let first = site.imap().and_then(|settings| {
                     // The greeting has as much time as one mailbox alone.
-                    let anew = || match greeting.filter(|_| !several) {
-                        Some(greeting) => greeting.heard(settings, in_time, "opening the recipient's mailbox"),
-                        None => imap::connect(settings, in_time),
+                    let anew = || match greeting.filter(|_| !times.several) {
+                        Some(greeting) => {
+                            let mut connection = greeting.finish("opening the recipient's mailbox")?;
+                            connection.set_deadline(times.recipients);
+                            Ok(connection)
+                        }
+                        None => imap::connect(settings, times.recipients),
                     };
-                    open_mailbox(settings, firsts_session, anew, &first.user, &first.inbox, in_time, &self.logins)
+                    open_mailbox(
+                        settings,
+                        firsts_session,
+                        anew,
+                        &first.user,
+                        &first.inbox,
+                        times.recipients,
+                        &self.logins,
+                    )
                 });
-                // One that took the recipient's mailbox as long is slow for all.
-                let took_long = author_patience.is_some_and(|patience| !several && began.elapsed() >= patience);
-                let is_slow = took_long && first.is_ok();
-                let opened = |mailbox: Result<ImapMailbox, MailboxError>, deadline| match mailbox {
-                    Ok(mut mailbox) => {
-                        mailbox.set_deadline(deadline);
-                        Ok(UserMailbox::Imap(Box::new(mailbox)))
-                    }
-                    Err(error) => Err(NotOpened::from(error)),
+                let opened = |mailbox: Result<ImapMailbox, MailboxError>, deadline| {
+                    let mut mailbox = mailbox?;
+                    mailbox.set_deadline(deadline);
+                    Ok(UserMailbox::Imap(Box::new(mailbox)))
                 };
                 let others = others.into_iter().map(|it| it.finish("opening a recipient's mailbox"));
                 let of_recipients: Vec<_> =
-                    std::iter::once(first).chain(others).map(|it| opened(it, deadline)).collect();
-                let once_more = |error: MailboxError| match sender
-                    .filter(|_| is_slow && error.failure == MailboxFailure::TimedOut)
-                {
-                    Some(sender) => site.imap().and_then(|settings| {
-                        let in_time = senders_deadline.or_within(opening);
-                        let anew = || imap::connect(settings, in_time);
-                        open_mailbox(settings, None, anew, &sender.user, &sender.sent, in_time, &self.logins)
-                    }),
-                    None => Err(error),
-                };
+                    std::iter::once(first).chain(others).map(|it| opened(it, times.deadline)).collect();
                 let of_sender = match senders {
-                    Some(senders) => Some(opened(senders.finish(OPENING_SENDERS).or_else(once_more), senders_deadline)),
+                    Some(senders) => Some(opened(senders.finish(OPENING_SENDERS), times.deadline.half_way())),
                     None => sender.map(|_| Err(NotOpened::LeftToTheAuthor)),
                 };
                 (of_recipients, of_sender)
@@ -247,44 +244,13 @@ fn open_mailbox(
     opened.ask_position()
 }
 
-/// The IMAP server's greeting, while it is waited for.
-pub(super) enum Greeting {
-    /// The kernel waits for it.
-    Begun(imap::Begun),
-    /// A thread waits for it: there is a name to look up, a TLS handshake, or a socket that may be full.
-    Beside(Beside<imap::Connection>),
-}
+/// A connection to the IMAP server, while its greeting is waited for.
+pub(super) type Greeting = Beside<imap::Connection>;
 
 impl Greeting {
-    pub(super) fn awaited(settings: &imap::Settings, deadline: Deadline) -> Self {
-        match imap::begin(settings, deadline) {
-            Some(begun) => Self::Begun(begun),
-            None => Self::Beside(Beside::start("imap", {
-                let settings = settings.clone();
-                move || imap::connect(&settings, deadline)
-            })),
-        }
-    }
-
-    /// It has been waited for already, while the database was asked: from now on no wait outlives this deadline.
-    fn heard(
-        self,
-        settings: &imap::Settings,
-        deadline: Deadline,
-        doing: &str,
-    ) -> Result<imap::Connection, MailboxError> {
-        match self {
-            Self::Begun(begun) => {
-                #[cfg(feature = "test-faults")]
-                crate::base::fault_injection::at("imap");
-                begun.finish(settings, deadline)
-            }
-            Self::Beside(beside) => {
-                let mut connection = beside.finish(doing)?;
-                connection.set_deadline(deadline);
-                Ok(connection)
-            }
-        }
+    pub(super) fn begin(settings: &imap::Settings, deadline: Deadline) -> Self {
+        let settings = settings.clone();
+        Self::start("imap", move || imap::connect(&settings, deadline))
     }
 }
 
@@ -315,10 +281,12 @@ impl<T: Send + 'static> Beside<T> {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::delivery::{NoCaller, Policy};
     use crate::site::Sessions;
     use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
     use std::sync::Mutex;
+    use std::time::Duration;
     use tempfile::TempDir;
 
     /// An IMAP server that lets everybody log in but lisa, whom it never answers: as a proxy with one backend that hangs.
@@ -410,13 +378,19 @@ mod tests {
         (vec![RecipientsMailbox { to: destination(recipient), recipients: vec![0] }], sender.map(destination))
     }
 
+    /// Of a delivery to one mailbox, where a recipient's and the author's have so long to open.
+    fn times(deadline: Deadline, opening: Option<Duration>, author: Option<Duration>) -> OpeningTimes {
+        let policy = Policy { opening_patience: opening, author_patience: author, ..Policy::embedded() };
+        OpeningTimes::of(&Terms { policy: &policy, caller: &NoCaller, deadline }, false)
+    }
+
     #[test]
     fn a_senders_mailbox_that_hangs_leaves_the_recipients_copy_its_time() {
         let (site, _directory) = Server::default().start();
         // Half of it is waited for; the other half is more than any machine stands still.
         let deadline = Deadline::after(Duration::from_secs(16));
         let (recipients, sender) = destinations("doug", Some("lisa"));
-        let times = Times { deadline, patience: None, opening: None, author_patience: None };
+        let times = times(deadline, None, None);
         let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), times);
         assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
         let [recipient, sender] = owed.as_mut_slice() else { panic!("two copies are owed") };
@@ -431,7 +405,7 @@ mod tests {
         let (site, _directory) = Server::default().start();
         // Half of it would be two minutes.
         let deadline = Deadline::after(Duration::from_mins(4));
-        let times = Times { deadline, patience: None, opening: None, author_patience: Some(Duration::from_secs(10)) };
+        let times = times(deadline, None, Some(Duration::from_secs(10)));
         let (recipients, sender) = destinations("doug", Some("lisa"));
         let owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), times);
         assert!(deadline.remaining() > Duration::from_secs(121), "half of it was waited for");
@@ -439,8 +413,7 @@ mod tests {
         assert!(!owed[0].timed_out());
     }
 
-    /// Whoever hangs, and at whatever: the greeting, which is begun beside the database, or the login. Where a name has to be looked
-    /// up, a thread of its own waits for the greeting, until the deadline.
+    /// Whether the greeting hangs, which is waited for beside the database, or the login.
     #[test]
     fn a_recipients_mailbox_that_hangs_is_waited_for_no_longer_than_a_worker_opens_mailboxes() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -450,8 +423,8 @@ mod tests {
         for ((site, _directory), begins) in [(greets, false), (never_greets, true), (greets_by_name, true)] {
             let deadline = Deadline::after(Duration::from_mins(1));
             let opening = Some(Duration::from_secs(1));
-            let times = Times { deadline, patience: None, opening, author_patience: None };
-            let greeting = begins.then(|| Greeting::awaited(site.imap_settings().unwrap(), deadline));
+            let times = times(deadline, opening, None);
+            let greeting = begins.then(|| Greeting::begin(site.imap_settings().unwrap(), deadline.or_within(opening)));
             let (recipients, _) = destinations("lisa", None);
             let owed = site.open_mailboxes(&recipients, None, greeting, &mut Kept::default(), times);
             assert!(owed[0].timed_out() && deadline.remaining() > Duration::from_secs(20), "{deadline:?}");
@@ -462,7 +435,7 @@ mod tests {
     fn deliver(site: &Site, sessions: &mut Sessions, destinations: Destinations) {
         let deadline = Deadline::after(Duration::from_secs(60));
         let (recipients, sender) = destinations;
-        let times = Times { deadline, patience: None, opening: None, author_patience: None };
+        let times = times(deadline, None, None);
         let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut sessions.kept, times);
         assert!(owed.iter_mut().all(|copy| copy.lend().mailbox.is_ok()));
         sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();

@@ -1,10 +1,8 @@
 //! The session with the database and the users' sessions with the IMAP server, which one delivery may leave to the next.
 
-use super::Site;
 use super::mailboxes::Greeting;
-use crate::base::deadline::Deadline;
-use crate::database::{Idle, Patience};
-use crate::delivery::Deferral;
+use super::{Site, Terms};
+use crate::database::{DatabaseError, Idle, Patience};
 use crate::imap;
 use crate::ledger::Database;
 use crate::mailbox::ImapMailbox;
@@ -18,7 +16,7 @@ const IDLE: Duration = Duration::from_mins(1);
 /// For how long one is kept in all: a user's rights and the place of the mailboxes may change.
 const AGE: Duration = Duration::from_mins(10);
 /// For how long an author's mailbox that did not open in time is not asked again, by a process that others wait for.
-pub(super) const SILENT: Duration = Duration::from_mins(1);
+pub(super) const SILENT: Duration = Duration::from_mins(5);
 
 /// The sessions of one process with the servers of one [`Site`], which deliveries use one after the other.
 ///
@@ -26,8 +24,6 @@ pub(super) const SILENT: Duration = Duration::from_mins(1);
 /// that delivers once does not call it.
 #[derive(Default)]
 pub struct Sessions {
-    /// Opened ahead, for the next delivery.
-    pub(super) opened: Option<Opened>,
     /// Those of the last delivery, until it is ended.
     pub(super) used_database: Option<Box<dyn Database>>,
     pub(super) used_mailboxes: Vec<ImapMailbox>,
@@ -41,31 +37,37 @@ pub struct Sessions {
 pub(super) struct Opened {
     pub(super) database: Box<dyn Database>,
     pub(super) greeting: Option<Greeting>,
-    /// How long that took.
-    pub(super) took: Duration,
     /// Whether the session with the database has served another delivery: the server may have ended it meanwhile.
     pub(super) has_served: bool,
-    /// For how much longer another one may be waited for.
-    pub(super) patience: Patience,
 }
 
 impl Sessions {
-    /// What a delivery begins with. What the last one has not [ended](Self::end) is closed. `opening` is
-    /// [`Policy::opening_patience`](crate::config::Policy::opening_patience).
+    /// What a delivery begins with: the session that is kept with the database, or a new one. If no user's session is kept then either, it
+    /// first begins a connection to the IMAP server, which greets us while the database checks our password. What the last delivery has
+    /// not [ended](Self::end) is closed.
     pub(super) fn for_a_delivery(
         &mut self,
         site: &Site,
         queue_id: Option<&str>,
-        deadline: Deadline,
-        opening: Option<Duration>,
-    ) -> Result<Opened, Deferral> {
+        Terms { policy, deadline, .. }: &Terms<'_>,
+        patience: &mut Patience,
+    ) -> Result<Opened, DatabaseError> {
         self.used_database = None;
         self.used_mailboxes.clear();
         self.kept.at_most = site.mailbox_sessions();
-        match self.opened.take() {
-            Some(opened) => Ok(opened),
-            None => site.open_for(self, queue_id, deadline, opening),
+        match self.database.take().map(|idle| idle.begin(&site.client(queue_id), *deadline)) {
+            Some(Ok(mut database)) => {
+                // It may hang by now, and is asked for addresses.
+                database.hurry();
+                return Ok(Opened { database, greeting: None, has_served: true });
+            }
+            Some(Err(error)) => debug!(%error, "the session with the database is opened anew"),
+            None => {}
         }
+        let imap = site.imap_settings().filter(|_| self.kept.is_empty());
+        let greeting = imap.map(|imap| Greeting::begin(imap, deadline.or_within(policy.opening_patience)));
+        let database = site.await_database(queue_id, *deadline, patience)?;
+        Ok(Opened { database, greeting, has_served: false })
     }
 
     /// Ends the last delivery: keeps what is fit for another one, and closes the rest.
@@ -89,45 +91,6 @@ impl Site {
     /// How many users' sessions one process keeps, and so to how many mailboxes a message is delivered under one lock.
     pub(super) fn mailbox_sessions(&self) -> usize {
         self.config().map_or(KEPT, |config| config.serve.mailbox_sessions)
-    }
-
-    /// Opens what a delivery needs before its message is known: the caller reads that meanwhile. (An embedded site's ledger is a
-    /// file, which the delivery opens.)
-    ///
-    /// # Errors
-    /// Where there is no session with the database to be had.
-    pub fn open(&self, queue_id: Option<&str>, deadline: Deadline) -> Result<Sessions, Deferral> {
-        let mut sessions = Sessions::default();
-        if self.config().is_some() {
-            sessions.opened = Some(self.open_for(&mut sessions, queue_id, deadline, None)?);
-        }
-        Ok(sessions)
-    }
-
-    /// Takes the session that is kept with the database, or opens one. If no user's session is kept then either, it first begins a
-    /// connection to the IMAP server, which greets us while the database checks our password.
-    pub(super) fn open_for(
-        &self,
-        sessions: &mut Sessions,
-        queue_id: Option<&str>,
-        deadline: Deadline,
-        opening: Option<Duration>,
-    ) -> Result<Opened, Deferral> {
-        let began = Instant::now();
-        let mut patience = self.patience(deadline);
-        match sessions.database.take().map(|idle| idle.begin(&self.client(queue_id), deadline)) {
-            Some(Ok(mut database)) => {
-                // It may hang by now, and is asked for addresses.
-                database.hurry();
-                return Ok(Opened { database, greeting: None, took: began.elapsed(), has_served: true, patience });
-            }
-            Some(Err(error)) => debug!(%error, "the session with the database is opened anew"),
-            None => {}
-        }
-        let imap = self.imap_settings().filter(|_| sessions.kept.is_empty());
-        let greeting = imap.map(|imap| Greeting::awaited(imap, deadline.or_within(opening)));
-        let database = self.await_database(queue_id, deadline, &mut patience).map_err(Deferral::Database)?;
-        Ok(Opened { database, greeting, took: began.elapsed(), has_served: false, patience })
     }
 }
 

@@ -1,7 +1,6 @@
 //! What is answered to each request.
 
 use super::Sources;
-use super::files::Files;
 use super::metrics::Figures;
 use crate::protocol::control::{State, Status};
 use crate::service::broker::sockets::Report;
@@ -18,16 +17,9 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// <https://prometheus.io/docs/instrumenting/exposition_formats/>
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-pub(super) struct Answers {
-    sources: Sources,
-    files: Files,
-}
+pub(super) struct Answers(pub(super) Sources);
 
 impl Answers {
-    pub(super) fn new(sources: Sources, files: Files) -> Self {
-        Self { sources, files }
-    }
-
     /// The answer to a request for `path`.
     pub(super) async fn to(&self, method: &Method, path: &str) -> Response<String> {
         if ![Method::GET, Method::HEAD].contains(method) {
@@ -42,9 +34,9 @@ impl Answers {
                 None => text(StatusCode::SERVICE_UNAVAILABLE, NO_BROKER.into()),
             },
             "/readyz" => {
-                let stops = *self.sources.stop.borrow();
+                let stops = *self.0.stop.borrow();
                 let report = self.report().await;
-                let ready = ready(report.as_ref(), self.sources.service.borrow().as_ref(), stops);
+                let ready = ready(report.as_ref(), self.0.service.borrow().as_ref(), stops);
                 match ready {
                     Ok(told) => text(StatusCode::OK, told),
                     Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
@@ -58,10 +50,10 @@ impl Answers {
         let Some(report) = self.report().await else {
             return text(StatusCode::SERVICE_UNAVAILABLE, NO_BROKER.into());
         };
-        let service = self.sources.service.borrow().clone();
-        let files = self.files.looked_at(service.as_ref()).await;
-        let lmtp = self.sources.tally.counted();
-        let figures = Figures { report, lmtp, max_connections: self.sources.max_connections, service, files };
+        let service = self.0.service.borrow().clone();
+        let disk = self.0.disk.read(service.as_ref()).await;
+        let lmtp = self.0.tally.counted();
+        let figures = Figures { report, lmtp, max_connections: self.0.max_connections, service, disk };
         of_kind(StatusCode::OK, PROMETHEUS, figures.text())
     }
 
@@ -69,7 +61,7 @@ impl Answers {
     async fn report(&self) -> Option<Report> {
         let asked = async {
             let (tell, told) = oneshot::channel();
-            self.sources.ask.send(tell).await.ok()?;
+            self.0.ask.send(tell).await.ok()?;
             told.await.ok()
         };
         timeout(BROKER, asked).await.ok().flatten()

@@ -1,6 +1,7 @@
 use super::*;
 use crate::protocol::control::Counted;
 use crate::service::broker::Standing;
+use crate::service::disk_figures::DiskFiguresReader;
 use crate::service::lmtp::Tally;
 use tokio::sync::{mpsc, watch};
 
@@ -59,8 +60,9 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let (ask, asked) = mpsc::channel(1);
         let ((service, told), (stop, stops)) = (watch::channel(None), watch::channel(false));
-        let sources = Sources { ask, service: told, stop: stops, tally: Tally::default(), max_connections: 77 };
-        let answers = Answers::new(sources, Files::of(&crate::service::configured(folder.path()).serve));
+        let disk = DiskFiguresReader::of(&crate::service::configured(folder.path()).serve);
+        let sources = Sources { ask, service: told, stop: stops, tally: Tally::default(), max_connections: 77, disk };
+        let answers = Answers(sources);
         Self { answers, service, _stop: stop, asked, _folder: folder }
     }
 

@@ -9,14 +9,15 @@ use tokio::task::JoinHandle;
 fn serve(socket: &Path, folder: &Path) -> (JoinHandle<io::Result<()>>, watch::Sender<bool>) {
     let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Report>>(1);
     let ((_, service), (stop, stops)) = (watch::channel(None), watch::channel(false));
-    let sources = Sources { ask, service, stop: stops, tally: Tally::default(), max_connections: 1 };
+    let disk = DiskFiguresReader::of(&crate::service::configured(folder).serve);
+    let sources = Sources { ask, service, stop: stops, tally: Tally::default(), max_connections: 1, disk };
     let listening = vec![Open::Unix(UnixListener::bind(socket).unwrap())];
     tokio::spawn(async move {
         while let Some(tell) = asked.recv().await {
             let _ = tell.send(Report::default());
         }
     });
-    (tokio::spawn(Http::new(listening, &crate::service::configured(folder).serve, sources).run()), stop)
+    (tokio::spawn(Http::new(listening, sources).run()), stop)
 }
 
 /// All that is answered to this, up to the end of the connection.

@@ -3,12 +3,12 @@
 //!
 //! Labels have few values: no address, no queue id, nothing that a client chooses.
 
-use super::files::Seen;
 use crate::base::exposition::{Exposition, Kind};
 use crate::base::timestamp::{now, read_exact};
 use crate::protocol::control::{Ends, Process, Role, State, Status};
 use crate::service::broker::sockets::Report;
 use crate::service::counters::{ENDS_MS, Spans, Traffic, Via};
+use crate::service::disk_figures::DiskFigures;
 use crate::service::lmtp::Counted;
 use std::fmt::Display;
 use std::iter::once;
@@ -20,7 +20,7 @@ pub(super) struct Figures {
     pub lmtp: Counted,
     pub max_connections: usize,
     pub service: Option<Status>,
-    pub files: Seen,
+    pub disk: DiskFigures,
 }
 
 impl Figures {
@@ -31,7 +31,7 @@ impl Figures {
         self.traffic(&mut sheet);
         self.broker(&mut sheet);
         self.lmtp(&mut sheet);
-        self.files(&mut sheet);
+        self.disk(&mut sheet);
         if let Some(service) = &self.service {
             master(service, &mut sheet);
         }
@@ -195,8 +195,8 @@ impl Figures {
         sheet.counters("lmtp_refused_commands", help, refused);
     }
 
-    fn files(&self, sheet: &mut Sheet) {
-        let Seen { queue, memory } = &self.files;
+    fn disk(&self, sheet: &mut Sheet) {
+        let DiskFigures { queue, memory, .. } = &self.disk;
         let folders: Vec<(String, _)> = queue.iter().flatten().map(|(state, it)| (state.to_string(), it)).collect();
         let messages = folders.iter().map(|(state, it)| (vec![("state", state.as_str())], it.messages as f64));
         sheet.gauges("queue_messages", "Messages in the file queue, by folder; and those that are shunted.", messages);

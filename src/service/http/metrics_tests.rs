@@ -67,7 +67,7 @@ fn figures() -> Figures {
         lmtp: Counted { traffic, refused, ..Counted::default() },
         max_connections: 100,
         service: Some(service),
-        files: Seen { queue: Some(waiting.into()), memory: memory.into() },
+        disk: DiskFigures { queue: Some(waiting.into()), timer: Vec::new(), memory: memory.into() },
     }
 }
 

@@ -4,17 +4,15 @@
 //! not many in a second, one short request on each, little time for all of it. It shows numbers, and neither addresses nor
 //! anything of a message.
 
-mod files;
 mod handlers;
 mod metrics;
 
 use super::broker::sockets::Report;
+use super::disk_figures::DiskFiguresReader;
 use super::lmtp::{Connection, Listener, Tally, accept};
 use crate::base::http_connections::{Slot, Slots};
 use crate::base::listener::Listener as Open;
-use crate::config::Serve;
 use crate::protocol::control::Status;
-use files::Files;
 use handlers::Answers;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -45,7 +43,6 @@ const LONGEST_REQUEST: usize = 16 << 10;
 const MOST_HEADERS: usize = 64;
 
 /// What is shown comes from here.
-#[derive(Debug)]
 pub struct Sources {
     /// The broker.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
@@ -57,6 +54,7 @@ pub struct Sources {
     pub tally: Tally,
     /// How many LMTP connections are served at once.
     pub max_connections: usize,
+    pub disk: DiskFiguresReader,
 }
 
 /// Who answers, before it runs.
@@ -67,8 +65,8 @@ pub struct Http {
 
 impl Http {
     #[must_use]
-    pub fn new(listening: Vec<Open>, serve: &Serve, sources: Sources) -> Self {
-        Self { listening, answers: Answers::new(sources, Files::of(serve)) }
+    pub fn new(listening: Vec<Open>, sources: Sources) -> Self {
+        Self { listening, answers: Answers(sources) }
     }
 
     /// Answers whoever asks, for as long as it is polled.
@@ -85,7 +83,7 @@ impl Http {
         for turn in 0.. {
             match accept(&listeners, turn).await {
                 Ok(connection) => {
-                    let slot = slots.admit(connection.address()).await;
+                    let slot = slots.admit(connection.address).await;
                     tokio::spawn(answer(connection, slot, Arc::clone(&answers)));
                     sleep(PACE).await;
                 }
@@ -112,7 +110,7 @@ async fn answer(connection: Connection, mut slot: Slot, answers: Arc<Answers>) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(REQUEST).keep_alive(false);
     http.max_buf_size(LONGEST_REQUEST).max_headers(MOST_HEADERS);
-    let served = timeout(CONNECTION, http.serve_connection(TokioIo::new(connection), service));
+    let served = timeout(CONNECTION, http.serve_connection(TokioIo::new(connection.stream), service));
     tokio::select! {
         served = served => match served {
             Ok(Ok(())) => {}

@@ -27,6 +27,7 @@ impl Scene {
         let spool = Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: None };
         let settings = Settings {
             host: "mx.example".into(),
+            postmaster: "postmaster@x".into(),
             max_recipients: 100,
             deadline: DEADLINE,
             spool: Arc::new(spool),

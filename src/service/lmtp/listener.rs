@@ -4,10 +4,9 @@ use crate::base::listener::Listener as Open;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net;
+use tokio_util::either::Either;
 
 /// How much the system holds of the replies that a client has not taken, in bytes. By itself it takes megabytes (tcp(7)), and we
 /// would answer a client that reads nothing for as long.
@@ -38,10 +37,12 @@ impl Listener {
 
     fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Connection>> {
         match self {
-            Self::Unix(listener) => listener.poll_accept(context).map_ok(|(stream, _)| Connection::Unix(stream)),
-            Self::Tcp(listener) => {
-                listener.poll_accept(context).map_ok(|(stream, address)| Connection::Tcp(stream, address.ip()))
-            }
+            Self::Unix(listener) => listener
+                .poll_accept(context)
+                .map_ok(|(stream, _)| Connection { stream: Either::Left(stream), address: None }),
+            Self::Tcp(listener) => listener
+                .poll_accept(context)
+                .map_ok(|(stream, peer)| Connection { stream: Either::Right(stream), address: Some(peer.ip()) }),
         }
     }
 }
@@ -63,51 +64,10 @@ pub(in crate::service) async fn accept(listeners: &[Listener], turn: usize) -> i
 
 /// A client's connection.
 #[derive(Debug)]
-pub(in crate::service) enum Connection {
-    Unix(net::UnixStream),
-    Tcp(net::TcpStream, IpAddr),
-}
-
-impl Connection {
+pub(in crate::service) struct Connection {
+    pub(in crate::service) stream: Either<net::UnixStream, net::TcpStream>,
     /// Where it comes from, if not from this machine by a unix socket.
-    pub(in crate::service) fn address(&self) -> Option<IpAddr> {
-        match self {
-            Self::Unix(_) => None,
-            Self::Tcp(_, address) => Some(*address),
-        }
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tcp(stream, _) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tcp(stream, _) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Unix(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tcp(stream, _) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tcp(stream, _) => Pin::new(stream).poll_shutdown(context),
-        }
-    }
+    pub(in crate::service) address: Option<IpAddr>,
 }
 
 #[cfg(test)]

@@ -27,9 +27,9 @@ async fn what_is_configured_is_opened_and_none_of_the_sockets_keeps_the_others_w
     let mut order = Vec::new();
     for turn in 0..6 {
         let mut connection = accept(&listeners, turn).await.unwrap();
-        assert_eq!(connection.address(), None);
-        order.push(connection.read_u8().await.unwrap());
-        connection.write_all(b"x").await.unwrap();
+        assert_eq!(connection.address, None);
+        order.push(connection.stream.read_u8().await.unwrap());
+        connection.stream.write_all(b"x").await.unwrap();
     }
     assert_eq!(order, [0, 1, 2, 0, 1, 2]);
 }
@@ -40,7 +40,7 @@ async fn a_client_by_tcp_that_reads_nothing_has_few_replies_held_for_it() {
     let address = listener.local_addr().unwrap();
     let listeners = [Listener::new(Open::Tcp(listener)).unwrap()];
     let _client = std::net::TcpStream::connect(address).unwrap();
-    let Connection::Tcp(stream, _) = accept(&listeners, 0).await.unwrap() else { panic!() };
+    let Either::Right(stream) = accept(&listeners, 0).await.unwrap().stream else { panic!() };
     // Linux doubles it, for what it needs itself (socket(7)).
     assert_eq!(socket_send_buffer_size(&stream).unwrap(), 2 * SEND_BUFFER);
 }

@@ -18,6 +18,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_util::either::Either;
 use tracing::{debug, error, warn};
 
 /// How long nothing is accepted after the system has refused to: it is out of file descriptors, or of memory.
@@ -124,7 +125,7 @@ impl Server {
             match (place, accepted) {
                 (Ok(place), Ok(connection)) => {
                     let (guide, surroundings) = (guide.clone(), surroundings.clone());
-                    let socket = if connection.address().is_some() { "tcp" } else { "unix" };
+                    let socket = if connection.address.is_some() { "tcp" } else { "unix" };
                     let open = guide.settings.tally.opened(socket);
                     sessions.spawn(async move {
                         let _place = (place, open);
@@ -190,35 +191,35 @@ struct Guide {
 
 impl Guide {
     async fn lead(&self, connection: Connection, mut surroundings: Surroundings) {
-        let address = connection.address();
+        let address = connection.address;
         // A client that goes away is no news, and what it had handed over is delivered.
         if let Err(error) = self.try_to_lead(connection, &mut surroundings).await {
             debug!(?address, %error, "an LMTP session was cut off");
         }
     }
 
-    async fn try_to_lead(&self, mut connection: Connection, surroundings: &mut Surroundings) -> io::Result<()> {
-        let address = connection.address();
+    async fn try_to_lead(&self, connection: Connection, surroundings: &mut Surroundings) -> io::Result<()> {
+        let Connection { mut stream, address } = connection;
         let Some(admission) = self.access.admit(address) else {
             self.settings.tally.sent_away();
             warn!(
                 ?address,
                 "a client is sent away: it is none of serve.lmtp_clients, and there is no serve.client_ca_file"
             );
-            connection.write_all(b"421 4.7.1 This server is not for you\r\n").await?;
-            return connection.shutdown().await;
+            stream.write_all(b"421 4.7.1 This server is not for you\r\n").await?;
+            return stream.shutdown().await;
         };
-        if let Connection::Tcp(stream, _) = &connection {
-            stream.set_nodelay(true)?;
+        if let Either::Right(tcp) = &stream {
+            tcp.set_nodelay(true)?;
         }
         let stranger = address.filter(|_| admission.client.starttls == StartTls::Required);
         let mut session = Session::new(self.settings.clone(), admission.client);
         let before_tls = async {
-            if surroundings.converse(&mut connection, &mut session).await? == Ending::Over {
+            if surroundings.converse(&mut stream, &mut session).await? == Ending::Over {
                 return Ok(None);
             }
             let Some(tls) = admission.tls else { return Ok(None) };
-            timeout(surroundings.limits.tls, tls.accept(connection)).await?.map(Some)
+            timeout(surroundings.limits.tls, tls.accept(stream)).await?.map(Some)
         };
         let secured = if let Some(address) = stranger {
             // It may neither take up the others' places, nor keep its own for long.
@@ -281,6 +282,7 @@ mod tests {
         let spool = Arc::new(Spool { directory: "/nonexistent".into(), above: 1 << 20, limit: None });
         let settings = Settings {
             host: "mx".into(),
+            postmaster: "postmaster@x".into(),
             max_recipients: 1,
             deadline: Duration::from_secs(9),
             spool,
@@ -295,7 +297,8 @@ mod tests {
         // A client that seems to be at this address, and the first byte that it is sent; `None`: it is sent away.
         let connect = async |address: Ipv4Addr| {
             let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-            let connection = Connection::Tcp(listener.accept().await.unwrap().0, IpAddr::V4(address));
+            let stream = Either::Right(listener.accept().await.unwrap().0);
+            let connection = Connection { stream, address: Some(IpAddr::V4(address)) };
             let (guide, surroundings) = (guide.clone(), surroundings.clone());
             let session = tokio::spawn(async move { guide.lead(connection, surroundings).await });
             let first = client.read_u8().await.ok();

@@ -37,6 +37,8 @@ const LONGEST_ENVELOPE: usize = LONGEST_HEADER / 3;
 pub struct Settings {
     /// This host's name, for the greeting.
     pub host: String,
+    /// Where mail for `<postmaster>` goes, which has no domain (RFC 5321 section 4.5.1).
+    pub postmaster: String,
     /// How many recipients one message may have.
     pub max_recipients: usize,
     /// How long a delivery may take.
@@ -51,7 +53,9 @@ impl Settings {
     /// As the configuration has it.
     #[must_use]
     pub fn new(config: &Config, host: String) -> Self {
+        let domain = config.routing.domain.first().map_or(&host, |rule| &rule.domain);
         Self {
+            postmaster: format!("postmaster@{domain}"),
             host,
             max_recipients: MAX_RECIPIENTS as usize,
             deadline: config.delivery.deadline,
@@ -418,11 +422,13 @@ impl Session {
         self.say("250 2.1.0 Ok");
     }
 
-    fn rcpt(&mut self, to: Path) {
+    fn rcpt(&mut self, mut to: Path) {
         let State::Envelope(envelope) = &mut self.state else {
             return self.say("503 5.5.1 Say MAIL first");
         };
-        if let Err(refusal) = deliverable(&to) {
+        if to.address.eq_ignore_ascii_case("postmaster") {
+            to.address.clone_from(&self.settings.postmaster);
+        } else if let Err(refusal) = deliverable(&to) {
             return self.say(refusal);
         }
         // Quotes and a comma of JSON's, and the key, come to each of them.
@@ -498,10 +504,6 @@ impl Session {
 
 /// Whether a delivery would take this for an address: what it cannot read, it would defer at each try.
 fn deliverable(to: &Path) -> Result<(), &'static str> {
-    // RFC 5321 section 4.5.1. What becomes of it is for the delivery to say.
-    if to.address.eq_ignore_ascii_case("postmaster") {
-        return Ok(());
-    }
     if !to.has_domain {
         return Err("450 4.1.3 An address has a domain here");
     }

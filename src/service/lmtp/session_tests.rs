@@ -4,6 +4,7 @@ use crate::delivery::StatusDetail;
 fn settings() -> Settings {
     Settings {
         host: "mx.example".into(),
+        postmaster: "postmaster@mail.axial.net".into(),
         max_recipients: 1000,
         deadline: Duration::from_mins(4),
         spool: Arc::new(Spool { directory: "/nonexistent".into(), above: 1 << 20, limit: None }),
@@ -177,7 +178,7 @@ fn commands_out_of_order_are_refused_and_change_nothing() {
     let (transaction, _) = talk.deliver(".\r\n");
     assert_eq!(transaction.request.sender, "lisa@x");
     let recipients: Vec<&str> = transaction.request.recipients.iter().map(|it| it.address.as_str()).collect();
-    assert_eq!(recipients, ["Postmaster", "a@b@c"]);
+    assert_eq!(recipients, ["postmaster@mail.axial.net", "a@b@c"]);
     talk.answer(&[]);
     assert_eq!(talk.code("RCPT TO:<a@b>"), "503");
     assert_eq!(Talk::begun(settings(), STRANGER).code("XFORWARD IDENT=x"), "550");

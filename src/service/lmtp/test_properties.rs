@@ -47,6 +47,7 @@ pub fn any_bytes(bytes: &[u8]) {
 fn hear(bytes: &[u8], piece: usize) -> Heard {
     let settings = Settings {
         host: "mx.example".into(),
+        postmaster: "postmaster@x".into(),
         max_recipients: 60,
         deadline: Duration::from_secs(240),
         spool: Arc::new(Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: Some(LIMIT) }),

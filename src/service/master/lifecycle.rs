@@ -2,11 +2,16 @@
 
 use super::children::{Running, Slot};
 use super::control::Connection;
+use super::listeners::{NewListener, bind_missing};
 use super::supervisor::{Supervisor, is_surplus};
 use crate::base::log;
 use crate::base::timestamp::{self, exact};
 use crate::config::Config;
 use crate::protocol::control::{Answer, Command, Role};
+use signal_hook::consts::SIGCHLD;
+use std::path::Path;
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 
@@ -47,6 +52,50 @@ impl Stopping {
     }
 }
 
+/// A reload whose configuration is being read.
+pub(super) struct Reload {
+    read: mpsc::Receiver<Result<NewConfiguration, String>>,
+    /// Whether the log was opened anew.
+    reopened: Result<(), String>,
+    waiting: Vec<Connection>,
+    /// Whether the file may have changed since: then it is read once more.
+    is_outdated: bool,
+}
+
+/// A configuration that is in order, its text, and the listeners that it wants and that are not in use yet.
+pub(super) struct NewConfiguration {
+    config: Config,
+    text: String,
+    lmtp: Vec<NewListener>,
+    http: Vec<NewListener>,
+}
+
+impl NewConfiguration {
+    /// Reads it in place of `old`, which listens at the places `lmtp` and `http`.
+    pub(super) fn read(file: &Path, old: &Config, lmtp: Vec<String>, http: Vec<String>) -> Result<Self, String> {
+        let (config, text) = Config::load_with_text(file).map_err(|error| error.to_string())?;
+        let (serve, old) = (&config.serve, &old.serve);
+        for (key, changed) in [
+            ("runtime_directory", serve.runtime_directory != old.runtime_directory),
+            ("state_directory", serve.state_directory != old.state_directory),
+        ] {
+            if changed {
+                return Err(format!(
+                    "serve.{key} has changed, which it cannot while the service runs: `maildrop_command service stop`, then \
+                     `start`"
+                ));
+            }
+        }
+        if !serve.lmtp.is_empty() || !lmtp.is_empty() {
+            config.lmtp_makes_sent_copies().map_err(|error| error.to_string())?;
+        }
+        serve.try_tls().map_err(|error| error.to_string())?;
+        let lmtp = bind_missing(lmtp, &serve.lmtp).map_err(|error| error.to_string())?;
+        let http = bind_missing(http, serve.http.as_slice()).map_err(|error| error.to_string())?;
+        Ok(Self { config, text, lmtp, http })
+    }
+}
+
 impl Supervisor {
     /// Somebody asks at the control socket.
     pub(super) fn asked(&mut self, who: Connection, command: Command, now: Instant) {
@@ -75,10 +124,7 @@ impl Supervisor {
                 Ok(()) => self.waiting.push(who),
                 Err(problem) => self.control.answer(who, &Answer::failed(problem), now),
             },
-            Command::Reload => match self.reload(now) {
-                Ok(()) => self.waiting.push(who),
-                Err(problem) => self.control.answer(who, &Answer::failed(problem), now),
-            },
+            Command::Reload => self.begin_reload(vec![who]),
         }
     }
 
@@ -94,7 +140,8 @@ impl Supervisor {
         let patience = self.patience();
         self.mode =
             Mode::Stopping(Stopping { front_has_ended: false, at_once_at: Some(now + patience), waiting: Vec::new() });
-        for who in std::mem::take(&mut self.waiting) {
+        let reloading = self.reload.take().map(|reload| reload.waiting).unwrap_or_default();
+        for who in std::mem::take(&mut self.waiting).into_iter().chain(reloading) {
             self.control.answer(who, &Answer::failed("the service ends"), now);
         }
         // The front answers for the messages that others have handed to it.
@@ -218,20 +265,63 @@ impl Supervisor {
         }
     }
 
-    /// Takes over the configuration that is in the file now, and opens the log anew. `Err`, in words, where it stays as it was.
-    pub(super) fn reload(&mut self, now: Instant) -> Result<(), String> {
-        if matches!(self.mode, Mode::Stopping(_)) {
-            return Err("the service ends".into());
+    /// Begins to take over the configuration that is in the file now, and opens the log anew. A thread reads it, and binds what is to be
+    /// listened at: a disk or a name server may be slow.
+    pub(super) fn begin_reload(&mut self, waiting: Vec<Connection>) {
+        if let Some(reload) = &mut self.reload {
+            reload.waiting.extend(waiting);
+            reload.is_outdated = true;
+            return;
         }
         self.systemd.reloading();
         let reopened = self.reopen();
-        match self.take_over(now) {
+        let (file, old) = (self.file.clone(), self.config.clone());
+        let (lmtp, http) = (self.listeners.places(), self.http.places());
+        let (tell, read) = mpsc::channel();
+        let reading = move || {
+            // Nobody waits for it any more where the service ends.
+            let _ = tell.send(NewConfiguration::read(&file, &old, lmtp, http));
+            // The loop turns.
+            let _ = signal_hook::low_level::raise(SIGCHLD);
+        };
+        if let Err(error) = thread::Builder::new().name("reload".into()).spawn(reading) {
+            error!(%error, "the configuration cannot be read");
+        }
+        self.reload = Some(Reload { read, reopened, waiting, is_outdated: false });
+    }
+
+    /// Takes over what was read for a reload, once that is there.
+    pub(super) fn finish_reload(&mut self, now: Instant) {
+        let Some(reload) = &self.reload else { return };
+        let read = match reload.read.try_recv() {
+            Err(TryRecvError::Empty) => return,
+            Err(TryRecvError::Disconnected) => Err("an internal error".into()),
+            Ok(read) => read,
+        };
+        let Some(Reload { reopened, waiting, is_outdated, .. }) = self.reload.take() else { return };
+        if is_outdated {
+            drop(read);
+            return self.begin_reload(waiting);
+        }
+        match self.reloaded(read, now).and(reopened) {
+            Ok(()) => self.waiting.extend(waiting),
+            Err(problem) => {
+                for who in waiting {
+                    self.control.answer(who, &Answer::failed(problem.clone()), now);
+                }
+            }
+        }
+    }
+
+    /// Takes over a configuration that was read. `Err`, in words, where it stays as it was.
+    pub(super) fn reloaded(&mut self, read: Result<NewConfiguration, String>, now: Instant) -> Result<(), String> {
+        match read.and_then(|new| self.take_over(new, now)) {
             Ok(()) => {
                 self.not_taken_over = None;
                 self.is_taken_over();
                 info!("the configuration was read anew, and is in order");
                 self.restart(now);
-                reopened
+                Ok(())
             }
             Err(problem) => {
                 error!(problem, "the configuration was not taken over: the service goes on with the old one");
@@ -248,34 +338,16 @@ impl Supervisor {
         self.counted.configuration_taken_over_at = exact(timestamp::now());
     }
 
-    fn take_over(&mut self, now: Instant) -> Result<(), String> {
-        let (config, text) = Config::load_with_text(&self.file).map_err(|error| error.to_string())?;
-        for (key, changed) in [
-            ("runtime_directory", config.serve.runtime_directory != self.config.serve.runtime_directory),
-            ("state_directory", config.serve.state_directory != self.config.serve.state_directory),
-        ] {
-            if changed {
-                return Err(format!(
-                    "serve.{key} has changed, which it cannot while the service runs: `maildrop_command service stop`, then \
-                     `start`"
-                ));
-            }
-        }
-        if !config.serve.lmtp.is_empty() || !self.listeners.names().is_empty() {
-            config.lmtp_makes_sent_copies().map_err(|error| error.to_string())?;
-        }
-        config.serve.try_tls().map_err(|error| error.to_string())?;
-        let new = self.listeners.missing(&config.serve.lmtp).map_err(|error| error.to_string())?;
-        let http = config.serve.http.as_slice();
-        let new_http = self.http.missing(http).map_err(|error| error.to_string())?;
+    fn take_over(&mut self, new: NewConfiguration, now: Instant) -> Result<(), String> {
+        let NewConfiguration { config, text, lmtp, http } = new;
         self.write_checked(&text).map_err(|error| error.to_string())?;
         if config.log_settings() != self.config.log_settings() {
             warn!(
                 "[log] has changed: for all processes but the master, which goes on as before until it is started anew"
             );
         }
-        self.listeners.take_over(new, &config.serve.lmtp);
-        self.http.take_over(new_http, http);
+        self.listeners.take_over(lmtp, &config.serve.lmtp);
+        self.http.take_over(http, config.serve.http.as_slice());
         self.no_http = None;
         self.config = config;
         self.fit_slots(now);

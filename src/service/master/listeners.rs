@@ -108,17 +108,13 @@ impl Listeners {
     /// # Errors
     /// Where one of them cannot be had.
     pub(super) fn missing(&self, places: &[String]) -> Result<Vec<NewListener>, MasterError> {
-        let mut new = Vec::new();
-        for place in places {
-            let there = self.from_systemd.iter().any(|listener| listener.name() == *place)
-                || self.bound.iter().any(|bound| bound.place == *place)
-                || new.iter().any(|NewListener(new)| new.as_ref().is_some_and(|new| new.place == *place));
-            if !there {
-                let sockets = bind(place).map_err(|source| MasterError::Listen { place: place.clone(), source })?;
-                new.push(NewListener(Some(Bound { place: place.clone(), sockets })));
-            }
-        }
-        Ok(new)
+        bind_missing(self.places(), places)
+    }
+
+    /// Where these listen, as the configuration has it.
+    pub(super) fn places(&self) -> Vec<String> {
+        let bound = self.bound.iter().map(|bound| bound.place.clone());
+        self.from_systemd.iter().map(Listener::name).chain(bound).collect()
     }
 
     /// From now on these are the listeners, with those of systemd.
@@ -147,6 +143,19 @@ impl Listeners {
     pub(super) fn remove_files(&self) {
         self.bound.iter().for_each(Bound::remove_file);
     }
+}
+
+/// Binds these places, but for those that are there already.
+pub(super) fn bind_missing(mut there: Vec<String>, places: &[String]) -> Result<Vec<NewListener>, MasterError> {
+    let mut new = Vec::new();
+    for place in places {
+        if !there.contains(place) {
+            let sockets = bind(place).map_err(|source| MasterError::Listen { place: place.clone(), source })?;
+            new.push(NewListener(Some(Bound { place: place.clone(), sockets })));
+            there.push(place.clone());
+        }
+    }
+    Ok(new)
 }
 
 /// Hands all of them to a process that is about to be started, for [`inherited`].

@@ -2,7 +2,7 @@
 //! `handover`.
 //!
 //! It delivers nothing and listens to nobody but whoever may use its control socket, so that there is little that could end
-//! it. It has one thread and no runtime: [`supervisor`] is its loop.
+//! it. It has one thread and no runtime: [`supervisor`] is its loop. (A second one reads a configuration for a reload.)
 //!
 //! What it is careful about, each for a reason that stopped somebody's mail:
 //!

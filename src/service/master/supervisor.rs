@@ -4,7 +4,7 @@ use super::children::{Ended, Phase, Slot};
 use super::control::{Connection, Control};
 use super::front_channel::{Link, Notice, Report};
 use super::instance_lock::OneMaster;
-use super::lifecycle::{LAST_GRACE, Mode};
+use super::lifecycle::{LAST_GRACE, Mode, Reload};
 use super::listeners::{Listeners, hand_over};
 use super::restarts::Restarts;
 use super::systemd::Systemd;
@@ -63,6 +63,7 @@ pub(super) struct Supervisor {
     pub(super) generation: u64,
     /// Who waits for a restart.
     pub(super) waiting: Vec<Connection>,
+    pub(super) reload: Option<Reload>,
     /// Why the configuration that is in the file now was not taken over.
     pub(super) not_taken_over: Option<String>,
     /// Whether all that is needed was ever up.
@@ -140,6 +141,7 @@ impl Supervisor {
             mode: Mode::Running,
             generation: 0,
             waiting: Vec::new(),
+            reload: None,
             not_taken_over: None,
             was_ready: false,
             database_away: None,
@@ -175,6 +177,7 @@ impl Supervisor {
         }
         let over = match &self.mode {
             Mode::Running => {
+                self.finish_reload(now);
                 self.replace_one(now);
                 self.start_what_is_due(now);
                 self.ask_the_front(now);
@@ -238,7 +241,7 @@ impl Supervisor {
         for signal in heard {
             match signal {
                 SIGTERM | SIGINT => self.stop(now),
-                SIGHUP => drop(self.reload(now)),
+                SIGHUP if matches!(self.mode, Mode::Running) => self.begin_reload(Vec::new()),
                 // Why it could not is in the log.
                 SIGUSR1 => drop(self.restart_if_it_can(now)),
                 SIGUSR2 => drop(self.reopen()),
@@ -392,7 +395,7 @@ impl Supervisor {
         let pings = front.and_then(Slot::running).map(|running| &running.pings);
         let hangs = pings.is_some_and(|pings| pings.has_answered && pings.unanswered >= UNKILLABLE);
         // Mail is taken in by the front alone.
-        if is_ready && matches!(self.mode, Mode::Running) {
+        if is_ready && matches!(self.mode, Mode::Running) && self.reload.is_none() {
             self.systemd.ready();
         }
         self.systemd.watchdog(!hangs, now);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::protocol::control::{self, Answer, Request, line};
 use crate::service::master::children::{Life, Pings, Running};
+use crate::service::master::lifecycle::NewConfiguration;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
@@ -144,6 +145,10 @@ impl Scene {
         let key = std::fs::read_to_string(control::key_beside(&self.it.config.serve.control_socket())).unwrap();
         client.write_all(line(&Request { command, key: Some(key) }).as_bytes()).unwrap();
         self.turn();
+        while self.it.reload.is_some() {
+            std::thread::sleep(Duration::from_millis(1));
+            self.turn();
+        }
         client
     }
 
@@ -385,7 +390,9 @@ fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
         let text = trusting(after).replace(here.to_str().unwrap(), scene.folder.path().to_str().unwrap());
         write(&scene, &text);
         let now = scene.now;
-        assert_eq!(scene.it.reload(now).is_ok(), is_in_order, "{before} {after}");
+        let (lmtp, http) = (scene.it.listeners.places(), scene.it.http.places());
+        let read = NewConfiguration::read(&scene.it.file, &scene.it.config, lmtp, http);
+        assert_eq!(scene.it.reloaded(read, now).is_ok(), is_in_order, "{before} {after}");
         scene.it.listeners.remove_files();
     }
     let fewer = configuration(&here, "workers = 1\nrunners = 1\n");

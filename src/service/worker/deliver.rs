@@ -3,7 +3,7 @@
 use crate::base::deadline::Deadline;
 use crate::config::BESIDE_A_MESSAGE;
 use crate::database::DatabaseFailure;
-use crate::delivery::{Deferral, Delivered, NoCaller, Refusal, StatusDetail, Verdict};
+use crate::delivery::{Deferral, Delivered, NoCaller, Policy, Refusal, StatusDetail, Verdict};
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::protocol::{Found, Recipient, Request};
 use crate::site::{self, Envelope, Outcome, Sessions, Site, Terms};
@@ -52,9 +52,7 @@ pub(super) fn to_all(
     let mut policy = site.policy();
     policy.lock_wait =
         lock_wait(request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis), left);
-    // One author's mailbox that hangs must not take one worker after the other.
-    policy.author_patience = Some(policy.batch_patience);
-    policy.opening_patience = opening_patience(request.slow, policy.batch_patience);
+    set_patience(&mut policy, request.slow);
     let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
     #[cfg(feature = "test-faults")]
     {
@@ -192,10 +190,16 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
     if bytes.len() == length { Ok(bytes) } else { Err(io::Error::other("it is of another size than was said")) }
 }
 
-/// How long a recipient's mailbox may take to open: one that hangs must not take one worker after the other. One that has been slow before has
-/// all the time that there is, or it would never be delivered to where it is always slow.
-fn opening_patience(is_slow: bool, batch_patience: Duration) -> Option<Duration> {
-    (!is_slow).then(|| batch_patience.saturating_mul(4))
+/// How long mailboxes may take to open: one that hangs must not take one worker after the other. Those of recipients who were all slow
+/// before have more time, and one alone all that there is, or nothing would be delivered to a mailbox that is always slow.
+fn set_patience(policy: &mut Policy, are_slow: bool) {
+    let alone = policy.batch_patience.saturating_mul(4);
+    policy.author_patience = Some(alone);
+    if are_slow {
+        policy.batch_patience = alone;
+    } else {
+        policy.opening_patience = Some(alone);
+    }
 }
 
 #[cfg(test)]
@@ -343,9 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mailbox_that_was_slow_before_has_the_time_that_it_takes() {
-        let patience = Duration::from_secs(5);
-        assert_eq!(opening_patience(false, patience), Some(Duration::from_secs(20)));
-        assert_eq!(opening_patience(true, patience), None);
+    fn mailboxes_that_were_slow_before_have_the_time_that_they_take() {
+        let [five, twenty] = [5, 20].map(Duration::from_secs);
+        for (are_slow, opening, batch) in [(false, Some(twenty), five), (true, None, twenty)] {
+            let mut policy = Policy { batch_patience: five, ..Policy::embedded() };
+            set_patience(&mut policy, are_slow);
+            assert_eq!((policy.opening_patience, policy.batch_patience), (opening, batch));
+            assert_eq!(policy.author_patience, Some(twenty));
+        }
     }
 }

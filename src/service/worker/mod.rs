@@ -7,8 +7,9 @@ mod deliver;
 mod link;
 mod recycling;
 
-use super::watchdog::Watchdog;
+use super::watchdog;
 use crate::base::stop::Stop;
+use crate::base::watchdog::Watchdog;
 use crate::config::{Config, RECYCLE_ABOVE};
 use crate::delivery::{StatusDetail, Verdict};
 use crate::protocol::{Found, Header, Logins, Reply, Request, Told};
@@ -80,7 +81,7 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
     let system = |doing| move |source| WorkerError::System { doing, source };
     let stop = Arc::new(Stop::on_signals().map_err(system("setting up signals"))?);
     let (wake, woken) = Wake::pair().map_err(system("making a pair of sockets"))?;
-    let watchdog = Watchdog::start().map_err(system("starting a thread"))?;
+    let watchdog = watchdog::start().map_err(system("starting a thread"))?;
     let recycling = Arc::new(Recycling::new(&settings, successor));
     let (assign, assigned) = mpsc::channel();
     let (answer, answers) = mpsc::channel();

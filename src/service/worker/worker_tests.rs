@@ -16,7 +16,7 @@ fn with_worker(folder: &Path, play: impl FnOnce(&mut Worker<'_>)) {
     create_directory(&mail).unwrap();
     let site = Site::embedded(Embedded::new(mail));
     let settings = WorkerSettings::of(&crate::service::configured(folder));
-    let watchdog = Watchdog::start().unwrap();
+    let watchdog = crate::service::watchdog::start().unwrap();
     play(&mut Worker {
         site: &site,
         settings,

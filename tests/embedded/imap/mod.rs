@@ -2,8 +2,8 @@
 
 mod append_outcomes;
 mod authorization_identity;
+mod connections;
 mod deadline;
-mod early_connections;
 mod find_and_remove;
 mod login;
 mod mailbox_creation_once;

@@ -294,7 +294,8 @@ fn lmtp_settings() -> Arc<lmtp::Settings> {
     thread_local! {
         static SETTINGS: Arc<lmtp::Settings> = Arc::new(lmtp::Settings {
             host: "mx1".into(),
-            max_recipients: 50,
+            postmaster: "postmaster@x".into(),
+        max_recipients: 50,
             deadline: DEADLINE,
             // No message here is so large that it goes into a file.
             spool: Arc::new(Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: None }),

@@ -356,7 +356,7 @@ impl Broker {
     fn hand_to_a_worker(&mut self, id: JobId, wants: Wants, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.alone = wants == Wants::New;
-        let slow = job.users_at_work().into_iter().any(|user| self.slow.holds(user, now));
+        let slow = job.users_at_work().into_iter().all(|user| self.slow.holds(user, now));
         let Some(body) = job.body_for_a_worker(slow, now) else {
             self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
             return;

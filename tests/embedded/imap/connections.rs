@@ -1,13 +1,11 @@
-//! A connection can be begun while something else is done, and what becomes of it is told as of any other.
+//! What becomes of a connection to a server, and who is let in.
 
 use crate::imap_peer::{BARE, mailbox, peer, settings};
 use maildrop_command::base::deadline::Deadline;
-use maildrop_command::base::endpoint::Endpoint;
-use maildrop_command::imap::{Encryption, Settings, begin, connect};
+use maildrop_command::imap::{Settings, connect};
 use maildrop_command::mailbox::{Mailbox, MailboxFailure};
-use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 use rustix::process::{Pid, Signal, kill_process};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,49 +14,15 @@ fn soon() -> Deadline {
 }
 
 #[test]
-fn only_what_needs_no_name_and_no_word_of_ours_is_begun() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let settings = settings(listener.local_addr().unwrap().port());
-    assert!(begin(&settings, soon()).is_some());
-    for encryption in [Encryption::StartTls, Encryption::Implicit] {
-        assert!(begin(&Settings { encryption, ..settings.clone() }, soon()).is_none());
-    }
-    for address in [Endpoint::Tcp { host: "localhost".into(), port: 1 }, Endpoint::Socket("/run/imap".into())] {
-        assert!(begin(&Settings { address, ..settings.clone() }, soon()).is_none());
-    }
-}
-
-/// A listener whose queue is full drops what more comes (tcp(7)), until it is closed.
-#[test]
-fn a_server_that_goes_away_before_it_has_answered_is_out_of_reach() {
-    let silent = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    bind(&silent, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    listen(&silent, 0).unwrap();
-    let address = SocketAddr::try_from(getsockname(&silent).unwrap()).unwrap();
-    let settings = settings(address.port());
-    let filling: Vec<_> = (0..4).filter_map(|_| begin(&settings, soon())).collect();
-    assert_eq!(filling.len(), 4, "nobody waits for the server here");
-    let begun = begin(&settings, soon()).unwrap();
-    drop(silent);
-    assert_eq!(begun.finish(&settings, soon()).err().unwrap().failure, MailboxFailure::Unreachable);
-}
-
-#[test]
 fn a_connection_that_breaks_later_is_lost_and_not_out_of_reach() {
-    for ahead in [true, false] {
-        let (settings, thread) = peer(|peer| {
-            peer.welcome(BARE);
-            // Goes away with something unread, which resets the connection.
-            assert_eq!(peer.take(1).len(), 1);
-        });
-        let connection = match ahead {
-            true => begin(&settings, soon()).unwrap().finish(&settings, soon()),
-            false => connect(&settings, soon()),
-        };
-        let mut mailbox = connection.unwrap().authenticate("lisa").unwrap().open("INBOX");
-        assert_eq!(mailbox.position().unwrap_err().failure, MailboxFailure::ConnectionLost, "{ahead}");
-        thread.join().unwrap();
-    }
+    let (settings, thread) = peer(|peer| {
+        peer.welcome(BARE);
+        // Goes away with something unread, which resets the connection.
+        assert_eq!(peer.take(1).len(), 1);
+    });
+    let mut mailbox = connect(&settings, soon()).unwrap().authenticate("lisa").unwrap().open("INBOX");
+    assert_eq!(mailbox.position().unwrap_err().failure, MailboxFailure::ConnectionLost);
+    thread.join().unwrap();
 }
 
 #[test]
@@ -109,7 +73,7 @@ fn a_process_that_is_stopped_for_a_while_still_gets_its_answer() {
         return;
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let name = "imap::early_connections::a_process_that_is_stopped_for_a_while_still_gets_its_answer";
+    let name = "imap::connections::a_process_that_is_stopped_for_a_while_still_gets_its_answer";
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name])
         .env(PORT, listener.local_addr().unwrap().port().to_string())

@@ -1,0 +1,99 @@
+//! Figures from the disk and of processes: how much is in the file queue, what the timer has written down, how much memory is used.
+
+use super::timer::written_down;
+use crate::base::summary_cache::{Summary, SummaryCache};
+use crate::config::Serve;
+use crate::protocol::control::{Role, Status, Task};
+use crate::queue::{Queue, State, Waiting};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tracing::warn;
+
+/// How old figures may be, at least.
+const FRESH: Duration = Duration::from_secs(5);
+/// How long new ones are waited for; then the last ones count. A folder of a million files takes a while.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct DiskFigures {
+    /// The file queue, by folder. `None` where it could not be read.
+    pub queue: Option<Vec<(State, Waiting)>>,
+    pub timer: Vec<Task>,
+    /// The memory that each process has, in bytes.
+    pub memory: Vec<(Role, u32, u64)>,
+}
+
+/// Reads them now and then, on a thread of its own.
+#[derive(Clone)]
+pub struct DiskFiguresReader {
+    queue: PathBuf,
+    /// `None`: there is no timer.
+    timer: Option<PathBuf>,
+    last: SummaryCache<DiskFigures>,
+}
+
+impl DiskFiguresReader {
+    #[must_use]
+    pub fn of(serve: &Serve) -> Self {
+        let timer = serve.has_timer().then(|| serve.timer_state());
+        Self { queue: serve.queue(), timer, last: SummaryCache::new(FRESH, PATIENCE) }
+    }
+
+    /// What was read within the last five seconds, or what is read now.
+    pub(super) async fn read(&self, service: Option<&Status>) -> DiskFigures {
+        let (queue, timer, processes) = (self.queue.clone(), self.timer.clone(), processes(service));
+        let read = async move { tokio::task::spawn_blocking(move || read(&queue, timer.as_deref(), &processes)).await };
+        match self.last.get(read).await {
+            Summary::Counted(figures) => figures,
+            Summary::UnderWay | Summary::Failed(_) => DiskFigures::default(),
+        }
+    }
+}
+
+fn processes(service: Option<&Status>) -> Vec<(Role, u32, u32)> {
+    let processes = service.into_iter().flat_map(|service| &service.processes);
+    processes.filter_map(|process| Some((process.role, process.number, process.pid?))).collect()
+}
+
+fn read(queue: &Path, timer: Option<&Path>, processes: &[(Role, u32, u32)]) -> DiskFigures {
+    let waiting = Queue::existing(queue).and_then(|queue| queue.waiting());
+    let memory = processes.iter().filter_map(|(role, number, pid)| Some((*role, *number, memory(*pid)?)));
+    DiskFigures {
+        queue: waiting.inspect_err(|error| warn!(%error, "the file queue cannot be counted")).ok(),
+        timer: timer.map(written_down).unwrap_or_default(),
+        memory: memory.collect(),
+    }
+}
+
+/// How much memory a process has, in bytes. `None` where it has ended.
+fn memory(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_process_is_known_until_it_has_ended() {
+        assert!(memory(std::process::id()).unwrap() > 1 << 20);
+        assert_eq!(memory(u32::MAX), None);
+    }
+
+    #[tokio::test]
+    async fn what_was_read_counts_for_a_while() {
+        let directory = tempfile::tempdir().unwrap();
+        let serve = crate::service::configured(directory.path()).serve;
+        Queue::open(&serve.queue()).unwrap();
+        let last = SummaryCache::new(Duration::from_hours(1), PATIENCE);
+        let reader = DiskFiguresReader { last, ..DiskFiguresReader::of(&serve) };
+        // What is not waited for any more still counts for who asks next.
+        while reader.read(None).await.queue.is_none() {}
+        fs::remove_dir_all(serve.queue()).unwrap();
+        let figures = reader.read(None).await;
+        assert!(figures.queue.is_some_and(|queue| !queue.is_empty()));
+    }
+}
