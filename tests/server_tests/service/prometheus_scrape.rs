@@ -69,7 +69,7 @@ fn promtool_has_nothing_to_say_of_the_figures() {
 fn each_alert_comes_where_it_is_due_and_nowhere_else() {
     let (folder, seen) = own_sockets();
     let text = |file: &str| std::fs::read_to_string(pages::root().join(file)).unwrap();
-    let (rules, tests) = ("docs/alerts-maildropd.yml", "tests/alerts-maildropd_test.yml");
+    let (rules, tests) = ("docs/alerts-maildropd.yml", "tests/alerts-maildropd.test.yml");
     for file in [rules, tests] {
         let path = folder.path().join(file);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
