@@ -1,8 +1,8 @@
-//! Arguments in, verdict out.
+//! The program that Postfix runs: arguments in, exit status out.
 //!
-//! Postfix *bounces* nearly every exit status but 75 (`src/global/sys_exits.c`): 101 of a panic, 2 of a usage error, 1
-//! of a `main` that returns an error. So this is the one place that ends the process, and whatever is not a clear
-//! outcome ends it with 75 when a message is on its way.
+//! Postfix *bounces* on nearly every exit status except 75 (`src/global/sys_exits.c`): 101 of a panic, 2 of a usage error, 1 of a
+//! `main` that returns an error. So only this function ends the process. Unless the outcome is clear, the status is 75 while a
+//! message is being delivered.
 
 use maildrop_command::program::maildrop_command;
 use std::process::exit;

@@ -1,4 +1,4 @@
-//! Pauses that double: between tries of what fails, up to a longest one.
+//! Pauses between attempts that double, up to a longest one.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub(crate) fn doubled(first: Duration, doublings: u32, longest: Duration) -> Dur
     first.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(longest)
 }
 
-/// Pauses between tries.
+/// The pauses between attempts.
 #[derive(Clone, Debug)]
 pub(crate) struct BackOff {
     first: Duration,
@@ -22,7 +22,7 @@ impl BackOff {
         Self { first, longest, next: first }
     }
 
-    /// The pause that is due; the next one is twice as long.
+    /// The current pause; the next one is twice as long.
     #[must_use = "it says how long to wait"]
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.next;
@@ -30,7 +30,7 @@ impl BackOff {
         pause
     }
 
-    /// A try has succeeded.
+    /// Starts again with the first pause, after a successful attempt.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }

@@ -1,5 +1,6 @@
-//! Blocking work on behalf of code that must not block: each piece has a thread of its own, few run at once, and few wait. No client has
-//! more than half of a pool, and what may take long has no more than half of it, whoever asks: what is quick has the rest.
+//! Blocking work for code that must not block. Each piece of work has a thread of its own; few run at once, and few wait. One
+//! client gets at most half of a pool. Long work gets at most half of it too, over all clients, so that the rest stays free for
+//! short work.
 
 use super::deadline::Deadline;
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ tokio::task_local! {
     static CLIENT: String;
 }
 
-/// What is asked while `request` is answered is asked for this client: a token, or somebody's login.
+/// Attributes the work that `request` starts to this client: a token, or the login of a person.
 pub(crate) async fn asked_by<T>(client: String, request: impl Future<Output = T>) -> T {
     CLIENT.scope(client, request).await
 }
@@ -27,15 +28,15 @@ pub(crate) enum Length {
     Long,
 }
 
-/// Why a piece of work was not done, or nobody knows what came of it.
+/// Why a piece of work was not done, or why its result is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotDone {
-    /// There was no thread for it in time.
+    /// No thread was free in time.
     #[error("too much else is done at once")]
     Busy,
     #[error("it has not ended in time")]
     TooLate,
-    /// Its thread could not begin, or has panicked, which the log tells.
+    /// Its thread could not start or has panicked. The log has the reason.
     #[error("an internal error, which the log has")]
     Failed,
 }
@@ -44,18 +45,18 @@ pub enum NotDone {
 pub(crate) struct BlockingPool {
     threads: u32,
     running: Arc<Semaphore>,
-    /// Those that run, and those that wait for that.
+    /// The pieces of work that run or wait for a thread.
     admitted: Arc<Semaphore>,
     long: Arc<Semaphore>,
-    /// Those clients that have asked for something that is not done yet, and how much more each may have done now.
+    /// The clients with unfinished work, and how much more each of them may start now.
     clients: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-/// The permits of one piece of work, until it is done, whether anybody awaits that or not.
+/// The permits of one piece of work. It holds them until it ends, whether anybody awaits that or not.
 type Permits = [Option<OwnedSemaphorePermit>; 4];
 
 impl BlockingPool {
-    /// So many run at once, and so many wait for that at most: whoever comes then is refused at once.
+    /// At most `threads` run at once, and at most `waiting` wait for a thread. Further work is refused at once.
     pub(crate) fn new(threads: u32, waiting: u32) -> Self {
         let semaphore = |permits: u32| Arc::new(Semaphore::new(permits as usize));
         Self {
@@ -67,11 +68,12 @@ impl BlockingPool {
         }
     }
 
-    /// What `work` sends, within `patience`, the wait for a thread included. `work` is given the time that is left of that: where nobody
-    /// awaits it any more, it goes on until then, and keeps its thread.
+    /// Returns what `work` sends within `patience`, which includes the wait for a thread. `work` is given the time that is left.
+    /// If nobody awaits it any more, it goes on until that time has passed, and keeps its thread.
     ///
     /// # Errors
-    /// Where it was not done in time. It may not be done, or done in part: what belongs together is to be one change.
+    /// If it was not done in time, or if its thread failed. It may be
+    /// undone or partly done, so changes that belong together must take effect together.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         length: Length,
@@ -80,7 +82,8 @@ impl BlockingPool {
     ) -> Result<T, NotDone> {
         let end = Instant::now() + patience;
         let permits = timeout_at(end, self.permits(length)).await.map_err(|_| NotDone::Busy)??;
-        // A little less, so that a statement that takes too long fails under its own name before nobody awaits it any more.
+        // The deadline of `work` is a little earlier, so that a statement that takes too long fails with its own error before the
+        // wait ends.
         let left = end.saturating_duration_since(Instant::now()).saturating_sub(patience / 16);
         if left.is_zero() {
             return Err(NotDone::Busy);
@@ -91,30 +94,30 @@ impl BlockingPool {
         timeout_at(end, told).await.map_err(|_| NotDone::TooLate)?.map_err(|_| NotDone::Failed)
     }
 
-    /// Begins what goes on after the request that asked for it, if there is a thread for it now.
+    /// Starts work that goes on after the request that asked for it, if a thread is free now.
     ///
     /// # Errors
-    /// Where it has not begun.
+    /// If it has not started.
     pub(crate) fn begin(&self, work: impl FnOnce() + Send + 'static) -> Result<(), NotDone> {
         let permit = Arc::clone(&self.running).try_acquire_owned().map_err(|_| NotDone::Busy)?;
         in_a_thread([Some(permit), None, None, None], work)
     }
 
-    /// Whether all that runs has ended within this time.
+    /// Whether all running work has ended within this time.
     pub(crate) async fn ends_within(&self, patience: Duration) -> bool {
         timeout(patience, self.running.acquire_many(self.threads)).await.is_ok()
     }
 
-    /// Waits for the client's share first, so that it fills no queue in which others wait.
+    /// Waits for the client's own share first, so that one client fills no queue in which others wait.
     async fn permits(&self, length: Length) -> Result<Permits, NotDone> {
         let own = CLIENT.try_with(Clone::clone).ok().map(|client| {
             let mut all = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-            // A permit, and whoever waits for one, holds its semaphore.
+            // Each permit, and each task that waits for one, holds a reference to its semaphore.
             all.retain(|_, own| Arc::strong_count(own) > 1);
             let half = (self.threads / 2).max(1) as usize;
             Arc::clone(all.entry(client).or_insert_with(|| Arc::new(Semaphore::new(half))))
         });
-        // None of them is ever closed.
+        // None of these semaphores is ever closed.
         let own = match own {
             Some(own) => own.acquire_owned().await.ok(),
             None => None,
@@ -142,7 +145,7 @@ impl BlockingPool {
 
 fn in_a_thread(permits: Permits, work: impl FnOnce() + Send + 'static) -> Result<(), NotDone> {
     let work = move || {
-        // What it was to send goes with it, so that nobody waits for that.
+        // Its sender is dropped with it, so that the receiver does not wait.
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
             error!("work for a request has panicked");
         }
@@ -172,7 +175,7 @@ mod tests {
         pool.run(Length::Short, patience, |_, tell| drop(tell.send(work()))).await
     }
 
-    /// Work that is done once the first is dropped.
+    /// Work that ends once the returned sender is dropped.
     fn gated() -> (Sender<()>, impl FnOnce() + Send) {
         let (open, gate): (_, Receiver<()>) = channel();
         (open, move || assert!(gate.recv().is_err()))
@@ -221,7 +224,7 @@ mod tests {
                 tokio::spawn(async move { run(&pool, LONG, || ()).await })
             })
             .collect();
-        // With the gate shut.
+        // The gate is still shut here.
         while !waiting.iter().any(|one| one.is_finished()) {
             tokio::task::yield_now().await;
         }

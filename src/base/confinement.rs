@@ -1,8 +1,8 @@
-//! What this process may still reach, as far as the kernel holds it to that: landlock(7), which needs no rights of root's.
+//! Restricts what this process can access, with landlock(7), which needs no root rights.
 //!
-//! It is for a process that talks with everybody, so that whoever takes it over does not have what the user that it runs as has.
-//! What is open already stays open. Sockets with a path can be connected to as before (Linux knows no rule for them), and so can
-//! whatever is not TCP. A rule is for an inode: a file that another one has replaced cannot be read any more.
+//! It is for a process that talks with every client: an attacker who takes it over does not get all rights of its user. Files
+//! that are open stay open. Connections to sockets with a path are not restricted (Linux has no rule for them), nor is any
+//! protocol other than TCP. A rule applies to an inode: a file that was replaced by another one cannot be read any more.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, NetPort, Ruleset, RulesetAttr,
@@ -10,26 +10,27 @@ use landlock::{
 };
 use std::path::PathBuf;
 
-/// The rights that there are, of which an older kernel knows fewer.
+/// The newest rights that this module uses. An older kernel knows fewer.
 const KNOWN: ABI = ABI::V6;
 
-/// Folders and files, and what may be done there. Nothing else can be opened, made or removed, and no program be started.
+/// Folders and files, and the operations allowed on them. Nothing else can be opened, created or removed, and no program can be
+/// started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Confinement {
-    /// May be read.
+    /// These can be read.
     pub(crate) read: Vec<PathBuf>,
-    /// Sockets may be made in these, and anything be removed. What is there cannot be read.
+    /// Sockets can be created in these, and any file can be removed. The files in them cannot be read.
     pub(crate) sockets: Vec<PathBuf>,
-    /// These may be listed, and files be made in them, and be appended to.
+    /// These can be listed, and files can be created in them and appended to.
     pub(crate) append: Vec<PathBuf>,
-    /// All may be done beneath these that one does with files.
+    /// Beneath these, all file operations are allowed except for executing programs and creating devices.
     pub(crate) all: Vec<PathBuf>,
     pub(crate) connects_to: Ports,
-    /// Whether processes outside may be sent signals.
+    /// Whether processes outside of the confinement can be sent signals.
     pub(crate) signals: bool,
 }
 
-/// The ports that may be connected to by TCP, at whatever address.
+/// The TCP ports that can be connected to, at any address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
     These(Vec<u16>),
@@ -42,22 +43,22 @@ impl Default for Ports {
     }
 }
 
-/// How far the kernel holds this process to it.
+/// How far the kernel enforces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confined {
-    /// In all.
+    /// All of it.
     Whole,
-    /// But for TCP connections, which a kernel before 6.7 does not hold back.
+    /// All of it except for TCP connections, which kernels before 6.7 do not restrict.
     FilesOnly,
-    /// The kernel is older than 5.19, or was started without landlock, or a container has taken it away.
+    /// None of it. The kernel is older than 5.19, was started without landlock, or a container has disabled it.
     Not,
 }
 
 impl Confinement {
-    /// Confines this thread and those that it starts from now on: to be called while there is no other.
+    /// Confines this thread and the threads that it starts from now on. It must be called while there is no other thread.
     ///
     /// # Errors
-    /// Where the kernel can, and does not.
+    /// If the kernel supports landlock and the call fails.
     pub(crate) fn begin(&self) -> Result<Confined, RulesetError> {
         let all = AccessFs::from_all(KNOWN) & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock);
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -69,12 +70,12 @@ impl Confinement {
             Ports::Any => (&[], BitFlags::empty()),
         };
         let ports = ports.iter().map(|port| Ok::<_, RulesetError>(NetPort::new(*port, AccessNet::ConnectTcp)));
-        // A kernel that knows no `Refer` would let no file be renamed into another folder, by whatever rule.
+        // On a kernel without `Refer`, no rule could allow renames into another folder.
         let renames = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer);
         let Ok(ruleset) = renames else { return Ok(Confined::Not) };
         let mut ruleset =
             ruleset.set_compatibility(CompatLevel::BestEffort).handle_access(AccessFs::from_all(KNOWN))?;
-        // A ruleset cannot be told to hold back nothing of a kind.
+        // landlock accepts no ruleset that handles an empty set of rights.
         if !held_back.is_empty() {
             ruleset = ruleset.handle_access(held_back)?;
         }

@@ -1,17 +1,20 @@
-//! No core dumps: a dump of this process would write the passwords of database and mailbox store to a disk, where
-//! the people who look after crashes can read them. The [watchdog](crate::pipe::watchdog) may well abort the process.
+//! Prevents core dumps. A dump of this process would write the passwords of database and mailbox store to a disk, where the
+//! people who handle crashes can read them. The [watchdog](crate::pipe::watchdog) may well abort the process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::OnceLock;
 
-/// The soft limit that the process was started with.
+/// The soft limit with which the process was started.
 static BEFORE: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Switches them off for this process. [`are_possible`] tells later whether that worked: there is no log yet.
+/// Switches core dumps off for this process. [`are_possible`] reports later whether that worked: there is no log yet.
 ///
-/// The soft limit counts (core(5)); the hard one stays, for programs that we start. The kernel does not apply it to dumps that it
-/// pipes to a program (core(5), "Piping core dumps to a program"), although systemd-coredump and apport do. So on Linux the process
-/// is also made undumpable (PR_SET_DUMPABLE(2const)), which keeps other processes of the user from reading its memory, too.
+/// The soft limit counts (core(5)); the hard one stays, for programs that this process starts. The kernel does not apply the
+/// limit to dumps that it pipes to a program (core(5), "Piping core dumps to a program"), although systemd-coredump and apport
+/// do.
+///
+/// So on Linux the process is also made undumpable (PR_SET_DUMPABLE(2const)). That also keeps other processes of the user from
+/// reading its memory.
 pub(crate) fn switch_off() {
     let Rlimit { current, maximum } = getrlimit(Resource::Core);
     let _ = BEFORE.set(current);
@@ -20,7 +23,7 @@ pub(crate) fn switch_off() {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// Gives programs that this one starts the limit that it was started with. This process stays undumpable.
+/// Restores the original limit for programs that this process starts. This process stays undumpable.
 pub(crate) fn leave_to_others() {
     if let Some(&current) = BEFORE.get() {
         let Rlimit { maximum, .. } = getrlimit(Resource::Core);

@@ -1,10 +1,11 @@
-//! Where a server is.
+//! The address of a server.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long one address of a server may take to answer to a connect: three retransmissions of the SYN. Another may be better.
+/// How long one address of a server may take to accept a connection: three retransmissions of the SYN. Another address may be
+/// faster.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to reach a server.
@@ -31,7 +32,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether what is sent there never leaves this machine.
+    /// Whether data sent there never leaves this machine.
     #[must_use]
     pub(crate) fn is_on_this_machine(&self) -> bool {
         match self {

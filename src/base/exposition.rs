@@ -1,8 +1,8 @@
-//! Figures for Prometheus, in its text format (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
+//! Metrics for Prometheus, in its text format (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 
 use std::fmt::{Display, Write as _};
 
-/// What the values of a family are.
+/// The type of the metrics of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Gauge,
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
 
 pub(crate) type Labels<'a> = [(&'a str, &'a str)];
 
-/// Families of figures, one after the other.
+/// Families of metrics, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Exposition(String);
 
@@ -41,7 +41,7 @@ impl Exposition {
     }
 }
 
-/// A label's value: backslash, quote and line feed are escaped.
+/// The value of a label: backslash, quote and line feed are escaped.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,11 +1,11 @@
-//! Bugs to order: only in the program that the tests build (feature `test-faults`).
+//! Deliberate faults, only in the program that the tests build (feature `test-faults`).
 //!
-//! A panic, an abort or a hang of a delivery has to leave the message with Postfix. No input provokes any of them, as
-//! far as anybody knows; so a test says by `MAILDROP_TEST_FAULT=panic@imap` what is to happen, and where.
+//! After a panic, an abort or a hang of a delivery, the message must still be with Postfix. No known input provokes any of them.
+//! So a test selects the fault and its place: `MAILDROP_TEST_FAULT=panic@imap`.
 
 use std::time::Duration;
 
-/// Commits the fault that the environment orders at this place, if it orders one here.
+/// Commits the fault that the environment selects, if it is for this place.
 pub(crate) fn at(place: &str) {
     let ordered = std::env::var("MAILDROP_TEST_FAULT").unwrap_or_default();
     match ordered.split_once('@') {
@@ -14,7 +14,7 @@ pub(crate) fn at(place: &str) {
     }
 }
 
-/// Commits the fault that the message orders, by a field of its own: `X-Test-Fault: abort`. The environment has to say
+/// Commits the fault that the message selects with its field `X-Test-Fault: abort`. The environment must have
 /// `MAILDROP_TEST_FAULT=by-message`.
 pub(crate) fn of(message: &[u8]) {
     if std::env::var("MAILDROP_TEST_FAULT").is_ok_and(|fault| fault == "by-message") {
@@ -29,7 +29,7 @@ pub(crate) fn of(message: &[u8]) {
 fn commit(fault: &str) {
     match fault {
         "panic" => panic!("a fault to order"),
-        // A panic while another unwinds: the runtime aborts.
+        // A panic while another one unwinds: the runtime aborts.
         "panic-twice" => {
             let _second = PanicsWhenDropped;
             panic!("a fault to order");
@@ -42,9 +42,9 @@ fn commit(fault: &str) {
         "loop" => loop {
             std::hint::spin_loop();
         },
-        // Not all at once, and each piece is written to.
+        // In pieces, each of which is written to.
         "4GB" => drop(std::hint::black_box((0..64).map(|_| vec![1_u8; 64 << 20]).collect::<Vec<_>>())),
-        // The allocator's failure aborts, as that of any growing Vec does.
+        // The failure of the allocator aborts the process, as with any growing Vec.
         "memory" => drop(std::hint::black_box(Vec::<u8>::with_capacity(isize::MAX as usize))),
         other => panic!("no such fault: {other}"),
     }

@@ -1,4 +1,4 @@
-//! Directories that are still there after a power loss, and files that root makes for others.
+//! Directories that survive a power failure, and files that root creates for other users.
 
 use rustix::fs::OFlags;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -7,15 +7,15 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
-/// So many bytes of a file system stay free, or one part in so many where it is small: below /run it is memory, and others need it as
-/// well.
+/// How many bytes of a file system stay free, or one part in `PART_KEPT_FREE` of a small one. Below /run the space is memory,
+/// which other programs need as well.
 const KEPT_FREE: u64 = 64 << 20;
 const PART_KEPT_FREE: u64 = 10;
 
-/// Whether a message of so many bytes may be written below this directory: what others need stays free.
+/// Checks that a message of this many bytes can be written below this directory without using the reserve for others.
 ///
 /// # Errors
-/// `StorageFull` where it may not; or where the system cannot say.
+/// `StorageFull` if it would use the reserve. Another error if the system cannot report the free space.
 pub(crate) fn leaves_the_reserve(directory: &Path, bytes: u64) -> io::Result<()> {
     let system = rustix::fs::statvfs(directory)?;
     if is_little(system.f_blocks, system.f_bavail, system.f_frsize, bytes) {
@@ -24,18 +24,18 @@ pub(crate) fn leaves_the_reserve(directory: &Path, bytes: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Of so many blocks so many are left, each of so many bytes, and of these some are to be written. A file system without a size says
-/// nothing about what is left: of that no part is kept free.
+/// Whether writing `bytes` leaves too little space: `left` of `blocks` blocks of `size` bytes are free. A file system without a
+/// size reports no free space either, so nothing is reserved on it.
 fn is_little(blocks: u64, left: u64, size: u64, bytes: u64) -> bool {
     let all = blocks.saturating_mul(size);
     all > 0 && left.saturating_mul(size) < KEPT_FREE.min(all / PART_KEPT_FREE).saturating_add(bytes)
 }
 
-/// Makes a directory (mode 0700) and those above it, each on the disk before anything is made inside it. Many may do so at once: a
-/// process that finds the directory there syncs it, too, since its maker may not have done so yet.
+/// Creates a directory (mode 0700) and its parents. Each is on the disk before anything is created inside it. Many processes may
+/// do so at once. One that finds the directory syncs it too, since its creator may not have done so yet.
 ///
 /// # Errors
-/// Where the system cannot make or sync one of them.
+/// If the system cannot create or sync one of them.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     let make = || match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => Ok(true),
@@ -48,7 +48,8 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
                 create_directory(parent)?;
                 return create_directory(path);
             }
-            // Another process has just made the directory above. Tried once: below /proc everything is "not found".
+            // Another process has just created the parent. There is one retry only: below /proc, every attempt ends in "not
+            // found".
             Some(_) => make()?,
             None => return Err(e),
         },
@@ -60,17 +61,19 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
         None => return Ok(()),
     };
     match sync_directory(parent) {
-        // Where we may not read the directory above, no process of ours has made this one: it would have failed here.
+        // If this process may not read the parent, no process of this program created the directory: its sync would have failed
+        // here.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !made => Ok(()),
         synced => synced,
     }
 }
 
-/// Makes a directory that nobody else may enter, or closes the one that is there to others: systemd may have made it, or an
-/// administrator.
+/// Creates a directory that no other user may enter, or closes an existing one to others. systemd or an administrator may have
+/// created it.
 ///
 /// # Errors
-/// Where it cannot be made, is no directory, or is another user's. A link is none: whoever owns it could turn it elsewhere.
+/// If it cannot be created, is no directory, or belongs to another user. A link counts as no directory: its owner could point it
+/// elsewhere.
 pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
     create_directory(path)?;
     let found = fs::symlink_metadata(path)?;
@@ -85,12 +88,12 @@ pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a file's bytes, or a directory's names, on the disk. fsync of a file does not include its name (fsync(2)).
+/// Syncs the bytes of a file, or the names of a directory, to the disk. fsync of a file does not include its name (fsync(2)).
 ///
-/// Whatever has to outlive a power loss passes through here, so that tests see the order.
+/// Everything that must survive a power failure goes through this function, so that tests can check the order.
 ///
 /// # Errors
-/// If the system cannot.
+/// If the system call fails.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub(crate) fn sync(open: impl AsFd) -> io::Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::fsync(&open))?;
@@ -99,7 +102,7 @@ pub(crate) fn sync(open: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a directory's names on the disk.
+/// Syncs the names of a directory to the disk.
 ///
 /// # Errors
 /// If the system cannot open or sync it.
@@ -107,11 +110,14 @@ pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     sync(File::open(path)?)
 }
 
-/// Opens a file to append to it, or makes it, with this mode. One that root makes gets the owner of its folder, who could not write to a
-/// file of root's.
+/// Opens a file for appending, or creates it with this mode. If root creates it, it gets the owner of its folder, who could not
+/// write to a file owned by root.
 ///
-/// In another user's folder, root opens only files of that user: a link planted there could lead strangers' text into any file of
-/// the system, and a pipe would block root for ever.
+/// In another user's folder, root opens only files of that user. A link planted there could direct text of strangers into any
+/// file of the system, and a pipe would block root for ever.
+///
+/// # Errors
+/// If it cannot be opened or created, or if root finds anything but that user's regular file in that user's folder.
 pub(crate) fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).mode(mode);
@@ -143,7 +149,7 @@ pub(crate) fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
 
 #[cfg(test)]
 pub(crate) mod synced {
-    //! What this thread has synced: nothing else shows it except a power loss.
+    //! Records what this thread has synced: only a power failure would show it otherwise.
 
     use std::cell::RefCell;
     use std::ffi::OsString;
@@ -156,17 +162,17 @@ pub(crate) mod synced {
         static SYNCED: RefCell<Vec<Synced>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// A file or directory as it was at that moment.
+    /// A file or directory as it was when it was synced.
     pub(crate) struct Synced {
         path: PathBuf,
         inode: u64,
         size: u64,
-        /// Those in a directory.
+        /// The names in it, if it is a directory.
         names: Option<Vec<OsString>>,
     }
 
     pub(super) fn note(open: BorrowedFd<'_>) {
-        // The name that it has now, however it was opened.
+        // The path that the file has now, however it was opened.
         let path = fs::read_link(format!("/proc/self/fd/{}", open.as_raw_fd())).unwrap();
         let metadata = File::from(open.try_clone_to_owned().unwrap()).metadata().unwrap();
         let names = || fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -175,18 +181,18 @@ pub(crate) mod synced {
         SYNCED.with_borrow_mut(|all| all.push(synced));
     }
 
-    /// What was synced since this was called last, in order.
+    /// What was synced since the last call, in order.
     pub(crate) fn take() -> Vec<Synced> {
         SYNCED.take()
     }
 
-    /// The directories of these.
+    /// Like [`take`], reduced to directories.
     pub(crate) fn take_directories() -> Vec<PathBuf> {
         take().into_iter().filter(|synced| synced.names.is_some()).map(|synced| synced.path).collect()
     }
 
-    /// Holds them to the only order in which a power loss leaves the whole file or none: it was synced whole, by another name; then it
-    /// got this name; then its directory was synced.
+    /// Asserts the only order in which a power failure leaves the whole file or none. It was synced whole under another name;
+    /// then it got this name; then its directory was synced.
     pub(crate) fn assert_order(synced: &[Synced], file: &Path) {
         let (file, metadata) = (file.canonicalize().unwrap(), fs::metadata(file).unwrap());
         let whole = synced.iter().position(|it| it.inode == metadata.ino()).expect("the file was synced");
@@ -196,8 +202,8 @@ pub(crate) mod synced {
         assert!(whole < named.expect("its directory was synced after it got its name"));
     }
 
-    /// Holds a move to the only order in which a power loss leaves one of the two names: the directory of the new one was synced with
-    /// it; then that of the old one, without it.
+    /// Asserts the only order in which a power failure leaves one of the two names. The directory of the new name was synced with
+    /// it; then the directory of the old name was synced without it.
     pub(crate) fn assert_moved(synced: &[Synced], old: &Path, new: &Path) {
         let at = |path: &Path, held| synced.iter().position(|it| it.holds(path) == Some(held));
         let gone = at(old, false).expect("the directory was synced after the file had left it");
@@ -205,7 +211,7 @@ pub(crate) mod synced {
     }
 
     impl Synced {
-        /// Whether the directory held this file; `None`: it is another one.
+        /// Whether the directory contained this file; `None` if it is another directory.
         fn holds(&self, file: &Path) -> Option<bool> {
             let names = self.names.as_ref().filter(|_| Some(&*self.path) == file.parent())?;
             Some(names.iter().any(|name| Some(&**name) == file.file_name()))
@@ -217,7 +223,7 @@ pub(crate) mod synced {
 mod tests {
     use super::*;
 
-    /// fsync(2): EINVAL for what cannot be synced. So the system was asked.
+    /// fsync(2) fails with EINVAL for what cannot be synced. The error shows that the system was called.
     #[test]
     fn a_sync_asks_the_system() {
         let (reader, _writer) = std::io::pipe().unwrap();
@@ -225,7 +231,7 @@ mod tests {
         assert!(synced::take().is_empty());
     }
 
-    /// The order of the directories is that of a path: none is on the disk before the one that it is in.
+    /// The directories are synced from the top down: each is on the disk before anything in it.
     #[test]
     fn each_new_directory_is_on_the_disk_before_anything_is_in_it() {
         let directory = tempfile::tempdir().unwrap();
@@ -233,7 +239,7 @@ mod tests {
         create_directory(&top.join("a/b/c")).unwrap();
         let above = [top.clone(), top.join("a"), top.join("a/b")];
         assert_eq!(synced::take_directories(), above);
-        // Who made it may have been killed before it synced it.
+        // The process that created it may have been killed before it synced it.
         create_directory(&top.join("a/b/c")).unwrap();
         assert_eq!(synced::take_directories(), [top.join("a/b")]);
     }
@@ -263,12 +269,12 @@ mod tests {
 
     #[test]
     fn a_small_file_system_keeps_a_tenth_free_and_a_large_one_some_megabytes() {
-        // Of 100 MB, in blocks of 1 kB.
+        // A file system of 100 MB, in blocks of 1 kB.
         assert!(!is_little(100_000, 10_000, 1_000, 0));
         assert!(is_little(100_000, 9_999, 1_000, 0));
         assert!(!is_little(100_000, 10_500, 1_000, 500_000));
         assert!(is_little(100_000, 10_500, 1_000, 500_001));
-        // Of a terabyte, in blocks of 4 KiB.
+        // A file system of a terabyte, in blocks of 4 KiB.
         assert!(!is_little(250_000_000, 16_384, 4_096, 0));
         assert!(is_little(250_000_000, 16_383, 4_096, 0));
         assert!(is_little(250_000_000, 16_384, 4_096, u64::MAX));

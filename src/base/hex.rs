@@ -12,7 +12,8 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that these digits, of either case, stand for. `None` for any other text, a sign or an odd digit among them.
+/// The bytes that these digits, of either case, encode. `None` for any other text, such as one with a sign or an odd number of
+/// digits.
 #[must_use]
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());

@@ -1,10 +1,10 @@
-//! Connections of an HTTP server: how many there are at once, which one gives way to a newcomer, and for how long a client may
-//! take nothing of what it is sent.
+//! Connections of an HTTP server: the limit on their number, the choice of the one that a new one replaces, and the time limit
+//! for a client that reads nothing of its answer.
 //!
-//! Addresses do not tell clients apart here: the web UI and the API listen on this machine only, and a proxy in front brings all
-//! clients from one address. A connection is told by what it has shown. Of those that have shown no valid login the one that has waited
-//! longest for its client gives way. Where each has shown one, it is the one of the login that has most of them: no login keeps
-//! another one out.
+//! Addresses do not distinguish clients here. The web UI and the API listen on this machine only, and a proxy in front connects
+//! all clients from one address. So connections are judged by what their requests have shown. Among those without a valid login,
+//! the one that has waited longest for its client is closed. If each has shown a login, a connection of the login with the most
+//! connections is closed, so that no login keeps another one out.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -17,16 +17,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-/// How long a connection has its slot at least: a client sends its request well within that.
+/// The minimum time for which a connection has its slot. A client sends its request well within that.
 const LEAST_TIME: Duration = Duration::from_millis(250);
-/// How long a client may take no byte of an answer that waits for it. At a kilobyte a second the system's own buffers
-/// (`SEND_BUFFER`) take more well within that.
+/// How long a client may accept no byte of an answer. Even at a kilobyte a second, the system's own buffers (`SEND_BUFFER`)
+/// accept more well within that.
 const WITHOUT_PROGRESS: Duration = Duration::from_mins(2);
-/// How much the system holds of an answer for each connection, in bytes: Linux reports that there is space again once a part of it
-/// has gone, and with the megabytes that it takes by itself a slow client would seem to take nothing for minutes (tcp(7)).
+/// How many bytes of an answer the system buffers for each connection. Linux reports free space only once a part of the buffer is
+/// sent. With its default of megabytes, a slow client would seem to accept nothing for minutes (tcp(7)).
 pub(crate) const SEND_BUFFER: usize = 64 << 10;
 
-/// So many connections may be open at once.
+/// The limit on connections that are open at once.
 pub(crate) struct Slots {
     most: usize,
     taken: Mutex<Taken>,
@@ -43,29 +43,29 @@ struct Holder {
     /// Since when it waits for its client.
     since: Instant,
     standing: Standing,
-    /// Dropped, it ends the connection.
+    /// Dropping this ends the connection.
     _may_stay: oneshot::Sender<()>,
 }
 
-/// What a connection's last request has shown.
+/// What the last request of a connection has shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Nothing,
-    /// The server works on it, and the client need not do anything.
+    /// The server works on the request, and the client need not do anything.
     Considered,
     Login(Login),
 }
 
-/// What tells one login from another, such as the digest of a token.
+/// Distinguishes logins, such as the digest of a token.
 pub(crate) type Login = [u8; 32];
 
-/// A slot, until this is dropped.
+/// A slot for one connection, until this is dropped.
 pub(crate) struct Slot {
     connection: Connection,
     may_stay: oneshot::Receiver<()>,
 }
 
-/// The connection by which a request came.
+/// The connection on which a request came.
 #[derive(Clone)]
 pub(crate) struct Connection {
     slots: Arc<Slots>,
@@ -74,7 +74,7 @@ pub(crate) struct Connection {
     pub(crate) peer: Option<IpAddr>,
 }
 
-/// The server works on a request, until this is dropped.
+/// Marks that the server works on a request, until this is dropped.
 pub(crate) struct Considered<'a>(&'a Connection);
 
 impl Slots {
@@ -82,13 +82,13 @@ impl Slots {
         Arc::new(Self { most, taken: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A slot for a new connection, once there is one.
+    /// A slot for a new connection, once one is free.
     pub(crate) async fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Slot {
         loop {
             if let Some(slot) = self.try_admit(peer) {
                 return slot;
             }
-            // That it takes too long is no failure: somebody may have had a slot for long enough by then.
+            // A timeout is no failure: another connection may have had its slot for long enough by then.
             let _ = timeout(LEAST_TIME, self.freed.notified()).await;
         }
     }
@@ -135,7 +135,7 @@ impl Taken {
         })
     }
 
-    /// Of those that stand so, the one that has done so for longest.
+    /// The connection that has been in this state for longest.
     fn longest(&self, standing: Standing) -> Option<(u64, Instant)> {
         let these = self.by.iter().filter(|(_, holder)| holder.standing == standing);
         these.map(|(number, holder)| (*number, holder.since)).min_by_key(|(number, since)| (*since, *number))
@@ -147,7 +147,7 @@ impl Slot {
         self.connection.clone()
     }
 
-    /// Returns once another connection has got the slot.
+    /// Returns once another connection has taken the slot.
     pub(crate) async fn is_lost(&mut self) {
         // Nothing is ever sent.
         let _ = (&mut self.may_stay).await;
@@ -163,7 +163,7 @@ impl Drop for Slot {
 }
 
 impl Connection {
-    /// A request begins, which has shown nothing yet: another client of the same proxy may have sent it.
+    /// A new request has shown nothing yet: another client of the same proxy may have sent it.
     pub(crate) fn begins(&self) {
         self.stands(Standing::Nothing);
     }
@@ -195,10 +195,10 @@ impl Drop for Considered<'_> {
     }
 }
 
-/// A stream that fails once its client has taken nothing for too long of what is written to it.
+/// A stream that fails once its client has accepted nothing for too long.
 pub(crate) struct Progress<S> {
     stream: S,
-    /// Runs from when the stream takes no more.
+    /// Runs from the moment when the stream accepts no more.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
@@ -241,7 +241,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Progress<S> {
         self.written(context, |stream, context| stream.poll_write_vectored(context, bytes))
     }
 
-    /// Where it is `true`, hyper begins no answer before the one before it is written.
+    /// If this is `true`, hyper does not start an answer before the previous one is written.
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
     }

@@ -1,4 +1,4 @@
-//! Sockets that clients connect to.
+//! Sockets for clients to connect to.
 
 use super::endpoint::Endpoint;
 use std::fs::{self, Permissions};
@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// One that is open.
+/// An open socket.
 #[derive(Debug)]
 pub enum Listener {
     Unix(UnixListener),
@@ -17,11 +17,11 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Opens these. The group of a unix socket may connect besides ourselves, which is its directory's where that has the set-group-ID
-    /// bit (inode(7)).
+    /// Opens these. The user of this process and the group of a unix socket may connect to it. That group is its directory's if
+    /// the directory has the set-group-ID bit (inode(7)).
     ///
     /// # Errors
-    /// Where one of them cannot be opened: the error names it.
+    /// If one of them cannot be opened: the error names it.
     pub fn open_all(endpoints: &[Endpoint]) -> io::Result<Vec<Self>> {
         let mut open = Vec::new();
         for endpoint in endpoints {
@@ -34,14 +34,14 @@ impl Listener {
         Ok(open)
     }
 
-    /// Binds each address that a host has.
+    /// Binds each address of a host.
     pub(crate) fn bind_tcp(host: impl ToSocketAddrs) -> io::Result<Vec<Self>> {
         let mut sockets = Vec::new();
         let mut last = io::Error::new(io::ErrorKind::NotFound, "this name has no address");
         for address in host.to_socket_addrs()? {
             match TcpListener::bind(address) {
                 Ok(socket) => sockets.push(Self::Tcp(socket)),
-                // `localhost` has an address of IPv6 in /etc/hosts, even where the system has no IPv6.
+                // `localhost` has an IPv6 address in /etc/hosts, even if the system has no IPv6.
                 Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => last = error,
                 Err(error) => return Err(error),
             }
@@ -49,7 +49,7 @@ impl Listener {
         if sockets.is_empty() { Err(last) } else { Ok(sockets) }
     }
 
-    /// Its address, as the configuration names it.
+    /// Its address, as the configuration writes it.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -72,10 +72,11 @@ impl Listener {
     }
 }
 
-/// Binds a unix socket of this mode. A socket that a process has left behind is replaced, which is one that nobody answers at.
+/// Binds a unix socket with this mode. A stale socket of a dead process, which refuses connections, is replaced.
 ///
 /// # Errors
-/// `AddrInUse` if another program answers there.
+/// `AddrInUse` if another program answers there. `AlreadyExists` if something else than a socket is there. Other errors if the
+/// system cannot bind it.
 pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     match UnixStream::connect(path) {
         Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another program answers there")),
@@ -85,7 +86,7 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
             }
             fs::remove_file(path)?;
         }
-        // Nothing is there; or bind(2) says what is.
+        // The path is free, or bind(2) reports what is there.
         Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;
@@ -93,7 +94,7 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether the user at the other end of a connection is root, or the one that this process runs as.
+/// Whether the user at the other end of a connection is root, or the user of this process.
 #[must_use]
 pub(crate) fn is_trusted(peer: u32) -> bool {
     may_connect(peer, rustix::process::geteuid().as_raw())
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(error.to_string(), "something that is no socket is there");
         assert_eq!(fs::read_to_string(&file).unwrap(), "a letter");
         assert!(bind_unix(directory.path(), 0o600).is_err());
-        // A socket of datagrams does not refuse: it is another kind.
+        // A datagram socket does not refuse a stream connection, but fails in another way.
         let datagrams = directory.path().join("log");
         let _anothers = std::os::unix::net::UnixDatagram::bind(&datagrams).unwrap();
         assert!(bind_unix(&datagrams, 0o600).is_err() && datagrams.exists());

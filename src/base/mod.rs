@@ -1,4 +1,4 @@
-//! The parts that know no mail, one of each.
+//! The building blocks that know nothing about mail.
 
 pub(crate) mod back_off;
 pub mod blocking_pool;

@@ -1,4 +1,4 @@
-//! What another program prints that reads its own configuration and ends, such as postconf(1) and doveconf(1).
+//! The output of another program that reads its own configuration and ends, such as postconf(1) and doveconf(1).
 
 use super::deadline::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// It reads a few files, and is done.
+/// Such a program reads a few files and ends.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const LONGEST_OUTPUT: usize = 64 * 1024;
@@ -22,13 +22,13 @@ pub(crate) fn output_of(programs: &[&str], arguments: &[&str], deadline: Deadlin
     let mut child = programs.iter().find_map(start)?;
     let deadline = deadline.or_sooner(Deadline::after(PATIENCE));
     let output = child.stdout.take().and_then(|stdout| read_all(stdout, deadline));
-    // Whether or not it has ended by itself: all its output is read, or nobody waits for it any more.
+    // Whether or not it has ended by itself, nobody reads its output any more.
     let _ = child.kill();
     let _ = child.wait();
     output.map(|output| String::from_utf8_lossy(&output).into_owned())
 }
 
-/// What comes until its end. `None` where that does not come in time, or far too much does.
+/// All bytes up to the end. `None` if they do not come in time, or are far too many.
 fn read_all(mut from: ChildStdout, deadline: Deadline) -> Option<Vec<u8>> {
     let (mut all, mut some) = (Vec::new(), [0; 4096]);
     while all.len() < LONGEST_OUTPUT {

@@ -1,10 +1,10 @@
-//! What went wrong, as RFC 9457 has programs told.
+//! Errors for programs, in the format of RFC 9457.
 
 use serde::Serialize;
 
 pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
 
-/// A problem. Its kind names the case, for programs: what is said of it may change.
+/// A problem. Its kind identifies the case for programs; the texts about it may change.
 #[derive(Debug)]
 pub(crate) struct Problem<'a, E> {
     pub(crate) kind: &'a str,
@@ -16,7 +16,7 @@ pub(crate) struct Problem<'a, E> {
 }
 
 impl<E: Serialize> Problem<'_, E> {
-    /// As it is sent.
+    /// The JSON document that is sent.
     pub(crate) fn document(&self) -> String {
         #[derive(Serialize)]
         struct Document<'a, E> {
@@ -31,7 +31,7 @@ impl<E: Serialize> Problem<'_, E> {
         let Self { kind, title, status, detail, errors } = *self;
         let document =
             Document { r#type: format!("urn:maildrop_command:problem:{kind}"), title, status, detail, errors };
-        // It fails only for map keys that are not text.
+        // Serialization fails only for map keys that are not text.
         serde_json::to_string(&document).unwrap_or_default()
     }
 }

@@ -1,4 +1,4 @@
-//! The body of an answer that holds a message: its memory counts until it was sent.
+//! The body of an answer that contains a message. The memory of the message counts until it is sent.
 
 use super::shares::Share;
 use axum::body::Bytes;
@@ -10,15 +10,17 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// How long it may take to send: whoever reads so slowly that it takes longer leaves its share to others.
+/// How long sending may take. The answer to a slower client is cut off, so that other clients get its share.
 const SENDING: Duration = Duration::from_mins(10);
-/// How much of it is given to a connection at once, in bytes.
+/// How many bytes are given to a connection at once.
 const PIECE: usize = 16 << 10;
 
-/// A body that is sent piece by piece. hyper drops a body once it has its last frame, and keeps that until it is written: of a body in
-/// one frame it would have the whole message, for whoever does not read, while its share is another one's. So it is given a piece as it
-/// has written what came before, and the message keeps its share of the memory until the last piece is taken, the connection is gone,
-/// or the time is over.
+/// A body that is sent in pieces. hyper drops a body once it has its last frame, and keeps that frame until it is written. With a
+/// body in one frame, hyper would keep the whole message for a client that does not read, while its share already belongs to
+/// another client.
+///
+/// So hyper gets each piece only once it has written the one before. The message keeps its share of the memory until the last
+/// piece is taken, the connection is closed, or the time is over.
 pub(crate) struct SentBody {
     left: u64,
     pieces: mpsc::Receiver<Bytes>,
@@ -33,7 +35,7 @@ impl SentBody {
         tokio::spawn(async move {
             let all = async {
                 for piece in message.chunks(PIECE) {
-                    // A part of the whole would keep all of it.
+                    // A slice of the message would keep all of it in memory.
                     if give.send(Bytes::copy_from_slice(piece)).await.is_err() {
                         break;
                     }
@@ -84,10 +86,10 @@ mod tests {
     use std::future::poll_fn;
 
     const TOKEN: &str = "crm";
-    /// Of which a token has enough for one of `message(9)`, and no more.
+    /// A token may use half of it: enough for one `message(9)`, and no more.
     const MEMORY: usize = 2 * (9 * PIECE + 1);
 
-    /// No time passes while anything is to be done.
+    /// Time is paused while any task can run.
     fn run<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(future)
     }
@@ -121,7 +123,7 @@ mod tests {
             assert!(shares.take(TOKEN, 1).is_none());
             tokio::time::sleep(Duration::from_secs(2)).await;
             assert!(shares.take(TOKEN, 1).is_some());
-            // What is on its way by then, and no more.
+            // The pieces that were in transit by then, and no more.
             next().await.unwrap();
             assert_eq!(next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         });

@@ -1,11 +1,11 @@
 //! Waits for servers, for the subcommands that people start. (A delivery has its [watchdog](crate::pipe::watchdog).)
 //!
-//! A server that stands still (SIGSTOP, a paused container, a disk that hangs) keeps its connections: its kernel acknowledges what is
-//! sent, so no time limit of TCP ends the wait. A fixed limit would not do: an index on a large table may take an hour.
+//! A server that hangs (SIGSTOP, a paused container, a stuck disk) keeps its connections. Its kernel acknowledges what is sent,
+//! so no time limit of TCP ends the wait. A fixed limit would not do: an index on a large table may take an hour.
 //!
-//! So code that waits for an answer says so ([`for_answer`]), and one thread watches these waits ([`watch`]). It tells a person at a
-//! terminal which server is waited for. Every ten seconds it asks the server something small over another connection: a server that
-//! is busy answers that. With one that does not, the process ends.
+//! So code that waits for an answer registers the wait ([`for_answer`]), and one thread watches these waits ([`watch`]). The
+//! thread reports to a person at a terminal which server is waited for. Every ten seconds it sends the server a small request
+//! over another connection, which a busy server answers. If the server does not answer, the process ends.
 
 use crate::base::deadline::Deadline;
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// When, and how often, a person is told.
+/// After how long a wait is reported to a person, and how often after that.
 const TELL_AFTER: Duration = Duration::from_secs(2);
-/// When, and how often, a server is asked over another connection.
+/// After how long a server is probed over another connection, and how often after that.
 const ASK_AFTER: Duration = Duration::from_secs(10);
-/// How long that may take, the login included, on a server that is short of everything.
+/// How long a probe may take, including the login, on a server that is short of everything.
 const ASK_FOR: Duration = Duration::from_secs(20);
-/// How often the waits are looked at.
+/// How often the thread checks the waits.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Who is waited for.
+/// The kind of server that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whom {
     Database,
@@ -34,15 +34,15 @@ pub(crate) enum Whom {
 
 /// A server that may be waited for.
 pub(crate) struct Server {
-    /// Who it is.
+    /// The kind of server.
     pub whom: Whom,
     /// What people call it: `the database at db.example.com port 5432`.
     pub name: String,
-    /// Asks it something small over a connection of its own; whether it answered, be it by an error.
+    /// Sends it a small request over a separate connection. Returns whether it answered, if only with an error.
     pub ask: Arc<dyn Fn(Deadline) -> bool + Send + Sync>,
 }
 
-/// The waits of a process that is watched; nothing in any other, a delivery among them.
+/// The waits of a process that is watched. Empty in any other process, such as a delivery.
 static WAITS: OnceLock<Mutex<Waits>> = OnceLock::new();
 
 #[derive(Default)]
@@ -55,15 +55,15 @@ struct Waits {
 static AWAITED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Whether this thread asks over another connection: that wait has a limit of its own.
+    /// Whether this thread is a probe over another connection: that wait has a limit of its own.
     static ASKS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// An answer that is waited for, until this is dropped.
+/// A wait for an answer, which ends when this is dropped.
 #[must_use]
 pub(crate) struct Awaited(Option<u64>);
 
-/// Says that an answer is waited for.
+/// Registers a wait for an answer.
 pub(crate) fn for_answer(whom: Whom) -> Awaited {
     AWAITED.fetch_add(1, Ordering::Relaxed);
     let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(None) };
@@ -93,7 +93,7 @@ pub(crate) fn are_watched() -> bool {
     WAITS.get().is_some()
 }
 
-/// Whether a wait is open, so that [`watch`] tells of it.
+/// Whether a wait has lasted so long that [`watch`] reports it.
 pub(crate) fn is_told() -> bool {
     oldest(|_| true).is_some_and(|(_, since)| since.elapsed() >= TELL_AFTER)
 }
@@ -103,12 +103,12 @@ fn oldest(of: impl Fn(Whom) -> bool) -> Option<(u64, Instant)> {
     waits.open.iter().find(|(_, (whom, _))| of(*whom)).map(|(number, (_, since))| (*number, *since))
 }
 
-/// Watches over the waits of this process from now on. `tell` tells a person who is waited for; `end` ends the process, for the
-/// reason that it is given: a server stands still, or an answer has been missing for longer than `longest`. Where this was
-/// called before, that stands.
+/// Watches the waits of this process from now on. A second call changes nothing. `tell` reports to a person which server is
+/// waited for. `end` ends the process for the given reason: a server hangs, or an answer has been missing for longer than
+/// `longest`.
 ///
 /// # Errors
-/// The system gives us no thread.
+/// If the system gives no thread.
 pub(crate) fn watch(
     servers: Vec<Server>,
     longest: Duration,
@@ -134,7 +134,7 @@ pub(crate) fn watch(
     thread::Builder::new().name("waiting".into()).spawn(watch).map(|_| ())
 }
 
-/// What has to be done about a server.
+/// The result of one check of a server.
 enum Look {
     Nothing,
     Tell(String),
@@ -145,7 +145,7 @@ enum Look {
 struct Watched {
     server: Server,
     wait: Option<u64>,
-    /// How long it had lasted when it was told, and when the server was asked.
+    /// How long the wait had lasted at the last report, and at the last successful probe.
     told: Duration,
     asked: Duration,
     asking: Option<(Receiver<bool>, Instant)>,
@@ -174,7 +174,7 @@ impl Watched {
             Some((answer, asked)) => match answer.try_recv() {
                 Ok(true) => (self.asking, self.asked) = (None, waited),
                 Err(TryRecvError::Empty) if asked.elapsed() < ASK_FOR => {}
-                // A thread that asks and has panicked has no answer either.
+                // A probe whose thread has panicked has no answer either.
                 Ok(false) | Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
                     let text = format!("{name} has not answered for {seconds} s, nor does it over another connection");
                     return Look::End(text);
@@ -188,14 +188,14 @@ impl Watched {
         Look::Nothing
     }
 
-    /// Asks on a thread of its own, which may block like the rest. `None` where the system gives no thread: then the server is not
-    /// blamed.
+    /// Sends the probe on a thread of its own, which may block too. `None` if the system gives no thread: that is no fault of the
+    /// server.
     fn ask(&self) -> Option<(Receiver<bool>, Instant)> {
         let (say, answer) = mpsc::channel();
         let ask = Arc::clone(&self.server.ask);
         let asking = move || {
             ASKS.set(true);
-            // The receiver is gone once the first answer has come.
+            // The receiver is gone once the wait that it belonged to has ended.
             let _ = say.send(ask(Deadline::after(ASK_FOR)));
         };
         thread::Builder::new().name("asking".into()).spawn(asking).ok().map(|_| (answer, Instant::now()))

@@ -1,5 +1,5 @@
-//! What all clients of a process share, such as memory: so much in all, and of that no more than a part for one token or login, so that
-//! none leaves nothing to the others.
+//! A resource that all clients of a process share, such as memory. There is a limit for all, and a lower one for each token or
+//! login, so that none uses up everything.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
-    /// By those that have any of it.
+    /// By client, for those that have taken any of it.
     each: HashMap<String, usize>,
 }
 
@@ -19,7 +19,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Of which each client may have half.
+    /// Shares of which each client may take half.
     pub(crate) fn of(most: usize) -> Arc<Self> {
         Self::with(most, most / 2)
     }
@@ -28,14 +28,14 @@ impl Shares {
         Arc::new(Self { most, each, taken: Mutex::default() })
     }
 
-    /// So much for this client; `None` where there is not so much left, or not for it.
+    /// This amount for this client; `None` if less is left, or the client would exceed its limit.
     pub(crate) fn take(self: &Arc<Self>, client: &str, amount: usize) -> Option<Share> {
         let mut share = Share { of: Arc::clone(self), client: client.to_owned(), amount: 0 };
         share.take_more(amount).then_some(share)
     }
 
-    /// The memory of a message of so many bytes that is read: twice as much, as far as a share goes. What is larger than a share is read
-    /// while nobody else has anything.
+    /// The memory for reading a message of this many bytes: twice its size, but no more than one client's limit. A message that
+    /// is larger than that limit is read only while no other share is taken.
     pub(crate) fn take_to_read(self: &Arc<Self>, client: &str, size: usize) -> Option<Share> {
         if size <= self.each {
             return self.take(client, size.saturating_mul(2).min(self.each));
@@ -49,13 +49,13 @@ impl Shares {
         Some(Share { of: Arc::clone(self), client: client.to_owned(), amount: size })
     }
 
-    /// Whether a message of so many bytes can ever be read.
+    /// Whether a message of this many bytes can ever be read.
     pub(crate) fn can_hold(&self, size: usize) -> bool {
         size <= self.most
     }
 }
 
-/// What a client has taken. Dropped, it is given back.
+/// The amount that a client has taken. Dropping it returns the amount.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<Shares>,
@@ -64,8 +64,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Whether there was so much more. If not, it stays as it is: who waited for more, and kept what it has, could wait for another one
-    /// that does the same.
+    /// Takes more, and returns whether that was possible. If not, the share stays as it is, and nothing waits: two clients that
+    /// keep their shares while they wait for more could wait for each other.
     pub(crate) fn take_more(&mut self, more: usize) -> bool {
         let mut taken = self.of.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let all = taken.all.saturating_add(more);
@@ -79,7 +79,7 @@ impl Share {
         true
     }
 
-    /// From now on it is so much, whatever the others have.
+    /// Sets the amount, without regard to any limit.
     pub(crate) fn becomes(&mut self, amount: usize) {
         let mut taken = self.of.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.all = taken.all.saturating_sub(self.amount).saturating_add(amount);

@@ -1,4 +1,4 @@
-//! How a process of the service that waits for nothing else learns that it is to end: by SIGTERM or SIGINT.
+//! SIGTERM and SIGINT ask a process of the service to end. This is for processes that wait for nothing else.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Whether this process was told to end.
+/// Whether this process has been asked to end.
 pub(crate) struct Stop {
     told: Arc<AtomicBool>,
     woken: UnixStream,
@@ -20,7 +20,7 @@ impl Stop {
         let (woken, wake) = UnixStream::pair()?;
         let told = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            // The flag first: who is woken looks at it.
+            // The flag comes before the pipe: code that the pipe wakes reads the flag.
             signal_hook::flag::register(signal, Arc::clone(&told))?;
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
@@ -31,24 +31,24 @@ impl Stop {
         self.told.load(Ordering::Acquire)
     }
 
-    /// As if a signal had told it.
+    /// Sets the flag as a signal does.
     pub(crate) fn tell(&self) {
         self.told.store(true, Ordering::Release);
     }
 
-    /// What says so, for whoever looks now and then.
+    /// The flag, for code that polls it.
     pub(crate) fn told(&self) -> &AtomicBool {
         &self.told
     }
 
-    /// What becomes readable, and stays so, once this process is told.
+    /// Becomes readable with the first signal, and stays so.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
     }
 
-    /// Waits until it is told, in a runtime.
+    /// Waits for a signal, in a runtime.
     pub(crate) async fn until_asked(self) {
-        // It ends only with this process.
+        // The stream never closes before this process ends, so this waits for a signal only.
         let waited = async {
             self.woken.set_nonblocking(true)?;
             tokio::io::AsyncReadExt::read_u8(&mut tokio::net::UnixStream::from_std(self.woken)?).await
@@ -56,7 +56,7 @@ impl Stop {
         let _: io::Result<u8> = waited.await;
     }
 
-    /// Waits for so long, or until it is told.
+    /// Waits for `span`, or until a signal comes.
     pub(crate) fn wait(&self, span: Duration) -> io::Result<()> {
         let until = Instant::now() + span;
         retry_on_intr(|| {

@@ -1,4 +1,4 @@
-//! Figures that take long to count: counted once for all who look, and only while somebody does.
+//! Figures that take long to count. They are counted once for all readers, and only while somebody reads them.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,15 +7,15 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
 
-/// A summary is kept for at least this many times as long as it took to count, so that counting is a small part of what is done.
+/// A summary is kept for at least this many times as long as its count took, so that counting is a small part of the load.
 const SHARE: u32 = 20;
-/// For so long after that it is still shown while it is counted anew.
+/// For how long after that the old summary is still shown while a new one is counted.
 const STILL_SHOWN: Duration = Duration::from_mins(1);
 
 pub(crate) struct SummaryCache<T>(Arc<Inner<T>>);
 
 struct Inner<T> {
-    /// How long a summary is kept at least.
+    /// The minimum time for which a summary is kept.
     hold: Duration,
     /// How long a request waits for a count.
     wait: Duration,
@@ -39,7 +39,7 @@ struct Last<T> {
 pub(crate) enum Summary<T> {
     Counted(T),
     UnderWay,
-    /// It is not tried again until this has been kept as long as a summary would be.
+    /// The count failed. It is retried only after this result has been kept as long as a summary would be.
     Failed(String),
 }
 
@@ -55,7 +55,8 @@ impl<T: Clone + Send + 'static> SummaryCache<T> {
         Self(Arc::new(Inner { hold, wait, state, ended: watch::Sender::default() }))
     }
 
-    /// The last summary, if it is not too old; else what `count` comes to, which goes on if nobody waits for it any more.
+    /// The last summary if it is fresh enough; otherwise the result of `count`. The count goes on even if nobody waits for it any
+    /// more.
     pub(crate) async fn get(
         &self,
         count: impl Future<Output = Result<T, impl Display + 'static>> + Send + 'static,
@@ -73,7 +74,7 @@ impl<T: Clone + Send + 'static> SummaryCache<T> {
                 return counted;
             }
         }
-        // Whether it ended in time shows in what is there then.
+        // A timeout needs no handling: the state shows whether the count has ended.
         let _ = timeout(self.0.wait, ended.changed()).await;
         self.state().no_older_than(Duration::ZERO).unwrap_or(Summary::UnderWay)
     }
@@ -98,7 +99,7 @@ impl<T: Clone + Send + 'static> SummaryCache<T> {
 }
 
 impl<T: Clone> State<T> {
-    /// The last summary, up to so long after it was to be counted anew.
+    /// The last summary, up to this long after it has expired.
     fn no_older_than(&self, beyond: Duration) -> Option<Summary<T>> {
         let last = self.last.as_ref().filter(|last| last.at.elapsed() < last.hold.saturating_add(beyond));
         last.map(|last| last.summary.clone())

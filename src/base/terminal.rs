@@ -1,20 +1,20 @@
-//! What is printed for people: one line on standard error, text from outside that moves no cursor, and words to paste into a shell.
+//! Output for people: one line on standard error, text from outside without control characters, and words to paste into a shell.
 
 use crate::base::log::is_unsafe;
 use std::io::Write;
 
-/// Prints an error of a subcommand other than `deliver`, with what mends it.
+/// Prints an error of a subcommand other than `deliver`; the text says how to fix it.
 pub(crate) fn complain(text: &str) {
     complain_as("maildrop_command", text);
 }
 
-/// The same for the program of that name.
+/// Prints an error under the name of this program.
 pub(crate) fn complain_as(program: &str, text: &str) {
     let _ = writeln!(std::io::stderr(), "{program}: {}", printable(text));
 }
 
-/// What servers and messages say comes from outside: nothing of it may move the terminal's cursor, or turn round what stands
-/// beside it.
+/// Replaces unsafe characters with `?`. Text of servers and messages must not move the cursor of the terminal, or reverse the
+/// text beside it.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(|c: char| is_unsafe(c) && c != '\n', "?")
 }

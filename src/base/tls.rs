@@ -1,5 +1,5 @@
-//! TLS, built only when a connection really uses it: rustls with ring. (aws-lc costs some 33 ms at each start for its
-//! entropy, native OpenSSL some 54 ms to load its store.)
+//! TLS with rustls and ring, set up only when a connection uses it. (aws-lc takes about 33 ms at each start for its entropy,
+//! native OpenSSL about 54 ms to load its store.)
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -9,16 +9,15 @@ use std::path::Path;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// TLS cannot be set up: the CA file cannot be read, or the system has no roots.
+/// Why TLS cannot be set up: a file cannot be read or used, or the system has no CA certificates.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub(crate) struct TlsError(String);
 
-/// A client configuration that trusts the certificates in `ca_file` and no others, or the system's where no file is
-/// given.
+/// A client configuration that trusts only the certificates in `ca_file`, or those of the system if there is no file.
 ///
 /// # Errors
-/// [`TlsError`] names the file and what is wrong with it.
+/// If the file cannot be read or has no usable certificate, or if the system has none. The error names the file and the problem.
 pub(crate) fn client_config(ca_file: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, TlsError> {
     let roots = match ca_file {
         Some(path) => trusted(path)?,
@@ -43,11 +42,11 @@ pub(crate) fn client_config(ca_file: Option<&Path>) -> Result<Arc<rustls::Client
     Ok(Arc::new(config))
 }
 
-/// A server configuration that shows this certificate (and those behind it, which it was signed by). With a `client_ca` a client
-/// has to show one that is signed by a CA of that file.
+/// A server configuration with this certificate chain. With a `client_ca`, a client must show a certificate that is signed by a
+/// CA of that file.
 ///
 /// # Errors
-/// [`TlsError`] names the file and what is wrong with it.
+/// If one of the files cannot be read or used. The error names the file and the problem.
 pub(crate) fn server_config(
     certificate: &Path,
     key: &Path,
@@ -73,7 +72,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The CA certificates of a file, of which there is one at least.
+/// The CA certificates of a file; there is at least one.
 fn trusted(path: &Path) -> Result<rustls::RootCertStore, TlsError> {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in certificates("the CA file", path)? {

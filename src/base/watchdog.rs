@@ -1,5 +1,5 @@
-//! A thread that does something about what takes longer than it may, whatever that waits for: a name server, a disk, a server that stands
-//! still, an endless loop.
+//! A thread that handles tasks that exceed their time limit, whatever they wait for: a name server, a disk, a server that hangs,
+//! an endless loop.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,17 +11,17 @@ pub(crate) struct Watchdog(Arc<Watch>);
 
 #[derive(Debug, Default)]
 struct Watch {
-    /// What is watched, and until when it may last.
+    /// The watched task, and until when it may last.
     now: Mutex<Option<(&'static str, Instant)>>,
     changed: Condvar,
 }
 
-/// Something that is watched, until this is dropped.
+/// A task that is watched until this is dropped.
 #[must_use]
 pub(crate) struct Watched(Arc<Watch>);
 
 impl Watchdog {
-    /// Starts the thread, which calls `end` with the name of what takes too long.
+    /// Starts the thread, which calls `end` with the name of a task that takes too long.
     pub(crate) fn start(end: impl Fn(&'static str) + Send + 'static) -> io::Result<Self> {
         let watch = Arc::new(Watch::default());
         let watching = Arc::clone(&watch);
@@ -45,13 +45,13 @@ impl Watchdog {
         Ok(Self(watch))
     }
 
-    /// Watches from now on, one thing at a time, until it is dropped.
+    /// Watches a task from now on, until the result is dropped. It watches one task at a time.
     pub(crate) fn watch(&self, what: &'static str, at_most: Duration) -> Watched {
         self.watch_always(what, at_most);
         Watched(Arc::clone(&self.0))
     }
 
-    /// The same until another thing is watched.
+    /// Like [`watch`](Self::watch), until another task is watched.
     pub(crate) fn watch_always(&self, what: &'static str, at_most: Duration) {
         self.0.set(Instant::now().checked_add(at_most).map(|until| (what, until)));
     }
@@ -101,7 +101,7 @@ mod tests {
         assert!(!is_watched());
         let _short = watchdog.watch("short", Duration::from_millis(1));
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("short"));
-        // One that is over may still be waited for by the thread.
+        // The thread may still wait for a task that is over.
         watchdog.watch_always("long", Duration::from_secs(3600));
         watchdog.watch_always("moved", Duration::from_millis(1));
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("moved"));

@@ -1,6 +1,6 @@
-//! Enums each of whose variants has one word: in the tables, in JSON and for people.
+//! Enums whose variants have one word each, used in the tables, in JSON and for people.
 
-/// Declares such an enum, with all of its variants, their words, and the way back from a word.
+/// Declares such an enum, with a list of its variants, their words, and the conversion from a word.
 macro_rules! words {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$meta])*
@@ -9,7 +9,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them, in their order.
+            /// All variants, in their order.
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
             /// Its word.
@@ -20,7 +20,7 @@ macro_rules! words {
                 }
             }
 
-            /// The one that has this word.
+            /// The variant with this word.
             #[must_use]
             pub fn parse(word: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|one| one.as_str() == word)

@@ -1,4 +1,4 @@
-//! The service's program: see [`maildrop_command::program::maildropd`].
+//! The program of the service: see [`maildrop_command::program::maildropd`].
 
 use maildrop_command::program::maildropd;
 use std::process::exit;

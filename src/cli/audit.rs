@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// How long all of it may take.
+/// The time limit of the whole audit.
 const PATIENCE: Duration = Duration::from_hours(24);
-/// How many copies of one mailbox are listed, unless it alone was asked for.
+/// The number of copies that are listed for one mailbox, unless the audit is of that mailbox only.
 const A_FEW: usize = 5;
-/// How long it may take to take out one copy, where no delivery may take less.
+/// The time limit for the removal of one copy, if delivery.deadline is not shorter.
 const PATIENCE_FOR_ONE: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Args)]
@@ -44,14 +44,14 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What was done about a duplicate.
+/// The action on a duplicate.
 #[derive(PartialEq)]
 enum Repair {
     NotRequested,
-    /// It would be removed.
+    /// The duplicate would be removed.
     Would,
     Removed,
-    /// It was left, and why.
+    /// It was left; the reason.
     Left(String),
 }
 
@@ -86,7 +86,7 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
         (true, true, false) => return Repair::Would,
         (true, true, true) => {}
     }
-    // It is journalled like a delivery, and imap.settle, after which nothing of an attempt can still come, goes by their deadline.
+    // The removal is journalled like a delivery. imap.settle, after which no late effect of an attempt is possible, assumes their deadline.
     match take_out(site, twice, Deadline::after(PATIENCE_FOR_ONE.min(site.deadline()))) {
         Ok(()) => Repair::Removed,
         Err(NotTaken::Unanswered(error)) => {
@@ -96,7 +96,7 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
     }
 }
 
-/// What was found, the mailbox, the message, and what it is.
+/// The finding, the mailbox, the message, and a description.
 type Row = [String; 4];
 
 /// Prints the findings as text, the most important first.
@@ -123,7 +123,7 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
         ["not looked at".into(), format!("{mailbox} of {user}"), String::new(), error.to_string()]
     }));
     rows.extend(rows_of("moved", &moved, arguments));
-    // What owners delete would bury the rest: it is only counted, unless one mailbox was asked for.
+    // Copies deleted by owners would hide the rest: they are only counted, unless the audit is of one mailbox.
     if arguments.mailbox.is_some() {
         rows.extend(rows_of("gone", &removed, arguments));
     }
@@ -165,7 +165,7 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     let summary = if counts.is_empty() { well.to_owned() } else { counts.join(", ") };
     say(&format!("{looked}: {summary}."));
 
-    // To be pasted.
+    // These options are for copy and paste.
     let mailbox = arguments.mailbox.as_ref().map(|mailbox| format!(" --mailbox {}", shell_word(mailbox)));
     let options = mailbox.unwrap_or_default() + &arguments.site.options();
     if would > 0 {
@@ -177,7 +177,7 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
         say(&format!("`maildrop_command replay --owed{options}` finishes what is owed."));
     }
     if !lost.is_empty() {
-        // As an argument, the moment is one word.
+        // As an argument, the moment must be one word.
         let since = since.replace(' ', "T");
         say(&format!(
             "`maildrop_command replay --restore --since {since}{options}` shows what was lost; with --yes, delivers it again."
@@ -185,7 +185,7 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     }
 }
 
-/// A row for each of these copies; of one mailbox no more than [`A_FEW`], unless it was asked for.
+/// A row for each of these copies; at most [`A_FEW`] for one mailbox, unless the audit is of that mailbox only.
 fn rows_of(what: &str, copies: &[(&RecordedCopy, String)], arguments: &Arguments) -> Vec<Row> {
     let few = if arguments.mailbox.is_some() { usize::MAX } else { A_FEW };
     let mut rows = Vec::new();

@@ -13,7 +13,7 @@ use clap::Args;
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// How long all of it may take.
+/// The time limit of all checks together.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(if is_bad { ExitCode::Unavailable } else { ExitCode::Ok })
 }
 
-/// A user who may not read the password leaves it to those who may.
+/// A user who may not read the password leaves the proof to the users who may.
 fn renew_proof(options: &SiteOptions) -> Ended {
     options.log_to_stderr();
     let site = options.resolve_as(|config| {

@@ -1,4 +1,4 @@
-//! `inject`: takes mail that did not come through Postfix into the file queue of the service.
+//! `inject`: accepts mail that did not come through Postfix into the file queue of the service.
 
 use super::progress::Progress;
 use super::site_options::SiteOptions;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// How long the database may take to say who is known.
+/// The time limit of the database for the query for known recipients.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     files: Vec<PathBuf>,
 }
 
-/// What became of one file.
+/// The result of one file.
 #[derive(Debug, Serialize)]
 struct Submitted {
     file: String,
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let sender = EnvelopeSender::parse(sender)
         .map_err(|error| fail(ExitCode::Usage, format!("the envelope sender {sender:?}: {error}")))?;
     arguments.site.log_to_stderr();
-    // The processes of that role deliver it.
+    // The processes of the deliveries' role deliver the message.
     let as_deliveries = |config: Config| Site::without_mailboxes(config.acting_as(DatabaseRole::Deliveries));
     let site = arguments.site.resolve_as(as_deliveries)?;
     let serve = match (site.config(), &arguments.site.embedded) {
@@ -92,7 +92,7 @@ fn is_standard_input(file: &Path) -> bool {
     file == Path::new("-")
 }
 
-/// The recipients, each once.
+/// The recipients without duplicates.
 fn recipients(given: &[String]) -> Result<Vec<Address>, Failure> {
     let mut recipients: Vec<Address> = Vec::new();
     for text in given {
@@ -105,7 +105,7 @@ fn recipients(given: &[String]) -> Result<Vec<Address>, Failure> {
     Ok(recipients)
 }
 
-/// Refuses mail with an unknown recipient: later, nobody would learn of it.
+/// Refuses mail with an unknown recipient: later, nobody could be notified.
 fn refuse_unknown(site: &Site, recipients: &[Address]) -> Result<(), Failure> {
     if site.config().is_none() {
         return Ok(());
@@ -122,7 +122,7 @@ fn refuse_unknown(site: &Site, recipients: &[Address]) -> Result<(), Failure> {
     Err(fail(if for_good { ExitCode::NoUser } else { ExitCode::TempFail }, "nothing was accepted"))
 }
 
-/// One file after the other.
+/// Submits one file after the other.
 fn submit(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) -> Ended {
     let limit = submission::largest(site);
     let mut all = Vec::new();
@@ -154,7 +154,7 @@ fn submit(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) -> 
     ended
 }
 
-/// Accepts one message: its ID and its size.
+/// Accepts one message, and returns its ID and its size.
 fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: NewMail) -> Result<(String, usize), Failure> {
     let raw = read(path, limit)?;
     let size = raw.len();
@@ -166,7 +166,7 @@ fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: NewMail) -
     Ok((id, size))
 }
 
-/// The message's bytes, and one more if it is too large.
+/// The message's bytes, and one byte more if it is too large.
 fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
     let mut raw = Vec::new();
     let limit = limit.saturating_add(1);

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// How long a migration may take, the wait for another machine's included: an index on a large table takes its time.
+/// The time limit of a migration, with the wait for another machine's: an index on a large table takes long.
 const PATIENCE: Duration = Duration::from_hours(24);
 
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    // The role of deliveries may read the state.
+    // The deliveries' role may read the state.
     let role = if arguments.status { DatabaseRole::Deliveries } else { DatabaseRole::Owner };
     let config = Config::load(&arguments.config).map(|config| config.acting_as(role));
     let site = config.and_then(Site::without_mailboxes);
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(ExitCode::Ok)
 }
 
-/// Applies what is missing, unless only the status is asked for, and returns the state of the schema.
+/// Applies missing migrations, unless only the status is requested, and returns the state of the schema.
 fn migrate(site: &Site, arguments: &Arguments) -> Result<Vec<MigrationStatus>, MigrateError> {
     let progress = Progress::watch("migrating, or waiting for another machine that does");
     let mut database = site.open_database(None, Deadline::after(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! The subcommands, a file each: they print what `operations` return, and end with an exit status of sysexits(3).
+//! The subcommands, with a file each. They print the data of `operations`, and end with an exit status of sysexits(3).
 
 pub mod audit;
 pub(crate) mod check;
@@ -29,13 +29,13 @@ use std::io::{ErrorKind as ErrorKindOfIo, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use sysexits::ExitCode;
 
-/// Whether part of the output could not be written: on a full disk.
+/// Whether part of the output could not be written, for example on a full disk.
 pub(crate) static UNSAID: AtomicBool = AtomicBool::new(false);
 
-/// The end of a subcommand: its exit status, or why it did not do its work.
+/// The end of a subcommand: its exit status, or the reason of its failure.
 pub(crate) type Ended = Result<ExitCode, Failure>;
 
-/// Why a subcommand did not do its work, and its exit status. Without a text the reason has been printed.
+/// Why a subcommand failed, and its exit status. If the text is empty, the reason has already been printed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: u8,
@@ -69,7 +69,7 @@ impl From<DatabaseError> for Failure {
     }
 }
 
-/// Runs `action` for each item. A failure is printed, and does not keep the others from it; the first one's status counts.
+/// Runs `action` for each item. A failure is printed, and the other items still follow; the exit status is the first failure's.
 fn for_each<T>(items: impl IntoIterator<Item = T>, mut action: impl FnMut(T) -> Result<(), Failure>) -> Ended {
     let mut first = None;
     for item in items {
@@ -81,7 +81,7 @@ fn for_each<T>(items: impl IntoIterator<Item = T>, mut action: impl FnMut(T) -> 
     first.map_or(Ok(ExitCode::Ok), |status| Err(fail(status, "")))
 }
 
-/// What `help.txt` has on a subcommand and on its group.
+/// The sections of `help.txt` for a subcommand and its group.
 fn help(subcommand: &str) -> String {
     let section = |name: &str| {
         let mut sections = include_str!("help.txt").split("\n## ").filter_map(|section| section.split_once('\n'));
@@ -102,27 +102,27 @@ fn print(as_json: bool, value: &impl Serialize, text: impl FnOnce() -> String) {
 
 /// JSON, in one line.
 fn json(what: &impl Serialize) -> String {
-    // It fails only for map keys that are not text.
+    // This fails only for map keys that are not text.
     serde_json::to_value(what).unwrap_or_default().to_string()
 }
 
-/// Prints bytes as they are.
+/// Prints bytes unchanged.
 fn print_bytes(bytes: &[u8]) {
     let mut stdout = std::io::stdout();
     said(stdout.write_all(bytes).and_then(|()| stdout.flush()));
 }
 
-/// Ends with an exit status that [`ExitCode`](sysexits::ExitCode) does not have: another program's, or an init script's.
+/// Exits with a status that [`ExitCode`](sysexits::ExitCode) does not have: another program's, or an init script's.
 fn exit(status: u8) -> ! {
-    // Its reader is gone.
+    // A failure means that the reader has ended.
     let _ = std::io::stdout().flush();
     std::process::exit(status.into())
 }
 
-/// Complains, once, if something could not be printed.
+/// Reports, once, that the output could not be printed.
 pub(crate) fn said(printed: std::io::Result<()>) {
     match printed {
-        // The reader has enough: `… | head`.
+        // The reader has ended early, as in `… | head`.
         Err(error) if error.kind() == ErrorKindOfIo::BrokenPipe => {}
         Err(error) if !UNSAID.swap(true, Ordering::Relaxed) => complain(&format!("standard output: {error}")),
         _ => {}
@@ -143,7 +143,7 @@ fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Names and values, a line each; the names are padded to this width.
+/// Names and values, one pair per line; the names are padded to this width.
 fn facts<'a>(width: usize, facts: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let line = |(name, value): (&str, String)| format!("{name:<width$}{}", printable(&value)).trim_end().to_owned();
     facts.into_iter().map(line).collect::<Vec<_>>().join("\n")

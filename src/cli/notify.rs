@@ -1,4 +1,4 @@
-//! `notify`: how far behind subscribers are, sending again what was given up, and giving up.
+//! `notify`: the subscribers' backlog, redelivery of notifications, and giving them up.
 
 use super::site_options::QueryOptions;
 use super::subscription::{one, open};

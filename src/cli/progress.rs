@@ -1,4 +1,4 @@
-//! How far a subcommand has come.
+//! The progress of a subcommand.
 
 use crate::base::server_waits;
 use crate::base::terminal::complain;
@@ -7,11 +7,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a line is printed on a terminal, and elsewhere.
+/// The interval between two lines: on a terminal, and elsewhere.
 const EVERY: Duration = Duration::from_secs(2);
 const EVERY_IN_A_LOG: Duration = Duration::from_secs(10);
 
-/// Until it is dropped, prints on standard error what is being done, and for how long.
+/// Until it is dropped, prints the current work and its duration on standard error.
 pub(super) struct Progress {
     text: Arc<Mutex<String>>,
     _until_dropped: Option<Sender<()>>,
@@ -23,7 +23,7 @@ impl Progress {
         Self::print_every(what.into(), std::io::stderr().is_terminal().then_some(EVERY))
     }
 
-    /// Prints into a log as well: for what may take hours.
+    /// Prints into a log as well: for work that may take hours.
     pub(super) fn watch_long(what: impl Into<String>) -> Self {
         Self::print_every(what.into(), Some(if std::io::stderr().is_terminal() { EVERY } else { EVERY_IN_A_LOG }))
     }
@@ -35,7 +35,7 @@ impl Progress {
         let (shown, began) = (Arc::clone(&text), Instant::now());
         let print = move || {
             while wait.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                // That says more: which server does not answer.
+                // The line of `server_waits` is more precise: it names the server that does not answer.
                 if !server_waits::is_told() {
                     let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
                     complain(&format!("{text} … {} s", began.elapsed().as_secs()));

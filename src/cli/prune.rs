@@ -1,4 +1,4 @@
-//! `prune`: forgets what is older than it has to be remembered.
+//! `prune`: removes rows that are older than their retention time.
 
 use super::progress::Progress;
 use super::site_options::{SiteOptions, connect};
@@ -12,7 +12,7 @@ use clap::Args;
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// How long all of it may take: the first time there may be years to forget.
+/// The time limit of the whole run: the first run may have to remove the rows of years.
 const PATIENCE: Duration = Duration::from_hours(12);
 
 #[derive(Debug, Args)]
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             }
         }
     }
-    // What is done is done, even if something failed.
+    // Completed work is shown even if a later step failed.
     show(&done, arguments);
     Ok(all?)
 }

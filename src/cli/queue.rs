@@ -1,4 +1,4 @@
-//! `queue`: the file queue, manually.
+//! `queue`: manual work on the file queue.
 
 use super::site_options::CONFIGURATION;
 use super::{Ended, Failure, facts, fail, for_each, help, or_dash, print, print_bytes, say, table};
@@ -104,7 +104,7 @@ pub(crate) fn run(command: &Command) -> Ended {
             let remembered = if *again { None } else { config.retention.messages_older_than };
             change_each(ids, |id| {
                 let released = queue.release(id, remembered, *again, SystemTime::now())?;
-                // Where its name was taken by another.
+                // Another message has taken its name.
                 let new_name = if released.id() == *id { String::new() } else { format!(" as {}", released.id()) };
                 Ok(format!("{id} is released{new_name}"))
             })
@@ -182,7 +182,7 @@ fn show(ShowArguments { queue, message, json, id }: &ShowArguments) -> Ended {
     Ok(ExitCode::Ok)
 }
 
-/// What is listed of one message.
+/// The list entry of one message.
 fn entry(queue: &Queue, id: &str) -> Result<Entry, Failure> {
     let mut found = queue.list()?;
     found.retain(|entry| entry.id == id || entry.file == id);
@@ -233,7 +233,7 @@ impl From<QueueError> for Failure {
     }
 }
 
-/// A message was left as it is.
+/// A message was left unchanged.
 impl From<ByHandError> for Failure {
     fn from(error: ByHandError) -> Self {
         let (fix, exit) = match error {

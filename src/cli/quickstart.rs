@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// How long doveconf may take, asked three times.
+/// The time limit of the three doveconf calls together.
 const FOR_DOVECONF: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(ExitCode::Ok)
 }
 
-/// New passwords, of 24 random bytes each, in letters that mean nothing in SQL, a URL or a configuration file.
+/// New passwords of 24 random bytes each, in characters without a special meaning in SQL, a URL or a configuration file.
 fn passwords() -> io::Result<Passwords> {
     let mut random = fs::File::open("/dev/urandom")?;
     let mut new = || {
@@ -93,8 +93,8 @@ fn passwords() -> io::Result<Passwords> {
     Ok(Passwords { database, operator, owner, maps, imap, salt })
 }
 
-/// The address of this machine that the mailbox store sees: connecting a UDP socket finds the way, and sends nothing (connect(2)).
-/// None where the name cannot be looked up, or there is no way.
+/// This machine's address as the mailbox store sees it: connecting a UDP socket selects the route, and sends nothing (connect(2)). Empty
+/// if the name cannot be resolved, or if there is no route.
 fn our_addresses(imap: &Server) -> Vec<IpAddr> {
     let host = imap.host.trim_start_matches('[').trim_end_matches(']');
     if host.eq_ignore_ascii_case("localhost") {
@@ -108,7 +108,7 @@ fn our_addresses(imap: &Server) -> Vec<IpAddr> {
     ["0.0.0.0", "::"].into_iter().filter_map(|from| towards(from).ok()).take(1).collect()
 }
 
-/// Writes the files, for the caller alone: there are passwords in them.
+/// Writes the files, readable by the caller only, since they contain passwords.
 fn write(folder: &Path, files: &[File]) -> io::Result<()> {
     let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
     make(folder)?;

@@ -121,7 +121,7 @@ fn origin(message: &CrashedMessage) -> Origin {
     message.envelope.origin.clone().unwrap_or_default()
 }
 
-/// All shunted messages, the oldest first. Files that cannot be read are reported, and give the exit status.
+/// All shunted messages, the oldest first. Files that cannot be read are reported, and determine the exit status.
 fn shunted(queue: &Queue) -> Result<(Vec<CrashedMessage>, Ended), Failure> {
     let mut messages = Vec::new();
     let all_are_read = for_each(queue.crashed()?, |found| {
@@ -195,7 +195,7 @@ fn retry(arguments: &RetryArguments) -> Ended {
     }
 }
 
-/// `no_service` is set if there is no service for any message.
+/// Sets `no_service` if the service does not run, which holds for every message.
 fn retry_one(
     config: &Config,
     id: &str,
@@ -245,7 +245,7 @@ fn drop_one(queue: &Queue, queue_lifetime: Duration, id: &str, lose: bool) -> Re
             let given_up = origin.holder == MessageHolder::Mta && age >= queue_lifetime;
             (origin, given_up.then(|| format!("Postfix may have given it up: it is {} old", span(age))))
         }
-        // It may be anything: nobody else may have it.
+        // The file may contain any message, and may be its only copy.
         Err(error) => (Origin::default(), Some(format!("it cannot be read ({error})"))),
     };
     if let Some(why) = why_lost.filter(|_| !lose) {

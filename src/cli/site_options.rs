@@ -17,11 +17,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// The default of `--config`. A delivery has none: master.cf names the file.
+/// The default of `--config`. A delivery has no default: master.cf names the file.
 pub(super) const CONFIGURATION: &str = "/etc/maildrop_command/config.toml";
 
-/// How long one answer of a server that answers other questions may take. (`migrate` has more patience: an index on a large
-/// table takes its time.)
+/// The time limit of one answer from a server that still answers other queries. (`migrate` has a longer one: an index on a large table
+/// takes long.)
 pub(super) const LONGEST_ANSWER: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Debug, Args)]
@@ -67,16 +67,16 @@ impl Session {
 }
 
 impl SiteOptions {
-    /// The site, for its database alone.
+    /// The site, with its database only.
     pub(super) fn resolve(&self) -> Result<Site, Failure> {
         self.resolve_as(Site::without_mailboxes)
     }
 
-    /// The site as `configured` makes it of a configuration, with the role of people in the database.
+    /// The site that `configured` makes of a configuration, with the database role for people.
     pub(super) fn resolve_as(&self, configured: fn(Config) -> Result<Site, ConfigError>) -> Result<Site, Failure> {
         if let Some(directory) = &self.embedded {
             self.refuse_root()?;
-            // To make a ledger in a mistyped directory would hide the mistake.
+            // Creating a ledger in a mistyped directory would hide the mistake.
             if !directory.join("ledger.sqlite").exists() {
                 let text = format!("{} holds no ledger: no delivery has been made there", directory.display());
                 return Err(fail(ExitCode::NoInput, text));
@@ -88,7 +88,7 @@ impl SiteOptions {
         config.and_then(configured).map_err(|error| self.unusable(&error.to_string()))
     }
 
-    /// The configuration, or the directory, cannot be used.
+    /// The failure if the configuration, or the directory, cannot be used.
     pub(super) fn unusable(&self, problem: &str) -> Failure {
         let advice = match (&self.config, &self.embedded) {
             (None, None) => "\ngive another file with --config FILE, or a directory of --embedded with --embedded DIR",
@@ -97,13 +97,13 @@ impl SiteOptions {
         fail(ExitCode::Config, format!("{problem}{advice}"))
     }
 
-    /// Refuses root where it must not work in the directory of an embedded site.
+    /// Refuses root if root must not work in the directory of an embedded site.
     pub(super) fn refuse_root(&self) -> Result<(), Failure> {
         let problem = self.embedded.clone().and_then(|directory| Embedded::new(directory).refuses_root());
         problem.map_or(Ok(()), |problem| Err(fail(ExitCode::NoPerm, problem)))
     }
 
-    /// The options as a suggested command line repeats them: ` --config FILE`, or nothing.
+    /// The options in a suggested command line: ` --config FILE`, or nothing.
     pub(super) fn options(&self) -> String {
         let option = |name: &str, path: &Option<PathBuf>| {
             path.as_ref().map(|path| format!(" --{name} {}", shell_word(&path.to_string_lossy())))
@@ -111,8 +111,8 @@ impl SiteOptions {
         option("config", &self.config).or_else(|| option("embedded", &self.embedded)).unwrap_or_default()
     }
 
-    /// Logs to standard error: warnings and errors, and more with --verbose. Not for a subcommand that delivers: its records
-    /// belong where those of all deliveries are.
+    /// Logs to standard error: warnings and errors, and more with --verbose. Not for a subcommand that delivers, since its records belong
+    /// into the log of all deliveries.
     pub(super) fn log_to_stderr(&self) {
         let level = match self.verbose {
             0 => Level::Warn,
@@ -120,16 +120,16 @@ impl SiteOptions {
             2 => Level::Debug,
             _ => Level::Trace,
         };
-        // It fails where a log has been started.
+        // This fails if a log has already been started.
         let _ = log::to_stderr(level);
     }
 
-    /// The site, for its database alone, and a connection for at most `patience`.
+    /// The site, with its database only, and a connection for at most `patience`.
     pub(super) fn open(&self, patience: Duration) -> Result<(Site, Box<dyn Database>), Failure> {
         self.open_as(Site::without_mailboxes, patience)
     }
 
-    /// The site as `configured` makes it of a configuration, and a connection for at most `patience`.
+    /// The site that `configured` makes of a configuration, and a connection for at most `patience`.
     pub(super) fn open_as(
         &self,
         configured: fn(Config) -> Result<Site, ConfigError>,
@@ -141,13 +141,13 @@ impl SiteOptions {
         Ok((site, database))
     }
 
-    /// The site and its database, for somebody who changes something there.
+    /// The site and its database, for a person who changes something in it.
     pub(super) fn session(&self) -> Result<Session, Failure> {
         let (site, database) = self.open(LONGEST_ANSWER)?;
         Ok(Session { command_line: CommandLine::of(&site), site, database })
     }
 
-    /// The same, for what an embedded site does not have.
+    /// The same, for features that an embedded site does not have.
     pub(super) fn configured_session(&self, what: &str) -> Result<Session, Failure> {
         match self.embedded {
             Some(_) => Err(fail(ExitCode::Config, format!("an embedded site has no {what}"))),
@@ -162,8 +162,8 @@ pub(super) fn connect(site: &Site, patience: Duration) -> Result<Box<dyn Databas
     Ok(site.open_database(None, Deadline::after(patience))?)
 }
 
-/// Ends this process when a server hangs, or an answer takes longer than `longest`. Not for a delivery, which has its
-/// watchdog, and not while a program runs under a lock.
+/// Ends this process if a server hangs, or if an answer takes longer than `longest`. Not for a delivery, which has its watchdog, and not
+/// while a program runs under a lock.
 pub(super) fn watch(site: &Site, longest: Duration) -> Result<(), Failure> {
     let print = |text: &str| {
         if std::io::stderr().is_terminal() {

@@ -1,4 +1,4 @@
-//! `subscription`: who is notified of what happens to messages, and where.
+//! `subscription`: which receivers are notified of events, and at which URL.
 
 use super::site_options::{QueryOptions, Session, SiteOptions};
 use super::{Ended, Failure, facts, fail, help, json, or_dash, print, say, table};
@@ -114,7 +114,7 @@ pub(crate) struct DisableArguments {
     reason: String,
 }
 
-/// A line that its owner can read.
+/// A line that the subscription's owner can read.
 fn reason(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("say why in a few words: its owner reads it".into()),
@@ -174,7 +174,7 @@ struct Created<'a> {
     subscription: &'a Subscription,
     secret: String,
     created: bool,
-    /// What differs from the arguments in one that existed before.
+    /// The settings of an existing subscription that differ from the arguments.
     differs: Vec<&'static str>,
 }
 
@@ -221,16 +221,16 @@ fn create(arguments: &CreateArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// In what one that existed before differs from the arguments, by the names of the options.
+/// The options in which an existing subscription differs from the arguments.
 fn differences(old: &Subscription, new: &NewSubscription) -> Vec<&'static str> {
     let all = [
         ("type", old.types != new.types),
         ("detail", old.detail != new.detail),
         ("in-order", old.in_order != new.in_order),
-        // In order, there is one request at a time.
+        // With --in-order, there is one request at a time.
         ("max-in-flight", !new.in_order && old.max_in_flight != new.max_in_flight),
         ("description", old.description != new.description),
-        // It would begin at another moment now.
+        // A new expiry would begin at another moment.
         ("expires", old.expires_at.is_some() || new.expires_after.is_some()),
     ];
     all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()

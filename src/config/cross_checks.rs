@@ -1,4 +1,4 @@
-//! The rules that are about more than one section, or that no type expresses.
+//! The rules that concern more than one section, or that no type expresses.
 
 use super::source::{ConfigError, Source};
 use super::{Config, Delivery, DomainRule, LogTo};
@@ -9,8 +9,8 @@ use crate::message::fold;
 use humantime::format_duration as span;
 use std::time::Duration;
 
-/// At least this is left between the last try of a Sent copy and the time when Postfix gives up, unless that is short: more than
-/// Postfix waits between two tries (`maximal_backoff_time`, 4000 s, and `queue_run_delay`, 300 s).
+/// The least time between the last try of a Sent copy and the time when Postfix gives up, unless the latter is short. It is
+/// more than Postfix waits between two tries (`maximal_backoff_time`, 4000 s, and `queue_run_delay`, 300 s).
 const LAST_TRY: Duration = Duration::from_hours(2);
 
 impl Config {
@@ -78,7 +78,7 @@ impl Config {
                 span(deadline)
             )
         })?;
-        // What the recipient has got must not come back to the sender as undeliverable.
+        // A delivered message must not be bounced to its sender.
         source.refuse_if(settle > postfix_queue_lifetime / 4, "imap.settle", || {
             format!(
                 "{} is more than a quarter of delivery.postfix_queue_lifetime ({lifetime}): of a message whose APPEND was not \
@@ -126,7 +126,7 @@ fn check_domain(rule: &DomainRule, source: &Source<'_>) -> Result<(), ConfigErro
     })
 }
 
-/// Whether the names of its mailboxes say whose they are. They are the same for the whole domain, so its user must be one.
+/// Whether the names of its mailboxes contain their user. The names are the same for the whole domain, so its user must be one.
 fn leads_to_its_user_by_name(rule: &DomainRule, with_sent: bool) -> bool {
     let DomainRule { user, inbox, sent, .. } = rule;
     !user.contains('{') && is_named_after(inbox, user) && (!with_sent || is_named_after(sent, user))

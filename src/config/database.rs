@@ -1,4 +1,4 @@
-//! `[database]`: where the database is that every machine shares, and how long it is waited for.
+//! `[database]`: the servers of the database that every machine shares, and how long a delivery waits for them.
 
 use super::Config;
 use super::password_file::PasswordFile;
@@ -16,21 +16,22 @@ use std::time::Duration;
 pub struct Database {
     /// Which product it is.
     pub engine: Engine,
-    /// How to reach it: the servers that may be the primary, in the order in which they are tried.
+    /// The servers that may be the primary, in the order in which they are tried.
     pub addresses: Vec<Endpoint>,
     /// The database (PostgreSQL) or schema (MySQL).
     pub database: String,
-    /// Who we are there, by what is done. That of deliveries is always there.
+    /// Our accounts there, by role. The account of deliveries always exists.
     pub accounts: BTreeMap<DatabaseRole, Account>,
     /// Whether the connection is encrypted.
     pub tls: Tls,
     /// For how long a delivery waits for a server that takes writes.
     pub wait: Duration,
-    /// What `check` asks of the server's replication.
+    /// What `check` requires of the server's replication.
     pub durability: Durability,
 }
 
-/// What a process does in the database, and so which rights it has (sql/*/grants*.sql). None ever uses another's account.
+/// What a process does in the database, and so which rights it has (sql/*/grants*.sql). No role ever uses another one's
+/// account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DatabaseRole {
@@ -38,7 +39,7 @@ pub enum DatabaseRole {
     #[default]
     #[serde(skip)]
     Deliveries,
-    /// What people type: `trace`, `stats`, `audit`, `replay`, `prune` and others.
+    /// The subcommands: `trace`, `stats`, `audit`, `replay`, `prune` and others.
     Operator,
     /// The service's timer.
     Timer,
@@ -51,7 +52,7 @@ pub enum DatabaseRole {
 }
 
 impl DatabaseRole {
-    /// The key of its account.
+    /// The configuration key of its account.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -64,7 +65,7 @@ impl DatabaseRole {
         }
     }
 
-    /// What has the rights that it needs.
+    /// The grants that its account needs.
     fn rights(self) -> &'static str {
         match self {
             Self::Deliveries => "the rights of grants.sql",
@@ -76,12 +77,12 @@ impl DatabaseRole {
     }
 }
 
-/// Who we are in the database.
+/// Our account in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// The database's name for it.
     pub user: String,
-    /// Where its password is, if it has one.
+    /// Its password file, if it has one.
     pub password: Option<PasswordFile>,
 }
 
@@ -95,18 +96,18 @@ pub enum Engine {
     Mysql,
 }
 
-/// Where a commit has to be before it counts.
+/// Which servers have to store a commit before it counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
     /// On the primary's disk. `check` warns of standbys that no commit waits for.
     #[default]
     Local,
-    /// On another server as well, whichever takes over. `check` fails where it may be on none.
+    /// On another server as well, so that any server may take over. `check` fails if a commit may be on none.
     Replicated,
 }
 
-/// `[database]` as it is in the file.
+/// `[database]` as it is written in the file.
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct DatabaseSection {
@@ -129,7 +130,7 @@ pub(super) struct DatabaseSection {
     durability: Durability,
 }
 
-/// An account of all that is not a delivery.
+/// An account of a role other than deliveries.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AccountSection {
@@ -145,10 +146,10 @@ impl Config {
         Self { role, ..self }
     }
 
-    /// Who this part of the program is in the database.
+    /// The account of this part of the program.
     ///
     /// # Errors
-    /// Where it has no account.
+    /// If this part of the program has no account.
     pub fn account(&self) -> Result<&Account, ConfigError> {
         self.database.accounts.get(&self.role).ok_or_else(|| {
             let key = self.role.key();
@@ -203,7 +204,7 @@ impl DatabaseSection {
                 return Err(source.error("database.ca_file", problem));
             }
         };
-        // What is left is for the delivery itself.
+        // The rest of the deadline is for the delivery itself.
         let wait = self.wait.unwrap_or(WAIT.min(deadline / 2));
         let user = section.text("user", self.user, "name our role in the database")?;
         let password = PasswordFile::named(self.password_file, "database");
@@ -256,7 +257,7 @@ fn server(text: &str, default_port: u16) -> Option<Endpoint> {
             let (host, rest) = bracketed?;
             (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
         }
-        // An IPv6 address has two colons at least.
+        // An IPv6 address has at least two colons.
         None if text.matches(':').count() > 1 => (text, None),
         None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
     };

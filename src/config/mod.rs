@@ -1,7 +1,7 @@
 //! The configuration file: TOML, every key documented in `config.example.toml`.
 //!
-//! An error is one line with the file, the line, the key and what mends it. An unknown key is an error: a misspelt one must not
-//! leave a default in force unnoticed.
+//! An error is one line with the file, the line, the key and the fix. An unknown key is an error: a misspelt key must not
+//! silently leave a default in force.
 
 mod cross_checks;
 mod database;
@@ -49,7 +49,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long one of several database servers may take to answer to a connect.
+/// The connect timeout of one of several database servers.
 const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(3);
 
 /// The whole configuration, checked.
@@ -57,7 +57,7 @@ const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(3);
 pub struct Config {
     /// The file that it was read from.
     pub file: PathBuf,
-    /// Which part of the program goes by it.
+    /// Which part of the program uses it.
     pub role: DatabaseRole,
     /// `[database]`
     pub database: Database,
@@ -104,11 +104,11 @@ struct File {
 }
 
 impl Config {
-    /// Reads and checks the file. The files that passwords are in are not read yet: see
-    /// [`database_server`](Self::database_server) and [`imap_settings`](Self::imap_settings).
+    /// Reads and checks the file. The password files are not read yet: see [`database_servers`](Self::database_servers) and
+    /// [`imap_settings`](Self::imap_settings).
     ///
     /// # Errors
-    /// When the file cannot be read, is not TOML, has a key that is not known, or a value that is not allowed.
+    /// If the file cannot be read, is not TOML, has an unknown key, or a value that is not allowed.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::load_with_text(path).map(|(config, _)| config)
     }
@@ -128,10 +128,10 @@ impl Config {
         Self::parse(path, &text).map(|config| (config, text))
     }
 
-    /// The same for a text that was in the file `path`.
+    /// The same for a text that was read from the file `path`.
     ///
     /// # Errors
-    /// When the text is not TOML, has a key that is not known, or a value that is not allowed.
+    /// If the text is not TOML, has an unknown key, or a value that is not allowed.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = Source { file: path, text };
         let file: File = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
@@ -158,10 +158,10 @@ impl Config {
         Ok(config)
     }
 
-    /// The database's servers, in their order, the password of our account there read.
+    /// The database's servers in their order, with the password of our account. Reads the password file.
     ///
     /// # Errors
-    /// Where this part of the program has no account, or the file that its password is in cannot be read, or holds none.
+    /// If this part of the program has no account, or its password file cannot be read, or holds no password.
     pub(crate) fn database_servers(&self) -> Result<Vec<Server>, ConfigError> {
         let Database { addresses, database, tls, .. } = self.database.clone();
         let Account { user, password } = self.account()?.clone();
@@ -169,7 +169,7 @@ impl Config {
         let several = addresses.len() > 1;
         let mut limits = Limits::default();
         if several {
-            // Another one may do better.
+            // Another server may answer faster.
             limits.connect = CONNECT_ONE_OF_SEVERAL;
         }
         let timelines = several.then(Arc::<KnownTimelines>::default);
@@ -185,10 +185,10 @@ impl Config {
         Ok(addresses.into_iter().map(server).collect())
     }
 
-    /// How the IMAP server is reached and logged in to, the service account's password read.
+    /// How the IMAP server is reached and logged in to. Reads the service account's password file.
     ///
     /// # Errors
-    /// Where the file that the password is in cannot be read, or holds none.
+    /// If the password file cannot be read, or holds no password.
     pub(crate) fn imap_settings(&self) -> Result<imap::Settings, ConfigError> {
         let Imap { address, encryption, ca_file, user, password, act_for_user, mechanism, login_user, .. } =
             self.imap.clone();
@@ -200,7 +200,7 @@ impl Config {
         file.read().map_err(|problem| ConfigError { file: self.file.clone(), line: None, problem })
     }
 
-    /// What a delivery goes by.
+    /// The settings of a delivery.
     #[must_use]
     pub fn policy(&self) -> Policy {
         Policy {
@@ -218,7 +218,7 @@ impl Config {
         }
     }
 
-    /// Where the log goes.
+    /// The target, level and format of the log.
     #[must_use]
     pub fn log_settings(&self) -> log::Settings {
         let target = match (self.log.to, &self.log.file) {

@@ -1,4 +1,4 @@
-//! Addresses of clients: one, or a network.
+//! Addresses of clients: single ones, and networks.
 
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub struct Network(IpNet);
 
 impl Network {
-    /// Whether the address is one of it. An IPv4 address that came to an IPv6 socket is one still.
+    /// Whether the address is in this network. An IPv4 address that arrived at an IPv6 socket counts as IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
@@ -25,7 +25,7 @@ impl FromStr for Network {
         let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         let network = network
             .map_err(|_| format!("{text:?} is no address or network, such as \"192.0.2.7\" or \"2001:db8::/32\""))?;
-        // Somebody has meant another network, or one address.
+        // Such a text is a mistake: another network was meant, or a single address.
         if network.addr() != network.network() {
             return Err(format!("{text:?}: the address has bits behind the network's {}", network.prefix_len()));
         }
@@ -41,7 +41,7 @@ impl TryFrom<String> for Network {
     }
 }
 
-/// A proxy that is believed: by its address, or whoever connects to a socket of ours.
+/// A trusted proxy: an address, or any client of our unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum TrustedProxy {
@@ -50,7 +50,7 @@ pub enum TrustedProxy {
 }
 
 impl TrustedProxy {
-    /// Whether it is at this address; `None` is that of a unix socket.
+    /// Whether the proxy is at this address; `None` is that of a unix socket.
     #[must_use]
     pub fn is_at(&self, address: Option<IpAddr>) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! `[notifications]`: who is told by webhook, and how. One process of the service does it.
+//! `[notifications]`: how subscribers are notified by webhook. One process of the service sends the requests.
 
 use super::network::Network;
 use super::source::{ConfigError, Source};
@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Notifications {
-    /// The file of the key that the secrets of subscriptions are derived from. `None`: nobody is told anything.
+    /// The file of the key that the secrets of subscriptions are derived from. `None`: no notifications are sent.
     #[serde(deserialize_with = "values::optional_path")]
     pub secret_key_file: Option<PathBuf>,
     /// The waits between the tries of one notification.
@@ -20,25 +20,25 @@ pub struct Notifications {
     /// How long a request may take, from looking up its host to the last byte of the answer.
     #[serde(deserialize_with = "values::duration")]
     pub timeout: Duration,
-    /// A receiver that has taken nothing for so long is told nothing more.
+    /// A receiver that has accepted nothing for this time gets no more notifications.
     #[serde(deserialize_with = "values::duration")]
     pub disable_after: Duration,
-    /// How many requests are under way at once.
+    /// How many requests are in flight at once.
     pub concurrency: usize,
-    /// Whether a callback may be without encryption.
+    /// Whether a callback may use HTTP without encryption.
     pub allow_http: bool,
-    /// The ports that callbacks may be at.
+    /// The ports that callbacks may use.
     pub allow_ports: Vec<u16>,
     /// Networks of our own that callbacks may be in.
     pub allow_networks: Vec<Network>,
-    /// Whether a new callback has to answer a question before it is told anything.
+    /// Whether a new callback has to answer a verification request before it gets any notification.
     pub verify_callbacks: bool,
     /// The CA certificates, PEM, that sign the receivers' certificates; left out: those that the system trusts.
     #[serde(deserialize_with = "values::optional_path")]
     pub ca_file: Option<PathBuf>,
 }
 
-/// The waits between tries where nobody says otherwise, as Standard Webhooks suggests them: more than three days in all.
+/// The default waits between tries, as Standard Webhooks suggests them: more than three days in all.
 pub(crate) const RETRY: [Duration; 9] = [
     Duration::from_secs(5),
     Duration::from_mins(5),
@@ -69,7 +69,7 @@ impl Default for Notifications {
 }
 
 impl Notifications {
-    /// Whether anybody is told anything.
+    /// Whether notifications are sent at all.
     #[must_use]
     pub fn has_notifier(&self) -> bool {
         self.secret_key_file.is_some()

@@ -1,4 +1,4 @@
-//! Passwords, and where they are: never in the configuration file itself.
+//! Password files: a password is never in the configuration file itself.
 
 use crate::base::secret::Secret;
 use std::fs::File;
@@ -13,11 +13,11 @@ pub struct PasswordFile {
     pub(super) key: String,
 }
 
-/// No password fits into more; whatever is longer is another file.
+/// Longer than any password; a longer file is a wrong file.
 const PASSWORD_LIMIT: u64 = 4096;
 
 impl PasswordFile {
-    /// What the key `password_file` of this section names.
+    /// The file that the key `password_file` of this section names.
     pub(super) fn named(path: Option<PathBuf>, section: &str) -> Option<Self> {
         path.map(|path| Self { path, key: format!("{section}.password_file") })
     }
@@ -28,8 +28,7 @@ impl PasswordFile {
         &self.path
     }
 
-    /// Reads the password: the one line of the file, without its line end. What is wrong is said without a word of what
-    /// is in the file.
+    /// Reads the password: the one line of the file, without its line end. An error contains nothing of the file's content.
     pub(super) fn read(&self) -> Result<Secret, String> {
         let problem = |what: &str| format!("{}: {}: {what}", self.key, self.path.display());
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! The sections of the file, and what holds where a key is left out.
+//! The sections of the file, and the defaults of keys that are left out.
 
 use super::values;
 use crate::base::deadline;
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lock {
-    /// Keeps the locks of different programs, or installations, apart that share a database server.
+    /// Separates the locks of different programs, or installations, that share a database server.
     pub namespace: String,
     /// How long to wait for a lock held elsewhere. Zero: not at all. Left out: see [`Lock::wait_within`].
     #[serde(deserialize_with = "values::optional_duration")]
@@ -20,7 +20,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// How long a delivery of so long a deadline waits for a lock held elsewhere.
+    /// How long a delivery with this deadline waits for a lock held elsewhere.
     #[must_use]
     pub(crate) fn wait_within(&self, deadline: Duration) -> Duration {
         self.wait.unwrap_or_else(|| deadline::lock_wait(deadline))
@@ -39,9 +39,9 @@ impl Default for Lock {
 pub struct Routing {
     /// Postfix's `recipient_delimiter`: a set of characters, none if empty.
     pub recipient_delimiter: String,
-    /// What becomes of mail for an address that has no mailbox here.
+    /// What happens to mail for an address that has no mailbox here.
     pub unknown: UnknownRecipient,
-    /// `[[routing.domain]]`: rules for whole domains, asked after the table `addresses`.
+    /// `[[routing.domain]]`: rules for whole domains, used after the table `addresses`.
     pub domain: Vec<DomainRule>,
 }
 
@@ -74,7 +74,8 @@ impl Default for DomainRule {
 }
 
 impl DomainRule {
-    /// Whether the template for the user has no unknown placeholder. One without any is one user, who gets the mail of the whole domain.
+    /// Whether the template for the user has no unknown placeholder. A template without any placeholder names one user, who
+    /// gets the mail of the whole domain.
     #[must_use]
     pub fn has_known_placeholders(&self) -> bool {
         let bare =
@@ -83,14 +84,14 @@ impl DomainRule {
     }
 }
 
-/// What becomes of mail for an address that has no mailbox here.
+/// What happens to mail for an address that has no mailbox here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownRecipient {
     /// It is refused for good: 5.1.1.
     Reject,
-    /// It stays with Postfix: 4.1.1, so that an address which is not in the table `addresses` for a while costs no mail.
-    /// Postfix has asked the same table at RCPT TO, and refused what was not in it.
+    /// It stays with Postfix: 4.1.1, so that no mail is lost while an address is missing from the table `addresses` for a
+    /// while. Postfix has queried the same table at RCPT TO, and refused addresses that were not in it.
     #[default]
     Defer,
 }
@@ -99,16 +100,16 @@ pub enum UnknownRecipient {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sent {
-    /// Whether senders who live here get a Sent copy.
+    /// Whether senders who have a mailbox here get a Sent copy.
     pub enabled: bool,
-    /// Where to look whether it is there already.
+    /// Where a delivery checks whether the copy already exists.
     pub look: Look,
     /// With [`Look::Mailbox`]: how long after a message was recorded its Sent copy is looked for.
     #[serde(deserialize_with = "values::duration")]
     pub look_after: Duration,
     /// What proves who the author of a message is.
     pub trust: Trust,
-    /// Whose Authentication-Results count (RFC 8601 section 2.5): the name that our filter signs with.
+    /// The service whose Authentication-Results count (RFC 8601 section 2.5): the name that our filter signs with.
     pub authserv_id: Option<String>,
     /// Left out: see [`Sent::retry_for`].
     #[serde(deserialize_with = "values::optional_duration")]
@@ -131,23 +132,24 @@ impl Default for Sent {
 impl Sent {
     /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
     ///
-    /// By default a day, or half of the time after which Postfix gives up: between two tries it waits for at most as long as the
-    /// message is old (within `minimal_backoff_time` and `maximal_backoff_time`), so that one falls into the other half.
+    /// By default a day, or half of the time after which Postfix gives up. Between two tries Postfix waits at most as long as
+    /// the message is old, within `minimal_backoff_time` and `maximal_backoff_time`. So at least one try falls into the other
+    /// half.
     #[must_use]
     pub(crate) fn retry_for(&self, queue_lifetime: Duration) -> Duration {
         self.retry_for.unwrap_or(Duration::from_hours(24).min(queue_lifetime / 2))
     }
 }
 
-/// Where to look whether a Sent copy is there already.
+/// Where a delivery checks whether a Sent copy already exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Look {
     /// In the ledger: for members whose mail program saves nothing.
     #[default]
     Ledger,
-    /// In the mailbox too, by Message-ID: for members whose mail program saves a copy of its own. It does so after it has handed
-    /// the message over, so that no delivery looks: its copy stays owed, and `replay --owed` looks later.
+    /// In the mailbox too, by Message-ID: for members whose mail program saves its own copy. The program does so after it has
+    /// submitted the message, so a delivery does not check. Its copy stays owed, and `replay --owed` checks later.
     Mailbox,
 }
 
@@ -158,7 +160,8 @@ pub enum Trust {
     /// The From header: a forged one puts a copy into a member's Sent mailbox.
     #[default]
     Header,
-    /// Besides, the client has authenticated (SASL), or our filter's Authentication-Results say that DMARC passed.
+    /// Besides the From header, the client has authenticated (SASL), or our filter's Authentication-Results say that DMARC
+    /// passed.
     Authenticated,
 }
 
@@ -168,23 +171,22 @@ pub enum Trust {
 pub struct Record {
     /// Whether the raw source of messages is kept in the database.
     pub raw: bool,
-    /// Of messages of at most this size, in bytes.
+    /// The largest message whose raw source is kept, in bytes.
     #[serde(deserialize_with = "values::bytes")]
     pub raw_limit: u64,
     /// Which header fields are kept.
     pub headers: HeaderFields,
 }
 
-/// Which header fields the ledger keeps in its column `headers`. They are for people who ask the tables, and for subscriptions that are
-/// told the details of a message.
-/// From, To, Cc, Subject and Date are in columns of their own besides.
+/// Which header fields the ledger keeps in its column `headers`. They are for people who query the tables, and for
+/// subscriptions to the full detail of a message. From, To, Cc, Subject and Date have columns of their own besides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HeaderFields {
     /// All of them.
     #[default]
     All,
-    /// Those that say who wrote what to whom, and in answer to what.
+    /// Those that name the author and the recipients, and the message that is answered.
     Few,
     None,
 }
@@ -199,14 +201,15 @@ impl Default for Record {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Delivery {
-    /// By when a delivery has ended, whatever happens, counted from its beginning.
+    /// The longest time that a delivery may take, whatever happens, counted from its beginning.
     #[serde(deserialize_with = "values::duration")]
     pub deadline: Duration,
-    /// What `<transport>_time_limit` is in Postfix's main.cf: at that time it kills the delivery and *bounces* the
+    /// The value of `<transport>_time_limit` in Postfix's main.cf: at that time Postfix kills the delivery and *bounces* the
     /// message.
     #[serde(deserialize_with = "values::duration")]
     pub postfix_time_limit: Duration,
-    /// What `maximal_queue_lifetime` is in Postfix's main.cf: until then it may bring a message back, and then it bounces it.
+    /// The value of `maximal_queue_lifetime` in Postfix's main.cf: until then Postfix may retry a message, and after that it
+    /// bounces the message.
     #[serde(deserialize_with = "values::duration")]
     pub postfix_queue_lifetime: Duration,
     /// Larger messages are refused for good (5.3.4), in bytes.
@@ -225,7 +228,7 @@ impl Default for Delivery {
     }
 }
 
-/// `[retention]`: what `prune` forgets. What is left out is kept for ever.
+/// `[retention]`: what `prune` deletes. What is left out is kept for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
@@ -238,7 +241,7 @@ pub struct Retention {
     /// Messages older than this, and all that belongs to them.
     #[serde(deserialize_with = "values::optional_duration")]
     pub messages_older_than: Option<Duration>,
-    /// Events older than this, and what subscribers were told of them, or are still to be told.
+    /// Events older than this, and their notifications, sent or not.
     #[serde(deserialize_with = "values::optional_duration")]
     pub events_older_than: Option<Duration>,
     /// Rows of the operations log older than this.
@@ -247,10 +250,10 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// The first of these that forgets what has to be remembered for longer than `least`: its key, and why it has to be.
+    /// The first of these ages that is not longer than `least`: its key, and the reason why it must be longer.
     ///
-    /// What was delivered is known by the ledger alone. As long as a message may come back, from Postfix's queue or after
-    /// the end of an attempt that was cut short, a ledger that has forgotten it delivers it again.
+    /// Only the ledger knows what was delivered. A message may come back, from Postfix's queue or after an attempt that was cut
+    /// short. If the ledger has deleted its record by then, the message is delivered twice.
     #[must_use]
     pub(crate) fn forgets_too_early(&self, least: Duration) -> Option<(&'static str, String)> {
         let ages =
@@ -268,7 +271,8 @@ impl Retention {
         ))
     }
 
-    /// Why events are forgotten too early: a subscriber is told by all the waits of `retry`, and then somebody may look.
+    /// Why events are deleted too early: the retries take all the waits of `retry`, and afterwards an administrator may need
+    /// the events.
     #[must_use]
     pub(crate) fn forgets_events_too_early(&self, retry: &[Duration]) -> Option<String> {
         let (age, tried) = (self.events_older_than?, retry.iter().sum::<Duration>());
@@ -287,18 +291,18 @@ impl Retention {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Where records go.
+    /// The target of log records.
     pub to: LogTo,
     /// The file, if they go to a file.
     #[serde(deserialize_with = "values::optional_path")]
     pub file: Option<PathBuf>,
-    /// The least that is logged.
+    /// The lowest level that is logged.
     pub level: Level,
     /// How a record in a file is written.
     pub format: Format,
 }
 
-/// Where log records go.
+/// The targets of log records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogTo {

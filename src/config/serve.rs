@@ -11,59 +11,61 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The largest message where the configuration names no limit, in bytes.
+/// The largest message if the configuration sets no limit, in bytes.
 pub const LARGEST_MESSAGE: u64 = 256 << 20;
 
-/// So much of `worker_memory` is left beside a message that a worker holds, in bytes: for threads, sessions and their buffers.
+/// The part of `worker_memory` that is left beside the message a worker holds, in bytes: for threads, sessions and their
+/// buffers.
 pub(crate) const BESIDE_A_MESSAGE: u64 = 128 << 20;
-/// So much a worker takes before it has any message, in bytes: 105 MB were measured.
+/// What a worker takes before it has any message, in bytes: 105 MB were measured.
 const WITHOUT_A_MESSAGE: u64 = 128 << 20;
 
-/// A worker that uses so much memory, in bytes, is replaced by a new one.
+/// A worker that uses this much memory, in bytes, is replaced by a new one.
 pub(crate) const RECYCLE_ABOVE: u64 = 200_000_000;
 
 /// How many recipients one message may have: ten times as many as RFC 5321 section 4.5.3.1.8 asks for.
 pub const MAX_RECIPIENTS: u32 = 1000;
 
-/// `prune` is run no more often.
+/// The shortest interval at which `prune` is run.
 const SELDOM: Duration = Duration::from_hours(1);
 
 /// `[serve]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Serve {
-    /// Where LMTP is spoken: whole paths of unix sockets, or `host:port`.
+    /// The endpoints of LMTP: absolute paths of unix sockets, or `host:port`.
     pub lmtp: Vec<String>,
-    /// Who may connect from another machine, encrypted or not.
+    /// The networks from which other machines may connect, encrypted or not.
     pub lmtp_clients: Vec<Network>,
-    /// The certificate that we show over TCP, with those that it was signed by, PEM; and its private key.
+    /// Our certificate for TCP, with its chain, PEM; and its private key.
     #[serde(deserialize_with = "values::optional_path")]
     pub certificate_file: Option<PathBuf>,
     #[serde(deserialize_with = "values::optional_path")]
     pub key_file: Option<PathBuf>,
-    /// The CA certificates, PEM, that sign the certificates of clients. Whoever shows one may connect from another machine.
+    /// The CA certificates, PEM, that sign the certificates of clients. A client with such a certificate may connect from
+    /// another machine.
     #[serde(deserialize_with = "values::optional_path")]
     pub client_ca_file: Option<PathBuf>,
-    /// Where metrics and health are asked for by HTTP: `host:port`, or the whole path of a unix socket. `None`: nowhere.
+    /// The endpoint of metrics and health by HTTP: `host:port`, or the absolute path of a unix socket. `None`: there is none.
     pub http: Option<String>,
-    /// The folder of the service's own sockets and of messages on their way. Nobody else may enter it.
+    /// The folder of the service's own sockets and of messages in transit. No other user may enter it.
     #[serde(deserialize_with = "values::path")]
     pub runtime_directory: PathBuf,
-    /// The folder of what has to outlive a restart: the file queue, and messages that crashed workers.
+    /// The folder of what has to survive a restart: the file queue, and messages that crashed workers.
     #[serde(deserialize_with = "values::path")]
     pub state_directory: PathBuf,
-    /// How many workers there are: so many messages are delivered at once, each with a session of its own with the database.
+    /// How many workers there are: this many messages are delivered at once, each with its own database session.
     pub workers: u32,
-    /// How many sessions with the IMAP server a worker keeps, each a user's; and so to how many mailboxes one message is delivered at
-    /// once.
+    /// How many sessions with the IMAP server a worker keeps, each for one user. This is also the number of mailboxes to which
+    /// one message is delivered at once.
     pub mailbox_sessions: usize,
-    /// How many processes take messages out of the file queue, each its slice of all Message-IDs: a power of two, so that a change
-    /// splits slices, or joins them, and leaves the others as they are.
+    /// How many processes take messages from the file queue, each for its shard of all Message-IDs. The number is a power of
+    /// two, so that a change splits or joins shards, and leaves the others unchanged.
     pub runners: u32,
-    /// How often owed copies are finished, as `replay --owed` does; zero: never.
+    /// The interval at which owed copies are retried, as `replay --owed` does; zero: never.
     #[serde(deserialize_with = "values::duration")]
     pub finish_owed_every: Duration,
-    /// How often `prune` is run; left out: never.
+    /// The interval at which `prune` is run; left out: never.
     #[serde(deserialize_with = "values::optional_duration")]
     pub prune_every: Option<Duration>,
     /// How many LMTP connections are served at once.
@@ -73,21 +75,21 @@ pub struct Serve {
     pub queue_wait: Duration,
     /// How many messages for one recipient are delivered at once. See [`Serve::at_once_for_one`].
     pub per_user: u32,
-    /// How long one mailbox may hold up the others of its message, and a message waits for recipients who have `per_user` at work. See
-    /// [`Config::batch_patience`].
+    /// How long one mailbox may hold up the others of its message, and how long a message waits for recipients who have
+    /// `per_user` deliveries in progress. See [`Config::batch_patience`].
     #[serde(deserialize_with = "values::duration")]
     pub batch_patience: Duration,
-    /// Messages that are larger than this wait for their worker in a file, in bytes. One that is larger than the largest message counts
-    /// as that.
+    /// Messages larger than this, in bytes, wait for their worker in a file. A value above the largest message counts as that.
     #[serde(deserialize_with = "values::bytes")]
     pub spool_above: u64,
-    /// After so many deliveries a worker is replaced by a new one.
+    /// After this many deliveries a worker is replaced by a new one.
     pub recycle_after: u64,
-    /// How much address space a worker may use, in bytes (RLIMIT_AS): what asks for more ends, and not the whole machine.
+    /// How much address space a worker may use, in bytes (RLIMIT_AS): a worker that asks for more ends, and not the whole
+    /// machine.
     #[serde(deserialize_with = "values::bytes")]
     pub worker_memory: u64,
-    /// How many deaths of one process within [`restart_window`](Self::restart_window) are borne before it is throttled: started
-    /// once a minute, for as long as it takes.
+    /// How many deaths of one process within [`restart_window`](Self::restart_window) are tolerated. After more it is
+    /// throttled: started once a minute, without end.
     pub restarts: u32,
     /// See [`restarts`](Self::restarts).
     #[serde(deserialize_with = "values::duration")]
@@ -130,7 +132,7 @@ impl Serve {
         Self { runtime_directory: directory.join("run"), state_directory: directory.join("state"), ..Self::default() }
     }
 
-    /// How many messages for one recipient are delivered at once: of several workers, one is left to others.
+    /// How many messages for one recipient are delivered at once: of several workers, one is left to other recipients.
     #[must_use]
     pub fn at_once_for_one(&self) -> u32 {
         if self.workers > 1 { self.per_user.min(self.workers - 1) } else { self.per_user }
@@ -142,19 +144,19 @@ impl Serve {
         self.state_directory.join("queue")
     }
 
-    /// The file in which the timer writes down what it has done, and when it goes on.
+    /// The file in which the timer records what it has done, and when it continues.
     #[must_use]
     pub fn timer_state(&self) -> PathBuf {
         self.state_directory.join("timer.json")
     }
 
-    /// Whether there is anything for a timer to do.
+    /// Whether the timer has work: owed copies to retry, or `prune` to run.
     #[must_use]
     pub fn has_timer(&self) -> bool {
         !self.finish_owed_every.is_zero() || self.prune_every.is_some()
     }
 
-    /// The folder of messages on their way.
+    /// The folder of messages in transit.
     #[must_use]
     pub fn messages(&self) -> PathBuf {
         self.runtime_directory.join("messages")
@@ -172,7 +174,7 @@ impl Serve {
         self.runtime_directory.join("workers.sock")
     }
 
-    /// The socket by which the service is asked how it is, and told what to do.
+    /// The control socket of the service: status queries and commands.
     #[must_use]
     pub fn control_socket(&self) -> PathBuf {
         self.runtime_directory.join("control.sock")
@@ -184,16 +186,16 @@ impl Serve {
         self.runtime_directory.join("master.lock")
     }
 
-    /// The configuration as the master has checked it, which the processes that it starts read: a file that somebody is just
-    /// editing must not end workers one after the other, as they are replaced.
+    /// The configuration as the master has checked it. The processes that the master starts read this copy: a half-edited file
+    /// must not end the workers one after the other as they are replaced.
     #[must_use]
     pub fn checked_configuration(&self) -> PathBuf {
         self.runtime_directory.join("config.toml")
     }
 }
 
-/// The runtime directory that this text names, or the default, even where the rest of it is not in order: who ends a service, or
-/// asks how it is, has to reach it all the same.
+/// The runtime directory that this text names, or the default, even if the rest of the text is invalid. The commands that stop
+/// a service, or query its status, have to reach it all the same.
 pub(crate) fn runtime_directory_of(text: &str) -> Option<PathBuf> {
     let text: toml::Table = text.parse().ok()?;
     match text.get("serve").and_then(|serve| serve.get("runtime_directory")) {
@@ -202,7 +204,7 @@ pub(crate) fn runtime_directory_of(text: &str) -> Option<PathBuf> {
     }
 }
 
-/// Where `text` says that something listens; `None` where it is neither a whole path nor `host:port`.
+/// The endpoint that `text` names; `None` if it is neither an absolute path nor `host:port`.
 pub(super) fn endpoint(text: &str) -> Option<Endpoint> {
     if text.starts_with('/') {
         return Some(Endpoint::Socket(text.into()));
@@ -210,27 +212,30 @@ pub(super) fn endpoint(text: &str) -> Option<Endpoint> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    // An IPv6 address has colons of its own: only brackets tell them from that of the port.
+    // An IPv6 address contains colons: only brackets separate it from the port.
     let host = bare.or_else(|| Some(host).filter(|host| !host.contains(['[', ']', ':'])))?;
     (!host.is_empty()).then(|| Endpoint::Tcp { host: host.into(), port })
 }
 
-/// The same of the value of this key.
+/// The endpoint in the value of this key.
+///
+/// # Errors
+/// If the value is neither an absolute path nor `host:port`.
 pub(super) fn read_endpoint(source: &Source<'_>, key: &str, text: &str, or: &str) -> Result<Endpoint, ConfigError> {
     endpoint(text).ok_or_else(|| source.error(key, &format!("{text:?} is neither the whole path of a socket nor {or}")))
 }
 
 impl Serve {
-    /// Where metrics and health are asked for.
+    /// The endpoints of metrics and health.
     #[must_use]
     pub fn http_endpoints(&self) -> Vec<Endpoint> {
         self.http.iter().filter_map(|text| endpoint(text)).collect()
     }
 
-    /// Where LMTP is spoken.
+    /// The endpoints of LMTP.
     #[must_use]
     pub fn lmtp_endpoints(&self) -> Vec<Endpoint> {
-        // What can be read as none was refused when the configuration was read.
+        // An unreadable value was refused when the configuration was read.
         self.lmtp.iter().filter_map(|text| endpoint(text)).collect()
     }
 
@@ -261,10 +266,11 @@ impl Serve {
 }
 
 impl Config {
-    /// What LMTP would silently end: it carries no SASL name, so that without an `authserv_id` nobody vouches for an author.
+    /// Sent copies that LMTP would silently disable: LMTP carries no SASL name, so that without an `authserv_id` nothing proves
+    /// an author.
     ///
     /// # Errors
-    /// Where no Sent copy could ever be made of mail that comes by LMTP, although they are wanted.
+    /// If Sent copies are enabled, but none could ever be made of mail that comes by LMTP.
     pub(crate) fn lmtp_makes_sent_copies(&self) -> Result<(), ConfigError> {
         let Sent { enabled, trust, authserv_id, .. } = &self.sent;
         if !enabled || *trust != Trust::Authenticated || authserv_id.is_some() {
@@ -281,11 +287,11 @@ impl Config {
         self.serve.queue_wait.min(self.delivery.deadline / 2)
     }
 
-    /// What is amiss where the largest message that is taken in may not fit into a worker: it would be deferred until its mail system
-    /// gives up.
+    /// The warning if the largest accepted message may not fit into a worker: it would be deferred until its mail system gives
+    /// up.
     pub(crate) fn memory_warning(&self) -> Option<String> {
         let limit = self.delivery.message_size_limit.unwrap_or(LARGEST_MESSAGE);
-        // A line end counts as one byte of the limit, and is two in memory.
+        // A line end counts as one byte of the limit, and takes two in memory.
         let largest = limit.saturating_mul(2);
         let source = if self.record.raw { self.record.raw_limit.min(largest).saturating_mul(2) } else { 0 };
         let needed = [largest, source, BESIDE_A_MESSAGE, WITHOUT_A_MESSAGE].into_iter().fold(0, u64::saturating_add);
@@ -348,10 +354,10 @@ impl Config {
 }
 
 impl Serve {
-    /// Reads the files by which the front shows who we are, and knows its clients, as it does itself when it begins.
+    /// Reads the front's certificate, key and client CA files, as the front does when it starts.
     ///
     /// # Errors
-    /// The first that cannot be used, and why.
+    /// If one of the files cannot be used: the first of them, and why.
     pub(crate) fn try_tls(&self) -> Result<(), TlsError> {
         match (&self.certificate_file, &self.key_file) {
             (Some(certificate), Some(key)) => server_config(certificate, key, self.client_ca_file.as_deref()).map(drop),

@@ -1,4 +1,4 @@
-//! `[imap]`, and what it has in common with `[database]`: where a server is, and who we are to it.
+//! `[imap]`, and what it shares with `[database]`: the address of a server, and our account there.
 
 use super::password_file::PasswordFile;
 use super::source::{ConfigError, Source};
@@ -12,31 +12,31 @@ use std::time::Duration;
 /// `[imap]`: the server that the mailboxes are on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imap {
-    /// How to reach it.
+    /// The address of the server.
     pub address: Endpoint,
     /// How a TCP connection is encrypted; a unix socket never is.
     pub encryption: Encryption,
-    /// The CA certificates to trust, PEM; the system's where none is named.
+    /// The CA certificates to trust, PEM; those of the system if none is named.
     pub ca_file: Option<PathBuf>,
     /// The service account.
     pub user: String,
-    /// Where its password is.
+    /// The password file of the service account.
     pub password: PasswordFile,
     /// Whether the service account acts for the mailbox's user: the authorization identity of SASL PLAIN.
     pub act_for_user: bool,
     /// How to log in.
     pub mechanism: Mechanism,
-    /// The login name where `act_for_user` is off; `{user}` in it stands for the mailbox's user. `None`: the service
-    /// account's own, and then the names of mailboxes have to say whose they are.
+    /// The login name if `act_for_user` is off; `{user}` in it stands for the mailbox's user. `None`: the service account's own
+    /// name, and then the names of mailboxes must contain their user.
     pub login_user: Option<String>,
-    /// How long after its beginning an attempt that never ended may still land its APPEND. Longer than
+    /// How long after its beginning the APPEND of an attempt that never ended may still be stored. Longer than
     /// `delivery.deadline`.
     pub settle: Duration,
-    /// What becomes of a message for a mailbox that is over quota.
+    /// What happens to a message for a mailbox that is over quota.
     pub over_quota: OverQuota,
 }
 
-/// What becomes of a message for a mailbox that is over quota.
+/// What happens to a message for a mailbox that is over quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OverQuota {
@@ -47,7 +47,7 @@ pub enum OverQuota {
     Reject,
 }
 
-/// `[imap]` as it is in the file.
+/// `[imap]` as it is written in the file.
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ImapSection {
@@ -72,7 +72,7 @@ pub(super) struct ImapSection {
 impl ImapSection {
     pub(super) fn check(self, source: &Source<'_>, deadline: Duration) -> Result<Imap, ConfigError> {
         let section = source.section("imap");
-        // The port depends on the encryption, and the encryption on where the server is.
+        // The default port depends on the encryption, and the default encryption on the host.
         let address = section.address(self.host, self.port, self.socket, 0)?;
         let is_socket = matches!(address, Endpoint::Socket(_));
         let is_encrypted = self.encryption.is_some_and(|is| is != Encryption::None);
@@ -85,7 +85,7 @@ impl ImapSection {
             address => address,
         };
         let is_login = self.mechanism == Mechanism::Login;
-        // Another way to log in is given, so it is not by acting for the user.
+        // Another kind of login is configured, so the service account does not act for the user.
         let act_for_user = self.act_for_user.unwrap_or(!is_login && self.login_user.is_none());
         let bare = self.login_user.as_ref().map(|name| name.replace("{user}", ""));
         let is_odd = bare.is_some_and(|bare| bare.contains(['{', '}'])) || self.login_user.as_deref() == Some("");
@@ -119,8 +119,8 @@ impl ImapSection {
     }
 }
 
-/// How long after the deadline, by which every delivery has ended, its APPEND is taken for settled where nobody says otherwise: on
-/// any server, since the configuration does not say which one it is; and half a minute more.
+/// The default of `settle` is the deadline plus this time. By the deadline every delivery has ended. The value holds for any
+/// server, since the configuration does not name the product, and adds 30 seconds.
 const SETTLED_AFTER: Duration = Locks::MayOutliveIt.late().saturating_add(Duration::from_secs(30));
 
 /// A section being checked.
@@ -130,7 +130,8 @@ pub(super) struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// The error about the first key whose value is wrong: of each rule whether that is so, the key, and the problem.
+    /// The error about the first key whose value is wrong. Each rule holds whether the value is wrong, the key, and the
+    /// problem.
     pub(super) fn refuse_first(&self, rules: &[(bool, &str, &str)]) -> Result<(), ConfigError> {
         let broken = rules.iter().find(|(is_wrong, ..)| *is_wrong);
         broken.map_or(Ok(()), |(_, key, problem)| Err(self.source.error(&format!("{}.{key}", self.name), problem)))
@@ -151,7 +152,7 @@ impl Section<'_> {
         socket: Option<PathBuf>,
         default_port: u16,
     ) -> Result<Endpoint, ConfigError> {
-        // An IPv6 address has two colons at least.
+        // An IPv6 address has at least two colons.
         let has_port = host.as_ref().is_some_and(|host| host.starts_with('[') || host.matches(':').count() == 1);
         let host = host.filter(|host| !host.trim().is_empty());
         let is_named = "it is a name or an address, and nothing else: the number goes into port, and an IPv6 address stands without \

@@ -1,4 +1,4 @@
-//! Where in the file something stands: an error names the line and the key, in one line of text.
+//! Positions in the file: an error names the line and the key, in one line of text.
 
 use super::servers::Section;
 use crate::base::terminal::printable;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
-/// What is wrong with the configuration, and what mends it, in one line without a secret.
+/// A configuration error and its fix, in one line without a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}{}: {problem}", file.display(), line.map(|line| format!(", line {line}")).unwrap_or_default())]
 pub struct ConfigError {
     /// The file.
     pub file: PathBuf,
-    /// The line, counted from 1, if it is about one.
+    /// The line, counted from 1, if the error belongs to one.
     pub line: Option<usize>,
-    /// The key, what is wrong with it and what to write.
+    /// The key, the error and the fix.
     pub problem: String,
 }
 
@@ -47,7 +47,7 @@ impl Source<'_> {
         Section { source: self, name }
     }
 
-    /// What toml says, with the key that it is about.
+    /// The error of the TOML parser, with the key that it concerns.
     pub(crate) fn toml_error(&self, error: &toml::de::Error) -> ConfigError {
         let start = error.span().map(|span| span.start);
         let line = start.map(|start| self.line(start));
@@ -57,7 +57,7 @@ impl Source<'_> {
         let Some(path) = path.filter(|path| !path.is_empty()) else {
             return self.at(line, said);
         };
-        // The keys of this table are the variants of a type.
+        // The keys of this table are the variants of an enum.
         let of_roles = path.iter().any(|key| key == "roles").then(|| said.strip_prefix("unknown variant `")).flatten();
         let unknown = said.strip_prefix("unknown field `").or(of_roles).and_then(|rest| rest.split_once("`, "));
         let problem = match unknown {
@@ -75,12 +75,12 @@ impl Source<'_> {
         self.at(line, format!("{}: {problem}", path.join(".")))
     }
 
-    /// A value that is told may hold anything: it stays one line, and moves no cursor.
+    /// A quoted value may contain anything: the message stays one line, and contains no control characters.
     fn at(&self, line: Option<usize>, problem: String) -> ConfigError {
         ConfigError { file: self.file.to_owned(), line, problem: printable(&problem.replace('\n', " ")) }
     }
 
-    /// `None` where the text is not TOML.
+    /// `None` if the text is not TOML.
     fn tables(&self) -> Option<toml::Spanned<DeTable<'_>>> {
         DeTable::parse(self.text).ok()
     }
@@ -91,7 +91,7 @@ impl Source<'_> {
     }
 }
 
-/// The key that was meant, if one is alike.
+/// The known key that is most similar, if one is similar enough.
 fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let alike = known.map(|known| (distance(key, known), known)).min();
     alike.filter(|(distance, known)| *distance <= key.len().min(known.len()) / 2).map(|(_, known)| known)
@@ -115,7 +115,7 @@ fn distance(one: &str, other: &str) -> usize {
     row.last().copied().unwrap_or(one.len())
 }
 
-/// Where the key stands; where it is missing, the table that it belongs into.
+/// The span of the key; if the key is missing, that of the table it belongs to.
 fn key_span(table: &DeTable<'_>, path: &[&str]) -> Option<Range<usize>> {
     let (first, rest) = path.split_first()?;
     let (key, value) = table.iter().find(|(key, _)| key.get_ref() == first)?;
@@ -126,7 +126,7 @@ fn key_span(table: &DeTable<'_>, path: &[&str]) -> Option<Range<usize>> {
     Some(deeper.unwrap_or(key.span()))
 }
 
-/// The path of the key, or value, that stands at this offset.
+/// The path of the key or value at this offset.
 fn path_at(table: &DeTable<'_>, offset: usize) -> Option<Vec<String>> {
     for (key, value) in table {
         let mut deeper = None;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const EXAMPLE: &str = include_str!("../../config.example.toml");
 
-/// What there has to be.
+/// The smallest valid configuration.
 const LEAST: &str = r#"
 [database]
 engine = "postgresql"
@@ -30,7 +30,7 @@ fn good(text: &str) -> Config {
     parse(text).unwrap()
 }
 
-/// The error that [`LEAST`] gives with more after its end, which is line 10, so it begins on line 11.
+/// The error that [`LEAST`] gives with more text at its end. [`LEAST`] ends with line 10, so the text begins on line 11.
 fn and(more: &str) -> String {
     parse(&format!("{LEAST}{more}")).map(|_| ()).unwrap_err().to_string()
 }
@@ -96,12 +96,12 @@ fn several_servers_are_tried_in_their_order_and_encrypted_unless_all_are_here() 
     let servers = config.database_servers().unwrap();
     assert!(servers.iter().all(|server| server.limits.connect == Duration::from_secs(3) && server.timelines.is_some()));
     assert_eq!(with(r#"["localhost", "/run/postgresql"]"#).database.tls, Tls::Off);
-    // What concerns several servers costs nothing where there is one.
+    // Settings for several servers do not apply to a single one.
     let one = good(LEAST).database_servers().unwrap();
     assert!(matches!(&one[..], [server] if server.limits == Limits::default() && server.timelines.is_none()));
 }
 
-/// Who sets a short deadline, and no wait, has a configuration that works.
+/// A short deadline without an explicit wait is a valid configuration.
 #[test]
 fn the_wait_for_a_server_makes_room_for_the_deadline() {
     let wait = |more: &str| good(&format!("{LEAST}{more}")).database.wait;
@@ -112,7 +112,7 @@ fn the_wait_for_a_server_makes_room_for_the_deadline() {
 #[test]
 fn the_example_is_good_and_what_it_calls_a_default_is_one() {
     let plain = good(EXAMPLE);
-    // Lines that show a default can be put to work, and change nothing.
+    // Lines that show a default can be uncommented, and change nothing.
     let other = ["hosts", "port", "socket", "ca_file", "login_user"];
     let not_default = [
         "authserv_id",
@@ -154,7 +154,7 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
         })
         .collect();
     let mut explicit = good(&with_defaults);
-    // These two depend on other keys where they are left out.
+    // The defaults of these two depend on other keys.
     assert_eq!(explicit.policy(), plain.policy());
     (explicit.lock.wait, explicit.sent.retry_for) = (plain.lock.wait, plain.sent.retry_for);
     assert_eq!(explicit, plain);
@@ -178,7 +178,7 @@ fn what_may_still_come_back_has_to_be_remembered() {
         "{LEAST}[retention]\nattempts_older_than = \"5d 8m\"\nsources_older_than = \"1s\"\nmessages_older_than = \"400d\"\n"
     ));
     assert_eq!(config.retention.sources_older_than, Some(Duration::from_secs(1)));
-    // Whoever has a shorter queue may forget sooner.
+    // With a shorter queue lifetime, messages may be deleted sooner.
     let shorter = "[delivery]\npostfix_queue_lifetime = \"1d\"\n[retention]\nmessages_older_than = \"2d\"\n";
     assert_eq!(good(&format!("{LEAST}{shorter}")).retention.messages_older_than, Some(Duration::from_secs(172_800)));
 }
@@ -195,7 +195,7 @@ fn the_example_shows_every_key() {
             shown.insert(format!("{section}.{key}").trim_start_matches('.').to_owned());
         }
     }
-    // serde knows the keys: it lists them where it meets one that is none.
+    // serde lists the known keys when it finds an unknown one.
     let sections = [
         "database",
         "database.roles",
@@ -321,7 +321,7 @@ fn everything_can_be_said() {
     assert_eq!(config.warnings(), ["/etc/m.toml: imap.encryption: passwords and mail cross the network in the clear"]);
 }
 
-/// Who sets a short deadline, and no wait, has a configuration that works.
+/// A short deadline without an explicit wait is a valid configuration.
 #[test]
 fn the_wait_for_a_lock_that_nobody_chose_makes_room_for_the_deadline() {
     let wait = |more: &str| good(&format!("{LEAST}\n[lock]\n{more}")).policy().lock_wait;
@@ -331,7 +331,7 @@ fn the_wait_for_a_lock_that_nobody_chose_makes_room_for_the_deadline() {
     assert_eq!(wait("wait = \"0s\""), Duration::ZERO);
 }
 
-// --- what is wrong is said in one line: file, line, key, mend
+// --- errors are one line: file, line, key, fix
 
 #[test]
 fn a_mistake_is_told_by_file_line_key_and_what_mends_it() {
@@ -379,7 +379,7 @@ fn a_login_that_names_nobody_is_for_mailboxes_that_are_named_after_their_users()
             assert!(error.contains("say login_user = \"{user}*service\""), "{error}");
         }
         load(login, &named).unwrap();
-        // Where the names are in the table `addresses`, a delivery looks at them.
+        // If the names are in the table `addresses`, a delivery checks them.
         load(login, "").unwrap();
     }
     let no_sent = format!("{}[sent]\nenabled = false\n", rule("user = \"one\"\ninbox = \"user/one\"\n"));
@@ -429,7 +429,7 @@ fn a_password_is_the_one_line_of_its_file() {
     assert!(!format!("{:?}", Secret::new("s3cret".into())).contains("s3cret"));
 }
 
-/// 30 seconds in the kernel of the dead process's host. What comes on top of that depends on the server: `check` asks it.
+/// 30 seconds in the kernel of the dead process's host. The rest depends on the server: `check` queries it.
 #[test]
 fn attempts_that_settle_before_their_append_may_have_arrived_are_warned_of() {
     assert!(good(&LEAST.replace("[imap]", "[imap]\nsettle = \"4m 30s\"")).warnings().is_empty());
@@ -449,7 +449,7 @@ fn the_time_to_settle_follows_the_deadline() {
     }
 }
 
-/// What is left out never makes Postfix bounce what the recipient has got.
+/// The default never makes Postfix bounce a delivered message.
 #[test]
 fn a_sent_copy_is_tried_for_a_day_and_for_less_where_postfix_gives_up_sooner() {
     for (lifetime, hours) in [("30d", 24.0), ("5d", 24.0), ("2d", 24.0), ("1d", 12.0), ("4h", 2.0), ("28m", 7.0 / 30.0)]
@@ -484,7 +484,7 @@ fn files_that_others_can_read_or_write_are_warned_of() {
     let key = password.display();
     let serve = format!("{LEAST}[serve]\ncertificate_file = \"{key}\"\nkey_file = \"{key}\"\n");
     assert_eq!(good(&serve).warnings(), [format!("{key}: mode 604: {problem}")]);
-    // The one that signs notifications, and the password of another role.
+    // The key that signs notifications, and the password of another role.
     for named in [
         format!("{LEAST}[notifications]\nsecret_key_file = \"{key}\"\n"),
         format!("{LEAST}[database.roles]\noperator = {{ user = \"o\", password_file = \"{key}\" }}\n"),

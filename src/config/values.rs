@@ -37,10 +37,10 @@ pub(super) fn durations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
     Ok(Vec::<One>::deserialize(deserializer)?.into_iter().map(|One(duration)| duration).collect())
 }
 
-/// What is said of a relative path.
+/// The error for a relative path.
 const NOT_ABSOLUTE: &str = "the path has to begin with /: pipe(8) runs us in Postfix's queue directory";
 
-/// A path. pipe(8) runs us in Postfix's queue directory: a relative one would lead nowhere.
+/// A path. pipe(8) runs us in Postfix's queue directory, so a relative path would lead nowhere.
 pub(super) fn path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let path = PathBuf::deserialize(deserializer)?;
     if path.is_absolute() { Ok(path) } else { Err(de::Error::custom(NOT_ABSOLUTE)) }

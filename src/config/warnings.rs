@@ -1,4 +1,4 @@
-//! What `check` warns of: it works, but is not safe.
+//! What `check` warns of: settings that work, but are not safe.
 
 use super::{Config, PasswordFile};
 use crate::base::endpoint::Endpoint;
@@ -9,12 +9,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 impl Config {
-    /// Files that others can read or write, connections that others can listen to, a time to settle that is too short.
+    /// Files that others can read or write, connections that others can read, and a settle time that is too short.
     #[must_use]
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut look = |path: &Path, secret: bool| {
-            // A file that cannot be looked at is an error where it is used.
+            // A file that cannot be examined is reported where it is used.
             let Ok(found) = fs::metadata(path) else { return };
             let mode = found.permissions().mode() & 0o777;
             let (bad, mend) = if secret { (0o027, "chmod 640, or 600") } else { (0o022, "chmod go-w") };
@@ -27,7 +27,7 @@ impl Config {
         look(&self.file, false);
         let of_database = self.database.accounts.values().filter_map(|account| account.password.as_ref());
         let passwords = of_database.chain([&self.imap.password]).map(PasswordFile::path);
-        // Whoever has these keys is taken for us, or signs for us.
+        // With these keys another person could pose as us, or sign as us.
         let keys = [&self.serve.key_file, &self.notifications.secret_key_file];
         passwords.chain(keys.into_iter().filter_map(Option::as_deref)).for_each(|path| look(path, true));
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
@@ -41,7 +41,7 @@ impl Config {
         for (is_so, key, problem) in [
             (self.database.addresses.iter().any(to_database), "database.tls", in_the_clear),
             (plain(&self.imap.address, self.imap.encryption != Encryption::None), "imap.encryption", in_the_clear),
-            // Which server it is shows when it greets: `check` goes on from there.
+            // The greeting shows which server it is: `check` tests the rest.
             (self.imap.settle < self.delivery.deadline + USER_TIMEOUT, "imap.settle", &settle),
         ] {
             if is_so {

@@ -1,4 +1,4 @@
-//! `[web]`: the page, which one process of the service serves by HTTP.
+//! `[web]`: the web UI, which one process of the service serves by HTTP.
 
 use super::Config;
 use super::network::TrustedProxy;
@@ -11,56 +11,58 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use url::Url;
 
-/// A login ends after so long without a request.
+/// A session ends after this time without a request.
 pub(crate) const SESSION_IDLE: Duration = Duration::from_hours(12);
 
 /// `[web]`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Web {
-    /// Where the page is served: the whole path of a unix socket, or `ADDRESS:PORT` of this machine. `None`: nowhere.
+    /// The endpoint of the web UI: the absolute path of a unix socket, or `ADDRESS:PORT` of this machine. `None`: it is not
+    /// served.
     pub listen: Option<String>,
-    /// What people type to get there, where a proxy stands in front: scheme, host and port.
+    /// The URL that people type if a proxy stands in front: scheme, host and port.
     pub public_url: Option<String>,
-    /// Whether the REST API is served beside it, to who has a token.
+    /// Whether the REST API is served as well, to clients with a token.
     pub api: bool,
-    /// Where the API is served in its stead, by the same process: as `listen`. `None`: at the same place.
+    /// A separate endpoint for the API, served by the same process: as `listen`. `None`: the endpoint of the web UI.
     pub api_listen: Option<String>,
-    /// What other machines type to get there, where that is another name than the page's.
+    /// The URL of the API for other machines, if it is another one than that of the web UI.
     pub api_public_url: Option<String>,
-    /// Whether it may open mailboxes, with the password of `[imap]`.
+    /// Whether the web process may open mailboxes, with the password of `[imap]`.
     pub mailboxes: bool,
-    /// The proxies whose X-Forwarded-For says from where a request comes.
+    /// The proxies whose X-Forwarded-For gives the client's address.
     pub trusted_proxies: Vec<TrustedProxy>,
-    /// The header in which the proxy in front says who is logged in to it. `None`: nobody is believed.
+    /// The header in which the proxy in front names the user who is logged in to it. `None`: no such header is trusted.
     pub trusted_user_header: Option<String>,
-    /// What those may do that the proxy names.
+    /// The roles of the users that the proxy names.
     pub trusted_user_roles: BTreeMap<String, WebRole>,
-    /// What all others may do that the proxy names; `None`: they are not let in.
+    /// The role of all other users that the proxy names; `None`: they are refused.
     pub trusted_user_role: Option<WebRole>,
 }
 
 impl Web {
-    /// Whether there is a page.
+    /// Whether the web UI is served.
     #[must_use]
     pub fn has_page(&self) -> bool {
         self.listen.is_some()
     }
 
-    /// Where it is served.
+    /// The endpoint of the web UI.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
-        // What can be read as none was refused when the configuration was read.
+        // An unreadable value was refused when the configuration was read.
         self.listen.as_deref().and_then(endpoint)
     }
 
-    /// Where the API is served, if not where the page is.
+    /// The endpoint of the API, if it is not that of the web UI.
     #[must_use]
     pub fn api_endpoint(&self) -> Option<Endpoint> {
         self.api_listen.as_deref().filter(|_| self.api).and_then(endpoint)
     }
 
-    /// Where other machines find the API, without a slash at the end. `None` where there is none, or where nobody has said.
+    /// The URL of the API for other machines, without a slash at the end. `None` if there is no API, or no public URL is
+    /// configured.
     #[must_use]
     pub fn public_api(&self) -> Option<String> {
         let origin = self.public_origin_of_api().filter(|_| self.api && self.has_page())?;
@@ -71,20 +73,20 @@ impl Web {
         self.api_public_url.as_deref().or(self.public_url.as_deref()).and_then(origin_of)
     }
 
-    /// Where a browser finds it: scheme, host and port, without a slash at the end. `None` where there is no page.
+    /// The origin of the web UI: scheme, host and port, without a slash at the end. `None` if there is no web UI.
     #[must_use]
     pub fn origin(&self) -> Option<String> {
         self.public_url.as_deref().and_then(origin_of).or_else(|| here(&self.endpoint()?))
     }
 
-    /// The same of the API's own place.
+    /// The same for the API's own endpoint.
     #[must_use]
     pub fn api_origin(&self) -> Option<String> {
         self.public_origin_of_api().or_else(|| here(&self.api_endpoint()?))
     }
 }
 
-/// What who is on this machine types.
+/// The origin that a browser on this machine uses.
 fn here(endpoint: &Endpoint) -> Option<String> {
     match endpoint {
         Endpoint::Tcp { host, port } if host.contains(':') => Some(format!("http://[{host}]:{port}")),
@@ -93,13 +95,13 @@ fn here(endpoint: &Endpoint) -> Option<String> {
     }
 }
 
-/// `https://mail.example.com` of a URL that has nothing behind its host and port.
+/// `https://mail.example.com` of a URL that has nothing after its host and port.
 fn origin_of(text: &str) -> Option<String> {
     let url = Url::parse(text).ok()?;
     let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
     let nobody = url.username().is_empty() && url.password().is_none();
     let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
-    // The cookie of a login is sent by TLS only, or to this machine.
+    // A browser sends the login cookie only over TLS, or to this machine.
     let safe = match url.scheme() {
         "https" => !host.is_empty(),
         "http" => Endpoint::Tcp { host, port: 80 }.is_on_this_machine(),
@@ -108,9 +110,9 @@ fn origin_of(text: &str) -> Option<String> {
     (bare && nobody && safe).then(|| url.origin().ascii_serialization())
 }
 
-/// Whether a header has a name, and one that browsers do not send by themselves.
+/// Whether a header name is valid, and not one that browsers send by themselves.
 fn is_free_header(name: &str) -> bool {
-    // `tchar` of RFC 9110 section 5.6.2, as far as anybody uses them; all digits or signs is no name.
+    // `tchar` of RFC 9110 section 5.6.2, without its rare characters. A name needs a letter.
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
     let taken = [
         "authorization",
@@ -129,11 +131,11 @@ fn is_free_header(name: &str) -> bool {
     plain && folded.starts_with(|first: char| first.is_ascii_alphabetic()) && !taken.iter().any(is_taken)
 }
 
-/// The longest name of somebody whom a proxy has let in.
+/// The longest user name that a proxy may send, in characters.
 const LONGEST_NAME: usize = 64;
 
-/// Whether a proxy may say that this is somebody's name: no `-` or `(null)`, as they send for nobody (Apache), nor two names that one
-/// of them has put together by a comma.
+/// Whether a proxy may send this as a user name. Not allowed are `-` and `(null)`, which proxies send for no user (Apache), and
+/// two names that a proxy has joined by a comma.
 pub(crate) fn is_name(name: &str) -> bool {
     let letter = |c: char| c.is_alphanumeric();
     name.chars().count() <= LONGEST_NAME
@@ -142,7 +144,7 @@ pub(crate) fn is_name(name: &str) -> bool {
 }
 
 impl Config {
-    /// Whoever can open what the page listens at can say that he is anybody. A socket has an owner and a group.
+    /// A client that can connect to the web UI's endpoint can claim to be any user. A socket has an owner and a group.
     fn check_trusted_users(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let Web { trusted_user_header, trusted_user_roles: roles, trusted_user_role: role, .. } = &self.web;
         let Some(header) = trusted_user_header else {
@@ -192,7 +194,7 @@ impl Config {
         source.section("web").refuse_first(&[(is_socket && web.public_url.is_none(), "public_url", unreachable)])
     }
 
-    /// What `[web]` listens at is on this machine, and nobody else's.
+    /// Checks that an endpoint of `[web]` is on this machine, and is used for nothing else.
     fn check_place(&self, source: &Source<'_>, key: &str, listen: &String) -> Result<(), ConfigError> {
         let endpoint = read_endpoint(source, key, listen, "ADDRESS:PORT")?;
         source.refuse_if(!endpoint.is_on_this_machine(), key, || {
@@ -202,7 +204,7 @@ impl Config {
             )
         })?;
         let Config { serve, .. } = self;
-        // The process that listens may make and remove files in the folder of its socket.
+        // The process that listens may create and remove files in the folder of its socket.
         if let Endpoint::Socket(path) = &endpoint
             && let Some(taken) =
                 [&serve.runtime_directory, &serve.state_directory].iter().find(|own| path.starts_with(own))

@@ -1,4 +1,4 @@
-//! Which of several servers: the first that takes writes.
+//! Chooses among several servers the first that takes writes.
 
 use super::{DatabaseError, DatabaseFailure, Server, Session};
 use crate::base::deadline::Deadline;
@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 use tracing::{debug, info};
 
-/// Between two tries, at first and at most: each half as long again, or half as long, by chance, lest all that wait come at once.
+/// Initial and maximum pause between two tries. Each is multiplied by a random factor from 0.5 to 1.5, so that waiting
+/// processes do not retry all at once.
 const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
@@ -15,12 +16,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 pub(crate) enum Found<S: ?Sized> {
     /// It takes writes, as far as is known.
     Writing(Box<S>),
-    /// None takes any; this one can be read.
+    /// No server takes writes; this one can be read.
     Reading(Box<S>),
 }
 
-/// Opens a session with the first server that takes writes. Of several, one that says nothing is given all of its time only if no
-/// other takes writes.
+/// Opens a session with the first server that takes writes. If there are several, an unresponsive one gets the full
+/// time only if no other takes writes.
 pub(crate) fn first_that_writes<S: Session + ?Sized>(
     servers: &[Server],
     deadline: Deadline,
@@ -34,7 +35,7 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
     while !to_ask.is_empty() {
         let mut silent = Vec::new();
         for server in to_ask {
-            // The first is asked even then: its error says that no time is left.
+            // The first server is asked even after the deadline: its error says that no time is left.
             if deadline.passed() && !(reading.is_empty() && failures.is_empty()) {
                 break;
             }
@@ -55,7 +56,7 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
                 }
             }
         }
-        // One that is behind a pooler may have been promoted since that last heard of it; any may have been meanwhile.
+        // A pooler's report of its server may be outdated, and any server may have been promoted meanwhile.
         if let Some(at) = reading.iter_mut().position(|session| matches!(session.is_read_only(), Ok(false))) {
             return Ok(Found::Writing(reading.swap_remove(at)));
         }
@@ -64,7 +65,7 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
     if reading.is_empty() { Err(all_of(failures)) } else { Ok(Found::Reading(reading.swap_remove(0))) }
 }
 
-/// One error for all servers: of the kind that may pass, if one of them is.
+/// One error for all servers: a temporary one, if any of them is.
 fn all_of(mut failures: Vec<DatabaseError>) -> DatabaseError {
     let doing = "connecting to the database";
     if failures.len() < 2 {
@@ -83,12 +84,12 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// For so long, and at most for half of what is left until `deadline`.
+    /// Waits for `wait`, and at most for half of the time left until `deadline`.
     pub(crate) fn new(wait: Duration, deadline: Deadline) -> Self {
         Self { until: Deadline::after(wait).or_sooner(deadline.half_way()), pause: PAUSE }
     }
 
-    /// Whether it is tried once more after this failure; rests a moment if so.
+    /// Whether to retry after this failure; pauses first if so.
     pub(crate) fn once_more_after(&mut self, error: &DatabaseError) -> bool {
         if !error.may_pass() || self.until.passed() {
             return false;
@@ -100,7 +101,7 @@ impl Patience {
     }
 }
 
-/// From half of it to half as much again.
+/// A random time from half to one and a half of `pause`.
 fn by_chance(pause: Duration) -> Duration {
     // The keys of the standard library's hashes are random (`RandomState::new`).
     let chance = RandomState::new().hash_one(0) % 1024;
@@ -114,7 +115,7 @@ mod tests {
     use crate::database::{ByIdle, Client, Limits, Tls};
     use std::cell::RefCell;
 
-    /// A session with a server that said this of itself, and that answers this.
+    /// A session whose server reported this on connecting, and answers this when asked.
     struct Said {
         name: String,
         read_only: bool,
@@ -139,8 +140,9 @@ mod tests {
         }
     }
 
-    /// What is found among servers that are (p)rimary, (s)tandby, a standby by a pooler's (o)ld word, (u)nreachable, (h)ung, (b)usy so
-    /// that they write only if given all of their time, or (d)eny us; and who was tried.
+    /// The result among servers with these letters, and which servers were tried: (p)rimary, (s)tandby, a promoted
+    /// server behind a pooler's (o)utdated report, (u)nreachable, (h)ung, (b)usy, which answers only if given the full
+    /// time, or (d)enying us.
     fn found(servers: &str) -> (Result<String, DatabaseFailure>, String) {
         found_by(servers, Deadline::after(Duration::from_secs(60)))
     }

@@ -1,7 +1,7 @@
 //! Sessions with databases, one file per engine: connecting, statements, errors. Lock, ledger and schema use them.
 //!
-//! A session serves one delivery at a time, and is never reconnected: the lock would be lost. [`Idle`] proves that it may serve
-//! another.
+//! A session serves one delivery at a time, and is never reconnected: the lock would be lost. [`Idle`] proves that it
+//! may serve another.
 
 mod hosts;
 pub(crate) mod mysql;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Where a database server is, and who we are to it. From the configuration.
+/// A database server, and our role there. From the configuration.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// How to reach it.
@@ -43,36 +43,36 @@ pub struct Server {
     pub database: String,
     /// Our role there.
     pub user: String,
-    /// Its password; none where the socket tells who we are (peer, unix_socket).
+    /// Its password; none if the socket identifies us (peer, unix_socket).
     pub password: Option<Secret>,
     /// Whether the connection is encrypted; a unix socket never is.
     pub tls: Tls,
-    /// How long it is waited for.
+    /// How long to wait for it.
     pub limits: Limits,
-    /// With what it is compared, where it is one of several.
+    /// The histories to compare it with, if it is one of several servers.
     pub timelines: Option<Arc<KnownTimelines>>,
 }
 
 impl Server {
-    /// How long it may say nothing while it lets us in, of what is left of the time. A subcommand that people start is told by
-    /// [`server_waits`] of a server that says nothing, unless there is another one to be tried.
+    /// How long it may take to answer while it lets us in, within the time left. A subcommand that people start has no
+    /// such limit if there is no other server to try: [`server_waits`] detects a server that hangs.
     fn silence(&self, left: Duration) -> Option<Duration> {
         (!server_waits::are_watched() || self.timelines.is_some()).then(|| self.limits.let_in.min(left))
     }
 
-    /// Whether it is asked who it is before it is used.
+    /// Whether it has to identify itself before it is used.
     fn is_suspect(&self) -> bool {
         self.timelines.as_ref().is_some_and(|known| known.suspects(&self.address.to_string()))
     }
 
-    /// From now on it is asked who it is before it is used.
+    /// From now on it has to identify itself before it is used.
     fn suspect(&self) {
         if let Some(known) = &self.timelines {
             known.suspect(&self.address.to_string());
         }
     }
 
-    /// Whether this process has met a later timeline: then the server was left behind when another took over.
+    /// Fails if this process has met a later timeline: the server was then left behind when another took over.
     fn compare(&self, timeline: Option<&Timeline>, doing: &str) -> Result<(), DatabaseError> {
         let (Some(known), Some(timeline)) = (&self.timelines, timeline) else { return Ok(()) };
         let address = self.address.to_string();
@@ -87,31 +87,33 @@ impl Server {
         Self { limits: Limits { let_in, ..self.limits }, ..self.clone() }
     }
 
-    /// The same server, given all of its time, if it has not had that.
+    /// The same server, given its full time, if it has not had that.
     fn at_leisure(self) -> Option<Self> {
         let Limits { let_in, silence, .. } = self.limits;
         (let_in < silence).then_some(Self { limits: Limits { let_in: silence, ..self.limits }, ..self })
     }
 }
 
-/// How long a server is waited for, locks and commits apart.
+/// How long to wait for a server, except for locks and commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How long one address of it may take to answer to a connect.
+    /// How long one of its addresses may take to accept a connection.
     pub connect: Duration,
-    /// How long it may say nothing until it answers what is only read. After this long without an
-    /// acknowledgement, the kernel gives up the connection (TCP_USER_TIMEOUT, tcp(7)), also while the session is idle and only
+    /// How long it may take to answer a statement that only reads. After this long without an acknowledgement, the
+    /// kernel gives up the connection (TCP_USER_TIMEOUT, tcp(7)). It does so, too, while the session is idle and only
     /// keepalives are sent: that is set once, when the connection is opened.
     pub silence: Duration,
-    /// The same while it lets us in, and where an answer is expected at once: less than `silence` where another may do better.
+    /// The same while it lets us in, and for statements that are answered at once: less than `silence` if another
+    /// server may do better.
     pub let_in: Duration,
 }
 
-/// How long a server may say nothing.
+/// How long a server may take to answer.
 pub(crate) const SILENCE: Duration = Duration::from_secs(20);
 
-/// How long one of several may say nothing while it lets us in, before the next is tried. One that hangs (SIGSTOP, a disk) is connected
-/// to by its kernel, and says nothing for ever; one that is busy gets all of `silence` where no other takes writes.
+/// How long one of several servers may take to let us in before the next is tried. The kernel of one that hangs
+/// (SIGSTOP, a disk) accepts the connection, and no answer ever comes. One that is busy gets all of `silence` if no
+/// other takes writes.
 const LET_IN_BY_ONE_OF_SEVERAL: Duration = Duration::from_secs(5);
 
 impl Default for Limits {
@@ -133,7 +135,7 @@ pub enum Tls {
     },
 }
 
-/// What a database's failure is about.
+/// The kind of a database's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseFailure {
     /// It cannot be reached, or its TLS certificate is not to be trusted.
@@ -146,7 +148,7 @@ pub enum DatabaseFailure {
     Contention,
     /// No answer within the time that was left.
     TimedOut,
-    /// It is committed on this server, which did not wait until a standby has it: a fail-over may forget it.
+    /// The change is committed on this server, which did not wait until a standby has it: a fail-over may lose it.
     InDoubt,
     /// The schema is missing, or is not the one that this release needs: `maildrop_command migrate`.
     Schema,
@@ -154,13 +156,14 @@ pub enum DatabaseFailure {
     ReadOnly,
     /// The server has missed a fail-over: this process has met one with a later timeline.
     Behind,
-    /// The server refuses a value, by a constraint, a trigger, a type or an index, and will refuse it again.
+    /// The server refuses a value, because of a constraint, a trigger, a type or an index, and will refuse it each
+    /// time.
     Refused,
-    /// The server is of a product whose locks are others, or none.
+    /// The server is a product with other locks, or none.
     Unsupported,
     /// Something on this machine: a file, a directory, a setting.
     Local,
-    /// Anything else that the server said.
+    /// Any other error of the server.
     Other,
 }
 
@@ -168,41 +171,41 @@ pub enum DatabaseFailure {
 #[derive(Clone, Debug, Error)]
 #[error("{doing}: {detail}")]
 pub struct DatabaseError {
-    /// What it is about.
+    /// The kind of failure.
     pub failure: DatabaseFailure,
-    /// What was being done, for the log: `recording the delivery`.
+    /// The operation that failed, for the log: `recording the delivery`.
     pub doing: String,
-    /// What the server or the system said, with its code, for the log. Never a secret.
+    /// The message of the server or the system, with its code, for the log. Never a secret.
     pub detail: String,
 }
 
 impl DatabaseError {
-    /// A failure of the given kind.
+    /// A failure of this kind, of this operation, with the message of the server or the system.
     pub fn new(failure: DatabaseFailure, doing: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { failure, doing: doing.into(), detail: detail.into() }
     }
 
-    /// What should never come about: an answer of another shape, a step out of order.
+    /// A failure that should never happen: an answer of another shape, a step out of order.
     pub(crate) fn other(doing: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(DatabaseFailure::Other, doing, detail)
     }
 
-    /// Whether another session may do what this one failed to do: it was ended, or its server takes no writes any more. It may have
-    /// written what it was asked to all the same, so a delivery asks only before it has journalled.
+    /// Whether another session may succeed: this one was ended, or its server takes no writes any more. The failed
+    /// statement may have been committed all the same, so a delivery uses this only before it has journalled.
     #[must_use]
     pub fn a_new_session_can_help(&self) -> bool {
         matches!(self.failure, DatabaseFailure::ConnectionLost | DatabaseFailure::ReadOnly | DatabaseFailure::Behind)
     }
 
-    /// Whether it may be over in a minute, by itself or because another server takes over: so a delivery asks that has not
-    /// journalled.
+    /// Whether the failure may be over in a minute, by itself or because another server takes over. Only for a delivery
+    /// that has not journalled.
     #[must_use]
     pub(crate) fn may_pass(&self) -> bool {
         use DatabaseFailure::{Behind, ConnectionLost, ReadOnly, TimedOut, Unreachable};
         matches!(self.failure, Unreachable | ConnectionLost | TimedOut | ReadOnly | Behind)
     }
 
-    /// Whether the very same statement, tried again at once, can help.
+    /// Whether an immediate retry of the same statement can help.
     pub(crate) fn trying_again_at_once_can_help(&self) -> bool {
         self.failure == DatabaseFailure::Contention
     }
@@ -229,7 +232,7 @@ mod tests {
         let alone = server(None);
         assert_eq!(alone.silence(Duration::from_secs(7)), Some(Duration::from_secs(7)));
         assert_eq!(alone.silence(Duration::from_hours(1)), Some(SILENCE));
-        // One of several is left sooner.
+        // One of several servers is given up sooner.
         let (one, second) = (server(Some(Arc::default())), Duration::from_secs(1));
         let silences = [Duration::from_mins(1), second].map(|left| one.silence(left));
         assert_eq!(silences, [one.limits.let_in, second].map(Some));

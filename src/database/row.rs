@@ -1,4 +1,4 @@
-//! Reading what the tables answer. A column comes as text; its type says what it is to hold, and anything else is an error.
+//! Reads the rows of answers. A column comes as text; the requested type parses it, and any other text is an error.
 
 use super::DatabaseError;
 use crate::base::hex;
@@ -19,16 +19,16 @@ impl Row {
     /// One column; `None` for NULL.
     ///
     /// # Errors
-    /// Where it holds no such value.
+    /// If it holds no such value.
     pub fn value<T: FromColumn>(&self, index: usize) -> Result<Option<T>, DatabaseError> {
         let unreadable = |text: &str| unreadable(format!("column {} of the answer is {text:?}", index + 1));
         self.text(index).map(|text| T::from_column(text).ok_or_else(|| unreadable(text))).transpose()
     }
 
-    /// The columns from the first one on.
+    /// Parses the columns from the first one on.
     ///
     /// # Errors
-    /// Where one of them holds another value, or none.
+    /// If one of them holds another value, or none.
     pub fn read<T: FromRow>(&self) -> Result<T, DatabaseError> {
         T::from_row(&mut Columns { row: self, next: 0 })
     }
@@ -42,15 +42,15 @@ pub struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// What comes next.
+    /// Parses the next columns.
     ///
     /// # Errors
-    /// Where that is another value, or none.
+    /// If one of them holds another value, or none.
     pub fn read<T: FromRow>(&mut self) -> Result<T, DatabaseError> {
         T::from_row(self)
     }
 
-    /// Passes over so many columns where the next one is NULL, or there is none.
+    /// Skips so many columns if the next one is NULL, or missing.
     pub(crate) fn skip_null(&mut self, columns: usize) -> bool {
         let is_null = self.row.text(self.next).is_none();
         self.next += if is_null { columns } else { 0 };
@@ -69,12 +69,12 @@ pub trait FromColumn: Sized {
     fn from_column(text: &str) -> Option<Self>;
 }
 
-/// What one column holds, or several side by side.
+/// The value of one column, or of several side by side.
 pub trait FromRow: Sized {
-    /// Reads it from the next columns.
+    /// Parses it from the next columns.
     ///
     /// # Errors
-    /// Where one of them holds another value, or none.
+    /// If one of them holds another value, or none.
     fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError>;
 }
 
@@ -105,7 +105,7 @@ macro_rules! tuples {
 
 tuples! { A B C D E F G H I J K L }
 
-/// The fields of a struct in the order of their columns; behind a semicolon, fields that no column holds.
+/// The fields of a struct in the order of their columns; behind a semicolon, fields without a column.
 macro_rules! columns_of {
     ($row:ident: $($field:ident),+ $(; $($other:ident: $value:expr),+)?) => {
         impl $crate::database::FromRow for $row {
@@ -141,14 +141,14 @@ impl FromColumn for bool {
 }
 
 impl FromColumn for Duration {
-    /// In seconds; none at all where a clock was set back.
+    /// In seconds; zero if it is negative because a clock was set back.
     fn from_column(text: &str) -> Option<Self> {
         f64::from_column(text).map(|seconds| Self::try_from_secs_f64(seconds).unwrap_or_default())
     }
 }
 
 impl FromColumn for Vec<u8> {
-    /// A column that came through [`Dialect::hex`](super::Dialect::hex).
+    /// A column that was selected with [`Dialect::hex`](super::Dialect::hex).
     fn from_column(text: &str) -> Option<Self> {
         hex::decode(text)
     }
@@ -160,7 +160,7 @@ impl<const N: usize> FromColumn for [u8; N] {
     }
 }
 
-/// An answer that is not what was asked for.
+/// The error for an answer of another shape than requested.
 pub(crate) fn unreadable(detail: String) -> DatabaseError {
     DatabaseError::other("reading the ledger", detail)
 }

@@ -1,26 +1,26 @@
-//! Questions that people ask of the tables: what `trace`, `stats`, `audit`, `prune` and `replay` read and change.
+//! The statements of commands on the tables: what `trace`, `stats`, `audit`, `prune` and `replay` read and change.
 //!
-//! A delivery's statements are written for each engine, to save round trips. These here are written once, in the SQL that the
-//! engines share, with `?` for a value; where engines differ, a [`Dialect`] says how. Values cross as they do in a delivery: as
-//! hexadecimal digits, or bound.
+//! A delivery's statements are written for each engine, to save round trips. These statements are written once, in the
+//! SQL that the engines share, with `?` for a value. Differences between the engines are in [`Dialect`]. Values are
+//! sent as in a delivery: as hexadecimal digits, or bound.
 //!
-//! What is selected comes as text: bytes through [`Dialect::hex`], moments through [`Dialect::microseconds`]. Long answers
-//! are asked for in pages (`WHERE key > ? ORDER BY key LIMIT 500`), so that memory stays flat.
+//! Selected values come as text: bytes through [`Dialect::hex`], times through [`Dialect::microseconds`]. Long answers
+//! are read in pages (`WHERE key > ? ORDER BY key LIMIT 500`), so that memory use stays constant.
 
 use super::{DatabaseError, FromRow, Row, unreadable};
 use crate::base::hex;
 use std::borrow::Cow;
 
-/// A value in the place of a `?`.
+/// The value of a `?`.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// A number.
     Integer(i64),
     Text(&'a str),
-    /// Bytes: a digest, a UUID (on PostgreSQL a column of type uuid wants [`Value::Uuid`]).
+    /// Bytes: a digest, a UUID (on PostgreSQL a column of type uuid needs [`Value::Uuid`]).
     Bytes(&'a [u8]),
     Uuid(uuid::Uuid),
-    /// A moment, in microseconds since 1970.
+    /// A time, in microseconds since 1970.
     Moment(i64),
     /// The text of a JSON value.
     Json(&'a str),
@@ -46,42 +46,45 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The tables, for questions in SQL.
+/// Statements on the tables, in SQL.
 pub trait Tables {
-    /// How this engine writes what engines write differently.
+    /// The SQL dialect of this engine.
     fn dialect(&self) -> Dialect;
 
-    /// The rows that a statement brings. Under a lock, too: it is a statement like any other, with a snapshot of its own.
+    /// The rows that a statement returns. Under a lock, too: it is a statement like any other, with a snapshot of its
+    /// own.
     ///
     /// # Errors
-    /// Where the server cannot be asked, or refuses the statement.
+    /// If the server cannot be asked, or refuses the statement.
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError>;
 
-    /// Changes rows in a transaction of its own (within the lock's, on PostgreSQL, while a lock is held), and says how many.
+    /// Changes rows in a transaction of its own (within the lock's, on PostgreSQL, while a lock is held); returns how
+    /// many.
     ///
     /// # Errors
-    /// Where it may not be committed.
+    /// If it may not have been committed.
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError>;
 
-    /// Several statements, all of them or none, in one round trip (within the lock's transaction likewise), and the rows that they bring.
+    /// Runs several statements, all of them or none, in one round trip (within the lock's transaction likewise);
+    /// returns their rows.
     ///
     /// # Errors
-    /// Where they may not be committed.
+    /// If they may not have been committed.
     fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError>;
 
-    /// Changes the rows of a table that no other session has locked, in a transaction of its own, and brings their keys.
+    /// Changes the rows of a table that no other session has locked, in a transaction of its own; returns their keys.
     ///
     /// # Errors
-    /// Where it may not be committed.
+    /// If it may not have been committed.
     fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError>;
 }
 
-/// Questions whose answers are read at once.
+/// Reads of typed rows.
 pub(crate) trait Query: Tables {
     /// All rows.
     ///
     /// # Errors
-    /// As [`select`](Tables::select), and where a row is not what was asked for.
+    /// As [`select`](Tables::select), and if a row does not have the requested columns.
     fn query<T: FromRow>(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<T>, DatabaseError> {
         self.select(doing, sql, values)?.iter().map(Row::read).collect()
     }
@@ -99,7 +102,7 @@ pub(crate) trait Query: Tables {
         self.select(doing, sql, values)?.first().map(Row::read).transpose()
     }
 
-    /// The number in the only row; zero where it is NULL.
+    /// The number in the only row; zero if it is NULL.
     ///
     /// # Errors
     /// As [`query`](Self::query).
@@ -111,19 +114,19 @@ pub(crate) trait Query: Tables {
 
 impl<D: Tables + ?Sized> Query for D {}
 
-/// A change of the rows of a table that no other session has locked.
+/// A change of those rows of a table that no other session has locked.
 #[derive(Clone, Copy, Debug)]
 pub struct UnlockedChange<'a> {
     pub table: &'a str,
     /// The column with the rows' keys, which are UUIDs.
     pub key: &'a str,
-    /// Which rows.
+    /// The condition on the rows.
     pub which: &'a str,
-    /// What is assigned.
+    /// The assignments.
     pub set: &'a str,
 }
 
-/// How an engine writes what engines write differently.
+/// The SQL dialect of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Postgresql,
@@ -152,7 +155,7 @@ impl Dialect {
         }
     }
 
-    /// A moment, column or expression, as microseconds since 1970.
+    /// A time, column or expression, as microseconds since 1970.
     #[must_use]
     pub fn microseconds(self, moment: &str) -> String {
         match self {
@@ -162,7 +165,7 @@ impl Dialect {
         }
     }
 
-    /// The present moment by the database's clock, to compare columns with.
+    /// The present time by the database's clock, for comparison with columns.
     #[must_use]
     pub fn now(self) -> &'static str {
         match self {
@@ -172,8 +175,8 @@ impl Dialect {
         }
     }
 
-    /// A moment in seconds since 1970; NULL beyond the years 1 to 9999, which some who read the table (and the SQL standard) do not have,
-    /// and before 1000 on MySQL. A Date field can claim any year.
+    /// A time in seconds since 1970. NULL beyond the years 1 to 9999, which some readers of the table (and the SQL
+    /// standard) do not support, and before 1000 on MySQL. A Date field can claim any year.
     pub(crate) fn date(self, seconds: Option<i64>) -> Value<'static> {
         const YEAR_1: i64 = -62_135_596_800;
         const YEAR_1000: i64 = -30_610_224_000;
@@ -186,8 +189,9 @@ impl Dialect {
         seconds.map_or(Value::Null, |seconds| Value::Moment(seconds * 1_000_000))
     }
 
-    /// A value in the text of a statement. Whatever a message holds, what reaches the text is digits: there is no quoting to get wrong,
-    /// and no setting of the server (`standard_conforming_strings`, `sql_mode`, a character set) that changes its meaning.
+    /// A value in the text of a statement. Whatever a message contains, only digits reach the text. So quoting cannot
+    /// fail, and no setting of the server (`standard_conforming_strings`, `sql_mode`, a character set) changes its
+    /// meaning.
     pub(crate) fn literal(self, value: Value<'_>) -> String {
         let is_postgresql = self == Self::Postgresql;
         match value {
@@ -207,7 +211,7 @@ impl Dialect {
                 format!("CAST(X'{}' AS TEXT)", hex::encode(text.as_bytes()))
             }
             Value::Text(text) | Value::Json(text) => format!("_utf8mb4 X'{}'", hex::encode(text.as_bytes())),
-            // Exact, where to_timestamp() goes by way of a floating-point number.
+            // Exact; to_timestamp() would convert through a floating-point number.
             Value::Moment(microseconds) if is_postgresql => {
                 format!("('1970-01-01 00:00:00+00'::timestamptz + {microseconds} * interval '1 microsecond')")
             }
@@ -223,7 +227,7 @@ impl Dialect {
         values.into_iter().map(|value| self.literal(value)).collect::<Vec<_>>().join(", ")
     }
 
-    /// What an INSERT does where a row with this key is there already: it sets these columns of that one.
+    /// The conflict clause of an INSERT: it sets these columns of an existing row with this key.
     pub(crate) fn or_update(self, key: &str, set: &str) -> String {
         match self {
             Self::Postgresql | Self::Sqlite => format!("ON CONFLICT ({key}) DO UPDATE SET {set}"),
@@ -231,7 +235,7 @@ impl Dialect {
         }
     }
 
-    /// The same, of a row of which `which` holds; any other one is left alone.
+    /// The same for an existing row that meets `which`; any other one stays unchanged.
     pub(crate) fn or_update_where(self, table: &str, key: &str, which: &str, set: &[(&str, &str)]) -> String {
         let set = set.iter().map(|(column, value)| match self {
             Self::Postgresql | Self::Sqlite => format!("{column} = {value}"),
@@ -246,11 +250,11 @@ impl Dialect {
         }
     }
 
-    /// `INSERT INTO rows`, which leaves rows alone that are there already.
+    /// `INSERT INTO rows`, which leaves existing rows unchanged.
     pub(crate) fn insert_new(self, rows: &str) -> String {
         match self {
             Self::Postgresql | Self::Sqlite => format!("INSERT INTO {rows} ON CONFLICT DO NOTHING"),
-            // ON DUPLICATE KEY UPDATE would want a right to change rows.
+            // ON DUPLICATE KEY UPDATE would need a right to change rows.
             Self::Mysql | Self::Mariadb => format!("INSERT IGNORE INTO {rows}"),
         }
     }
@@ -263,7 +267,7 @@ impl Dialect {
         }
     }
 
-    /// The seconds between two moments.
+    /// The seconds between two times.
     pub(crate) fn seconds_between(self, from: &str, to: &str) -> String {
         match self {
             Self::Postgresql => format!("extract(epoch FROM {to} - {from})"),
@@ -273,14 +277,14 @@ impl Dialect {
     }
 }
 
-/// Text as PostgreSQL can store it: it has no NUL character (SQLSTATE 22021). None should come; the replacement character stands in,
-/// so that no message is deferred for good.
+/// Text as PostgreSQL can store it, without NUL characters (SQLSTATE 22021). None should come; the replacement
+/// character stands in, so that no message is deferred for good.
 pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{FFFD}").into() } else { text.into() }
 }
 
-/// JSON without the escape for NUL, which `jsonb` refuses: there is no such character in its text. `\\u0000` is a backslash and five
-/// characters, and stays.
+/// JSON without the escape for NUL, which `jsonb` refuses: PostgreSQL's text has no such character. `\\u0000` is a
+/// backslash and five characters, and stays.
 fn without_nul_escapes(json: &str) -> Cow<'_, str> {
     const NUL: &str = r"\u0000";
     if !json.contains(NUL) {
@@ -306,7 +310,7 @@ fn without_nul_escapes(json: &str) -> Cow<'_, str> {
     clean.into()
 }
 
-/// The statement with a literal in the place of each `?`.
+/// The statement with a literal for each `?`.
 pub(super) fn filled(dialect: Dialect, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<String, DatabaseError> {
     let pieces: Vec<&str> = sql.split('?').collect();
     let [first, rest @ ..] = pieces.as_slice() else { return Ok(String::new()) };

@@ -1,12 +1,12 @@
-//! What holds for any text in a statement: a function that panics where it does not, for tests and for the fuzz targets
+//! Properties of any text in a statement: a function that panics if one is violated, for tests and for the fuzz targets
 //! (tests/fuzz).
 
 use super::{Dialect, Value};
 
-/// Nothing gets out of its quotes: between them are hexadecimal digits, and they spell the text.
+/// No text can leave its quotes: between them are hexadecimal digits, and they spell the text.
 ///
 /// # Panics
-/// Where it does not hold.
+/// If a property is violated.
 pub fn any_text(text: &str) {
     let (postgresql, mysql) = (|value| Dialect::Postgresql.literal(value), |value| Dialect::Mysql.literal(value));
     // PostgreSQL's text has no NUL.
@@ -15,7 +15,7 @@ pub fn any_text(text: &str) {
     let json = serde_json::to_string(&[text]).expect("strings serialize");
     let stored = spelt(&postgresql(Value::Json(&json)), "convert_from(decode('", "','hex'),'UTF8')::jsonb");
     assert_eq!(serde_json::from_str::<[String; 1]>(&stored).expect("JSON"), [storable]);
-    // What is no JSON gets no further than to the server's refusal.
+    // A text that is no JSON is refused by the server, and does no other harm.
     spelt(&postgresql(Value::Json(text)), "convert_from(decode('", "','hex'),'UTF8')::jsonb");
 
     for value in [Value::Text(text), Value::Json(text)] {
@@ -26,7 +26,7 @@ pub fn any_text(text: &str) {
     assert_eq!(spelt(&postgresql(Value::Bytes(text.as_bytes())), "decode('", "','hex')"), text);
 }
 
-/// What the digits between `before` and `after` spell.
+/// The text that the digits between `before` and `after` spell.
 fn spelt(literal: &str, before: &str, after: &str) -> String {
     let digits = literal.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).expect(literal);
     assert!(digits.len().is_multiple_of(2) && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{literal}");

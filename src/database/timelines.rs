@@ -1,5 +1,6 @@
-//! How far the histories of the site's database servers reach, as this process has met them: a former primary that still answers has
-//! a shorter one than the server that took over. It is kept in memory alone: to fence a former primary is the cluster manager's task.
+//! How far the histories of the site's database servers reach, as far as this process has seen. A former primary that
+//! still answers has a shorter history than the server that took over. This is kept in memory only: fencing a former
+//! primary is the cluster manager's task.
 //!
 //! On PostgreSQL a promotion raises the timeline; on MySQL each change of a group's members raises its view (Group Replication).
 
@@ -10,13 +11,13 @@ use tracing::info;
 /// How far a server's history reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// Where it began: `postgresql/7412345678901234567`. Only timelines of one cluster compare.
+    /// The cluster's identifier: `postgresql/7412345678901234567`. Only timelines of one cluster compare.
     pub cluster: String,
     /// The timeline's number, or the view's.
     pub number: u64,
 }
 
-/// The timelines that this process has met.
+/// The timelines that this process has seen.
 #[derive(Debug, Default)]
 pub struct KnownTimelines(Mutex<Known>);
 
@@ -33,20 +34,21 @@ impl KnownTimelines {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This server did not say on connecting that it is no primary: from now on it is asked before it is used.
+    /// This server did not report on connecting that it is no primary: from now on it has to identify itself before it
+    /// is used.
     pub(crate) fn suspect(&self, server: &str) {
         self.known().suspects.insert(server.to_owned());
     }
 
-    /// Whether the server is asked before it is used.
+    /// Whether the server has to identify itself before it is used.
     pub(crate) fn suspects(&self, server: &str) -> bool {
         self.known().suspects.contains(server)
     }
 
-    /// Notes a server's timeline.
+    /// Records a server's timeline.
     ///
     /// # Errors
-    /// Where another server of the same cluster has a later one.
+    /// If another server of the same cluster has a later one.
     pub fn compare(&self, timeline: &Timeline, server: &str) -> Result<(), String> {
         let Timeline { cluster, number } = timeline;
         let mut known = self.known();

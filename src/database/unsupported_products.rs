@@ -1,37 +1,38 @@
-//! Products that speak the protocol of PostgreSQL or of MySQL, and have other locks, or none (docs/failover-reference.md,
-//! "Unsupported databases"). Most name themselves when a session is opened, so this costs no query.
+//! Products that speak the protocol of PostgreSQL or of MySQL, and have other locks, or none
+//! (docs/failover-reference.md, "Unsupported databases"). Most name themselves when a session is opened, so this costs
+//! no query.
 
 use super::{DatabaseError, DatabaseFailure};
 
-/// By what PostgreSQL's `version()` says, and for the second also `server_version`.
+/// By the text of PostgreSQL's `version()`, and for the second also `server_version`.
 const OF_POSTGRESQL: [(&str, &str); 3] =
     [("CockroachDB", "CockroachDB"), ("-YB-", "YugabyteDB"), ("Redshift", "Amazon Redshift")];
 
-/// By what MySQL's `VERSION()` says.
+/// By the text of MySQL's `VERSION()`.
 const OF_MYSQL: [&str; 2] = ["Vitess", "TiDB"];
 
-/// Which it is by the text of `version()`, if it is not PostgreSQL itself.
+/// The product, by the text of `version()`; `None` if it is PostgreSQL itself.
 pub(crate) fn of_postgresql(version: &str) -> Option<&'static str> {
     OF_POSTGRESQL.iter().find(|(word, _)| version.contains(word)).map(|(_, name)| *name)
 }
 
-/// Which it is by the parameters that a server reports when it greets us.
+/// The product, by the parameters that a server reports when it greets us.
 pub(super) fn that_greets<'a>(parameter: impl Fn(&str) -> Option<&'a str>) -> Option<&'static str> {
     let version = parameter("server_version").unwrap_or_default();
     match parameter("crdb_version") {
         Some(_) => Some("CockroachDB"),
-        // PostgreSQL's own 8.0.2 is of 2005.
+        // PostgreSQL's own 8.0.2 is from 2005.
         None if version.starts_with("8.0.2") => Some("Amazon Redshift"),
         None => of_postgresql(version),
     }
 }
 
-/// Which it is by the text of `VERSION()`, if it is neither MySQL nor MariaDB.
+/// The product, by the text of `VERSION()`; `None` if it is MySQL or MariaDB.
 pub(super) fn of_mysql(version: &str) -> Option<&'static str> {
     OF_MYSQL.iter().find(|name| version.contains(**name)).copied()
 }
 
-/// Nothing is delivered there.
+/// The error for a session with such a product: nothing is delivered there.
 pub(super) fn refused(doing: &str, product: &str, instead: &str) -> DatabaseError {
     let detail = format!(
         "the server is {product}, and whether its locks exclude as deliveries need it is not known: use {instead} itself \

@@ -1,4 +1,5 @@
-//! Some copies of one message, delivered together: all are uploaded, then the lock is asked for once, then all get their last CRLF.
+//! Delivers some copies of one message together. All are uploaded, then the lock is checked once, then all get their last
+//! CRLF.
 
 use super::attempt::{Attempt, End};
 use super::report::Manner;
@@ -7,7 +8,7 @@ use crate::base::deadline::Deadline;
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, Pace};
 use std::time::{Duration, Instant};
 
-/// How long the answer of one mailbox is waited for before the next one is asked.
+/// How long to wait for one mailbox's answer before the next mailbox is asked.
 const TURN: Duration = Duration::from_millis(5);
 
 /// One of the copies.
@@ -17,27 +18,27 @@ pub(super) struct Try<'t, 'm> {
     began: Instant,
 }
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     ToAppend,
-    /// All but its last CRLF is with the server.
+    /// The server has all bytes except the last CRLF.
     Uploaded,
-    /// So is that.
+    /// The last CRLF was sent, or was withheld.
     Completed,
     Ended,
 }
 
-/// How the copies of one round are delivered.
+/// The mode and the time limit of one round.
 #[derive(Clone, Copy)]
 pub(super) struct Round {
-    /// Whether they are only looked for, and not appended.
+    /// Whether the copies are only searched for, and not appended.
     pub look_only: bool,
-    /// How long one of them may hold up the others of the message, if there are others.
+    /// How long one copy may delay the others of the message, if there are others.
     pub patience: Option<Duration>,
 }
 
-/// Delivers these copies: each is found, adopted or appended, or it fails by itself.
+/// Delivers these copies: each one is found, adopted or appended, or fails alone.
 pub(super) fn deliver_round<'t, 'm: 't>(
     under_lock: &mut UnderLock<'_, '_>,
     attempts: impl Iterator<Item = &'t mut Attempt<'m>>,
@@ -58,7 +59,7 @@ pub(super) fn deliver_round<'t, 'm: 't>(
             Err(failure) => it.fails(failure, under_lock)?,
         }
     }
-    // A mailbox that was removed meanwhile is made anew, once.
+    // A mailbox that was removed meanwhile is recreated, once.
     for _ in 0..2 {
         if tries.iter().any(|it| it.stage == Stage::ToAppend) {
             append(under_lock, tries, patience)?;
@@ -81,7 +82,7 @@ fn append(
     if tries.iter().all(|it| it.stage != Stage::Uploaded) {
         return Ok(());
     }
-    // The caller last: that look costs nothing, and the other one is a round trip to the database.
+    // The caller is checked last: that check costs nothing, and the lock's is a round trip to the database.
     let held = under_lock.is_held();
     let caller_gone = held && under_lock.delivery.caller.is_gone();
     let go_ahead = held && !caller_gone;
@@ -89,7 +90,7 @@ fn append(
     for it in tries.iter_mut().filter(|it| it.stage == Stage::Uploaded) {
         match it.attempt.open_mailbox() {
             Some(mailbox) if go_ahead => {
-                // A server that has stopped reading takes not even a last CRLF.
+                // A server that has stopped reading does not accept even a last CRLF.
                 mailbox.patient_until(share.until());
                 mailbox.complete();
                 mailbox.patient_until(None);
@@ -110,8 +111,8 @@ fn append(
     await_answers(under_lock, tries, patience)
 }
 
-/// Uploads the copies one after the other. A mailbox that stops taking its copy gets none, nor does one whose upload would not fit
-/// into the time that is left: what was uploaded by then is completed and recorded, and the next try goes on with the others.
+/// Uploads the copies one after the other. A mailbox that stops accepting bytes gets no copy, nor does one whose upload would
+/// exceed the remaining time. The uploaded copies are completed and recorded, and the next try continues with the others.
 fn upload(
     under_lock: &mut UnderLock<'_, '_>,
     tries: &mut [Try<'_, '_>],
@@ -147,8 +148,8 @@ fn upload(
     Ok(())
 }
 
-/// The patience with mailboxes that are asked one after the other. One that hangs may use up the patience of all: then a fifth of it is
-/// left for each of the others.
+/// The shared patience for mailboxes that are used one after the other. One that hangs may use up all of it: then each of the
+/// others still has a fifth of it.
 struct Share(Option<(Deadline, Duration)>);
 
 impl Share {
@@ -161,14 +162,15 @@ impl Share {
     }
 }
 
-/// What never comes about: only a copy whose mailbox is open is appended.
+/// This never happens: only a copy with an open mailbox is appended.
 fn not_open() -> Failure {
     Failure::Unknown(MailboxError::new(MailboxFailure::Internal, "appending", "to a mailbox that is not open"))
 }
 
-/// Waits for the answers to what was completed: the first mailbox to answer is heard first. From then on the others have `patience`.
-/// They have it from the beginning if another copy is there already, if one is the last of its message, or if the message has other
-/// batches: all recipients of the message wait for them, and what was found is not recorded before.
+/// Waits for the answers to the completed uploads, in the order in which they come. From the first answer on, the other
+/// mailboxes have `patience`. They have it from the beginning in three cases: another copy is already delivered, only one
+/// copy is left, or the message has other batches. All recipients of the message wait in these cases, and no result is
+/// recorded before.
 fn await_answers(
     under_lock: &mut UnderLock<'_, '_>,
     tries: &mut [Try<'_, '_>],
@@ -184,7 +186,7 @@ fn await_answers(
                 it.fails(not_open(), under_lock)?;
                 continue;
             };
-            // Each is asked once more at the end: what one of them took to be looked through, others have used to answer.
+            // Each mailbox is asked once more at the end: while one of them took its time, others may have answered.
             let over = until.is_some_and(|until| until.passed());
             if patience.is_some() && !mailbox.is_answered_within(TURN) {
                 if !over {

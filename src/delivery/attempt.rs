@@ -1,4 +1,4 @@
-//! One copy of a delivery, from where its mailbox stands to how it ends.
+//! One copy of a delivery, from the position of its mailbox to the end of the attempt.
 
 use super::other_attempts::OtherAttempts;
 use super::report::{CopyReport, Deferral, Manner, Refusal};
@@ -16,18 +16,18 @@ pub(super) struct Attempt<'m> {
     whose: Whose,
     pub user: String,
     pub mailbox_name: String,
-    /// Where its mailbox stood before this attempt was journalled.
+    /// The mailbox's position before this attempt was journalled.
     pub position: Option<Position>,
     pub mailbox: Result<&'m mut dyn Mailbox, NotOpened>,
-    /// What the ledger showed under the lock; nothing before.
+    /// The ledger's state under the lock; empty before.
     pub others: OtherAttempts,
     pub end: End,
-    /// Whether its mailbox, which was open, has let us wait, and then nothing came of it.
+    /// Whether its open mailbox has kept the delivery waiting and then failed.
     pub has_hung: bool,
 }
 
 impl<'m> Attempt<'m> {
-    /// Asks where the mailbox stands.
+    /// Asks for the mailbox's position.
     pub fn begin(delivery: &Delivery<'_>, owed: OwedCopy<'m>) -> Self {
         let OwedCopy { role, whose, user, mailbox_name, mailbox } = owed;
         let key = CopyKey::new(delivery.message.identity(), role, &user, &mailbox_name);
@@ -40,12 +40,12 @@ impl<'m> Attempt<'m> {
         Self { key, role, whose, user, mailbox_name, position, mailbox, others, end, has_hung: false }
     }
 
-    /// Whether it is at a recipient's copy, and not at the author's.
+    /// Whether this is a recipient's copy, and not the author's.
     pub fn is_recipients(&self) -> bool {
         matches!(self.whose, Whose::Recipients(_))
     }
 
-    /// Whose the copy is, by their places in [`Delivery::recipients`]; empty for the author's.
+    /// The copy's recipients, as indexes into [`Delivery::recipients`]; empty for the author's copy.
     pub fn recipients(&self) -> &[usize] {
         match &self.whose {
             Whose::Recipients(places) => places,
@@ -61,7 +61,8 @@ impl<'m> Attempt<'m> {
         }
     }
 
-    /// Notes whether a mailbox that was open has hung: it failed after so long. What stands between may give up before we do.
+    /// Notes whether an open mailbox has hung, that is failed after so long. A proxy in between may give up before this
+    /// process does.
     pub fn note_hanging(&mut self, error: &MailboxError, took: Duration, patience: Duration) {
         let has_hung = error.failure == MailboxFailure::TimedOut || took >= patience;
         self.has_hung |= has_hung && self.mailbox.is_ok();
@@ -72,14 +73,14 @@ impl<'m> Attempt<'m> {
         matches!(self.mailbox, Err(NotOpened::Trouble(_)))
     }
 
-    /// Its end if nothing is tried, since mailboxes are out of reach.
+    /// Ends an attempt that is not made because its mailbox is unreachable.
     pub fn end_out_of_reach(&mut self) {
         if let Err(NotOpened::Trouble(error)) = &self.mailbox {
             self.end = End::failed(Deferral::Mailbox(error.clone()), None);
         }
     }
 
-    /// Whether it is in the journal: its mailbox is open, so something may be appended.
+    /// Whether the attempt is in the journal: its mailbox is open, so a copy may be appended.
     pub fn is_journalled(&self) -> bool {
         self.mailbox.is_ok()
     }
@@ -89,7 +90,7 @@ impl<'m> Attempt<'m> {
         CopyRecord { key: self.key, role: self.role, user: &self.user, mailbox: &self.mailbox_name, recipient, state }
     }
 
-    /// What is reported of the copy afterwards; `None` where it is not there.
+    /// The report of the copy; `None` if it is not in its mailbox.
     pub fn report(&self) -> Option<CopyReport> {
         let manner = match &self.end {
             End::Done(manner) => manner.clone(),
@@ -103,20 +104,20 @@ impl<'m> Attempt<'m> {
 
 /// How an attempt ended.
 pub(super) enum End {
-    /// The copy is where it belongs, or is recorded as owed.
+    /// The copy is in its mailbox, or is recorded as owed.
     Done(Manner),
-    /// The copy is not there, or that is not known.
+    /// The copy is not in its mailbox, or this is unknown.
     Failed {
         refusal: Refusal,
-        /// For the ledger; `None` where the attempt stays open: an APPEND was sent and its answer is missing.
+        /// For the ledger; `None` if the attempt stays open: an APPEND was sent and its answer is missing.
         outcome: Option<Outcome>,
     },
-    /// The Sent copy was tried for long enough, and what came of the last APPEND is not known: it is recorded as owed, and
-    /// the attempt stays open, so that a later one searches first.
+    /// The time for retries of the Sent copy is over, and the result of the last APPEND is unknown. The copy is recorded as owed,
+    /// and the attempt stays open, so that a later one searches first.
     OwedUnknown(String),
-    /// The ledger has the copy as delivered; an earlier attempt died, and what it may have left could not be looked for.
+    /// The ledger has the copy as delivered. An earlier attempt died, and the search for its copy was not possible.
     UnverifiedDuplicate,
-    /// It was not tried, because no recipient's copy is there.
+    /// The copy was not tried, because no recipient's copy is in its mailbox.
     Skipped,
 }
 
@@ -125,17 +126,17 @@ impl End {
         Self::Failed { refusal: refusal.into(), outcome }
     }
 
-    /// Whether the copy is where it belongs.
+    /// Whether the copy is in its mailbox, or is recorded as owed.
     pub fn is_there(&self) -> bool {
         matches!(self, Self::Done(_) | Self::OwedUnknown(_) | Self::UnverifiedDuplicate)
     }
 
-    /// Whether the attempt stays open, or is to be made again.
+    /// Whether the attempt stays open, or has to be repeated.
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Failed { .. } | Self::OwedUnknown(_))
     }
 
-    /// What the ledger's row of the copy is to say; `None` where it stays as it is.
+    /// The new state of the copy's row in the ledger; `None` if it does not change.
     pub fn state(&self) -> Option<CopyState<'_>> {
         match self {
             Self::Done(Manner::Appended(placement) | Manner::Adopted(placement)) => {
@@ -146,7 +147,7 @@ impl End {
         }
     }
 
-    /// How the copy stands now, for its event; `None` where it stands as it stood.
+    /// The copy's state for its event; `None` if it does not change.
     pub fn standing(&self) -> Option<Standing<'_>> {
         match (self.state(), self) {
             (Some(CopyState::Delivered(placement)), _) => Some(Standing::Delivered(placement)),
@@ -156,7 +157,7 @@ impl End {
         }
     }
 
-    /// The attempt's outcome in the ledger; `None` where it stays open, so that the next one looks.
+    /// The attempt's outcome in the ledger; `None` if it stays open, so that the next attempt searches.
     pub fn outcome(&self) -> Option<Outcome> {
         match self {
             Self::Done(manner) => Some(manner.outcome()),
@@ -167,7 +168,7 @@ impl End {
         }
     }
 
-    /// Whether the earlier attempts that died end with it: their copies were looked for.
+    /// Whether the earlier attempts that died end with this one, because their copies were searched for.
     pub fn ends_earlier_attempts(&self) -> bool {
         matches!(self, Self::Done(Manner::Appended(_) | Manner::Adopted(_) | Manner::AlreadyThere))
     }

@@ -1,15 +1,15 @@
-//! The program that hands a message over, and waits for what becomes of it.
+//! The program that hands a message over and waits for the result.
 
 use std::fmt;
 
-/// Postfix's pipe(8), for one.
+/// Postfix's pipe(8), for example.
 pub trait Caller: fmt::Debug {
-    /// Whether it has died. Then what it wrote may be only the beginning of a message, and must not be appended. Postfix still
-    /// has the message, and hands it over again.
+    /// Whether the caller has died. Its output may then be only the beginning of a message, which must not be appended.
+    /// Postfix still has the message, and hands it over again.
     fn is_gone(&self) -> bool;
 }
 
-/// None that could die: the whole message is in a file or a mailbox.
+/// A caller that cannot die: the whole message is in a file or a mailbox.
 #[derive(Clone, Copy, Debug)]
 pub struct NoCaller;
 

@@ -1,4 +1,4 @@
-//! What there is to tell of a copy, once it is known how it ended.
+//! The event of a copy, after its attempt has ended.
 
 use super::Delivery;
 use super::attempt::{Attempt, End};
@@ -6,7 +6,8 @@ use super::report::Manner;
 use crate::ledger::event::{EventRecord, Standing, change};
 use uuid::Uuid;
 
-/// The event of one copy: from what the look saw of it under the lock to what the record says of it. `None` where nothing changes.
+/// The event of one copy: from its state in the ledger under the lock to its recorded state. `None` if the state does not
+/// change.
 pub(super) fn event<'a>(
     delivery: &Delivery<'a>,
     attempt: &'a Attempt<'_>,

@@ -3,22 +3,22 @@
 use crate::lock::LockName;
 use crate::message::{Message, message_id_as_stored};
 
-/// The lock of `message`: its Message-ID's, or, where it has none, one made up from its content.
+/// The lock of `message`, named after its Message-ID, or after an id generated from its content if it has none.
 pub fn lock_of(namespace: &str, message: &Message) -> LockName {
-    // The negative control of the two-host test: with a name of its own, each process gets its lock at once.
+    // The negative control of the two-host test: with a unique name, each process gets its lock at once.
     #[cfg(feature = "test-without-lock")]
     let namespace = &format!("{namespace} {}", uuid::Uuid::now_v7());
     lock_of_message_id(namespace, message.lock_subject())
 }
 
 /// The lock of the messages with this Message-ID. Bytes beyond ASCII count as `X`, as in
-/// [`Identity`](crate::message::Identity); callers of the SQL functions have to write `X`, too.
+/// [`Identity`](crate::message::Identity); callers of the SQL functions have to write `X` as well.
 pub fn lock_of_message_id(namespace: &str, message_id: &[u8]) -> LockName {
     LockName::new(namespace, bare_message_id(&message_id_as_stored(message_id)))
 }
 
-/// The id between its angle brackets, or the trimmed text where it has none: `<123@example.com>` and `123@example.com` have one
-/// lock, as in the SQL functions. Case counts (RFC 5322 section 3.6.4).
+/// The id between its angle brackets, or the trimmed text without brackets. `<123@example.com>` and `123@example.com` have
+/// one lock, as in the SQL functions. Case counts (RFC 5322 section 3.6.4).
 pub fn bare_message_id(id: &[u8]) -> &[u8] {
     let id = id.trim_ascii();
     match id.strip_prefix(b"<") {
@@ -33,7 +33,7 @@ mod tests {
     use crate::lock::DEFAULT_NAMESPACE;
 
     /// Computed by another program (Python's hashlib): namespace, Message-ID, PostgreSQL's key, MySQL's name. The SQL
-    /// functions are held to the same list.
+    /// functions are tested with the same list.
     const VECTORS: &str = include_str!("../../tests/lock_names.json");
 
     #[test]
@@ -49,7 +49,7 @@ mod tests {
         }
     }
 
-    /// Cyrus stores the one as the other, and the ledger knows both as one message.
+    /// Cyrus stores the first id as the second, and the ledger treats both as one message.
     #[test]
     fn messages_of_one_identity_have_one_lock() {
         let message = |id: &[u8]| Message::receive([b"Message-ID: ", id, b"\nDate: x\n\nx\n"].concat()).unwrap();

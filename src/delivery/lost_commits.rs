@@ -1,24 +1,25 @@
-//! Whether the ledger may have forgotten what was delivered of a message: after a fail-over that lost commits, or a restore from a
-//! backup, it does not know what was delivered last. So what may have been delivered before that is looked for before it is appended.
+//! Decides whether the ledger may have forgotten a delivery of a message. After a fail-over that lost commits, or a restore
+//! from a backup, it lacks the latest deliveries. So a copy that may have been delivered before that is searched for before
+//! it is appended.
 
 use std::time::Duration;
 
-/// How much younger a message may seem than it is: the host's clock may have been set since it came, and it may have waited for the
-/// lock.
+/// How much younger a message may appear than it is. The host's clock may have been set since, and the message may have
+/// waited for the lock.
 const TO_SPARE: Duration = Duration::from_hours(1);
 
-/// For so long after its lifetime in the queue a message may still be tried: more than Postfix waits between two tries
+/// How long after its lifetime in the queue a message may still be retried. It exceeds Postfix's time between two tries
 /// (`maximal_backoff_time`, 4000 s, and `queue_run_delay`, 300 s).
 const LAST_TRY: Duration = Duration::from_hours(2);
 
-/// For how long after the beginning of an epoch Postfix may bring a message that came before it.
+/// How long after the beginning of an epoch Postfix may still hand over a message that came before it.
 #[must_use]
 pub fn looked_for(queue_lifetime: Duration) -> Duration {
     queue_lifetime.saturating_add(LAST_TRY)
 }
 
-/// Whether a message that `came` so long ago may have been delivered before the epoch, which `began` so long ago. Both are spans: one
-/// of this host's clock, the other of the database's, so that it does not matter what the two clocks say.
+/// Whether a message that came `came` ago may have been delivered before the epoch, which began `began` ago. Each is a span
+/// of one clock, this host's and the database's, so a difference between the clocks does not matter.
 pub(super) fn may_be(came: Option<Duration>, began: Option<Duration>, queue_lifetime: Duration) -> bool {
     let Some(began) = began else { return false };
     began <= looked_for(queue_lifetime) && came.is_none_or(|came| came.saturating_add(TO_SPARE) >= began)
@@ -33,10 +34,10 @@ mod tests {
         let (hour, day) = (3600, 24 * 3600);
         let seconds = |seconds: Option<u64>| seconds.map(Duration::from_secs);
         for (came, began, forgotten) in [
-            // Nothing was ever forgotten.
+            // The ledger has forgotten nothing.
             (Some(day), None, false),
             (None, None, false),
-            // It begins now.
+            // The epoch begins now.
             (Some(0), Some(0), true),
             (None, Some(0), true),
             (Some(4 * day), Some(0), true),

@@ -1,11 +1,11 @@
 //! One delivery, from top to bottom.
 //!
-//! Given a message, an envelope and open connections, [`deliver`] says what became of it. It knows nothing of standard input,
-//! exit codes or its process; it only asks whether its [`Caller`] still lives.
+//! Given a message, an envelope and open connections, [`deliver`] returns the result for each recipient. It knows nothing of
+//! standard input, exit codes or its process; it only asks whether its [`Caller`] still lives.
 //!
 //! ```text
-//! 1  journal   one autocommit statement: for each copy owed, "attempt by host/pid/queue id, open", and where its
-//!              mailbox stood (UIDVALIDITY, UIDNEXT)
+//! 1  journal   one autocommit statement: for each copy owed, "attempt by host/pid/queue id, open", and its
+//!              mailbox's position (UIDVALIDITY, UIDNEXT)
 //! 2  lock      held elsewhere: end the attempt, try again later
 //! 3  look      a new statement, so a new snapshot: which copies are delivered? which attempts are open?
 //! 4  append    INBOX first, then Sent; search first if another attempt is open, or the ledger may have forgotten one;
@@ -16,14 +16,14 @@
 //!
 //! Why in this order:
 //!
-//! - The journal commits *before* the lock is taken: a crash after APPEND must leave a trace, and the lock's own
+//! - The journal commits *before* the lock is taken. A crash after APPEND must leave a trace, and the lock's own
 //!   transaction can commit nothing while it holds the lock.
-//! - The look comes *after* the lock, in a statement of its own: a snapshot older than the lock misses a row that was
-//!   committed a moment ago. It reads the journal, too: the first to journal need not be the first to get the lock.
-//! - The record comes *after* the append: exit 0 means that the copy is there.
+//! - The look comes *after* the lock, in a separate statement. A snapshot older than the lock misses a row that was
+//!   committed just before. The look also reads the journal: the first to journal need not be the first to get the lock.
+//! - The record comes *after* the append: exit 0 means that the copy is in the mailbox.
 //!
-//! Whatever goes wrong: what was appended is recorded if the lock is still held, and the message stays with Postfix. An attempt
-//! that sent no APPEND ends itself; any other stays open, and the next one searches.
+//! If anything fails, the appended copies are recorded if the lock is still held, and the message stays with Postfix. An
+//! attempt that sent no APPEND ends itself. Any other attempt stays open, and the next one searches.
 
 mod append_round;
 mod attempt;
@@ -65,54 +65,54 @@ use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-/// How many times as long as otherwise one mailbox may hold up the others where all of it is looked through.
+/// The factor for the time that one mailbox may delay the others, if a whole mailbox has to be searched.
 const PATIENCE_WITH_SEARCHES: u32 = 12;
 
-/// One message on its way to one envelope recipient, or to several under one lock.
+/// One message that is delivered to one envelope recipient, or to several under one lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
     pub message: &'a Message,
-    /// The envelope sender; empty for the null sender, `None` where that is not known.
+    /// The envelope sender; empty for the null sender, `None` if it is unknown.
     pub sender: Option<&'a str>,
-    /// The envelope recipients, folded, so that each is the same in each retry. There is at least one.
+    /// The envelope recipients, folded, so that each has the same spelling in each retry. There is at least one.
     pub recipients: &'a [String],
-    /// Whether the message has more mailboxes than these, in batches of their own: whatever hangs may not have all the time then.
+    /// Whether the message has other mailboxes, in other batches: then a mailbox that hangs may not use all the time.
     pub is_one_of_several: bool,
     pub queue_id: Option<&'a str>,
     pub lock: &'a LockName,
-    /// Names this attempt; a new one for each.
+    /// The id of this attempt, unique among all attempts.
     pub attempt: Uuid,
-    /// Host and process, for people who look for the holder of a lock.
+    /// Host and process, for people who search for the holder of a lock.
     pub host: &'a str,
     pub pid: u32,
     /// The INTERNALDATE of the copies.
     pub arrived: OffsetDateTime,
-    /// How long ago the message came, by this host's clock; `None` where that is not known. See [`Message::came_before`].
+    /// How long ago the message came, by this host's clock; `None` if that is unknown. See [`Message::came_before`].
     pub came: Option<Duration>,
     pub policy: &'a Policy,
     /// The time for the uploads of all batches of the message.
     pub upload_time: &'a UploadTime,
     pub caller: &'a dyn Caller,
-    /// Whether the mailboxes may have lost what the ledger has as delivered: each copy is then looked for in all of its
-    /// mailbox, and appended if it is not there. Asked for by people, never by Postfix.
+    /// Whether the mailboxes may have lost copies that the ledger records as delivered. Each copy is then searched for in its
+    /// whole mailbox, and appended if it is missing. Only people request this, never Postfix.
     pub restore: bool,
 }
 
-/// Whose a copy is.
+/// The owner of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// It is these recipients', by their places in [`Delivery::recipients`]: several addresses may have one mailbox.
+    /// These recipients, as indexes into [`Delivery::recipients`]: several addresses may have one mailbox.
     Recipients(Vec<usize>),
-    /// It is the author's own: if it fails, the message is delivered all the same. Its role is the recipient's where the author
-    /// keeps sent mail in INBOX, so that an author who is a recipient, too, has one copy there.
+    /// The author: if this copy fails, the message is still delivered. Its role is the recipient's if the author keeps sent
+    /// mail in INBOX. So an author who is also a recipient has one copy there.
     Authors,
 }
 
-/// A copy owed by this delivery, and the mailbox it belongs in.
+/// A copy that this delivery owes, with its mailbox.
 pub struct OwedCopy<'a> {
     pub role: Role,
     pub whose: Whose,
-    /// The user that the mailbox store knows.
+    /// The user name in the mailbox store.
     pub user: String,
     pub mailbox_name: String,
     pub mailbox: Result<&'a mut dyn Mailbox, NotOpened>,
@@ -121,9 +121,9 @@ pub struct OwedCopy<'a> {
 /// Why a mailbox is not opened.
 #[derive(Clone, Debug)]
 pub enum NotOpened {
-    /// It could not be.
+    /// Opening it failed.
     Trouble(MailboxError),
-    /// The author's mail program is about to save a copy of its own: ours stays owed until that has been looked for.
+    /// The author's mail program is about to save its own copy: ours stays owed until that one has been searched for.
     LeftToTheAuthor,
 }
 
@@ -133,36 +133,37 @@ impl From<MailboxError> for NotOpened {
     }
 }
 
-/// What came of one delivery.
+/// The result of one delivery.
 #[derive(Debug)]
 pub struct Ended {
-    /// Of each recipient, in their order.
+    /// One for each recipient, in their order.
     pub recipients: Vec<Result<Delivered, Refusal>>,
-    /// Whether the author's copy is not there, or this is not known, and is seen to: one of these recipients comes back for it, since he was
-    /// deferred, or it is recorded as owed. Until then nobody else of the same transaction is to append it: an APPEND that was not
-    /// answered may still land.
+    /// Whether the author's copy is missing or in doubt, and a retry of it is certain. Either one of these recipients was
+    /// deferred and will be retried, or the copy is recorded as owed. Until then no other batch of the same transaction may
+    /// append it: an unanswered APPEND may still land.
     pub author_is_seen_to: bool,
-    /// Whether the author's mailbox, which was open, hangs, and no recipient's does.
+    /// Whether the author's open mailbox hangs and no recipient's mailbox does.
     pub author_hangs: bool,
 }
 
 /// Delivers one message to its envelope recipients.
 ///
-/// `owed` has the recipients' copies, and then the author's, if one is owed; or any one copy that people want delivered again.
-/// What goes wrong with one copy is that copy's alone. Only what is common to all, the database and the lock, fails for all.
+/// `owed` has the recipients' copies and then the author's, if one is owed; or one single copy that people want delivered
+/// again. A failure of one copy affects that copy alone. Only a failure of the database or the lock, which all share, affects
+/// all.
 pub fn deliver(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     owed: Vec<OwedCopy<'_>>,
     stages: &mut Stages,
 ) -> Ended {
-    // Where the mailboxes stand, before anything is written. A mailbox that is out of reach must not hold up the copies of
-    // others.
+    // The positions of the mailboxes are read before anything is written. An unreachable mailbox must not delay the copies of
+    // the others.
     let began = Instant::now();
     let mut attempts: Vec<Attempt<'_>> = owed.into_iter().map(|owed| Attempt::begin(delivery, owed)).collect();
     stages.position = began.elapsed();
     let delivered = deliver_copies(delivery, database, &mut attempts, stages);
-    // A server that hangs for all says nothing of one author.
+    // A server that hangs for all mailboxes proves nothing about one author.
     let hang = |recipients| attempts.iter().any(|attempt| attempt.is_recipients() == recipients && attempt.has_hung);
     let author_hangs = hang(false) && !hang(true);
     match delivered {
@@ -179,14 +180,15 @@ pub fn deliver(
     }
 }
 
-/// Brings each attempt to its end; or says why none of the copies could be delivered.
+/// Brings each attempt to its end; or returns the reason why no copy could be delivered.
 fn deliver_copies(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     attempts: &mut [Attempt<'_>],
     stages: &mut Stages,
 ) -> Result<(), Deferral> {
-    // Without a recipient's mailbox there is nothing to begin with: an author's copy alone is delivered when people ask for it.
+    // Without any recipient's mailbox there is nothing to start. An author's copy alone is delivered only at people's
+    // request.
     let of_recipients = attempts.iter().any(Attempt::is_recipients);
     if attempts.iter().filter(|it| it.is_recipients() == of_recipients).all(Attempt::is_out_of_reach) {
         attempts.iter_mut().for_each(Attempt::end_out_of_reach);
@@ -232,14 +234,15 @@ fn deliver_copies(
             Err(deferral)
         }
     };
-    // On every path. PostgreSQL has released it with the record's COMMIT; elsewhere it is released here, after the COMMIT.
+    // On every path. PostgreSQL has released the lock with the record's COMMIT; other engines release it here, after the
+    // COMMIT.
     if let Err(error) = database.release(delivery.lock) {
         debug!(%error, "the lock was not released; the server frees it with the connection");
     }
     result
 }
 
-/// Steps 4 and 5, while the lock is ours.
+/// Steps 4 and 5, while this delivery holds the lock.
 fn append_and_record(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
@@ -247,19 +250,19 @@ fn append_and_record(
     keys: &[CopyKey],
     stages: &mut Stages,
 ) -> Result<(), Deferral> {
-    // 4 append: the recipients' copies first. If none of them is there, the author's is not tried. With the lock lost nothing
-    // can be recorded: the attempt stays open, and the next one searches.
+    // 4 append: the recipients' copies first. If none of them gets there, the author's is not tried. If the lock is lost,
+    // nothing can be recorded: the attempt stays open, and the next one searches.
     let began = Instant::now();
     let several = delivery.is_one_of_several || attempts.iter().filter(|it| it.is_recipients()).count() > 1;
-    // A second more for each megabyte, which the server has to store.
+    // One more second for each megabyte, which the server has to store.
     let size = Duration::from_millis(delivery.message.as_received().len() as u64 / 1000);
-    // To look through all of a mailbox may take long, and would the next time, too.
+    // A search of a whole mailbox may take long, and would take as long in the next attempt.
     let times = if attempts.iter().any(|it| it.others.forgotten) { PATIENCE_WITH_SEARCHES } else { 1 };
     let patience = several.then(|| delivery.policy.batch_patience.saturating_mul(times).saturating_add(size));
     let mut under_lock = UnderLock { delivery, database, keys };
     for recipients in [true, false] {
-        // What an earlier attempt at the author's copy has left is looked for all the same: the recipient who owns it may be one
-        // whose own mailbox never takes the message.
+        // A copy from an earlier attempt at the author's copy is still searched for. The mailbox of the recipient who owns it
+        // may never accept the message.
         let is_any_there = attempts.iter().any(|it| it.end.is_there());
         let look_only = !recipients && !is_any_there && attempts.iter().any(Attempt::is_recipients);
         let round = attempts.iter_mut().filter(|it| it.is_recipients() == recipients);
@@ -268,15 +271,15 @@ fn append_and_record(
     }
     stages.append = began.elapsed();
 
-    // 5 record: what was appended, even where another copy failed. Otherwise each retry would deliver to INBOX again what the
-    // recipient has already filed.
+    // 5 record: the appended copies, even if another copy failed. Otherwise each retry would deliver to INBOX again although
+    // the recipient has already filed the copy.
     let began = Instant::now();
     record(delivery, database, attempts, stages).map_err(Deferral::Database)?;
     stages.record = began.elapsed();
     Ok(())
 }
 
-/// Writes down how the attempts ended, and what that makes of the copies.
+/// Records the ends of the attempts, and the resulting states of the copies.
 fn record(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
@@ -290,7 +293,8 @@ fn record(
     for attempt in attempts {
         let Attempt { key, end, .. } = attempt;
         let recipient = recipient(delivery, attempts, attempt);
-        // The event of the author's copy names the author, whoever owns it. By its role, as those do who read its row.
+        // The event of the author's copy names the author, by the copy's role, whichever recipient owns it. Readers of its
+        // row use the role as well.
         let concerned = match attempt.role {
             Role::Sender => authors.get_or_init(|| author(delivery)).as_deref().unwrap_or(recipient),
             Role::Recipient => recipient,
@@ -320,7 +324,7 @@ fn record(
     database.record(&record)
 }
 
-/// What came of each recipient's delivery.
+/// The result for each recipient.
 fn outcomes(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> Vec<Result<Delivered, Refusal>> {
     let retrying = sent_copy::who_retries(delivery, attempts);
     let of = |recipient: usize| {
@@ -333,7 +337,7 @@ fn outcomes(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> Vec<Result<Del
             reports.extend(attempt.report());
             match (&attempt.end, &refused) {
                 (End::Failed { refusal, .. }, None) => refused = Some(refusal.clone()),
-                // A deferral before a refusal for good: a recipient who is refused does not come back.
+                // A deferral counts before a refusal for good: Postfix does not retry a recipient who is refused.
                 (End::Failed { refusal: refusal @ Refusal::Deferred(_), .. }, Some(known))
                     if !matches!(known, Refusal::Deferred(_)) =>
                 {
@@ -342,7 +346,7 @@ fn outcomes(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> Vec<Result<Del
                 _ => {}
             }
         }
-        // Who has no copy at all is not delivered to, whatever brought that about.
+        // A recipient without any copy is not delivered to, whatever the cause.
         let refused =
             refused.or_else(|| reports.is_empty().then(|| Deferral::Internal("no copy for a recipient").into()));
         refused.map_or(Ok(Delivered { copies: reports, brought: None }), Err)
@@ -350,19 +354,19 @@ fn outcomes(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> Vec<Result<Del
     (0..delivery.recipients.len()).map(of).collect()
 }
 
-/// The author's address as events name it, nothing in place of an endless one; `None` where the message has no one author.
+/// The author's address as events name it, empty if it is too long; `None` if the message does not have exactly one author.
 fn author(delivery: &Delivery<'_>) -> Option<String> {
     Some(delivery.message.from_address()?.named().unwrap_or_default())
 }
 
-/// The recipient that the rows of a copy and of its attempts name, by which one finds the other: its own, or the
-/// [owner](sent_copy::owner) of the author's.
+/// The recipient that the rows of a copy and of its attempts name, which connects them: its own, or the
+/// [owner](sent_copy::owner) of the author's copy.
 fn recipient<'a>(delivery: &Delivery<'a>, attempts: &[Attempt<'_>], attempt: &Attempt<'_>) -> &'a str {
     let place = attempt.recipients().first().copied().unwrap_or_else(|| sent_copy::owner(attempts));
     delivery.recipients.get(place).map_or("", String::as_str)
 }
 
-/// The journal has the copies whose mailboxes are open: no other can be appended.
+/// The journal has only the copies whose mailboxes are open: no other copy can be appended.
 fn journal<'a>(delivery: &Delivery<'a>, attempts: &'a [Attempt<'_>]) -> Journal<'a> {
     Journal {
         attempt: delivery.attempt,
@@ -388,7 +392,7 @@ fn journal<'a>(delivery: &Delivery<'a>, attempts: &'a [Attempt<'_>]) -> Journal<
     }
 }
 
-/// Ends the attempts, none of which has sent an APPEND. Where that fails they stay open, and cost the next ones a search.
+/// Ends the attempts, none of which has sent an APPEND. If this fails they stay open, and the next attempts have to search.
 fn end_attempts(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
@@ -409,7 +413,7 @@ fn end_attempts(
     }
 }
 
-/// Of the header, with `record.headers = "few"`.
+/// The fields kept with `record.headers = "few"`.
 const FEW_FIELDS: [&str; 9] =
     ["From", "To", "Cc", "Subject", "Date", "Message-ID", "References", "In-Reply-To", "List-Id"];
 

@@ -1,5 +1,5 @@
-//! What earlier and concurrent attempts at one copy mean for ours: whether we have to wait, where to search, and what may be
-//! taken out.
+//! Earlier and concurrent attempts at one copy decide whether this attempt has to wait, where it searches, and which copies
+//! it may remove.
 
 use super::attempt::Attempt;
 use super::{Deferral, Delivery, lost_commits};
@@ -9,37 +9,39 @@ use crate::mailbox::{FoundCopy, Placement, Position};
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// How far below the UIDNEXT that an attempt noted its copy may be. A server that crashes may give out again the UIDs of the
-/// APPENDs that were in flight (Dovecot: "next_uid was lowered (101 -> 100)"): to one mailbox, from all hosts. That is `maxproc` of
-/// postfix/master.cf.maildrop (20), or `serve.workers`, of each host at most, and mostly far less. Each costs one more header in
-/// the FETCH of a search, which is made where an attempt has not ended: for all 256, of 4 KB each, some 25 ms on Dovecot and 11 ms
-/// on Cyrus.
+/// How far a copy may be below the UIDNEXT that its attempt noted. A server that crashes may reuse the UIDs of the APPENDs in
+/// flight (Dovecot: "next_uid was lowered (101 -> 100)"). Their number counts for one mailbox, over all hosts. It is at most
+/// `maxproc` of postfix/master.cf.maildrop (20), or `serve.workers`, of each host, and mostly far smaller. Each costs one
+/// more header in the FETCH of a search, which runs only if an attempt has not ended. All 256, of 4 KB each, take some 25 ms
+/// on Dovecot and 11 ms on Cyrus.
 const IN_FLIGHT: u32 = 256;
 
-/// How many of the newest are compared by themselves where all of a mailbox is looked through: what was appended last may be in no
-/// index yet. After a fail-over that is so for each copy.
+/// How many of the newest messages a search of a whole mailbox compares one by one. The last messages may not be in any index
+/// yet. After a fail-over this search runs for each copy.
 const NEWEST: u32 = 20;
 
-/// Whether one copy is delivered, and the attempts at it, ours excepted, that have not ended.
+/// Whether one copy is delivered, and the open attempts at it except ours.
 #[derive(Default)]
 pub(super) struct OtherAttempts {
-    /// Where the ledger has it, once it is delivered.
+    /// The recorded place, if the copy is delivered.
     pub delivered: Option<DeliveredAt>,
-    /// Why the ledger has it as owed, if it has.
+    /// The recorded reason, if the copy is owed.
     pub owed: Option<String>,
     others: Vec<Other>,
-    /// How long ago one began that we have to wait for: it is so young that its APPEND may still land.
+    /// The age of an attempt that is so young that its APPEND may still land: this delivery has to wait for it.
     pub unsettled: Option<Duration>,
-    /// Whether the copy then just stays owed, if it is: it is the author's, and no recipient, who may never come back, is to wait for it.
+    /// Whether the copy, if it is owed, then just stays owed: it is the author's. No recipient has to wait for it, because
+    /// that recipient may never be retried.
     pub defer_to_owed: bool,
-    /// Whether the ledger may have forgotten others.
+    /// Whether the ledger may have forgotten other attempts.
     pub forgotten: bool,
 }
 
-/// One of them.
+/// One open attempt.
 struct Other {
     attempt: OpenAttempt,
-    /// It was for a recipient whose copy this is; at the author's copy for any of ours; at one that is owed for anybody.
+    /// Whether it died. A recipient's copy counts attempts for its own recipients; the author's copy, attempts for any
+    /// recipient of this delivery; an owed copy, attempts for anybody.
     died: bool,
 }
 
@@ -47,8 +49,8 @@ impl OtherAttempts {
     /// Notes for each attempt what the ledger showed under the lock.
     ///
     /// # Errors
-    /// With what the journal is to say of it: [`Deferral::JournalForgotten`] where our own attempt is not in it;
-    /// [`Deferral::OtherLock`] where another host delivers this message under another lock.
+    /// The cause is for the journal. [`Deferral::JournalForgotten`] if our own attempt is not in the journal;
+    /// [`Deferral::OtherLock`] if another host delivers this message under another lock.
     pub fn read(
         delivery: &Delivery<'_>,
         attempts: &mut [Attempt<'_>],
@@ -73,24 +75,25 @@ impl OtherAttempts {
             let settle = delivery.policy.settle;
             let mut others = Vec::with_capacity(history.open_attempts.len());
             let mut unsettled = None;
-            // For an attempt at a copy that is owed nobody need come back: it was given up, and its recipient answered; or it was made by
-            // whoever finishes what is owed, and comes only for as long as it is. So each of them counts, whosever it was.
+            // An attempt at an owed copy need not be retried for its own recipient. Either it was given up and its recipient
+            // was answered, or it belongs to a redelivery, which continues only while the copy is owed. So all of these
+            // attempts count, whichever recipient they name.
             let owed = history.owed.is_some();
             let of_ours = |recipient: &str| match attempt.recipients() {
-                // The author's.
+                // The author's copy.
                 [] => delivery.recipients.iter().any(|ours| ours == recipient),
                 its => its.iter().any(|&place| delivery.recipients.get(place).is_some_and(|ours| ours == recipient)),
             };
             for other in history.open_attempts.iter().filter(|open| !mine(open)) {
-                // One that began after us did not die: it waits for our lock, for a second alias of the same recipient. If
-                // we deferred to it as it defers to us, neither would ever deliver. An age below zero is a clock that was
-                // set back, and says nothing.
+                // An attempt that began after ours did not die: it waits for our lock, for a second alias of the same
+                // recipient. If each deferred to the other, neither would ever deliver. A negative age comes from a clock
+                // that was set back, and proves nothing.
                 let began_after_us = other.age >= 0.0
                     && (other.age < own_age || (other.age == own_age && other.attempt > delivery.attempt));
                 let earlier = (owed || of_ours(&other.recipient)) && !began_after_us;
-                // One that began after us may have had the lock before our row in the journal could be seen. At a copy that is owed it
-                // is waited for, too: no other recipient is deferred for it, and whoever has the lock last finishes the copy, or it
-                // stays owed.
+                // An attempt that began after ours may have had the lock before our journal row was visible. At an owed copy
+                // this delivery waits for it as well. That defers no other recipient, and the last holder of the lock
+                // finishes the copy, or it stays owed.
                 if (earlier || owed) && !settle.is_zero() && other.age < settle.as_secs_f64() {
                     unsettled.get_or_insert(Duration::from_secs_f64(other.age.max(0.0)));
                 }
@@ -108,29 +111,31 @@ impl OtherAttempts {
         Ok(())
     }
 
-    /// The earlier attempts that died: those that its recipients, or whoever finishes what is owed, come back to look for.
+    /// The earlier attempts that died: the retries of their recipients, or the redelivery of an owed copy, search for their
+    /// copies.
     pub fn that_died(&self) -> impl Iterator<Item = &OpenAttempt> {
         self.others.iter().filter(|other| other.died).map(|other| &other.attempt)
     }
 
-    /// Whether there is one.
+    /// Whether an earlier attempt died.
     pub fn died_before(&self) -> bool {
         self.that_died().next().is_some()
     }
 
-    /// Whether there is no attempt but ours.
+    /// Whether ours is the only attempt.
     pub fn is_empty(&self) -> bool {
         self.others.is_empty()
     }
 
-    /// When the first of them began: no copy of theirs arrived before. By the database's clock, as a span before `now`.
+    /// When the first of them began: no copy of theirs arrived before. Their ages come from the database's clock, and are
+    /// subtracted from `now`.
     pub fn first_began(&self, now: OffsetDateTime) -> OffsetDateTime {
         let oldest = self.others.iter().map(|other| other.attempt.age).fold(0.0, f64::max);
         now.checked_sub(time::Duration::saturating_seconds_f64(oldest)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }
 
-    /// The lowest UIDNEXT that they noted. What lies below may be the mailbox owner's, and is never taken out. `None` where
-    /// one of them saw another UIDVALIDITY than `today`'s, or none at all.
+    /// The lowest UIDNEXT that the attempts noted. A message below it may be the mailbox owner's, and is never removed.
+    /// `None` if an attempt noted another UIDVALIDITY than `today`'s, or none at all.
     pub fn floor(&self, today: Option<Position>) -> Option<Position> {
         let today = today?;
         let mut lowest = today;
@@ -142,12 +147,12 @@ impl OtherAttempts {
     }
 }
 
-/// Where a search begins; without a floor the whole mailbox is searched. See [`IN_FLIGHT`].
+/// Where a search begins, see [`IN_FLIGHT`]; `None` searches the whole mailbox.
 pub(super) fn search_from(floor: Option<Position>) -> Option<Position> {
     below(floor, IN_FLIGHT)
 }
 
-/// Where the newest of a mailbox begin that stands there. See [`NEWEST`].
+/// Where the newest messages of a mailbox with this position begin. See [`NEWEST`].
 pub(super) fn newest_from(position: Option<Position>) -> Option<Position> {
     below(position, NEWEST)
 }
@@ -156,7 +161,7 @@ fn below(position: Option<Position>, uids: u32) -> Option<Position> {
     position.map(|position| Position { uid_next: position.uid_next.saturating_sub(uids).max(1), ..position })
 }
 
-/// Whether a copy lies where an attempt that never ended may have left it: at the floor or above, or anywhere without one.
+/// Whether an attempt that never ended may have left the copy there: at or above this UID, or anywhere if there is none.
 pub(super) fn is_above(copy: &FoundCopy, floor: Option<Position>) -> bool {
     floor.is_none_or(|floor| {
         let is_above = |place: Placement| place.uid_validity == floor.uid_validity && place.uid >= floor.uid_next;
@@ -164,16 +169,17 @@ pub(super) fn is_above(copy: &FoundCopy, floor: Option<Position>) -> bool {
     })
 }
 
-/// Whether another host delivers one of our copies, or has just delivered it, under another lock, which does not exclude it here;
-/// and which host, if that is known.
+/// Whether another host delivers one of our copies, or has just delivered it, under another lock, which does not exclude
+/// ours. `Some(None)` if that host is unknown.
 ///
-/// The journal excludes it all the same: each journals before it looks, so of two that run at once at least one sees the other
-/// and is deferred. Both may be: which came first does not show, since an older row can be committed later.
+/// The journal still excludes both at once. Each host journals before it looks, so of two that run at the same time at least
+/// one sees the other and is deferred. Both may be deferred: their order is unknown, since an older row can be committed
+/// later.
 ///
-/// It counts only for as long as that attempt may run or its APPEND may land. Past that it is searched for like any other,
-/// whatever its lock: so a namespace can be changed on purpose.
+/// Such an attempt counts only while it may be running or its APPEND may land. After that it is searched for like any other,
+/// whatever its lock: so an operator can change a namespace.
 fn under_another_lock(delivery: &Delivery<'_>, histories: &[CopyHistory]) -> Option<Option<String>> {
-    // The negative control of the two-host test: there each process has a lock of its own, and nothing is to see it.
+    // The negative control of the two-host test: there each process has its own lock, and nothing may detect that.
     if cfg!(feature = "test-without-lock") {
         return None;
     }
@@ -204,7 +210,7 @@ mod tests {
         Some(Position { uid_validity, uid_next })
     }
 
-    /// Attempts by their age in seconds, where the mailbox stood, and whether they were for this recipient and died.
+    /// Attempts by their age in seconds, their noted position, and whether they died.
     fn others(attempts: &[(f64, Option<Position>, bool)]) -> OtherAttempts {
         let open = |(number, &(age, position, _)): (usize, &(f64, Option<Position>, bool))| OpenAttempt {
             host: String::new(),
@@ -218,7 +224,7 @@ mod tests {
         OtherAttempts { others: attempts.iter().enumerate().map(other).collect(), ..OtherAttempts::default() }
     }
 
-    /// Which of these attempts, by age and recipient, have died for a delivery to doug that began 5 seconds ago.
+    /// Indexes of the attempts, given by age and recipient, that have died for a delivery to doug that began 5 seconds ago.
     fn died(settle: Duration, attempts: &[(f64, &str)]) -> Result<Vec<usize>, Deferral> {
         let message = Message::receive(b"Subject: x\r\n\r\nx\r\n".to_vec()).unwrap();
         let own = Uuid::from_u128(100);
@@ -278,7 +284,7 @@ mod tests {
         for unsettled in [599.9, 5.1, -1.0] {
             assert!(matches!(died(SETTLE, &[(unsettled, "doug")]), Err(Deferral::Unsettled(_))), "{unsettled}");
         }
-        // Where no APPEND can land later (`settle` is zero), no delivery waits.
+        // If no APPEND can land later (`settle` is zero), no delivery waits.
         assert_eq!(
             died(Duration::ZERO, &[(5.1, "doug"), (4.9, "doug"), (5.1, "scuba"), (-1.0, "doug")]).unwrap(),
             [0, 3]
@@ -306,7 +312,7 @@ mod tests {
             others(&attempts).floor(today)
         };
         assert_eq!(floor(&[position(1, 900), position(1, 800)], position(1, 1000)), position(1, 800));
-        // UIDNEXT was lowered since.
+        // UIDNEXT was lowered since then.
         assert_eq!(floor(&[position(1, 900)], position(1, 890)), position(1, 890));
         assert_eq!(floor(&[position(1, 900), position(2, 800)], position(1, 1000)), None);
         assert_eq!(floor(&[position(1, 900), None], position(1, 1000)), None);

@@ -1,4 +1,4 @@
-//! What came of a delivery.
+//! The result of a delivery.
 
 use crate::database::DatabaseError;
 use crate::ledger::Outcome;
@@ -9,12 +9,12 @@ use crate::message::Role;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Everything that is owed is in its mailbox and in the ledger, durably, or is recorded as owed.
+/// All owed copies are durably in their mailboxes and in the ledger, or are recorded as owed.
 #[derive(Debug)]
 pub struct Delivered {
     /// The copies, the recipient's first.
     pub copies: Vec<CopyReport>,
-    /// Where the recipient's copy was there already: how it came to be there, if that was asked.
+    /// How the recipient's copy was delivered earlier, if it was there already and the ledger was asked.
     pub brought: Option<EarlierDelivery>,
 }
 
@@ -26,16 +26,16 @@ pub struct CopyReport {
     pub manner: Manner,
 }
 
-/// How a copy came to be where it is.
+/// How a copy got into its mailbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// We appended it now; where, if the server told.
+    /// This delivery appended it, with its place if the server reported one.
     Appended(Option<Placement>),
-    /// An attempt that never ended had appended it, or the author's own mail program had.
+    /// An attempt that never ended had appended it, or the author's own mail program had saved it.
     Adopted(Option<Placement>),
     /// The ledger had it as delivered.
     AlreadyThere,
-    /// The sender's copy could not be appended, and is recorded as owed; why.
+    /// The sender's copy could not be appended and is recorded as owed, for this reason.
     Owed(String),
 }
 
@@ -58,13 +58,13 @@ impl Manner {
 /// A delivery that did not happen.
 #[derive(Clone, Debug, Error)]
 pub enum Refusal {
-    /// For now: the message stays with the host that sent it here, which tries again.
+    /// Deferred: the message stays with the host that sent it here, which tries again.
     #[error(transparent)]
     Deferred(#[from] Deferral),
-    /// For good.
+    /// Refused for good.
     #[error("unknown recipient")]
     UnknownRecipient,
-    /// For good, because the operator chose so.
+    /// Refused for good, by a setting of the operator.
     #[error("over quota: {0}")]
     OverQuota(MailboxError),
 }
@@ -72,23 +72,24 @@ pub enum Refusal {
 /// Why a delivery is deferred.
 #[derive(Clone, Debug, Error)]
 pub enum Deferral {
-    /// Never success: that other delivery may still fail.
+    /// This is never a success: the other delivery may still fail.
     #[error("another delivery of this message holds its lock")]
     Busy(Option<Holder>),
     #[error("an earlier attempt never ended, and began only {0:?} ago: its copy may still arrive")]
     Unsettled(Duration),
     #[error("unknown recipient, which routing.unknown defers")]
     UnknownRecipient,
-    /// No address is known at all: the table is not yet filled, or it is the wrong database. No reason to refuse mail.
+    /// No address is known at all: the table is not filled yet, or it is the wrong database. That is no reason to refuse
+    /// mail.
     #[error("the table of addresses is empty")]
     NobodyKnown,
-    /// The recipient was not in it, and now is; or it has become empty.
+    /// The recipient was missing from the table and is in it now; or the table has become empty.
     #[error("the table of addresses has just been changed")]
     AddressesChanged,
-    /// Before the append: its connection ended, or its server forgot it.
+    /// The lock was lost before the append: its connection ended, or its server forgot it.
     #[error("the lock was lost on the way")]
     LockLost,
-    /// Or has just delivered it; which host, if that is known.
+    /// The other host may also have just delivered it. `None` if that host is unknown.
     #[error(
         "{} delivers this message under another lock, which excludes nobody here: lock.namespace has to be the same on all hosts",
         .0.as_deref().unwrap_or("another host")
@@ -96,7 +97,7 @@ pub enum Deferral {
     OtherLock(Option<String>),
     #[error("the program that handed the message over has died: it may not be all of it")]
     CallerGone,
-    /// The server forgot a commit (fail-over), or reads elsewhere than it writes (a read/write split).
+    /// The server forgot a commit (fail-over), or reads and writes on different servers (a read/write split).
     #[error("the journal does not show what was just written to it")]
     JournalForgotten,
     #[error("the outcome of an append is unknown: {0}")]
@@ -105,7 +106,7 @@ pub enum Deferral {
     Database(DatabaseError),
     #[error("the mailbox store: {0}")]
     Mailbox(MailboxError),
-    /// What cannot happen, and has: no setting of the operator's mends it.
+    /// A state that the code excludes has occurred: no setting of the operator's fixes it.
     #[error("an internal error: {0}")]
     Internal(&'static str),
 }

@@ -1,4 +1,4 @@
-//! One copy under the lock: it is found, adopted, recorded as owed, or has to be appended.
+//! Decides about one copy under the lock: it is found, adopted, recorded as owed, or has to be appended.
 
 use super::attempt::{Attempt, End};
 use super::other_attempts::{is_above, newest_from, search_from};
@@ -13,19 +13,19 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tracing::{info, warn};
 
-/// Why a copy that is left to its author's mail program is owed.
+/// The reason why a copy that is left to its author's mail program is owed.
 const LEFT_TO_THE_AUTHOR: &str = "left to the author's own mail program, whose copy `replay --owed` looks for";
 
-/// What the steps under the lock have in common.
+/// The parameters of all steps under the lock.
 pub(super) struct UnderLock<'u, 'd> {
     pub delivery: &'u Delivery<'d>,
     pub database: &'u mut dyn Ledger,
-    /// Of all copies of the delivery.
+    /// The keys of all copies of the delivery.
     pub keys: &'u [CopyKey],
 }
 
 impl UnderLock<'_, '_> {
-    /// Whether the lock is still ours; a connection that cannot tell holds none.
+    /// Whether this delivery still holds the lock. A connection that fails holds none.
     pub fn is_held(&mut self) -> bool {
         match self.database.still_held(self.delivery.lock) {
             Ok(held) => held,
@@ -36,7 +36,7 @@ impl UnderLock<'_, '_> {
         }
     }
 
-    /// Whether the delivery has gone on for longer than the operator wants a Sent copy tried. In doubt it has not.
+    /// Whether the operator's time for retries of a Sent copy has passed. If the age is unknown, it has not.
     fn is_past_retrying(&mut self) -> bool {
         match self.database.first_attempt_age(self.keys) {
             Ok(age) => age >= self.delivery.policy.sent_retry_for,
@@ -48,24 +48,24 @@ impl UnderLock<'_, '_> {
     }
 }
 
-/// The lock was lost: nothing more may be appended, removed or recorded.
+/// The lock was lost: no copy may be appended, removed or recorded any more.
 pub(super) struct LockLost;
 
-/// Why a copy is not where it belongs.
+/// Why a copy is not in its mailbox.
 pub(super) enum Failure {
     LockLost,
-    /// Nothing was stored.
+    /// The caller has died. Nothing was stored.
     CallerGone,
-    /// An earlier attempt for the same recipient, or at a copy that is owed, began only so long ago: what it sent may still land.
-    /// Nothing was stored.
+    /// An earlier attempt for the same recipient, or at an owed copy, is only this old: its APPEND may still land. This
+    /// attempt stored nothing.
     Unsettled(Duration),
-    /// Nothing was stored.
+    /// The mailbox store failed or refused the copy, and nothing was stored.
     NothingStored(MailboxError),
-    /// It was sent, and the answer is missing, or tells of a failure.
+    /// The copy was sent, and the answer is missing or reports a failure.
     Unknown(MailboxError),
 }
 
-/// How a copy that failed ends: it is deferred, refused for good, or recorded as owed.
+/// The end of a copy that failed: it is deferred, refused for good, or recorded as owed.
 pub(super) fn end_of(
     failure: Failure,
     under_lock: &mut UnderLock<'_, '_>,
@@ -79,7 +79,8 @@ pub(super) fn end_of(
         Failure::Unsettled(age) => return deferred(Deferral::Unsettled(age), Cause::Unsettled),
         Failure::Unknown(error) => {
             warn!(%error, role = attempt.role.as_str(), "the outcome of an append is unknown; the next attempt looks for it");
-            // The recipient has the message: a server that never answers about the Sent copy must not make Postfix bounce it.
+            // The recipient's copy is delivered: a server that never answers about the Sent copy must not make Postfix bounce
+            // the message.
             if authors && under_lock.is_past_retrying() {
                 let reason = format!("the outcome of an append is unknown: {error}");
                 warn!(reason, user = attempt.user, mailbox = attempt.mailbox_name, "the Sent copy stays owed");
@@ -100,12 +101,12 @@ pub(super) fn end_of(
             if over_quota_refuses { Refusal::OverQuota(error) } else { Refusal::Deferred(Deferral::Mailbox(error)) };
         return Ok(End::failed(refusal, outcome));
     }
-    // The recipient's copy decides the exit: the sender's is tried for a while, and then stays owed in the ledger.
-    // The service account has just logged in for the recipient, so a login refused now is about this author: where a rule gives
-    // a whole domain mailboxes, From can name a user who does not exist.
+    // The recipient's copy decides the result: the sender's is retried for a while, and then stays owed in the ledger. The
+    // service account has just logged in for the recipient, so a refused login now concerns this author. If a rule gives
+    // mailboxes to a whole domain, From can name a user who does not exist.
     let not_let_in = error.failure == MailboxFailure::AccessDenied;
     let for_good = !error.trying_again_can_help() || over_quota_refuses || not_let_in;
-    // What people restore is recorded as delivered, and never becomes owed: they see the failure.
+    // A copy that people restore is recorded as delivered, and never becomes owed: they see the failure.
     if delivery.restore || (!for_good && !under_lock.is_past_retrying()) {
         return Ok(End::failed(Deferral::Mailbox(error), outcome));
     }
@@ -118,7 +119,7 @@ pub(super) fn end_of(
     Ok(End::Done(Manner::Owed(reason)))
 }
 
-/// How a copy ends that need not be appended: by what the ledger says, or by looking. `None`: it has to be.
+/// Ends a copy that need not be appended, because the ledger or a search shows it. `None`: the copy has to be appended.
 pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<'_>) -> Result<Option<End>, Failure> {
     let (delivery, authors) = (under_lock.delivery, !attempt.is_recipients());
     let Attempt { role, user, mailbox_name, position, mailbox, others, .. } = attempt;
@@ -135,8 +136,8 @@ pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<
     }
     let died_before = others.died_before();
     let done = |manner| Ok(Some(End::Done(manner)));
-    // Nearly all messages have one recipient, and are never searched for. A delivered copy is looked for only if an earlier
-    // run for this recipient died: what it had sent may have landed since.
+    // Nearly all messages have one recipient, and need no search. A delivered copy is searched for only if an earlier run for
+    // this recipient died: its APPEND may have landed since.
     if others.delivered.is_some() && !died_before && !delivery.restore {
         return done(Manner::AlreadyThere);
     }
@@ -170,13 +171,15 @@ pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<
         }
     } else if !others.is_empty() {
         let found = mailbox.find(&wanted).map_err(Failure::NothingStored)?;
-        // Keep the lowest, marked \Deleted or not: then all who look keep the same one. Passing over one that its owner has
-        // just marked would take that one out while an expunge of the other may still be under way, from a delivery that has
-        // lost its lock; and both would be gone. Beside a marked one nothing is removed.
+        // Keep the lowest copy at or above `floor`, marked `\Deleted` or not: then all deliveries keep the same one.
         //
-        // One below the floor is ours if the server lowered UIDNEXT, or was there before: the mailbox then has the message all
-        // the same. But a marked one is passed over, since its owner may have deleted it long ago: in doubt a second copy, never
-        // none. And one below is taken only where there is none above, so no copy is ever taken out for its sake.
+        // Passing over a copy that its owner has just marked would remove it and keep another one. A delivery that has lost its
+        // lock may still be expunging that other one: then both would be gone. If the kept copy is marked, no copy is removed.
+        //
+        // A copy below `floor` is ours if the server lowered UIDNEXT; otherwise it was there before. In both cases the
+        // mailbox has the message. But a marked copy below is passed over, since its owner may have deleted it long ago. In
+        // doubt there is a second copy, never none. A copy below counts only if there is none above, so it never causes a
+        // removal.
         let first = found.copies.iter().find(|copy| is_above(copy, floor));
         if let Some(keep) = first.or_else(|| found.copies.iter().find(|copy| !copy.deleted)) {
             info!(role = role.as_str(), placement = ?keep.placement, "found the copy of an attempt that never ended");
@@ -186,7 +189,7 @@ pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<
     }
     if delivery.restore || others.forgotten {
         let (not_before, newest) = if others.forgotten {
-            // What was appended last may be in no index yet: so the newest are compared in any case.
+            // The last messages may not be in any index yet, so the newest ones are compared in any case.
             let newest = newest_from(position).map(|at| Placement { uid_validity: at.uid_validity, uid: at.uid_next });
             (came_at(delivery), newest)
         } else {
@@ -218,7 +221,7 @@ pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<
     Ok(None)
 }
 
-/// What is appended for a copy.
+/// The bytes and attributes to append for a copy.
 pub(super) fn new_copy<'a>(delivery: &Delivery<'a>, attempt: &Attempt<'_>) -> NewCopy<'a> {
     let (message, authors) = (delivery.message, !attempt.is_recipients());
     NewCopy {
@@ -230,8 +233,8 @@ pub(super) fn new_copy<'a>(delivery: &Delivery<'a>, attempt: &Attempt<'_>) -> Ne
     }
 }
 
-/// Looks again for a copy that is recorded, after an earlier run for the same recipient died: takes out what that run
-/// left, or adopts it if the recorded one is gone.
+/// Searches once more for a recorded copy, after an earlier run for the same recipient died. Removes that run's copy, or
+/// adopts it if the recorded one is gone.
 fn recheck_recorded(
     under_lock: &mut UnderLock<'_, '_>,
     mailbox: &mut dyn Mailbox,
@@ -239,7 +242,7 @@ fn recheck_recorded(
     floor: Option<Position>,
     recorded: DeliveredAt,
 ) -> Result<Manner, Failure> {
-    // The search has to reach down to the recorded copy, too.
+    // The search has to reach down to the recorded copy as well.
     let since = wanted.since.map(|since| match recorded.placement {
         Some(recorded) if recorded.uid_validity == since.uid_validity => {
             Position { uid_next: since.uid_next.min(recorded.uid), ..since }
@@ -249,7 +252,7 @@ fn recheck_recorded(
     let found = mailbox.find(&Wanted { since, ..*wanted }).map_err(Failure::NothingStored)?;
     let is_recorded = |copy: &&FoundCopy| match recorded.placement {
         Some(recorded) => copy.placement == Some(recorded),
-        // No UID was told when it was stored (no UIDPLUS): the lowest is taken for it.
+        // The server reported no UID when it stored the copy (no UIDPLUS), so the lowest copy counts as the recorded one.
         None => !copy.deleted && is_above(copy, floor),
     };
     match found.copies.iter().find(is_recorded) {
@@ -257,7 +260,8 @@ fn recheck_recorded(
             take_out_all_but(under_lock, mailbox, wanted, &found, floor, keep.placement)?;
             Ok(Manner::AlreadyThere)
         }
-        // Its owner has moved or deleted it, or the mailbox was renumbered: what is left is adopted, nothing removed.
+        // Its owner has moved or deleted it, or the mailbox was renumbered. The remaining copy is adopted, and nothing is
+        // removed.
         None => match found.copies.iter().find(|copy| !copy.deleted) {
             Some(left) => Ok(Manner::Adopted(left.placement)),
             None => Ok(Manner::AlreadyThere),
@@ -265,9 +269,12 @@ fn recheck_recorded(
     }
 }
 
-/// Takes out every copy found but the one to keep. Only this can destroy mail: so under the lock, asked for at the last moment;
-/// under an unchanged UIDVALIDITY; nothing below the floor, which its owner may have put there; and [`Mailbox::remove`]
-/// compares the bytes of both.
+/// Removes each copy that was found except the one to keep. Only this function can destroy mail, so it has four conditions:
+///
+/// - the lock is held, checked at the last moment;
+/// - UIDVALIDITY has not changed;
+/// - no copy below `floor` is removed, since its owner may have put it there;
+/// - [`Mailbox::remove`] compares the bytes of both copies.
 fn take_out_all_but(
     under_lock: &mut UnderLock<'_, '_>,
     mailbox: &mut dyn Mailbox,
@@ -279,8 +286,8 @@ fn take_out_all_but(
     let Some((keep, floor)) = keep.zip(floor).filter(|_| found.in_range) else { return Ok(()) };
     let above = found.copies.iter().filter(|copy| is_above(copy, Some(floor))).filter_map(|copy| copy.placement);
     for extra in above.filter(|&placement| placement != keep) {
-        // Where the answer is missing, the expunge may still be carried out after we are gone (seen on Dovecot and Cyrus):
-        // our attempt stays open, so that no other relies on what is there before it is settled.
+        // If the answer is missing, the server may still expunge after this process has ended (seen on Dovecot and Cyrus).
+        // Our attempt stays open, so no other delivery relies on the mailbox before that is settled.
         let removal = mailbox.remove(extra, keep, wanted, &mut || under_lock.is_held()).map_err(Failure::Unknown)?;
         match removal {
             Removal::Removed => info!(?extra, ?keep, "took out a copy that was there twice"),
@@ -291,14 +298,14 @@ fn take_out_all_but(
     Ok(())
 }
 
-/// The moment since which a copy of the message may be in a mailbox.
+/// The earliest moment at which a copy of the message can have arrived in a mailbox.
 fn came_at(delivery: &Delivery<'_>) -> OffsetDateTime {
     let came = time::Duration::try_from(delivery.came.unwrap_or(delivery.policy.queue_lifetime));
     came.ok().and_then(|came| delivery.arrived.checked_sub(came)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
-/// The day from which the author's own copy can be in Sent: the message's Date, unless that is nonsense, which must not make
-/// the search cover years.
+/// The first day on which the author's own copy can be in Sent: the message's Date, if it is plausible. Otherwise the search
+/// could cover years.
 fn sent_on(delivery: &Delivery<'_>) -> OffsetDateTime {
     let date = delivery.message.date().and_then(|date| OffsetDateTime::from_unix_timestamp(date).ok());
     let a_week = time::Duration::days(7);

@@ -1,20 +1,21 @@
-//! Who comes back for the Sent copy: it has no recipient of its own, and Postfix retries recipients alone.
+//! Decides which recipient's retry covers the Sent copy: it has no recipient of its own, and Postfix retries recipients only.
 
 use super::Delivery;
 use super::attempt::{Attempt, End};
 
-/// The recipient who is responsible for the Sent copy, by place: the first whose own mailbox is open. In the journal the attempt
-/// at the Sent copy is for this recipient, who is not answered 250 while its outcome is unknown, or it has failed: so that
-/// somebody comes back to look for it.
+/// The recipient who is responsible for the Sent copy, by index: the first with an open mailbox. The journal has the attempt
+/// at the Sent copy under this recipient. This recipient is not answered 250 while the outcome is unknown or a failure, so
+/// that a retry searches for the copy.
 pub(super) fn owner(attempts: &[Attempt<'_>]) -> usize {
     let open = attempts.iter().filter(|attempt| attempt.is_journalled());
     open.flat_map(Attempt::recipients).copied().next().unwrap_or_default()
 }
 
-/// The recipients, by place, to whom the outcome of the Sent copy matters: its owner. If it failed, further
+/// The recipients, by index, whose results depend on the Sent copy: its owner. If the copy failed, also
 ///
-/// - those who left an attempt at it open, until the outcome of that is known;
-/// - one whose own copy is there: the Sent copy is not tried without any recipient's, and the owner's may never be there.
+/// - those who left an attempt at it open, until that attempt's outcome is known;
+/// - one whose own copy is delivered: without any recipient's copy the Sent copy is not tried, and the owner's may never be
+///   delivered.
 pub(super) fn who_retries(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> Vec<usize> {
     let owner = owner(attempts);
     let mut retrying = vec![owner];
@@ -28,9 +29,9 @@ pub(super) fn who_retries(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> 
     retrying
 }
 
-/// Whether the Sent copy is not there, or this is not known, and somebody sees to it: a recipient of this delivery who was
-/// deferred, or the timer, if it is recorded as owed. If no recipient's copy is there, those who were deferred may never take the
-/// message, and never come back with success.
+/// Whether the Sent copy is missing or in doubt, and a retry of it is certain. A deferred recipient of this delivery retries
+/// it, or the timer if it is recorded as owed. If no recipient's copy is delivered, no retry is certain: the deferred
+/// recipients may never be delivered.
 pub(super) fn is_seen_to(attempts: &[Attempt<'_>]) -> bool {
     let served = |attempt: &Attempt<'_>| attempt.is_recipients() && attempt.end.is_there();
     let sent = attempts.iter().find(|attempt| !attempt.is_recipients());

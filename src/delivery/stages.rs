@@ -1,4 +1,4 @@
-//! How long a delivery took, stage by stage.
+//! The times of the stages of a delivery.
 
 use crate::ledger::stage_times::STAGES;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use uuid::Uuid;
 /// How long each stage of a delivery took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages {
-    /// Connecting to the database, the IMAP server's greeting beside it.
+    /// Connecting to the database, in parallel with the IMAP server's greeting.
     pub connect: Duration,
-    /// Asking the database whose addresses these are.
+    /// Asking the database for the users of the addresses.
     pub route: Duration,
-    /// Logging in to the mailboxes, and asking an IMAP server where they stand: side by side.
+    /// Logging in to the mailboxes and asking an IMAP server for their positions, in parallel.
     pub authenticate: Duration,
-    /// Asking where the mailboxes stand, if that was not asked with the login.
+    /// Asking for the mailboxes' positions, if the login did not include that.
     pub position: Duration,
     pub journal: Duration,
-    /// Waiting for the lock included.
+    /// Including the wait for the lock.
     pub lock: Duration,
     /// Reading the ledger under the lock.
     pub look: Duration,
     /// Searching and appending.
     pub append: Duration,
-    /// Up to the COMMIT.
+    /// Including the COMMIT.
     pub record: Duration,
-    /// Its name in the journal; `None` before there is one.
+    /// The attempt's id in the journal; `None` before there is one.
     pub attempt: Option<Uuid>,
-    /// How often the database was waited for, once connected.
+    /// The round trips to the database after connecting.
     pub database_round_trips: u32,
-    /// How often the IMAP server was waited for, in all mailboxes that could be opened, TLS apart.
+    /// The round trips to the IMAP server in all opened mailboxes, without TLS.
     pub imap_round_trips: u32,
 }
 

@@ -1,21 +1,21 @@
-//! Time for uploads: how long the next one will take, by the speed of those before it.
+//! The time for uploads: estimates the next one by the speed of those before.
 
 use crate::base::deadline::Deadline;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Bytes per second that an upload has to reach, stalls apart: a mailbox that takes a byte now and then must not hold up the other
-/// recipients of its message until the deadline.
+/// The lowest speed of an upload in bytes per second, without stalls. A mailbox that accepts a byte now and then must not
+/// delay the other recipients of its message until the deadline.
 const SLOWEST: u64 = 64 * 1024;
 
-/// The time that one message has for all its uploads, and the speed that was seen.
+/// The time that one message has for all its uploads, and the measured speed.
 ///
-/// A mailbox store behind a slow line takes each copy of a large message, one after the other, but not all of them within one
-/// deadline. So the next upload begins only if it fits into half of what is left: the rest is for the answers, and for the record.
+/// A mailbox store behind a slow line accepts each copy of a large message, but not all copies within one deadline. So the
+/// next upload begins only if it fits into half of the remaining time. The other half is for the answers and for the record.
 #[derive(Debug)]
 pub struct UploadTime {
     deadline: Deadline,
-    /// What was uploaded so far, in bytes, and how long that took.
+    /// The bytes uploaded so far, and how long that took.
     seen: Cell<(u64, Duration)>,
 }
 
@@ -26,13 +26,13 @@ impl UploadTime {
         Self { deadline, seen: Cell::default() }
     }
 
-    /// Whether an upload of this size fits. The first one does in any case: each try delivers one copy at least.
+    /// Whether an upload of this size fits. The first one always does: each try delivers at least one copy.
     pub(super) fn fits(&self, size: u64) -> bool {
         let (bytes, took) = self.seen.get();
         bytes == 0 || took.mul_f64(size as f64 / bytes as f64) <= self.deadline.remaining() / 2
     }
 
-    /// When an upload of this size has to be done, if it may stall for so long.
+    /// The deadline of an upload of this size that may stall for so long.
     pub(super) fn until(&self, size: u64, stall: Duration) -> Deadline {
         self.deadline.half_way().or_within(Some(stall.saturating_add(Duration::from_secs(size / SLOWEST))))
     }
@@ -54,7 +54,7 @@ mod tests {
         assert!(time.fits(u64::MAX));
         time.note(1_000_000, Duration::from_secs(10));
         assert!(time.fits(4_900_000) && !time.fits(5_100_000));
-        // Faster ones lower the estimate.
+        // A faster upload lowers the estimate.
         time.note(1_000_000, Duration::ZERO);
         assert!(time.fits(9_800_000) && !time.fits(10_200_000));
         assert!(!UploadTime { deadline: Deadline::after(Duration::ZERO), ..time }.fits(1_000));

@@ -1,6 +1,6 @@
-//! What the sender of a message is told: an enhanced status code and one line. The pipe chooses the exit status by it.
+//! The answer to the sender of a message: an enhanced status code and one line. The pipe derives the exit status from it.
 //!
-//! If the output of a command that failed begins with an enhanced status code, Postfix goes by that, whatever the exit status is
+//! If the output of a failed command begins with an enhanced status code, Postfix uses that code, whatever the exit status is
 //! (`src/global/pipe_command.c`): `5.1.1` with exit 75 bounces, and so does `2.0.0`.
 
 use super::report::{CopyReport, Deferral, Delivered, Manner, Refusal};
@@ -74,7 +74,7 @@ impl Verdict {
         Self::new(5, StatusDetail::MAILBOX_FULL, text)
     }
 
-    /// The verdict of this enhanced status code; `None` where no delivery ends with it. Any detail will do for a deferral.
+    /// The verdict of this enhanced status code; `None` if no delivery ends with that code. A deferral may have any detail.
     pub(crate) fn by_code(code: &str, text: impl Into<String>) -> Option<Self> {
         let number = |part: &str| {
             let digits = (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
@@ -111,15 +111,15 @@ impl Verdict {
         format!("{}.{subject}.{detail}", self.class)
     }
 
-    /// As it was given.
+    /// The text as given, unfiltered.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// `4.3.0 text` and a newline: fewer than 200 bytes of printable ASCII. Anything else in the text is a `?`.
+    /// `4.3.0 text` and a newline: fewer than 200 bytes of printable ASCII. Any other character of the text becomes a `?`.
     pub fn line(&self) -> String {
         let mut line = self.to_string();
-        // Each character is one byte by now.
+        // The text is ASCII, so a character is one byte.
         line.truncate(LONGEST_LINE - 1);
         line.truncate(line.trim_ascii_end().len());
         line.push('\n');
@@ -135,7 +135,7 @@ impl From<&Delivered> for Verdict {
     }
 }
 
-/// A copy, for the line.
+/// One copy, as a part of the line.
 fn told(copy: &CopyReport) -> String {
     let CopyReport { mailbox, manner, .. } = copy;
     match manner {
@@ -147,7 +147,7 @@ fn told(copy: &CopyReport) -> String {
 }
 
 impl From<&Refusal> for Verdict {
-    /// The line may reach the sender: it says what kind of thing failed. Hosts, accounts and causes are in the log alone.
+    /// The line may reach the sender, so it names only the kind of failure. Hosts, accounts and causes are in the log alone.
     fn from(refusal: &Refusal) -> Self {
         let deferral = match refusal {
             Refusal::UnknownRecipient => return Self::unknown_recipient("no such recipient here"),
@@ -229,7 +229,7 @@ impl From<&Refusal> for Verdict {
 
 #[cfg(test)]
 impl Verdict {
-    /// One that ends in each exit status.
+    /// One verdict for each exit status.
     pub(crate) fn one_of_each(text: &str) -> [Self; 5] {
         [
             Self::delivered(text),
@@ -242,7 +242,7 @@ impl Verdict {
 }
 
 impl fmt::Display for Verdict {
-    /// The line without its newline, and without its limit.
+    /// The line without its newline and without the length limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StatusDetail(subject, detail) = self.detail;
         // No colon after the code, or Postfix does not see one (`src/global/dsn_util.c`).
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(Verdict::over_quota("").line(), "5.2.2\n");
     }
 
-    /// Whatever fails, Postfix tries again: a class 5 would bounce the message.
+    /// Postfix retries after any failure: a class 5 would bounce the message.
     #[test]
     fn each_deferral_is_of_class_4_and_its_code_says_what_failed() {
         use DatabaseFailure as D;

@@ -1,4 +1,4 @@
-//! The web UI and the REST API: one HTTP server, and one pool of threads for what blocks.
+//! The web UI and the REST API: one HTTP server, and the thread pools for blocking work.
 
 pub(crate) mod api;
 pub mod blocking;

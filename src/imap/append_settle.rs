@@ -1,23 +1,24 @@
-//! How late a server may store an APPEND whose sender is gone: what the kernel still sends, and the locks of the server's own dead.
+//! How late a server may store an APPEND whose sender has ended. The kernel may still send bytes, and a killed server process
+//! may leave a lock.
 
 use super::stream::USER_TIMEOUT;
 use std::time::Duration;
 
-/// What becomes of the lock on a mailbox when the server's process that holds it is killed.
+/// What happens to the lock on a mailbox when the server process that holds it is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Locks {
-    /// It is the kernel's (fcntl(2)), and ends with the process. So it is on Cyrus.
+    /// The kernel holds the lock (fcntl(2)), so it ends with the process, as on Cyrus.
     EndWithTheProcess,
-    /// It may be a file that stays, and that the server's other processes go by for [`DEAD_LOCKS`]. So it is on Dovecot with
-    /// Maildir, and on Courier; and it may be so on any other.
+    /// The lock may be a file that stays, and that the server's other processes respect for [`DEAD_LOCKS`]. Dovecot with
+    /// Maildir and Courier do so, and any other server may.
     MayOutliveIt,
 }
 
-/// For how long a lock of the dead is gone by: Dovecot 2.4 on Maildir stored an APPEND 110 seconds late.
+/// How long other processes respect the lock of a killed one: Dovecot 2.4 on Maildir stored an APPEND 110 seconds late.
 const DEAD_LOCKS: Duration = Duration::from_mins(2);
 
 impl Locks {
-    /// By what the server says when it greets. Cyrus has its name there, unless `serverinfo` is off (imapd.conf(5)).
+    /// Decides by the greeting. Cyrus names itself there, unless `serverinfo` is off (imapd.conf(5)).
     pub(crate) fn by_greeting(greeting: &str) -> Self {
         if greeting.contains("Cyrus IMAP") { Self::EndWithTheProcess } else { Self::MayOutliveIt }
     }

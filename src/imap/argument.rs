@@ -1,5 +1,5 @@
-//! Commands and their arguments. An argument that is not ours is quoted or sent as a literal, so that nothing in a name or a
-//! password is read as a command.
+//! Commands and their arguments. A foreign argument is quoted or sent as a literal, so that no name or password can be read
+//! as a command.
 
 use super::Broken;
 use super::MailboxFailure;
@@ -15,19 +15,19 @@ pub(crate) struct Command<'a> {
     shown: String,
 }
 
-/// What a command is made of: text goes out as it is, a literal when the server is ready for it.
+/// A part of a command: text is sent as it is, a literal when the server is ready for it.
 pub(crate) enum Part<'a> {
     Text(String),
     Literal(Cow<'a, [u8]>),
 }
 
 impl<'a> Command<'a> {
-    /// `name` is always our own text.
+    /// `name` is always a constant of this program.
     pub fn new(name: &str) -> Self {
         Self { parts: vec![Part::Text(name.to_owned())], shown: name.to_owned() }
     }
 
-    /// A word of ours: an atom, a flag list, a set of UIDs.
+    /// A word from this program: an atom, a flag list, a set of UIDs.
     pub(crate) fn word(mut self, word: &str) -> Self {
         self.text(&format!(" {word}"));
         self.shown.push(' ');
@@ -57,14 +57,14 @@ impl<'a> Command<'a> {
         Ok(self)
     }
 
-    /// A word that no log may show: base64.
+    /// A word in base64 that no log may show.
     pub(crate) fn secret_word(mut self, word: &str) -> Self {
         self.text(&format!(" {word}"));
         self.shown.push_str(" …");
         self
     }
 
-    /// A message. The only argument that may hold line ends.
+    /// A message. Only this argument may contain line ends.
     pub(crate) fn message(mut self, bytes: &'a [u8]) -> Self {
         self.shown.push_str(&format!(" {{{}}}", bytes.len()));
         self.text(" ");
@@ -76,7 +76,7 @@ impl<'a> Command<'a> {
         &self.parts
     }
 
-    /// What a log may show of it.
+    /// The command as a log may show it.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
@@ -88,7 +88,8 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Quotes it, or makes it a literal where a quoted string cannot carry it (RFC 3501 section 4.3: 7-bit, no CR or LF).
+    /// Quotes the argument, or makes it a literal if a quoted string cannot carry it (RFC 3501 section 4.3: 7-bit, no CR or
+    /// LF).
     fn argument(&mut self, bytes: &[u8]) -> Result<(), Broken> {
         if bytes.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
             return Err(Broken::new(MailboxFailure::Local, "an argument with a line end or a NUL in it is never sent"));
@@ -113,10 +114,10 @@ impl<'a> Command<'a> {
     }
 }
 
-/// A mailbox's name as the protocol spells it: modified UTF-7 (RFC 3501 section 5.1.3).
+/// A mailbox's name in the protocol's encoding: modified UTF-7 (RFC 3501 section 5.1.3).
 ///
 /// # Errors
-/// Where it has CR, LF or NUL: no mailbox is called so.
+/// If the name is empty or contains CR, LF or NUL: no mailbox has such a name.
 pub(crate) fn mailbox_name(name: &str) -> Result<String, Broken> {
     if name.is_empty() || name.contains(['\r', '\n', '\0']) {
         return Err(Broken::new(MailboxFailure::Local, format!("{name:?} cannot be the name of a mailbox")));
@@ -166,7 +167,7 @@ pub(crate) fn date_time(at: OffsetDateTime) -> String {
     )
 }
 
-/// A day to search by: `7-Jul-1996` (RFC 3501 section 9, `date`).
+/// A day for SEARCH: `7-Jul-1996` (RFC 3501 section 9, `date`).
 pub fn date(day: Date) -> String {
     format!("{}-{}-{:04}", day.day(), month(day.month()), day.year())
 }

@@ -1,5 +1,5 @@
-//! Commands out, answers back, in order, over one connection. After a failure the connection is dropped: nothing more on it
-//! could be told apart.
+//! Sends commands and receives answers, in order, over one connection. After a failure the connection is dropped, because its
+//! further replies would be ambiguous.
 
 use super::argument::{Command, Part};
 use super::stream::Stream;
@@ -11,40 +11,40 @@ use std::io::IoSlice;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a write may make no headway before we look whether the server has said something meanwhile.
+/// How long a write may make no progress before the client checks whether the server has answered already.
 const STALL: Duration = Duration::from_millis(500);
-/// How long, once the server takes no more bytes, we wait for what it says about that.
+/// How long the client waits for the server's message about a broken connection.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// RFC 7888 section 5: with LITERAL-, the longest literal that need not wait for the server, in bytes.
+/// RFC 7888 section 5: with LITERAL-, the longest literal in bytes that need not wait for the server.
 const LITERAL_MINUS_LIMIT: usize = 4096;
 
 /// A connection to a server that has been reached.
 pub(crate) struct Conversation {
-    /// `None` once it has failed or was given up.
+    /// `None` after a failure, or after the connection was given up.
     stream: Option<Stream>,
     /// The end of the delivery.
     deadline: Deadline,
-    /// While something large is sent: how long the server may take no byte of it, and when it has to have all of it.
+    /// During a large upload: the longest time without an accepted byte, and the deadline for all bytes.
     pace: Option<(Duration, Deadline)>,
     reader: Reader,
     commands: u64,
     capabilities: Vec<String>,
-    /// What no log and no error may show, should the server say it back.
+    /// Secrets that no log and no error may show, if the server repeats them.
     secrets: Vec<String>,
-    /// Whether anything was sent since the server was last heard.
+    /// Whether the client has sent anything since it last received something.
     spoke: bool,
     round_trips: u32,
     /// When the connection was made.
     since: Instant,
-    /// Whether the server has refused a command, or sent what nothing had asked for: then no other delivery uses the connection.
+    /// Whether the server has refused a command, or sent unrequested data: then no other delivery uses the connection.
     doubtful: bool,
 }
 
-/// How far a command got.
+/// The progress of a command.
 pub(crate) enum Progress {
-    /// All of it was sent but its last CRLF.
+    /// All bytes were sent except the last CRLF.
     Sent,
-    /// The server has answered before.
+    /// The server has answered before the end of the command.
     Answered(Answer),
 }
 
@@ -65,7 +65,7 @@ impl Conversation {
         }
     }
 
-    /// How often we sent something and then heard the server.
+    /// How often the client sent something and then received something.
     pub fn round_trips(&self) -> u32 {
         self.round_trips
     }
@@ -74,13 +74,14 @@ impl Conversation {
         self.since
     }
 
-    /// Whether another delivery may use this connection: it stands, each command was answered by OK, and nothing else came in.
+    /// Whether another delivery may use this connection. It must be open, with OK as the answer to each command, and nothing
+    /// else received.
     pub(crate) fn is_sound(&mut self) -> bool {
         let quiet = !self.doubtful && !self.spoke && self.reader.is_empty();
         quiet && self.stream.as_mut().is_some_and(Stream::is_quiet)
     }
 
-    /// For another delivery: its deadline, and round trips counted anew.
+    /// Prepares for another delivery: sets its deadline, and resets the round trips.
     pub(crate) fn begin_anew(&mut self, deadline: Deadline) {
         self.round_trips = 0;
         self.set_deadline(deadline);
@@ -91,7 +92,7 @@ impl Conversation {
         self.patient_until(None);
     }
 
-    /// Until then, if that is before the deadline, the server is waited for.
+    /// Limits the waits for the server to this time, if that is before the deadline.
     pub(crate) fn patient_until(&mut self, until: Option<Deadline>) {
         let until = until.map_or(self.deadline, |until| until.or_sooner(self.deadline));
         if let Some(stream) = &mut self.stream {
@@ -99,16 +100,16 @@ impl Conversation {
         }
     }
 
-    /// From now on each wait ends so long after the last byte that the server took, and all of them at this deadline; `None`: when the
-    /// delivery ends.
+    /// From now on each wait ends this long after the last byte that the server accepted, and at this deadline at the latest.
+    /// `None`: at the end of the delivery.
     pub(crate) fn set_pace(&mut self, pace: Option<(Duration, Deadline)>) {
         self.pace = pace;
         self.patient_until(pace.map(|(stall, until)| Deadline::after(stall).or_sooner(until)));
     }
 
-    /// For an upload of so many bytes whose time is measured.
+    /// Prepares for an upload of this many bytes whose time is measured.
     pub(crate) fn keep_little_unsent(&self, bytes: usize) {
-        // A smaller one fits into any buffer, and says nothing of the line.
+        // A smaller upload fits into any buffer, and shows nothing about the line.
         if let Some(stream) = self.stream.as_ref().filter(|_| bytes >= 1 << 20)
             && let Err(error) = stream.keep_little_unsent()
         {
@@ -116,7 +117,7 @@ impl Conversation {
         }
     }
 
-    /// Waits before the server is asked again; never past the deadline.
+    /// Waits before a repeated request, never past the deadline.
     pub(crate) fn pause(&self, span: Duration) {
         thread::sleep(self.stream.as_ref().map_or(Duration::ZERO, |stream| span.min(stream.remaining())));
     }
@@ -130,17 +131,17 @@ impl Conversation {
         self.capabilities.iter().any(|known| known == capability)
     }
 
-    /// What holds before TLS, or before the login, may not hold after it.
+    /// The capabilities before TLS, or before the login, may differ from those after it.
     pub(crate) fn forget_capabilities(&mut self) {
         self.capabilities.clear();
     }
 
-    /// From now on no log and no error shows this, should the server send it back.
+    /// From now on no log and no error shows this secret, if the server repeats it.
     pub(crate) fn hide(&mut self, secret: &str) {
         if secret.is_empty() {
             return;
         }
-        // As it is in a quoted string, and as an error about a line that is no IMAP quotes that once more.
+        // The secret as a quoted string, and quoted once more, as the error about a line that is no IMAP does.
         if secret.contains(['\\', '"']) {
             let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
             let once = quoted(secret);
@@ -158,8 +159,8 @@ impl Conversation {
         self.stream = None;
     }
 
-    /// The connection itself, to go on under TLS. Nothing may be left unread: an attacker could have slipped it in before the
-    /// encryption (RFC 3501 section 6.2.1; CVE-2011-0411).
+    /// The connection itself, to continue under TLS. No byte may be left unread: an attacker could have inserted it before
+    /// the encryption (RFC 3501 section 6.2.1; CVE-2011-0411).
     pub(super) fn bare_stream(&mut self) -> Result<&mut Stream, Broken> {
         if !self.reader.is_empty() {
             self.give_up();
@@ -177,7 +178,7 @@ impl Conversation {
         }
     }
 
-    /// Sends a command and waits for its answer. What comes without a tag goes to `on_untagged`.
+    /// Sends a command and waits for its answer. Untagged replies go to `on_untagged`.
     pub(crate) fn run(&mut self, command: &Command<'_>, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Answer, Broken> {
         match self.send(command, true)? {
             (tag, Progress::Sent) => self.answer(&tag, on_untagged),
@@ -195,17 +196,17 @@ impl Conversation {
         Ok([self.answer(&one, &mut |_| {})?, self.answer(&other, &mut |_| {})?])
     }
 
-    /// Sends a command but for its last CRLF, and returns its tag.
+    /// Sends a command without its last CRLF, and returns its tag.
     pub fn begin(&mut self, command: &Command<'_>) -> Result<(String, Progress), Broken> {
         self.send(command, false)
     }
 
-    /// Sends the last CRLF of a command that was begun.
+    /// Sends the last CRLF of a command that [`begin`](Self::begin) sent.
     pub fn end(&mut self, tag: &str) -> Result<Progress, Broken> {
         self.write(b"\r\n", &[], tag)
     }
 
-    /// Sends a line that answers a `+`.
+    /// Sends a line in response to a `+`.
     pub(crate) fn say(&mut self, line: &str) -> Result<(), Broken> {
         self.write(format!("{line}\r\n").as_bytes(), &[], "").map(drop)
     }
@@ -220,11 +221,12 @@ impl Conversation {
         }
     }
 
-    /// The answer to this command, if it comes within `patience`, whatever else comes meanwhile. What has come by then, and is no whole
-    /// reply yet, is kept.
+    /// The answer to this command, if it comes within `patience`, whatever other replies come. The beginning of an incomplete
+    /// reply is kept.
     pub(crate) fn answer_within(&mut self, tag: &str, patience: Duration) -> Result<Option<Answer>, Broken> {
         let until = Instant::now() + patience;
-        // The first read has all of it: what is there is heard, though this process may have stood still meanwhile.
+        // The first read has the full patience: bytes that have arrived are read even if this process was suspended
+        // meanwhile.
         let mut left = patience;
         loop {
             while let Some(reply) = self.next_reply().inspect_err(|_| self.stream = None)? {
@@ -239,7 +241,7 @@ impl Conversation {
         }
     }
 
-    /// Waits for the server's `+`, which does not come after an answer to the command.
+    /// Waits for the server's `+`, which never comes after an answer to the command.
     pub(crate) fn invitation(&mut self, tag: &str) -> Result<Progress, Broken> {
         loop {
             match self.hear()? {
@@ -253,7 +255,8 @@ impl Conversation {
         }
     }
 
-    /// Sends a command, with its last CRLF or without, and returns its tag. Each literal goes when the server is ready for it.
+    /// Sends a command, with or without its last CRLF, and returns its tag. Each literal is sent when the server is ready for
+    /// it.
     fn send(&mut self, command: &Command<'_>, whole: bool) -> Result<(String, Progress), Broken> {
         self.commands += 1;
         let tag = format!("A{}", self.commands);
@@ -266,7 +269,7 @@ impl Conversation {
                     let at_once = self.can("LITERAL+") || (self.can("LITERAL-") && bytes.len() <= LITERAL_MINUS_LIMIT);
                     let plus = if at_once { "+" } else { "" };
                     pending.extend_from_slice(format!("{{{}{plus}}}\r\n", bytes.len()).as_bytes());
-                    // Not before the server asks for it: if it says NO instead, it would take the message for commands.
+                    // Not before the server asks for it: a server that says NO instead would read the message as commands.
                     if !at_once {
                         self.forget_old_invitations(&tag)?;
                         if let early @ Progress::Answered(_) = self.write(&pending, &[], &tag)? {
@@ -291,7 +294,7 @@ impl Conversation {
         Ok((tag, progress))
     }
 
-    /// Reads what has already come in: a `+` sent before the command cannot be an answer to it.
+    /// Reads the replies that have come already: a `+` before the command cannot belong to it.
     fn forget_old_invitations(&mut self, tag: &str) -> Result<(), Broken> {
         while let Some(reply) = self.next_reply().inspect_err(|_| self.stream = None)? {
             if self.take(reply, tag, &mut |_| {})?.is_some() {
@@ -301,13 +304,13 @@ impl Conversation {
         Ok(())
     }
 
-    /// Writes `bytes` and then `more`, in one packet where they fit. A server that takes no more may have refused the literal,
-    /// and wait for us to read that (RFC 7888 section 4). The command is then cut off in the middle, and the connection of no
-    /// further use.
+    /// Writes `bytes` and then `more`, in one packet if they fit. A server that accepts no more bytes may have refused the
+    /// literal, and wait until we read that (RFC 7888 section 4). The command is then incomplete, and the connection cannot
+    /// be used further.
     fn write(&mut self, bytes: &[u8], more: &[u8], tag: &str) -> Result<Progress, Broken> {
         let mut pieces = [IoSlice::new(bytes), IoSlice::new(more)];
         let mut rest = pieces.as_mut_slice();
-        // What is empty is skipped.
+        // Skips empty pieces.
         IoSlice::advance_slices(&mut rest, 0);
         loop {
             let stream = self.stream.as_mut().ok_or_else(given_up)?;
@@ -338,7 +341,7 @@ impl Conversation {
                     self.give_up();
                     return match early {
                         Ok(Some(answer)) => Ok(Progress::Answered(answer)),
-                        // What the server sent last tells more than a broken pipe.
+                        // The server's last message is more specific than a broken pipe.
                         Err(last_words) if last_words.failure == MailboxFailure::ConnectionLost => Err(last_words),
                         _ => Err(broken),
                     };
@@ -360,12 +363,12 @@ impl Conversation {
     /// The answer to the command of this tag, if this reply is one.
     fn take(&mut self, reply: Reply, tag: &str, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Option<Answer>, Broken> {
         match reply {
-            // A `+` not asked for: some servers send one even after a LITERAL+.
+            // An unrequested `+`: some servers send one even after a LITERAL+.
             Reply::Continue => self.doubtful = true,
             Reply::Data(ref data) => {
                 match fetch::capabilities(data) {
                     Some(capabilities) => self.capabilities = capabilities,
-                    // A delivery asks for nothing else while no mailbox is selected.
+                    // Without a selected mailbox a delivery requests no other data.
                     None => self.doubtful |= fetch::position(data).is_none(),
                 }
                 on_untagged(&reply);
@@ -395,7 +398,7 @@ impl Conversation {
         }
     }
 
-    /// Reads what there is, for [`next_reply`](Self::next_reply). `false`: nothing came within `patience`.
+    /// Reads the bytes that have come, for [`next_reply`](Self::next_reply). `false`: none came within `patience`.
     fn read(&mut self, patience: Option<Duration>) -> Result<bool, Broken> {
         self.read_or_fail(patience).inspect_err(|_| self.stream = None)
     }
@@ -414,12 +417,11 @@ impl Conversation {
         }
     }
 
-    /// The next reply that has come in, without our secrets.
+    /// The next complete reply, without our secrets.
     fn next_reply(&mut self) -> Result<Option<Reply>, Broken> {
         let secrets = &self.secrets;
         let hide = |text: &mut String| {
             for secret in secrets {
-                // Hardly ever.
                 if text.contains(secret.as_str()) {
                     *text = text.replace(secret, "…");
                 }
@@ -428,7 +430,7 @@ impl Conversation {
         match self.reader.next() {
             Ok(Some(Reply::Status(tag, mut answer))) => {
                 hide(&mut answer.text);
-                // A short password may be part of a number that we need.
+                // A short password may be part of a number that the client needs.
                 const READ: [&str; 4] = ["CAPABILITY", "APPENDUID", "UIDVALIDITY", "UIDNEXT"];
                 if let Some(code) = answer.code.as_mut().filter(|code| !READ.contains(&code.name.as_str())) {
                     hide(&mut code.arguments);
@@ -479,12 +481,12 @@ pub(crate) fn farewell(answer: &Answer) -> Broken {
 }
 
 impl Answer {
-    /// Whether the server did as it was asked.
+    /// Whether the command succeeded.
     pub(crate) fn is_ok(&self) -> bool {
         self.status == Status::Ok
     }
 
-    /// What it says, for a log: `NO [OVERQUOTA] Quota exceeded`.
+    /// The answer as text for a log: `NO [OVERQUOTA] Quota exceeded`.
     pub(crate) fn quote(&self) -> String {
         let status = self.status.as_str();
         match &self.code {
@@ -496,7 +498,7 @@ impl Answer {
         }
     }
 
-    /// As an error (RFC 5530 has the meaning of the codes).
+    /// The answer as an error (RFC 5530 defines the codes).
     pub(crate) fn refusal(&self, doing: &str) -> MailboxError {
         let failure = if self.has_code(&["OVERQUOTA"]) {
             MailboxFailure::OverQuota

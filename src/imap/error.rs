@@ -1,38 +1,39 @@
-//! What goes wrong at a mailbox store.
+//! The errors of a mailbox store.
 
 use thiserror::Error;
 
-/// What a mailbox store's failure is about.
+/// The kind of a mailbox store's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MailboxFailure {
-    /// The server cannot be reached, or its TLS certificate is not to be trusted.
+    /// The server cannot be reached, or its TLS certificate is not trusted.
     Unreachable,
-    /// The server refuses the service account, or refuses it for this user: RFC 5530 AUTHENTICATIONFAILED, AUTHORIZATIONFAILED.
+    /// The server refuses the service account, or refuses it for this user: RFC 5530 AUTHENTICATIONFAILED,
+    /// AUTHORIZATIONFAILED.
     AccessDenied,
-    /// The server refuses the login, and does not say that it is about the account.
+    /// The server refuses the login without saying that the account is the reason.
     LoginRefused,
     /// The server opens the same INBOX for every user that the service account names: all mail would go there.
     IdentityIgnored,
     ConnectionLost,
     TimedOut,
-    /// The mailbox is not there and cannot be created.
+    /// The mailbox does not exist and cannot be created.
     NoSuchMailbox,
     /// RFC 5530 OVERQUOTA.
     OverQuota,
-    /// The server said NO or BAD, without a code that tells more.
+    /// The server said NO or BAD, without a more specific code.
     Refused,
-    /// The server said NO and that trying again is of no use: RFC 5530 CANNOT, LIMIT, NOPERM.
+    /// The server said NO, and that a retry is useless: RFC 5530 CANNOT, LIMIT, NOPERM.
     RefusedForGood,
-    /// What came is no IMAP.
+    /// The bytes from the server are not IMAP.
     Protocol,
-    /// Something on this machine: a file, a directory, a setting.
+    /// A failure on this machine: a file, a directory, a setting.
     Local,
-    /// This process itself: a panic in one of its threads, or no thread to be had. Nothing is wrong with the setup.
+    /// A failure of this process: a panic in one of its threads, or no thread could be started. The setup is correct.
     Internal,
 }
 
 impl MailboxFailure {
-    /// The words that the ledger has for it; `stats` counts by them.
+    /// The words for it in the ledger; `stats` counts them.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unreachable => "the mailbox store is out of reach",
@@ -73,9 +74,9 @@ impl MailboxFailure {
 #[error("{doing}: {detail}")]
 pub struct MailboxError {
     pub failure: MailboxFailure,
-    /// What was being done, for the log: `appending to "INBOX"`.
+    /// The operation in progress, for the log: `appending to "INBOX"`.
     pub doing: String,
-    /// What the server or the system said, for the log. Never a secret.
+    /// The server's or the system's message, for the log. Never a secret.
     pub detail: String,
 }
 
@@ -84,7 +85,7 @@ impl MailboxError {
         Self { failure, doing: doing.into(), detail: detail.into() }
     }
 
-    /// Whether trying again later can help: always, but for what the server refused for good. Being over quota passes.
+    /// Whether a later retry can help: always, except if the server refused for good. Being over quota is temporary.
     pub fn trying_again_can_help(&self) -> bool {
         self.failure != MailboxFailure::RefusedForGood
     }

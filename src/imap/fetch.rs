@@ -1,11 +1,11 @@
-//! Reads the untagged data that we ask for: STATUS, SEARCH, FETCH; and the code APPENDUID. In each function `None` means that the
-//! line is something else.
+//! Parses the requested untagged data: STATUS, SEARCH, FETCH; and the code APPENDUID. Each function returns `None` for any
+//! other line.
 
 use super::token::{Token, Tokens};
 use super::wire::{Answer, Segment};
 use super::{Placement, Position};
 
-/// What follows `* NAME`.
+/// The tokens after `* NAME`.
 fn after<'a>(data: &'a [Segment], name: &str) -> Option<Tokens<'a>> {
     let mut tokens = Tokens::of(data);
     tokens.next().filter(|token| token.is("*"))?;
@@ -16,13 +16,13 @@ fn after<'a>(data: &'a [Segment], name: &str) -> Option<Tokens<'a>> {
 /// The items of STATUS.
 fn status_items(data: &[Segment]) -> Option<Tokens<'_>> {
     let mut tokens = after(data, "STATUS")?;
-    // The mailbox's name, an atom or a string. We ask for one at a time.
+    // The mailbox's name, an atom or a string. There is one request at a time.
     tokens.name().filter(|token| !matches!(token, Token::Open | Token::Close))?;
     tokens.next().filter(|token| *token == Token::Open)?;
     Some(tokens)
 }
 
-/// `* STATUS "INBOX" (UIDNEXT 4392 UIDVALIDITY 1)` (RFC 3501 section 7.2.4). `None` also where one of the two is missing.
+/// `* STATUS "INBOX" (UIDNEXT 4392 UIDVALIDITY 1)` (RFC 3501 section 7.2.4). `None` also if one of the two is missing.
 pub(crate) fn position(data: &[Segment]) -> Option<Position> {
     let mut tokens = status_items(data)?;
     let (mut uid_validity, mut uid_next) = (None, None);
@@ -37,7 +37,8 @@ pub(crate) fn position(data: &[Segment]) -> Option<Position> {
     Some(Position { uid_validity: uid_validity?, uid_next: uid_next? })
 }
 
-/// `* STATUS INBOX (X-GUID c8885b2662830a6b210000009331bd36)`: Dovecot's id of the mailbox, where it is asked for that alone.
+/// `* STATUS INBOX (X-GUID c8885b2662830a6b210000009331bd36)`: Dovecot's id of the mailbox, if the command asked for that
+/// alone.
 pub(crate) fn guid(data: &[Segment]) -> Option<String> {
     let mut tokens = status_items(data)?;
     tokens.next().filter(|token| token.is("X-GUID"))?;
@@ -48,7 +49,7 @@ pub(crate) fn guid(data: &[Segment]) -> Option<String> {
 /// `* SEARCH 2 3 6` (RFC 3501 section 7.2.5).
 pub(crate) fn search(data: &[Segment]) -> Option<Vec<u32>> {
     let tokens = after(data, "SEARCH")?;
-    // What is no number belongs to an extension: `(MODSEQ 917162500)`.
+    // Any other token belongs to an extension: `(MODSEQ 917162500)`.
     Some(tokens.take_while(|token| *token != Token::Open).filter_map(|token| token.nonzero()).collect())
 }
 
@@ -87,20 +88,20 @@ pub(crate) fn exists(data: &[Segment]) -> Option<u64> {
     Some(count)
 }
 
-/// One message, as far as it was asked for.
+/// The requested attributes of one message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fetched {
     pub(crate) uid: u32,
-    /// Whether it bears `\Deleted`; `None` where its flags were not told.
+    /// Whether it has the flag `\Deleted`; `None` if the server sent no flags.
     pub(crate) deleted: Option<bool>,
     /// RFC822.SIZE, in bytes.
     pub(crate) size: Option<u64>,
-    /// The one BODY section asked for; `None` also where the server says NIL.
+    /// The one requested BODY section; `None` also if the server says NIL.
     pub(crate) body: Option<Vec<u8>>,
 }
 
-/// `* 12 FETCH (UID 7 FLAGS (\Seen) RFC822.SIZE 44827 BODY[] {44827}...)` (RFC 3501 section 7.4.2). `None`: it is something
-/// else, or does not say of which UID.
+/// `* 12 FETCH (UID 7 FLAGS (\Seen) RFC822.SIZE 44827 BODY[] {44827}...)` (RFC 3501 section 7.4.2). `None` for another line,
+/// or one without a UID.
 pub(crate) fn fetched(data: &[Segment]) -> Option<Fetched> {
     let mut tokens = Tokens::of(data);
     tokens.next().filter(|token| token.is("*"))?;
@@ -180,7 +181,7 @@ mod tests {
     fn an_id_is_told_only_where_it_is_asked_for() {
         let told = guid(&text("* STATUS INBOX (X-GUID c8885b2662830a6b)"));
         assert_eq!(told.as_deref(), Some("c8885b2662830a6b"));
-        // Courier leaves out what it does not know.
+        // Courier leaves out unknown items.
         for other in
             ["* STATUS \"INBOX\" ()", "* STATUS INBOX (X-GUID)", "* STATUS INBOX (UIDNEXT 1)", "* LIST (X-GUID a)"]
         {

@@ -1,13 +1,13 @@
 //! The IMAP client (RFC 3501): knows nothing of deliveries.
 //!
-//! The client is our own, since ready-made ones lack what matters here: a literal is never sent before the server asked for
-//! it, its last CRLF can be held back, the response code of a refused APPEND is kept, a lost reply is told apart from a refusal,
-//! and text that is not ASCII breaks nothing.
+//! The project has its own client, since ready-made ones lack required features. It never sends a literal before the server
+//! asks for it, and can hold back the last CRLF. It keeps the response code of a refused APPEND, and distinguishes a lost
+//! reply from a refusal. Text that is not ASCII breaks nothing.
 //!
-//! [`Connection`] is a server that greeted us, [`Session`] one user who is logged in; that user's mailboxes are in
-//! [`crate::mailbox`]. `conversation` sends commands and hears replies, `argument` writes commands, `wire` and `token` read
-//! replies, `fetch` finds in them what we asked for, `stream` moves bytes within the deadline; `late` says how late an APPEND may
-//! land.
+//! [`Connection`] is a server that has sent its greeting, [`Session`] one user who is logged in; that user's mailboxes are in
+//! [`crate::mailbox`]. `connection` sends commands and receives replies, `argument` writes commands. `wire` and `token` read
+//! replies, `fetch` extracts the requested data. `stream` moves bytes within the deadline. `append_settle` says how late an
+//! APPEND may land.
 
 mod append_settle;
 pub(crate) mod argument;
@@ -34,29 +34,29 @@ use crate::base::secret::Secret;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// Where a mailbox stands: what the next message will be called (RFC 3501 section 2.3.1.1).
+/// The position of a mailbox: the identifiers of the next message (RFC 3501 section 2.3.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// As long as this stays the same, UIDs only grow.
+    /// While this stays the same, UIDs only grow.
     pub uid_validity: u32,
-    /// The lowest UID that a message appended from now on can get.
+    /// The lowest UID of a message that is appended from now on.
     pub uid_next: u32,
 }
 
-/// The name of one message in a mailbox (RFC 4315: what APPENDUID says).
+/// The identifiers of one message in a mailbox, as APPENDUID reports them (RFC 4315).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     pub uid_validity: u32,
     pub uid: u32,
 }
 
-/// Where the IMAP server is, and how we get at a user's mailboxes.
+/// The IMAP server, and the login to a user's mailboxes.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub address: Endpoint,
-    /// Of a TCP connection; a unix socket needs none.
+    /// The encryption of a TCP connection; a unix socket needs none.
     pub encryption: Encryption,
-    /// The CA certificates to trust, PEM; the system's where none is named.
+    /// The trusted CA certificates, PEM; the system's if no file is named.
     pub ca_file: Option<PathBuf>,
     /// The service account.
     pub user: String,
@@ -65,9 +65,9 @@ pub struct Settings {
     /// `LOGIN` has none.
     pub act_for_user: bool,
     pub login: Mechanism,
-    /// The login name, where [`act_for_user`](Self::act_for_user) is off: `{user}` in it stands for the mailbox's user, as
-    /// in `{user}*service` for servers whose master users have a separator. `None`: the service account's own name, so the
-    /// name of a mailbox must then say whose it is (`user/lisa`).
+    /// The login name, if [`act_for_user`](Self::act_for_user) is off. `{user}` in it stands for the mailbox's user, as in
+    /// `{user}*service` for servers whose master users have a separator. `None` means the service account's own name, so the
+    /// name of a mailbox must then contain its user (`user/lisa`).
     pub login_user: Option<String>,
 }
 
@@ -77,18 +77,18 @@ impl Settings {
         login_names_the_user(self.act_for_user, self.login_user.as_deref())
     }
 
-    /// Whether these settings lead to a mailbox of this user's: the login says whose it is, or the mailbox's name does.
+    /// Whether these settings lead to a mailbox of this user: the login names the user, or the mailbox's name does.
     pub(crate) fn lead_to(&self, user: &str, mailbox: &str) -> bool {
         self.name_the_user() || is_named_after(mailbox, user)
     }
 }
 
-/// How a TCP connection to the server is encrypted. There is no form that encrypts without verifying the certificate.
+/// The encryption of a TCP connection to the server. Each encrypted form verifies the certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encryption {
     None,
-    /// By STARTTLS (RFC 3501 section 6.2.1).
+    /// With STARTTLS (RFC 3501 section 6.2.1).
     StartTls,
     /// From the first byte on (RFC 8314): port 993.
     #[serde(rename = "tls")]
@@ -98,11 +98,11 @@ pub enum Encryption {
 /// What a session may do in a mailbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Rights {
-    /// The server does not tell (no ACL, RFC 4314).
+    /// The server does not report rights (no ACL, RFC 4314).
     #[default]
     Unknown,
     NoMailbox,
-    /// These letters.
+    /// The rights as letters.
     Of(String),
 }
 
@@ -117,7 +117,7 @@ pub enum Mechanism {
     Login,
 }
 
-/// A failure of the connection itself, before it is known what was being done.
+/// A failure of the connection itself, without the operation in progress.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) failure: MailboxFailure,
@@ -142,12 +142,12 @@ impl Broken {
     }
 }
 
-/// Whether a login says whose mailboxes it is for: by the name that the service account acts for, or by its own.
+/// Whether a login names the user whose mailboxes it is for: as the authorization identity, or in the login name.
 pub(crate) fn login_names_the_user(act_for_user: bool, login_user: Option<&str>) -> bool {
     act_for_user || login_user.is_some_and(|pattern| pattern.contains("{user}"))
 }
 
-/// Whether the name of a mailbox contains the user's, whole: `user/lisa` is lisa's, and neither al's nor lis's.
+/// Whether the name of a mailbox contains the user's whole name: `user/lisa` is lisa's, and neither al's nor lis's.
 pub(crate) fn is_named_after(mailbox: &str, user: &str) -> bool {
     !user.is_empty()
         && mailbox.match_indices(user).any(|(at, _)| {

@@ -1,4 +1,4 @@
-//! Connect, TLS, greeting, login.
+//! Connection, TLS, greeting and login.
 
 use super::argument::Command;
 use super::connection::{Conversation, Progress, farewell};
@@ -12,24 +12,24 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::time::Instant;
 
-/// A server that has greeted us; nobody is logged in.
+/// A server that has greeted this client; no user is logged in.
 pub struct Connection {
     conversation: Conversation,
     pub(crate) settings: Settings,
     greeting: String,
-    /// Where it is, for the log.
+    /// Its address, for the log.
     place: String,
 }
 
-/// One user, logged in.
+/// The session of one user who is logged in.
 pub struct Session {
     pub(crate) conversation: Conversation,
     pub(crate) user: String,
     pub(crate) greeting: String,
 }
 
-/// Connects and does everything that needs no user: TCP, TLS, greeting, capabilities. No wait outlives the deadline, until the
-/// mailbox is closed.
+/// Connects and does everything that needs no user: TCP, TLS, greeting, capabilities. No wait lasts longer than the deadline,
+/// until the mailbox is closed.
 pub fn connect(settings: &Settings, deadline: Deadline) -> Result<Connection, MailboxError> {
     let place = match &settings.address {
         Endpoint::Tcp { host, port } => format!("{host}:{port}"),
@@ -57,7 +57,7 @@ fn hear_greeting(settings: &Settings, mut stream: Stream) -> Result<(Conversatio
         Status::Ok => {}
         Status::Bye => return Err(Broken::new(MailboxFailure::Unreachable, farewell(&greeting).detail)),
         Status::PreAuth => {
-            // RFC 3501 section 7.1.4. Nothing tells whose mailboxes these would be.
+            // RFC 3501 section 7.1.4. It is unknown whose mailboxes these would be.
             return Err(Broken::new(
                 MailboxFailure::LoginRefused,
                 format!("the server has logged us in before we said as whom: {}", greeting.quote()),
@@ -83,7 +83,7 @@ fn tls_config(settings: &Settings) -> Result<std::sync::Arc<rustls::ClientConfig
         .map_err(|e| Broken::new(MailboxFailure::Local, format!("TLS: {e}")))
 }
 
-/// Asks for the capabilities, if the server has not told them by itself.
+/// Asks for the capabilities, unless the server has sent them unasked.
 fn learn_capabilities(conversation: &mut Conversation) -> Result<(), Broken> {
     if conversation.capabilities().is_empty() {
         let answer = conversation.run(&Command::new("CAPABILITY"), &mut |_| {})?;
@@ -98,14 +98,14 @@ impl Connection {
     /// Logs in, to act for this user.
     ///
     /// # Errors
-    /// `AccessDenied` where the server refuses the account; `LoginRefused` where it does not say why, or offers no login that
-    /// the settings allow; else as [`connect`].
+    /// `AccessDenied` if the server refuses the account; `LoginRefused` if the server gives no reason, or offers no login
+    /// that the settings allow; otherwise those of [`connect`].
     pub fn authenticate(self, user: &str) -> Result<Session, MailboxError> {
         let doing = self.doing(user);
         self.try_authenticate(user)?.map_err(|refusal| refused_login(doing, &refusal))
     }
 
-    /// From now on no wait outlives this deadline.
+    /// From now on no wait lasts longer than this deadline.
     pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
         self.conversation.set_deadline(deadline);
     }
@@ -141,9 +141,9 @@ impl Connection {
             return impossible("no name to log in with");
         }
         let conversation = &mut self.conversation;
-        // Some servers send back what they refuse.
+        // Some servers repeat the refused credentials in their answer.
         conversation.hide(password);
-        // Kept until the command is out: LITERAL+ and SASL-IR are needed for it.
+        // The capabilities are kept until the command is sent: it uses LITERAL+ and SASL-IR.
         let before = conversation.capabilities().to_vec();
         let answer = match settings.login {
             Mechanism::Login if settings.act_for_user => {
@@ -166,24 +166,24 @@ impl Connection {
                 authenticate_plain(conversation, &response)?
             }
         };
-        // What the server can do before the login says nothing about what it can do after.
+        // The capabilities before the login prove nothing about those after it.
         if conversation.capabilities() == before && !answer.has_code(&["CAPABILITY"]) {
             conversation.forget_capabilities();
         }
         Ok(answer)
     }
 
-    /// What the server says of itself, for people.
+    /// The server's description of itself, for people.
     pub fn describe(&self) -> String {
         describe(&self.greeting, &self.conversation)
     }
 }
 
-/// RFC 5530: trouble of the server's own, which is not about an account.
+/// RFC 5530: failures of the server itself, which do not concern an account.
 pub(crate) const ITS_OWN_TROUBLE: [&str; 5] = ["UNAVAILABLE", "SERVERBUG", "INUSE", "LIMIT", "CONTACTADMIN"];
 
-/// A refused login as an error. It is about the account only where the server says so by RFC 5530: some servers have no codes,
-/// and others have one of their own for too many connections.
+/// A refused login as an error. It concerns the account only if the server says so with an RFC 5530 code. Some servers have
+/// no codes, and others have a private code for too many connections.
 pub(crate) fn refused_login(doing: String, refusal: &Answer) -> MailboxError {
     let failure = if refusal.has_code(&ITS_OWN_TROUBLE) {
         MailboxFailure::Refused
@@ -195,7 +195,7 @@ pub(crate) fn refused_login(doing: String, refusal: &Answer) -> MailboxError {
     MailboxError::new(failure, doing, refusal.quote())
 }
 
-/// RFC 3501 section 6.2.2, with the initial response of RFC 4959 where the server takes one.
+/// RFC 3501 section 6.2.2, with the initial response of RFC 4959 if the server supports it.
 fn authenticate_plain(conversation: &mut Conversation, response: &str) -> Result<Answer, Broken> {
     let command = Command::new("AUTHENTICATE").word("PLAIN");
     if conversation.can("SASL-IR") {
@@ -220,8 +220,8 @@ impl Session {
         self.conversation.since()
     }
 
-    /// Makes it one for another delivery, with this deadline. `None`, and the connection is closed, where the server has sent
-    /// anything meanwhile (BYE) or has gone. Does not wait.
+    /// Prepares the session for another delivery, with this deadline. `None`, with the connection closed, if the server has
+    /// sent anything meanwhile (BYE) or has closed it. Does not wait.
     #[must_use]
     pub fn begin(mut self, deadline: Deadline) -> Option<Self> {
         if !self.conversation.is_sound() {
@@ -232,7 +232,7 @@ impl Session {
     }
 }
 
-/// The greeting, and the capabilities that a delivery makes use of.
+/// The greeting, and the capabilities that a delivery uses.
 pub fn describe(greeting: &str, conversation: &Conversation) -> String {
     const USED: [&str; 5] = ["UIDPLUS", "LITERAL+", "LITERAL-", "SASL-IR", "STARTTLS"];
     let used: Vec<&str> = USED.into_iter().filter(|capability| conversation.can(capability)).collect();

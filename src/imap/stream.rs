@@ -1,4 +1,4 @@
-//! Bytes to and from the server: TCP or a unix socket, in the clear or under TLS, each wait bounded by the deadline.
+//! Bytes to and from the server: TCP or a unix socket, with or without TLS. The deadline limits each wait.
 
 use super::Broken;
 use super::MailboxFailure;
@@ -15,12 +15,13 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// For how long the kernel goes on sending what the server does not acknowledge (`TCP_USER_TIMEOUT`, tcp(7)), also after the end
-/// of this process. By default that is 100 s or more (`tcp_orphan_retries`), and a copy must not be looked for before.
+/// How long the kernel keeps sending bytes that the server does not acknowledge (`TCP_USER_TIMEOUT`, tcp(7)), also after the
+/// end of this process. The default is 100 s or more (`tcp_orphan_retries`). A copy must not be searched for before that time
+/// has passed.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many bytes may wait in this machine while the time of an upload is measured (`SO_SNDBUF`, socket(7)). By itself the kernel keeps
-/// some megabytes, so that the whole of a message seems to be sent at once.
+/// How many bytes may wait in this machine while the time of an upload is measured (`SO_SNDBUF`, socket(7)). By default the
+/// kernel buffers some megabytes, so that a whole message seems to be sent at once.
 const UNSENT: usize = 128 * 1024;
 
 /// A connection to the server.
@@ -48,12 +49,12 @@ impl Stream {
         self.socket.deadline = deadline;
     }
 
-    /// Whether the connection stands, and nothing unread has come in. Does not wait.
+    /// Whether the connection is open and has no unread bytes. Does not wait.
     pub(super) fn is_quiet(&mut self) -> bool {
         loop {
             let Ok(readable) = self.socket.is_readable() else { return false };
             let Some(tls) = &mut self.tls else { return !readable };
-            // It may be TLS's own: a session ticket, a key update.
+            // The bytes may belong to TLS itself: a session ticket, a key update.
             if readable && !matches!(tls.read_tls(&mut self.socket.bounded(None)), Ok(1..)) {
                 return false;
             }
@@ -67,7 +68,7 @@ impl Stream {
         }
     }
 
-    /// From now on little of what is written waits in this machine: the time that writing takes is the line's.
+    /// From now on few written bytes wait in this machine, so the time of a write is the line's.
     pub(super) fn keep_little_unsent(&self) -> io::Result<()> {
         match &self.socket.transport {
             Transport::Tcp(stream) => Ok(rustix::net::sockopt::set_socket_send_buffer_size(stream, UNSENT)?),
@@ -80,7 +81,7 @@ impl Stream {
         self.socket.deadline.remaining()
     }
 
-    /// Goes on under TLS. The server's certificate must be for `host`.
+    /// Continues under TLS. The server's certificate must be for `host`.
     pub(super) fn start_tls(&mut self, config: Arc<ClientConfig>, host: &str) -> Result<(), Broken> {
         let unreachable = |detail: String| Broken::new(MailboxFailure::Unreachable, detail);
         let name = rustls::pki_types::ServerName::try_from(host.to_owned())
@@ -97,7 +98,7 @@ impl Stream {
                 return Err(Broken::lost("the server closed the connection during the TLS handshake"));
             }
             if let Err(e) = tls.process_new_packets() {
-                // The alert is for the server's log; it does not matter if it is lost.
+                // The alert is for the server's log; losing it does no harm.
                 let _ = tls.write_tls(&mut self.socket.bounded(None));
                 return Err(unreachable(format!("TLS: {e}")));
             }
@@ -106,26 +107,26 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads what there is, waiting for it no longer than `patience` (or the deadline). `None`: nothing came within
-    /// `patience`; 0: the server has closed the connection.
+    /// Reads available bytes, and waits no longer than `patience` or the deadline. `None`: no bytes came within `patience`;
+    /// 0: the server has closed the connection.
     pub(super) fn read(&mut self, buffer: &mut [u8], patience: Option<Duration>) -> Result<Option<usize>, Broken> {
         let Some(tls) = &mut self.tls else {
             let read = self.socket.bounded(patience).read(buffer);
             return self.socket.outcome(read);
         };
-        // One end for all of them: what is TLS's own, or only a part of a record, gives the rest no more time.
+        // One limit for all reads: TLS's own records, or a part of a record, do not extend it.
         let until = patience.map(|patience| Instant::now() + patience);
         let mut left = patience;
         loop {
             match tls.reader().read(buffer) {
                 Ok(read) => return Ok(Some(read)),
-                // A server that closes without a TLS farewell is as gone as any other: IMAP says itself where a reply
-                // ends, so nothing cut short can be taken for whole.
+                // A close without TLS close_notify counts as an ordinary close. IMAP marks the end of each reply, so a
+                // truncated reply is never taken for a complete one.
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(Some(0)),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 Err(e) => return Err(Broken::lost(format!("TLS: {e}"))),
             }
-            // TLS's own: an answer to a key update.
+            // TLS may have to send something itself: an answer to a key update.
             if left.is_some_and(|left| left.is_zero()) || !send_pending(tls, &mut self.socket, left)? {
                 return Ok(None);
             }
@@ -138,8 +139,8 @@ impl Stream {
         }
     }
 
-    /// Writes as much of `pieces` as goes within `patience`; `None`: nothing went. What fits into one packet is one, and no
-    /// copy is made to put the pieces together.
+    /// Writes as many bytes of `pieces` as possible within `patience`; `None`: none were written. Pieces that fit into one
+    /// packet become one, without a copy in memory.
     pub(super) fn write(&mut self, pieces: &[IoSlice<'_>], patience: Duration) -> Result<Option<usize>, Broken> {
         let Some(tls) = &mut self.tls else {
             let written = self.socket.bounded(Some(patience)).write_vectored(pieces);
@@ -155,7 +156,7 @@ impl Stream {
         Ok(Some(accepted))
     }
 
-    /// Sends what TLS still keeps. `false`: not all of it went within `patience`.
+    /// Sends the bytes that TLS still buffers. `false`: some are left after `patience`.
     pub(super) fn flush(&mut self, patience: Duration) -> Result<bool, Broken> {
         match &mut self.tls {
             Some(tls) => send_pending(tls, &mut self.socket, Some(patience)),
@@ -175,7 +176,7 @@ fn send_pending(tls: &mut ClientConnection, socket: &mut Socket, patience: Optio
 }
 
 fn set_options(stream: &TcpStream) -> io::Result<()> {
-    // The last CRLF of an APPEND is a packet of its own: Nagle's algorithm would hold it back until the server's delayed
+    // The last CRLF of an APPEND is a separate packet. Nagle's algorithm would hold it back until the server's delayed
     // acknowledgement, some 40 ms.
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
@@ -206,8 +207,8 @@ fn connect_to_one_of(addresses: &[SocketAddr], host: &str, deadline: Deadline) -
     Err(Broken::new(failure, failures.join("; ")))
 }
 
-/// How long one address is waited for, if there are `others` after it: for its share of the time that is left, and no longer than
-/// [`CONNECT_TIMEOUT`] while there is another.
+/// How long to wait for one address with `others` after it: its share of the remaining time. While there is another address,
+/// it is at most [`CONNECT_TIMEOUT`].
 fn share_of_one(others: usize, left: Duration) -> Duration {
     match u32::try_from(others).unwrap_or(u32::MAX) {
         0 => left,
@@ -235,8 +236,8 @@ fn connect_unix(path: &Path, deadline: Deadline) -> Result<UnixStream, Broken> {
     bounded(deadline, &path.display().to_string(), move || UnixStream::connect(socket))
 }
 
-/// For calls without a time limit: looking up a name, connecting to a unix socket whose queue is full. Each runs in a thread
-/// of its own; one that never comes back is left behind.
+/// For calls without a time limit: a name lookup, or a connection to a unix socket whose queue is full. Each runs in its own
+/// thread; a thread that never returns is abandoned.
 fn bounded<T: Send + 'static>(
     deadline: Deadline,
     what: &str,
@@ -245,7 +246,7 @@ fn bounded<T: Send + 'static>(
     let (tell, hear) = mpsc::channel();
     std::thread::Builder::new()
         .name("imap-connect".into())
-        // Past the deadline nobody receives it.
+        // After the deadline there is no receiver.
         .spawn(move || drop(tell.send(call())))
         .map_err(|e| Broken::new(MailboxFailure::Internal, format!("{what}: no thread could be started: {e}")))?;
     match hear.recv_timeout(deadline.remaining()) {
@@ -276,7 +277,7 @@ impl Socket {
         Bounded { socket: self, patience }
     }
 
-    /// Whether a read would return at once: with bytes, or with the end of the connection.
+    /// Whether a read would return at once, with bytes or with the end of the connection.
     fn is_readable(&self) -> io::Result<bool> {
         let mut watched = [match &self.transport {
             Transport::Tcp(stream) => PollFd::new(stream, PollFlags::IN),
@@ -286,7 +287,7 @@ impl Socket {
         Ok(ready > 0)
     }
 
-    /// `None` where `patience` ended before the deadline did.
+    /// `None` if `patience` ended before the deadline.
     fn outcome(&self, result: io::Result<usize>) -> Result<Option<usize>, Broken> {
         match result {
             Ok(moved) => Ok(Some(moved)),
@@ -305,8 +306,8 @@ impl Socket {
     }
 }
 
-/// A socket for one read or write. `ErrorKind::WouldBlock` means that patience ended, `ErrorKind::TimedOut` that the
-/// deadline did.
+/// A socket for one read or write. `ErrorKind::WouldBlock` means that `patience` ended; `ErrorKind::TimedOut`, that the
+/// deadline passed.
 struct Bounded<'a> {
     socket: &'a mut Socket,
     patience: Option<Duration>,
@@ -323,12 +324,12 @@ impl Bounded<'_> {
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // Set anew each time: a server that sends a byte a second gets no new time for each of them.
+            // Set for each call: a server that sends one byte per second does not extend the time.
             set(&self.socket.transport, self.patience.map_or(left, |patience| patience.min(left)))?;
             let _awaited = server_waits::for_answer(Whom::MailboxStore);
             match call(&mut self.socket.transport) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // A socket's time limit shows itself as EAGAIN, which is WouldBlock.
+                // A socket's time limit appears as EAGAIN, which is WouldBlock.
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     if self.patience.is_some() && !self.socket.deadline.passed() {
                         return Err(e);
@@ -403,7 +404,7 @@ mod tests {
 
     #[test]
     fn an_address_that_says_nothing_does_not_use_up_the_time() {
-        // A listener whose queue is full drops what more comes (tcp(7)).
+        // A listener with a full queue drops further connections (tcp(7)).
         let silent = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         bind(&silent, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         listen(&silent, 0).unwrap();

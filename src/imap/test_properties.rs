@@ -1,5 +1,5 @@
-//! What holds for any bytes of a server's, and for any argument of ours: functions that panic where it does not, for
-//! tests and for the fuzz targets (tests/fuzz).
+//! Properties that hold for any bytes from a server, and for any argument of ours. The functions panic on a violation; tests
+//! and the fuzz targets (tests/fuzz) call them.
 
 use super::argument::{Command, Part};
 use super::fetch;
@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 
-/// What is read in a reply, for comparing it with what another program reads in it.
+/// The parsed contents of a reply, for a comparison with another parser.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
     /// The tag of a status, if it has one.
@@ -18,24 +18,24 @@ pub struct Read {
     pub status: Option<&'static str>,
     /// The code of a status, and its arguments.
     pub code: Option<(String, String)>,
-    /// What a status says to people.
+    /// The text of a status for people.
     pub text: String,
-    /// UIDVALIDITY and UID of what was stored.
+    /// UIDVALIDITY and UID of the stored message.
     pub append_uid: Option<(u32, u32)>,
     /// UIDVALIDITY and UIDNEXT of a mailbox.
     pub position: Option<(u32, u32)>,
-    /// The UIDs that were found.
+    /// The UIDs that SEARCH returned.
     pub search: Option<Vec<u32>>,
     /// A message of a mailbox.
     pub fetched: Option<Message>,
 }
 
-/// What was fetched of a message.
+/// The fetched attributes of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// Its UID.
     pub uid: u32,
-    /// Its size.
+    /// Its size in bytes.
     pub size: Option<u64>,
     /// Whether it is marked `\Deleted`.
     pub deleted: Option<bool>,
@@ -43,13 +43,13 @@ pub struct Message {
     pub body: Option<Vec<u8>>,
 }
 
-/// What a server sends is read to the end of each reply and no byte further, however it arrives, and costs no more memory than
-/// was sent. `compare` is given each reply and what is read in it.
+/// A server's bytes are consumed to the end of each reply and no byte further, however they arrive. They use no more memory
+/// than was sent. `compare` receives each reply and its parsed contents.
 ///
 /// # Panics
-/// Where it does not hold.
+/// If this does not hold.
 pub fn any_reply(bytes: &[u8], compare: &dyn Fn(&[u8], &Read)) {
-    // Byte by byte: a reply is there as soon as its last byte is, so nothing after it was needed.
+    // Byte by byte: a reply is complete with its last byte, so the parser needs no byte after it.
     let (mut reader, mut begin, mut ended) = (Reader::default(), 0, None);
     let mut replies = Vec::new();
     for (at, byte) in bytes.iter().enumerate() {
@@ -72,7 +72,7 @@ pub fn any_reply(bytes: &[u8], compare: &dyn Fn(&[u8], &Read)) {
             }
         }
     }
-    // In pieces, and all at once: the same.
+    // In pieces, and all at once: the result is the same.
     let piece = 1 + usize::from(bytes.first().copied().unwrap_or_default());
     for piece in [piece, usize::MAX] {
         let (mut reader, mut again, mut broken) = (Reader::default(), Vec::new(), None);
@@ -94,7 +94,7 @@ pub fn any_reply(bytes: &[u8], compare: &dyn Fn(&[u8], &Read)) {
     }
 }
 
-/// What is read in one reply.
+/// The parsed contents of one reply.
 fn what_it_says(sent: &[u8], reply: &Reply) -> Read {
     match reply {
         Reply::Continue => Read::default(),
@@ -131,11 +131,11 @@ fn what_it_says(sent: &[u8], reply: &Reply) -> Read {
     }
 }
 
-/// No argument gets out of its quotes: an independent reader of the command (RFC 3501 section 9) finds one argument there,
-/// with these bytes, whatever they are; or the command is never sent.
+/// No argument escapes its quotes. An independent parser of the command (RFC 3501 section 9) finds exactly one argument, with
+/// these bytes, or the command is never sent.
 ///
 /// # Panics
-/// Where it does not hold.
+/// If this does not hold.
 pub fn any_argument(text: &str) {
     let sendable = !text.contains(['\r', '\n', '\0']);
     let before_and_after = |argument: fn(Command<'static>, String) -> Option<Command<'static>>| {

@@ -1,4 +1,4 @@
-//! Untagged data, read token by token. Nothing recurses: parentheses are counted.
+//! Splits untagged data into tokens. No function recurses: parentheses are counted.
 
 use super::wire::Segment;
 use std::borrow::Cow;
@@ -15,12 +15,12 @@ pub(super) enum Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// Whether it is the atom of this name.
+    /// Whether this is the atom of this name.
     pub(super) fn is(&self, name: &str) -> bool {
         matches!(self, Self::Atom(atom) if atom.eq_ignore_ascii_case(name.as_bytes()))
     }
 
-    /// The number that it spells.
+    /// The number in the token.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Atom(atom) => std::str::from_utf8(atom).ok()?.parse().ok(),
@@ -28,7 +28,7 @@ impl<'a> Token<'a> {
         }
     }
 
-    /// The UID or UIDVALIDITY that it spells: above zero (RFC 3501 section 9, `nz-number`).
+    /// The UID or UIDVALIDITY in the token: above zero (RFC 3501 section 9, `nz-number`).
     pub(super) fn nonzero(&self) -> Option<u32> {
         self.number().and_then(|number| u32::try_from(number).ok()).filter(|number| *number != 0)
     }
@@ -52,13 +52,13 @@ impl<'a> Tokens<'a> {
         Self { segments: segments.iter(), text: &[] }
     }
 
-    /// The next token, where it is the name of a flag or a mailbox: brackets in it are letters like any other (RFC 3501
-    /// section 9: `ATOM-CHAR` takes `[`, and `ASTRING-CHAR` `]` as well).
+    /// The next token, if it is the name of a flag or a mailbox: brackets in it are ordinary characters (RFC 3501 section 9:
+    /// `ATOM-CHAR` includes `[`, and `ASTRING-CHAR` also `]`).
     pub(super) fn name(&mut self) -> Option<Token<'a>> {
         self.token(|_| false)
     }
 
-    /// Passes over one value: a single token, or a list to its end. `None`: there was none.
+    /// Skips one value: a single token, or a list to its end. `None`: there was none.
     pub(super) fn skip_value(&mut self) -> Option<()> {
         let mut depth = 0_usize;
         loop {
@@ -87,7 +87,7 @@ impl<'a> Tokens<'a> {
         Token::String(Cow::Owned(string))
     }
 
-    /// An atom goes to the next space or parenthesis. What is in the brackets of a section's name belongs to it.
+    /// An atom ends at the next space or parenthesis. The brackets in a section's name belong to the atom.
     fn atom(&mut self, names_section: impl Fn(&[u8]) -> bool) -> Token<'a> {
         let has_section = names_section(self.text);
         let mut brackets = 0_usize;
@@ -106,7 +106,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Whether an item of FETCH that has a section begins here: `BODY[]`, `BINARY[1]`, `BINARY.SIZE[1]` (RFC 3516).
+/// Whether an item of FETCH with a section begins here: `BODY[]`, `BINARY[1]`, `BINARY.SIZE[1]` (RFC 3516).
 fn is_section(text: &[u8]) -> bool {
     let name = text.split(|byte| *byte == b'[').next().unwrap_or_default();
     ["BODY", "BINARY", "BINARY.SIZE"].iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
@@ -179,7 +179,7 @@ mod tests {
         );
     }
 
-    /// RFC 3501 section 9: `[` may stand in any keyword. One that is never closed took the rest of the reply with it.
+    /// RFC 3501 section 9: a keyword may contain `[`. An unclosed one used to consume the rest of the reply.
     #[test]
     fn a_bracket_in_a_name_is_a_letter() {
         assert_eq!(tokens("a[b (c]").len(), 3);

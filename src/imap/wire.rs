@@ -1,45 +1,46 @@
-//! Replies, as they come over the wire: [`Reader`] is fed bytes and gives back whole replies.
+//! Replies on the wire: [`Reader`] receives bytes and returns complete replies.
 //!
-//! It knows literals, holds no more than a reply may have, never recurses, and takes any byte: text for people is often not
+//! It understands literals, limits the size of a reply, never recurses, and accepts any byte. Text for people is often not
 //! ASCII (`NO [TRYCREATE] Mailbox doesn't exist: Entwürfe`).
 
 use super::Broken;
 
-/// How long the lines of one reply may be, in bytes, literals apart: a SEARCH that found a hundred thousand messages.
+/// The limit for the lines of one reply, in bytes without literals: enough for a SEARCH that finds a hundred thousand
+/// messages.
 const MAX_LINES: usize = 1 << 20;
-/// How long the literals of one reply may be, in bytes: the largest message that is ever looked at.
+/// The limit for the literals of one reply, in bytes: the largest message that is ever compared.
 pub(crate) const MAX_LITERALS: usize = 256 << 20;
-/// How much of a server's text is kept for the log, in characters.
+/// The limit for a server's text in the log, in characters.
 const MAX_TEXT: usize = 400;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// `+`: the server waits for more.
     Continue,
-    /// The answer to a command (its tag), or a remark (no tag).
+    /// The answer to a command (with its tag), or a remark (without a tag).
     Status(Option<String>, Answer),
     /// Untagged data: `* 3 EXISTS`, `* SEARCH 2 5`, `* 1 FETCH (...)`.
     Data(Vec<Segment>),
 }
 
 impl Reply {
-    /// The untagged data; none where it is something else.
+    /// The untagged data; empty for any other reply.
     pub(crate) fn data(&self) -> &[Segment] {
         if let Self::Data(data) = self { data } else { &[] }
     }
 
-    /// The arguments of the code of this name, where it is a remark with that code: `* OK [UIDVALIDITY 3]`.
+    /// The arguments of the code with this name, if the reply is a remark with that code: `* OK [UIDVALIDITY 3]`.
     pub(crate) fn code(&self, name: &str) -> Option<&str> {
         if let Self::Status(None, answer) = self { answer.code(name) } else { None }
     }
 }
 
-/// `OK`, `NO`, `BAD`, `BYE` or `PREAUTH`, and what goes with it (RFC 3501 section 7.1).
+/// `OK`, `NO`, `BAD`, `BYE` or `PREAUTH`, with code and text (RFC 3501 section 7.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: Status,
     pub(crate) code: Option<Code>,
-    /// For people, made fit for a log.
+    /// For people, cleaned for a log.
     pub(crate) text: String,
 }
 
@@ -69,12 +70,12 @@ impl Status {
 pub(crate) struct Code {
     /// In capitals.
     pub(crate) name: String,
-    /// As it came.
+    /// As received.
     pub(crate) arguments: String,
 }
 
 impl Answer {
-    /// The arguments of the code of this name, if that is its code.
+    /// The arguments of the code, if it has this name.
     pub(crate) fn code(&self, name: &str) -> Option<&str> {
         self.code.as_ref().filter(|code| code.name == name).map(|code| code.arguments.as_str())
     }
@@ -85,24 +86,24 @@ impl Answer {
     }
 }
 
-/// A stretch of an untagged reply.
+/// A part of an untagged reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
-    /// A line, or what stands before, between and after literals; without `{n}` and line ends.
+    /// A line, or its text before, between and after literals, without `{n}` and line ends.
     Text(Vec<u8>),
     Literal(Vec<u8>),
 }
 
-/// Puts replies together.
+/// Assembles replies.
 #[derive(Default)]
 pub(crate) struct Reader {
     fed: Vec<u8>,
-    /// How much of `fed` is used up.
+    /// How many bytes of `fed` are consumed.
     used: usize,
-    /// How far beyond `used` there is no line end.
+    /// How many bytes after `used` contain no line end.
     searched: usize,
     segments: Vec<Segment>,
-    /// The literal that is coming in, and how long it will be.
+    /// The incomplete literal, and its full length.
     literal: Option<(Vec<u8>, usize)>,
     lines: usize,
     literals: usize,
@@ -115,12 +116,12 @@ impl Reader {
         self.fed.extend_from_slice(bytes);
     }
 
-    /// Whether every byte it was fed belongs to a reply that it gave back.
+    /// Whether each received byte belongs to a returned reply.
     pub(crate) fn is_empty(&self) -> bool {
         self.used == self.fed.len() && self.segments.is_empty() && self.literal.is_none()
     }
 
-    /// The next whole reply, if it is all there.
+    /// The next complete reply, if all its bytes have been received.
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, Broken> {
         loop {
             if !self.take_literal() {
@@ -135,7 +136,7 @@ impl Reader {
                     }
                     line.truncate(text_length);
                     self.segments.push(Segment::Text(line));
-                    // Room is made as the bytes come: a number costs the server nothing.
+                    // Memory is allocated as the bytes come: a large number costs the server nothing.
                     self.literal = Some((Vec::new(), length));
                 }
                 None => {
@@ -151,7 +152,7 @@ impl Reader {
         }
     }
 
-    /// Goes on with a literal that is coming in. `false`: it is not whole yet.
+    /// Continues an incomplete literal. `false`: it is still incomplete.
     fn take_literal(&mut self) -> bool {
         if let Some((mut literal, length)) = self.literal.take() {
             let fed = self.fed.get(self.used..).unwrap_or_default();
@@ -167,7 +168,7 @@ impl Reader {
         true
     }
 
-    /// The next line without its end. A bare LF ends one too.
+    /// The next line without its end. A bare LF ends a line as well.
     fn take_line(&mut self) -> Result<Option<Vec<u8>>, Broken> {
         let fed = self.fed.get(self.used..).unwrap_or_default();
         let end = fed.iter().skip(self.searched).position(|byte| *byte == b'\n').map(|at| at + self.searched);
@@ -189,10 +190,10 @@ impl Reader {
     }
 }
 
-/// The length of the literal that a line announces at its end (`{5}`), and where the text before it ends. `continued`:
-/// the line follows a literal.
+/// The length of the literal that a line announces at its end (`{5}`), and the end of the text before it. `continued`: the
+/// line follows a literal.
 fn announced_literal(line: &[u8], continued: bool) -> Result<Option<(usize, usize)>, Broken> {
-    // Text for people may end in `{5}` and mean nothing by it.
+    // Text for people may end in `{5}` without announcing a literal.
     if !continued && !is_data(line) {
         return Ok(None);
     }
@@ -208,7 +209,7 @@ fn announced_literal(line: &[u8], continued: bool) -> Result<Option<(usize, usiz
     }
 }
 
-/// Whether a line begins untagged data.
+/// Whether a line is the beginning of untagged data.
 fn is_data(line: &[u8]) -> bool {
     let mut words = line.splitn(3, |byte| *byte == b' ');
     words.next() == Some(b"*") && words.next().is_some_and(|word| status(word).is_none())
@@ -220,7 +221,7 @@ fn status(word: &[u8]) -> Option<Status> {
         .find(|status| word.eq_ignore_ascii_case(status.as_str().as_bytes()))
 }
 
-/// Reads a reply that is one line.
+/// Parses a reply that is one line.
 fn parse(line: Vec<u8>) -> Result<Reply, Broken> {
     if line.first() == Some(&b'+') {
         return Ok(Reply::Continue);
@@ -249,7 +250,7 @@ fn split_code(text: &[u8]) -> (Option<Code>, &[u8]) {
         escaped = *byte == b'\\' && quoted && !escaped;
         ends
     });
-    // Where a quote is never closed, the first bracket counts.
+    // If a quote is never closed, the first bracket counts.
     let Some(end) = end.or_else(|| inside.iter().position(|byte| *byte == b']')) else { return (None, text) };
     let code = String::from_utf8_lossy(inside.get(..end).unwrap_or_default());
     let (name, arguments) = code.split_once(' ').unwrap_or((&code, ""));
@@ -257,7 +258,7 @@ fn split_code(text: &[u8]) -> (Option<Code>, &[u8]) {
     (Some(code), inside.get(end + 1..).unwrap_or_default().trim_ascii_start())
 }
 
-/// A server's text for a log: no control characters, and not too much of it.
+/// A server's text for a log: without control characters, and limited in length.
 pub(crate) fn for_people(text: &[u8]) -> String {
     let text = text.get(..MAX_TEXT * 4).unwrap_or(text);
     String::from_utf8_lossy(text)
@@ -272,7 +273,7 @@ mod tests {
     use super::*;
     use crate::imap::MailboxFailure;
 
-    /// Feeds it all, and then the same byte by byte: the outcome must not depend on how the bytes arrive.
+    /// Feeds all bytes at once, and then byte by byte: the result must be the same.
     fn replies(bytes: &[u8]) -> Result<Vec<Reply>, Broken> {
         let read = |chunk: usize| {
             let (mut reader, mut replies) = (Reader::default(), Vec::new());
@@ -369,7 +370,7 @@ mod tests {
             let broken = replies(format!("* 1 FETCH (BODY[] {{{length}}}\r\n").as_bytes()).unwrap_err();
             assert_eq!(broken.failure, MailboxFailure::Protocol);
         }
-        // Many of them in one reply are no way around.
+        // Several literals in one reply share the limit.
         let mut reader = Reader { literals: MAX_LITERALS - 1, ..Reader::default() };
         reader.feed(b"* X {2}\r\n");
         assert!(reader.next().is_err());
@@ -401,7 +402,7 @@ mod tests {
         assert_eq!(replies(b"+\nA1 OK x\n").unwrap().len(), 2);
     }
 
-    /// A literal whose end comes together with what follows it.
+    /// The end of a literal arrives together with the bytes after it.
     #[test]
     fn where_a_reply_is_cut_in_two_does_not_matter() {
         let bytes = b"* 1 FETCH (BODY[] {12}\r\nA1 OK done\r\n UID 4)\r\nA1 OK\r\n";
@@ -426,7 +427,7 @@ mod tests {
         let line = |length: usize| format!("* {}\n", "x".repeat(length - 2));
         assert_eq!(replies_at_once(&line(MAX_LINES)).unwrap(), 1);
         assert!(replies_at_once(&line(MAX_LINES + 1)).is_err());
-        // What stands between literals counts as well, and anew in each reply.
+        // The text between literals counts as well, separately in each reply.
         let half = format!("* {}{{0}}\n", "x".repeat(MAX_LINES / 2));
         let rest = |length: usize| format!("{}\n", "x".repeat(length));
         assert_eq!(replies_at_once(&format!("{half}{}", rest(MAX_LINES / 2 - 5)).repeat(2)).unwrap(), 2);
@@ -442,7 +443,7 @@ mod tests {
         Ok(count)
     }
 
-    /// RFC 3501 section 9: within a quoted string a backslash stands before a backslash, too.
+    /// RFC 3501 section 9: within a quoted string a backslash also escapes a backslash.
     #[test]
     fn a_quoted_argument_ends_where_its_quote_ends() {
         for arguments in [r#""]\\""#, r#""\"]""#, r#""]" "]""#] {

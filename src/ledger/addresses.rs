@@ -1,12 +1,12 @@
-//! What the table `addresses` says: who has which mailboxes here.
+//! The contents of the table `addresses`: the mailboxes of each address.
 
 use crate::database::{DatabaseError, DatabaseFailure, columns_of};
 use crate::message::fold;
 
-/// Where mail for an address goes, and where its owner's sent mail is kept.
+/// The mailbox for an address's mail, and the one for its owner's sent mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The user that the mailbox store knows.
+    /// The user's name at the mailbox store.
     pub user: String,
     /// The mailbox for arriving mail: `INBOX`.
     pub inbox: String,
@@ -16,7 +16,7 @@ pub struct Destination {
 
 columns_of! { Destination: user, inbox, sent }
 
-/// A mailbox by one name: the case of INBOX does not matter (RFC 9051 section 5.1), but a copy's key is made of it.
+/// A mailbox by one name: the case of INBOX does not matter (RFC 9051 section 5.1), but a copy's key depends on it.
 pub(crate) fn one_name(mailbox: &str) -> &str {
     if mailbox.eq_ignore_ascii_case("INBOX") { "INBOX" } else { mailbox }
 }
@@ -27,21 +27,21 @@ impl Destination {
     }
 }
 
-/// What the table `addresses` says of the addresses that were asked for.
+/// What the table `addresses` has of the addresses that were asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AddressBook {
-    /// The addresses that are there (as the table spells them), and where they lead.
+    /// The addresses that exist (as the table spells them), and their destinations.
     pub entries: Vec<(String, Destination)>,
     /// Whether the table has no row at all: an unknown recipient is then deferred, never refused.
     pub empty: bool,
-    /// How many seconds ago the way in to the mailbox store was proven, by the database's clock, if it was asked for and ever
-    /// was; negative if that clock was set back.
+    /// How many seconds ago the login to the mailbox store was proven, by the database's clock. `None` if that was not
+    /// asked for, or if it was never proven; negative if that clock was set back.
     pub proven: Option<f64>,
 }
 
 impl AddressBook {
     pub(crate) fn get(&self, address: &str) -> Option<&Destination> {
-        // A collation, or a view over the platform's own tables, may not tell case apart.
+        // A collation, or a view over the platform's own tables, may ignore case.
         self.entries.iter().find(|(known, _)| fold(known) == address).map(|(_, destination)| destination)
     }
 }
@@ -53,7 +53,8 @@ pub(super) fn no_table(doing: &str) -> DatabaseError {
 }
 
 impl AddressBook {
-    /// The book, unless it is empty and the server takes no writes: a standby that lags behind may not have the addresses yet.
+    /// The book, unless it is empty and the server takes no writes: a standby that lags behind may not have the
+    /// addresses yet.
     pub(super) fn unless_a_replica_knows_none(self, doing: &str, read_only: bool) -> Result<Self, DatabaseError> {
         if read_only && self.entries.is_empty() {
             let detail = "the server takes no writes (a standby?), so that an address it lacks may be known elsewhere";

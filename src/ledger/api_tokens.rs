@@ -1,4 +1,4 @@
-//! Who may use the API. Of a token there is its digest only.
+//! The tokens of the API. Only a token's digest is stored.
 
 use super::{Database, time_span};
 use crate::base::timestamp;
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// What a token is for. Nothing named: all mail.
+/// The mail that a token may access. Empty: all mail.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Bounds {
-    /// As events name them: folded.
+    /// In the form that events have: folded.
     pub(crate) domains: Vec<String>,
     pub(crate) addresses: Vec<String>,
     /// `scuba/INBOX`.
@@ -23,7 +23,7 @@ impl Bounds {
         self.domains.is_empty() && self.addresses.is_empty() && self.mailboxes.is_empty()
     }
 
-    /// Whether an address, folded, is within them.
+    /// Whether they include an address, which is folded.
     pub(crate) fn hold_address(&self, address: &str) -> bool {
         let domain = address.rsplit_once('@').map_or("", |(_, domain)| domain);
         self.is_everything()
@@ -31,39 +31,39 @@ impl Bounds {
             || self.domains.iter().any(|one| one == domain)
     }
 
-    /// Whether a copy for this recipient, in this mailbox, is.
+    /// Whether they include a copy for this recipient, in this mailbox.
     pub(crate) fn hold_copy(&self, recipient: &str, user: &str, mailbox: &str) -> bool {
         let is_it = |name: &String| name.split_once('/') == Some((user, mailbox));
-        // As subscriptions are matched.
+        // In the same way as subscriptions are matched.
         self.hold_address(&recipient.to_lowercase()) || self.mailboxes.iter().any(is_it)
     }
 
-    /// Whether all that this resource is about is.
+    /// Whether they include everything that this resource covers.
     pub(crate) fn hold_resource(&self, resource: &str, id: &str) -> bool {
         self.is_everything()
             || match resource {
                 "domain" => self.domains.iter().any(|one| one == id),
                 "address" => self.hold_address(id),
                 "mailbox" => self.mailboxes.iter().any(|one| one == id),
-                // A message has copies anywhere.
+                // A message may have copies in any mailbox.
                 _ => false,
             }
     }
 }
 
-/// A token that is to be.
+/// A token to be made.
 #[derive(Clone, Debug)]
 pub(crate) struct NewApiToken<'a> {
     pub(crate) digest: [u8; 32],
     pub(crate) name: &'a str,
     pub(crate) scopes: Vec<&'static str>,
     pub(crate) bounds: Bounds,
-    /// Requests a second.
+    /// In requests a second.
     pub(crate) rate: u32,
     pub(crate) expires_after: Option<Duration>,
 }
 
-/// What is known of a token.
+/// A token as it is stored.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ApiToken {
     pub(crate) id: Uuid,
@@ -80,7 +80,7 @@ pub(crate) struct ApiToken {
     /// To the hour.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) last_used_at: Option<i64>,
-    /// Whether it counts now.
+    /// Whether it is valid now.
     pub(crate) valid: bool,
 }
 
@@ -103,25 +103,25 @@ impl FromRow for ApiToken {
 
 const OF_A_TOKEN: &str = "token:";
 
-/// Whose subscriptions are that a token of this name makes.
+/// The owner of the subscriptions that a token of this name makes.
 pub(crate) fn owner(name: &str) -> String {
     format!("{OF_A_TOKEN}{name}")
 }
 
-/// Whether this is the owner of what a token has made, and nobody of this site's.
+/// Whether this is the owner of a token's subscriptions, and none of the site's own.
 pub(crate) fn is_owner(owner: &str) -> bool {
     owner.starts_with(OF_A_TOKEN)
 }
 
 const READING: &str = "reading the tokens of the API";
 
-/// How often it is written down that a token is used.
+/// How often the use of a token is recorded.
 const USED_EACH: Duration = Duration::from_hours(1);
 
-/// Makes a token; its id.
+/// Makes a token; returns its id.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn create(database: &mut dyn Database, new: &NewApiToken<'_>) -> Result<Uuid, DatabaseError> {
     let (id, now) = (Uuid::now_v7(), time_span::now(database)?);
     let expires_at = new.expires_after.map(|after| now.saturating_add(time_span::microseconds(after)));
@@ -142,23 +142,23 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewApiToken<'_>) -> Resu
     Ok(id)
 }
 
-/// All tokens, the oldest first; those that count no more as well.
+/// All tokens, the oldest first, including invalid ones.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn list(database: &mut dyn Database) -> Result<Vec<ApiToken>, DatabaseError> {
     read(database, "ORDER BY t.id", &[])
 }
 
-/// The token with this digest, if it counts. That it was used is written down.
+/// The token with this digest, if it is valid. Records its use.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn with_digest(database: &mut dyn Database, digest: &[u8; 32]) -> Result<Option<ApiToken>, DatabaseError> {
     let token = read(database, "WHERE t.digest = ?", &[Value::Bytes(digest)])?.pop().filter(|token| token.valid);
     let Some(token) = token else { return Ok(None) };
     let each = time_span::microseconds(USED_EACH);
-    // By this host's clock: a rough one does.
+    // By this host's clock: precision does not matter.
     if token.last_used_at.is_none_or(|used| timestamp::now().saturating_sub(used) > each) {
         let now = database.dialect().now();
         let used = format!("UPDATE api_tokens SET last_used_at = {now} WHERE digest = ?");
@@ -184,11 +184,11 @@ fn read(database: &mut dyn Database, which: &str, values: &[Value<'_>]) -> Resul
     database.query(READING, &sql, values)
 }
 
-/// Has a token count no more, and disables the subscriptions of its name, unless another token of it counts still. `None` where there
-/// is no such token that was not revoked before.
+/// Revokes a token, and disables the subscriptions of its name, unless another token of that name is still valid.
+/// `None` if there is no such token, or if it was revoked before.
 ///
 /// # Errors
-/// Where the database fails; nothing is changed then.
+/// If the database fails; in that case nothing is changed.
 pub(crate) fn revoke(database: &mut dyn Database, id: Uuid) -> Result<Option<ApiToken>, DatabaseError> {
     let found = read(database, "WHERE t.id = ?", &[Value::Uuid(id)])?.pop();
     let Some(found) = found.filter(|token| token.revoked_at.is_none()) else { return Ok(None) };
@@ -200,9 +200,9 @@ pub(crate) fn revoke(database: &mut dyn Database, id: Uuid) -> Result<Option<Api
          AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > {now}))"
     );
     let owner = owner(&found.name);
-    // The name's tokens are locked first: of two who revoke its last two at once, the second sees what the first has done. InnoDB, too,
-    // locks each row that an UPDATE finds, whether its values change or not (MySQL manual, "Locks Set by Different SQL Statements in
-    // InnoDB").
+    // The name's tokens are locked first. If two users revoke its last two tokens at once, the second transaction sees
+    // the changes of the first. InnoDB, too, locks each row that an UPDATE finds, whether its values change or not
+    // (MySQL manual, "Locks Set by Different SQL Statements in InnoDB").
     let locked = "UPDATE api_tokens SET last_used_at = last_used_at WHERE name = ?";
     database.change_together(
         "revoking a token of the API",

@@ -1,5 +1,5 @@
-//! What `audit` and `replay` read: which copies are delivered where, which are owed, and their messages. Long answers come in
-//! pieces: a span of time, or a few hundred rows.
+//! What `audit` and `replay` read: delivered copies with their locations, owed copies, and their messages. Long answers
+//! come in parts: a span of time, or a few hundred rows.
 
 use super::columns::IS_DELIVERED;
 use super::event::{self, EventRecord, Standing, change};
@@ -21,31 +21,32 @@ const HOUR: i64 = 3_600_000_000;
 const LATE: i64 = 7 * 24 * HOUR;
 /// How many rows one answer holds.
 const PAGE: usize = 500;
-/// Of how many messages the copies are read at once.
+/// The number of messages whose copies are read at once.
 const MESSAGES_AT_ONCE: i64 = 1000;
-/// Of so many users it is known that mail was delivered to them: more would be much memory.
+/// The most users that are remembered as having received mail: more would take much memory.
 const ENOUGH_USERS: usize = 20_000;
 
 const DOING: &str = "reading the ledger";
 
-/// How a copy got to where it is that somebody else has put there, as a delivery says it, too.
+/// The manner of a copy that another program has put into the mailbox, as in a delivery's record.
 const ADOPTED: &str = "adopted";
 
-/// A copy as the ledger has it, and what is known of its message.
+/// A copy as the ledger has it, and the recorded fields of its message.
 #[derive(Clone, Debug)]
 pub struct RecordedCopy {
-    /// The row of the message.
+    /// The row id of the message.
     pub message: i64,
-    /// Which message it is of.
+    /// The message's identity.
     pub identity: Identity,
-    /// The lock that guards it. It cannot be made from a mailbox's bytes: Cyrus stores X for each byte beyond ASCII.
+    /// The lock that guards it. It cannot be computed from a mailbox's bytes: Cyrus stores X for each byte beyond
+    /// ASCII.
     pub lock: LockName,
-    /// The Message-ID for people, angle brackets included; made up where the message has none.
+    /// The Message-ID for people, with angle brackets; generated if the message has none.
     pub message_id: String,
     /// The envelope sender; empty for the null sender.
     pub sender: String,
     pub subject: Option<String>,
-    /// The author, as the message says it.
+    /// The author, as the message names them.
     pub from: Option<String>,
     /// When the message was first recorded, in microseconds since 1970.
     pub recorded_at: i64,
@@ -55,9 +56,9 @@ pub struct RecordedCopy {
     pub mailbox: String,
     /// The envelope recipient of the delivery that brought it, or owes it.
     pub recipient: String,
-    /// Where it was stored, if the server told.
+    /// Its location, if the server reported it.
     pub placement: Option<Placement>,
-    /// Why it is owed; `None` where it is delivered.
+    /// Why it is owed; `None` if it is delivered.
     pub reason: Option<String>,
     /// When it was last tried, in microseconds since 1970.
     pub updated_at: i64,
@@ -68,19 +69,19 @@ columns_of! { RecordedCopy:
 }
 
 impl RecordedCopy {
-    /// Its name in the ledger.
+    /// Its key in the ledger.
     #[must_use]
     pub(crate) fn key(&self) -> CopyKey {
         CopyKey::new(&self.identity, self.role, &self.user, &self.mailbox)
     }
 
-    /// Whose it is, as events say it: the recipient's; the author's, if it is the author's copy.
+    /// The address that it belongs to, as events name it: the recipient's; of the author's copy, the author's.
     #[must_use]
     pub(crate) fn address(&self) -> String {
         event::address(self.role, &self.recipient, self.from.as_deref())
     }
 
-    /// What a mailbox is asked about it.
+    /// The copy in the form in which a mailbox looks it up.
     #[must_use]
     pub(crate) fn recorded(&self) -> Recorded<'_> {
         Recorded { identity: &self.identity, role: self.role, placement: self.placement }
@@ -93,7 +94,7 @@ impl RecordedCopy {
         OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }
 
-    /// What to look for where it may be under any UID.
+    /// The search for the copy under any UID.
     #[must_use]
     pub(crate) fn wanted(&self) -> Wanted<'_> {
         Wanted {
@@ -106,7 +107,7 @@ impl RecordedCopy {
         }
     }
 
-    /// Where in its mailbox it is by now, if it is there at all; the inner `None` is a store without UIDs.
+    /// Its present location in its mailbox; `None` if it is not there. The inner `None` is a store without UIDs.
     pub fn whereabouts(
         &self,
         mailbox: &mut dyn ReadableMailbox,
@@ -117,11 +118,11 @@ impl RecordedCopy {
     }
 }
 
-/// Which copies are meant.
+/// A filter on copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Selection<'a> {
-    /// Of messages recorded since then (in microseconds since 1970), or recorded in the week before and delivered since then: what
-    /// a backup of that moment does not have.
+    /// The copies that a backup of this time (in microseconds since 1970) does not have. Their messages were recorded
+    /// since, or recorded in the week before and delivered since.
     pub since: i64,
     /// Only this user's (`scuba`), or only this mailbox's (`scuba/Sent`).
     pub mailbox: Option<&'a str>,
@@ -139,10 +140,10 @@ impl Selection<'_> {
 /// A delivered copy in few bytes: a week of them has to fit into memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveredCopy {
-    /// The row of its message.
+    /// The row id of its message.
     pub message: i64,
     pub role: Role,
-    /// Where it was stored, if the server told.
+    /// Its location, if the server reported it.
     pub placement: Option<Placement>,
     /// The lowest UID that any attempt at it could have got, under the same UIDVALIDITY.
     pub lowest: Option<u32>,
@@ -157,7 +158,7 @@ pub(crate) type Mailboxes = BTreeMap<(String, String), Vec<DeliveredCopy>>;
 pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Mailboxes, DatabaseError> {
     let dialect = database.dialect();
     let now = time_span::now(database)?;
-    // Ids are in the order of times, nearly: an hour is more than races and clocks set back make up.
+    // Ids are nearly in the order of time: an hour is more than races and a clock that was set back account for.
     let first = format!("SELECT {} FROM messages ORDER BY id LIMIT 1", dialect.microseconds("recorded_at"));
     let Some(first) = database.query_first::<i64>(DOING, &first, &[])? else { return Ok(Mailboxes::new()) };
     let sql = "SELECT c.imap_user, c.mailbox, m.id, c.role, c.uid_validity, c.uid, \
@@ -167,7 +168,7 @@ pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Resu
                WHERE m.recorded_at >= ? AND m.recorded_at < ? AND c.state = 'delivered' \
                AND (m.recorded_at >= ? OR c.updated_at >= ?)";
     let mut mailboxes = Mailboxes::new();
-    // An hour at a time: each engine finds it by its index of times, and none has to sort.
+    // An hour at a time: each engine finds it by its index on the time, and none has to sort.
     let mut from = selection.since.saturating_sub(LATE).max(first.saturating_sub(HOUR));
     let since = Value::Moment(selection.since);
     while from < now.saturating_add(HOUR) {
@@ -197,7 +198,7 @@ fn columns(database: &dyn Database) -> String {
     )
 }
 
-/// These copies of one mailbox in full, as far as the ledger still has them. Ask for some hundreds at a time.
+/// These copies of one mailbox in full, as far as the ledger still has them. Request some hundreds at a time.
 pub(crate) fn of_mailbox(
     database: &mut dyn Database,
     (user, mailbox): (&str, &str),
@@ -230,7 +231,7 @@ pub fn of_message(database: &mut dyn Database, message: i64) -> Result<Vec<Recor
     database.query(DOING, &sql, &[Value::Integer(message)])
 }
 
-/// A copy by its name, and whether it is delivered; else it is owed. `None` where the ledger has none of this name.
+/// A copy by its key, and whether it is delivered; otherwise it is owed. `None` if the ledger has no such copy.
 pub(crate) fn by_key(
     database: &mut dyn Database,
     key: &CopyKey,
@@ -242,7 +243,7 @@ pub(crate) fn by_key(
     database.query_first(DOING, &sql, &[Value::Bytes(key.as_bytes())])
 }
 
-/// The copies that are owed, the last tried first, at most `limit`; and whether there are more.
+/// The owed copies, the last tried first, at most `limit`; and whether there are more.
 pub(crate) fn newest_owed(
     database: &mut dyn Database,
     limit: usize,
@@ -259,15 +260,16 @@ pub(crate) fn newest_owed(
     Ok((owed, more))
 }
 
-/// The delivery that had brought a copy which another one found there already.
+/// The earlier delivery of a copy that a later one found in the mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EarlierDelivery {
-    /// Postfix's queue id, if it was given; `None` as well where the attempt is no longer kept.
+    /// Postfix's queue id, if it was given; `None` also if the attempt is no longer kept.
     pub queue_id: Option<String>,
-    /// Its host; `None` where the attempt is no longer kept.
+    /// Its host; `None` if the attempt is no longer kept.
     pub host: Option<String>,
-    /// The envelope sender that it came with; empty for the null sender. `None` where the attempt is no longer kept, or is a
-    /// program's that kept none: the message's own may be another one, of whoever was recorded first for any recipient.
+    /// The envelope sender of that delivery; empty for the null sender. `None` if the attempt is no longer kept, or if its
+    /// program recorded none. The message's own sender may differ: it is that of the first delivery recorded for any
+    /// recipient.
     pub sender: Option<String>,
     /// In microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize")]
@@ -276,7 +278,7 @@ pub struct EarlierDelivery {
 
 columns_of! { EarlierDelivery: queue_id, host, sender, delivered_at }
 
-/// How this copy came to be there, if it is delivered: one row by its key, and the attempts at it.
+/// The delivery that brought this copy, if it is delivered: one row by its key, and the attempts at it.
 pub fn earlier_delivery(database: &mut dyn Database, copy: &CopyKey) -> Result<Option<EarlierDelivery>, DatabaseError> {
     let sql = format!(
         "SELECT a.queue_id, a.host, a.sender, {} FROM copies c \
@@ -309,21 +311,22 @@ pub fn owed(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Ve
     Ok(owed)
 }
 
-/// What says of an owed copy whether it may be tried. There may be very many: nothing of what their messages say is in it.
+/// The fields that decide whether an owed copy may be retried. There may be very many, so the messages' fields are left
+/// out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwedCopyKey {
     pub(crate) key: CopyKey,
     pub(crate) user: String,
     pub(crate) recipient: String,
-    /// In microseconds since 1970, as the next.
+    /// In microseconds since 1970, as `recorded_at`.
     pub(crate) last_try: i64,
     pub(crate) recorded_at: i64,
 }
 
 columns_of! { OwedCopyKey: key, user, recipient, last_try, recorded_at }
 
-/// The next owed copies, some hundreds at most, in the order of their last tries: those behind one of this last try and key. Where there
-/// are none, that was the last.
+/// The next owed copies, some hundreds at most, in the order of their last tries, after the one with this last try and
+/// key. Empty after the last copy.
 pub(crate) fn owed_after(
     database: &mut dyn Database,
     (last_try, key): (i64, &[u8]),
@@ -340,16 +343,17 @@ pub(crate) fn owed_after(
     database.query(DOING, &sql, &[Value::Moment(last_try), Value::Moment(last_try), Value::Bytes(key)])
 }
 
-/// The mailboxes, with their users, of copies of the newest messages that were delivered: at most some dozens.
+/// The mailboxes, with their users, of delivered copies of the newest messages: at most some dozens.
 pub(crate) fn newest_delivered_to(database: &mut dyn Database) -> Result<Vec<(String, String)>, DatabaseError> {
     let sql = "SELECT c.imap_user, c.mailbox FROM messages m JOIN copies c ON c.message = m.id \
                WHERE c.state = 'delivered' ORDER BY m.id DESC LIMIT 50";
     database.query(DOING, sql, &[])
 }
 
-/// The users of copies that were delivered: of so many messages, the newest, and some ten thousand users.
+/// The users of delivered copies: of at most `messages` messages, the newest, and of some ten thousand users.
 ///
-/// No index has users, since each costs every delivery: this goes through the copies of a thousand messages at a time.
+/// No index contains the users, since each index costs every delivery. This reads the copies of a thousand messages at
+/// a time.
 pub(crate) fn lately_delivered_to(
     database: &mut dyn Database,
     messages: u64,
@@ -366,32 +370,32 @@ pub(crate) fn lately_delivered_to(
     Ok(users)
 }
 
-/// Writes down that an owed copy is about to be tried, so that it is not the first of the next list, even if this process dies of
-/// it. `false` where it is not owed any more.
+/// Records that an owed copy is about to be tried. So it is not the first of the next list, even if the try kills this
+/// process. `false` if it is not owed any more.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn begin_try(database: &mut dyn Database, copy: &CopyKey) -> Result<bool, DatabaseError> {
     let now = database.dialect().now();
     let sql = format!("UPDATE copies SET updated_at = {now} WHERE copy_key = ? AND state = 'owed'");
     Ok(database.change("beginning to finish a copy", &sql, &[Value::Bytes(copy.as_bytes())])? > 0)
 }
 
-/// Writes down why a copy is owed still.
+/// Records why a copy is still owed.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn still_owed(database: &mut dyn Database, copy: &CopyKey, reason: &str) -> Result<(), DatabaseError> {
     let sql = "UPDATE copies SET reason = ? WHERE copy_key = ? AND state = 'owed'";
     let values = [Value::Text(reason), Value::Bytes(copy.as_bytes())];
     database.change("writing down why a copy is owed", sql, &values).map(drop)
 }
 
-/// Records an owed copy as delivered, because its author's own mail program has saved one there, and writes down what there is to
-/// tell of that. One that is not owed any more stays as it is.
+/// Records an owed copy as delivered, because its author's own mail program has saved one there, and writes the event.
+/// A copy that is not owed any more stays unchanged.
 ///
 /// # Errors
-/// Where the database fails; nothing is recorded then.
+/// If the database fails; in that case nothing is recorded.
 pub(crate) fn adopt_owed(
     database: &mut dyn Database,
     copy: &RecordedCopy,
@@ -430,7 +434,7 @@ pub(crate) fn adopt_owed(
         host,
         diff,
     };
-    // Only of what is changed here: this is done without the lock.
+    // The event depends on the change: this runs without the lock.
     let written = match dialect {
         Dialect::Sqlite => database.change(doing, &adopt, &values).map(drop),
         Dialect::Postgresql => {
@@ -438,7 +442,7 @@ pub(crate) fn adopt_owed(
                 statements::event(dialect, &event, "FROM adopted WHERE EXISTS (SELECT FROM subscriptions)");
             database.change(doing, &format!("WITH adopted AS ({adopt} RETURNING 1) {if_adopted}"), &values).map(drop)
         }
-        // Asked for before, so that it waits for nobody who changes a subscription.
+        // Subscriptions are read before the transaction, so that it waits for no session that changes one.
         Dialect::Mysql | Dialect::Mariadb => {
             let if_adopted = statements::event(dialect, &event, "FROM (SELECT 1 AS one) one WHERE ROW_COUNT() > 0");
             match database.select(doing, "SELECT id FROM subscriptions LIMIT 1", &[]) {
@@ -449,7 +453,7 @@ pub(crate) fn adopt_owed(
         }
     };
     match written {
-        // A schema, or grants, of an older release: nobody is told.
+        // A schema, or grants, of an older release: recorded without an event.
         Err(error) if matches!(error.failure, DatabaseFailure::Schema | DatabaseFailure::AccessDenied) => {
             database.change(doing, &adopt, &values).map(drop)
         }
@@ -457,8 +461,8 @@ pub(crate) fn adopt_owed(
     }
 }
 
-/// The owed copies that are due, and how many are not: copies of messages recorded less than `left_for` ago are left to their
-/// authors' mail programs.
+/// The owed copies that are due, and how many are not. Copies of messages recorded less than `left_for` ago are left to
+/// their authors' mail programs.
 pub fn owed_by_now(
     database: &mut dyn Database,
     selection: &Selection<'_>,
@@ -474,7 +478,7 @@ pub fn owed_by_now(
     Ok((copies, left))
 }
 
-/// The row of the message with this identity, and its Message-ID for people.
+/// The row id of the message with this identity, its Message-ID for people, and its size in bytes.
 pub(crate) fn message_with(
     database: &mut dyn Database,
     identity: &[u8; 32],
@@ -483,16 +487,18 @@ pub(crate) fn message_with(
     database.query_first(DOING, sql, &[Value::Bytes(identity)])
 }
 
-/// How much of a source is read at once, in bytes: as text, in a row and in the protocol's buffer, it takes four times as much.
+/// How many bytes of a source are read at once. As text, in a row and in the protocol's buffer, it takes four times as
+/// much.
 pub(super) const SOURCE_PART: usize = 4 << 20;
 
-/// The message as it was received for its first recipient, where the ledger keeps sources. It takes its size in memory, and little more.
+/// The message as it was received for its first recipient, if the ledger keeps sources. Its memory use is little more
+/// than its size.
 pub fn source(database: &mut dyn Database, message: i64) -> Result<Option<Vec<u8>>, DatabaseError> {
     let mut source = Vec::new();
     loop {
         let part = database.dialect().hex(&format!("substr(source, {}, {SOURCE_PART})", source.len() + 1));
         let sql = format!("SELECT {part}, length(source) FROM message_sources WHERE message_id = ?");
-        // Also one that is pruned meanwhile.
+        // `None` also if it is pruned meanwhile.
         let Some((part, size)) = database.query_first::<(Vec<u8>, usize)>(DOING, &sql, &[Value::Integer(message)])?
         else {
             return Ok(None);

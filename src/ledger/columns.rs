@@ -1,4 +1,4 @@
-//! Columns of the ledger's tables. A value that is missing, or that this release does not know, is an error.
+//! Parses columns of the ledger's tables. A missing value, or one that this release does not know, is an error.
 
 use super::api_tokens::Bounds;
 use super::notifications::SubscriptionState;
@@ -9,7 +9,7 @@ use crate::lock::LockName;
 use crate::mailbox::{Placement, Position};
 use crate::message::{Identity, Role};
 
-/// Whether a copy `c` is delivered, else owed; NULL in a state that this release lacks.
+/// Whether a copy `c` is delivered, otherwise owed; NULL in a state that this release does not know.
 pub(super) const IS_DELIVERED: &str = "CASE c.state WHEN 'delivered' THEN 1 WHEN 'owed' THEN 0 END";
 
 macro_rules! from_column {
@@ -31,7 +31,7 @@ from_column! {
     Role: Self::parse,
     SubscriptionState: Self::parse,
     WebRole: Self::parse,
-    // What cannot be read must not be taken for no bounds at all.
+    // Unreadable bounds must not be taken for no bounds at all.
     Bounds: |text| serde_json::from_str(text).ok(),
     Vec<String>: |text| serde_json::from_str(text).ok(),
 }
@@ -50,7 +50,8 @@ impl FromRow for Option<Position> {
     }
 }
 
-/// Two numbers that are known together or not at all. One that IMAP cannot have counts as not known, which only makes a search longer.
+/// Two numbers that are known together or not at all. One that IMAP cannot have counts as unknown, which only makes a
+/// search longer.
 fn numbers_of_imap(columns: &mut Columns<'_>) -> Result<Option<(u32, u32)>, DatabaseError> {
     let (one, other): (Option<i64>, Option<i64>) = columns.read()?;
     let number = |number: Option<i64>| number.and_then(|number| u32::try_from(number).ok());

@@ -1,4 +1,4 @@
-//! Deliveries by their attempts: which never ended, and which are to be made again.
+//! Deliveries by their attempts: those that never ended, and those to be repeated.
 
 use super::audit_queries::Selection;
 use super::columns::IS_DELIVERED;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 /// Rows of one answer.
 const PAGE: usize = 2000;
 
-/// An attempt that began longer ago than any delivery lives, and has not ended.
+/// An attempt that began longer ago than the longest delivery takes, and has not ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct NeverEnded {
     /// The Message-ID, for people.
@@ -70,21 +70,21 @@ pub(crate) fn never_ended(
 /// How far the database's clock may have been set back since an attempt began, in microseconds.
 const SET_BACK: i64 = 3_600_000_000;
 
-/// Which deliveries to envelope recipients are asked for. A field that is left out does not restrict.
+/// A filter on deliveries to envelope recipients. An empty field does not restrict.
 #[derive(Debug)]
 pub(crate) struct DeliveryQuery {
-    /// Of messages with one of these locks, whenever they were tried; empty: of all messages.
+    /// Deliveries of messages with one of these locks, whenever they were tried; empty: of all messages.
     pub(crate) locks: Vec<LockName>,
-    /// Those that were tried since, in microseconds since 1970.
+    /// Deliveries that were tried since then, in microseconds since 1970.
     pub(crate) since: Option<i64>,
-    /// Those whose recipient's copy is not delivered.
+    /// Only deliveries whose recipient's copy is not delivered.
     pub(crate) failed: bool,
-    /// Those to one of these addresses, as the ledger keeps them.
+    /// Deliveries to one of these addresses, as the ledger keeps them.
     pub(crate) recipients: Vec<String>,
 }
 
-/// Calls `see` for each attempt at these deliveries: when it began, in microseconds since 1970, and its copy. Some thousand rows are
-/// in memory at a time.
+/// Calls `see` for each attempt at these deliveries: with its beginning, in microseconds since 1970, and its copy. Some
+/// thousand rows are in memory at a time.
 pub(crate) fn each_delivery<E: From<DatabaseError>>(
     database: &mut dyn Database,
     query: &DeliveryQuery,
@@ -117,7 +117,7 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
         AttemptCursor::columns(database.dialect()),
     );
     for lock in &query.locks {
-        // An attempt has one row for its recipient's copy: its UUID tells where the next page begins.
+        // An attempt has one row for its recipient's copy, so its UUID is the cursor of the next page.
         let mut next = Some(Uuid::nil());
         while let Some(last) = next {
             let mut asked = vec![Value::Bytes(lock.digest()), Value::Uuid(last)];
@@ -130,28 +130,28 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
     Ok(())
 }
 
-/// What the ledger has of a delivery.
+/// What the ledger knows of a delivery.
 pub(crate) struct KnownDelivery {
-    /// Whether the recipient has it.
+    /// Whether the recipient's copy is delivered.
     pub(crate) delivered: bool,
-    /// The row of its message, if it has one.
+    /// The row id of its message, if it has one.
     pub(crate) message: Option<i64>,
     /// The Message-ID, for people.
     pub(crate) message_id: String,
-    /// The envelope sender of that attempt, or else the one that the message is recorded with; `None` where neither is known.
+    /// The envelope sender of that attempt, or else the one that the message is recorded with; `None` if neither is known.
     pub(crate) sender: Option<String>,
     /// The envelope recipient.
     pub(crate) recipient: String,
     /// Postfix's queue id.
     pub(crate) queue_id: Option<String>,
-    /// Which message it is of, recorded or not.
+    /// The message's identity, recorded or not.
     pub(crate) identity: Identity,
     pub(crate) lock: LockName,
     pub(crate) subject: Option<String>,
     /// The mailbox's user.
     pub(crate) user: String,
     pub(crate) mailbox: String,
-    /// What the last attempt at it has come to; `None` where it has not ended.
+    /// The outcome of the last attempt at it; `None` if it has not ended.
     pub(crate) came_to: Option<Outcome>,
 }
 
@@ -159,7 +159,8 @@ columns_of! { KnownDelivery:
     delivered, message, message_id, sender, recipient, queue_id, identity, lock, subject, user, mailbox, came_to
 }
 
-/// What the ledger has of the delivery of a copy, by the last attempt at it; `None` where that is forgotten.
+/// What the ledger knows of the delivery of a copy, by the last attempt at it; `None` if that attempt is no longer
+/// kept.
 pub(crate) fn known_delivery(
     database: &mut dyn Database,
     key: &CopyKey,

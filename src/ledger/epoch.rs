@@ -1,36 +1,37 @@
-//! The epochs of a database: as long as one lasts, it remembers what it was told.
+//! The epochs of a database: within an epoch, it has lost no commit.
 //!
-//! After a fail-over that forgot commits, or a restore from a backup, the ledger does not know what was delivered last. Both make
-//! another epoch: its name is made by the server, of what such an event changes. The table `epochs` has a row for each, from when
-//! on it was seen, by the database's clock; the last one is compared with the server's present one under the lock, in the round trip
-//! of the look. Whoever finds another one writes the next row, and commits it, before it delivers.
+//! After a fail-over that lost commits, or a restore from a backup, the ledger does not know the last deliveries. Both
+//! start another epoch: the server derives its name from values that such an event changes. The table `epochs` has a
+//! row for each, with the time from which on it was seen, by the database's clock. The last row is compared with the
+//! server's present epoch under the lock, in the round trip of the look. A delivery that finds another epoch inserts
+//! the next row, and commits it, before it delivers.
 //!
-//! The first row of all says nothing of when it began: until then nothing was forgotten that a ledger could have known.
+//! The first row has no time: before it, nothing was lost that a ledger could have known.
 
 use crate::database::columns_of;
 use std::time::Duration;
 
-/// The present epoch, and the last one that is written down.
+/// The present epoch, and the last recorded one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Epoch {
-    /// Its name; `None` where the server does not tell, or has none.
+    /// Its name; `None` if the server does not report it, or has none.
     pub present: Option<String>,
-    /// The one of the table's last row; `None` where there is none.
+    /// The epoch of the table's last row; `None` if there is none.
     pub last: Option<String>,
-    /// How many seconds ago that one began, by the database's clock; `None` of the first.
+    /// How many seconds ago that one began, by the database's clock; `None` for the first.
     pub age: Option<f64>,
 }
 
 columns_of! { Epoch: present, last, age }
 
 impl Epoch {
-    /// Whether it is still to be written down.
+    /// Whether it is still to be recorded.
     #[must_use]
     pub fn is_unwritten(&self) -> bool {
         self.present.is_some() && self.present != self.last
     }
 
-    /// How long ago the database may have forgotten what was delivered until then; `None`: nothing that anybody knows of.
+    /// How long ago the database may have lost the deliveries up to then; `None`: no loss is known.
     #[must_use]
     pub fn began(&self) -> Option<Duration> {
         if self.present.is_none() || self.last.is_none() {
@@ -39,7 +40,7 @@ impl Epoch {
         if self.present != self.last {
             return Some(Duration::ZERO);
         }
-        // Negative where that clock was set back.
+        // Negative if that clock was set back.
         self.age.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default())
     }
 }
@@ -56,7 +57,7 @@ mod tests {
             age,
         };
         for (epoch, unwritten, began) in [
-            // None is told.
+            // The server reports none.
             (epoch("", "", None), false, None),
             (epoch("", "a", Some(5.0)), false, None),
             // The first one.

@@ -1,7 +1,7 @@
-//! What there is to tell of a copy that a record changes: one event for each, written by the record itself.
+//! The event of a copy that a record changes: one for each change, written by the record itself.
 //!
-//! An event is what became of the copy's row in that transaction, so that whoever applies the diffs of a copy one after the other
-//! has its state, and its place in the mailbox. Nothing else is told: a delivery that changes nothing has no event.
+//! An event is the change of the copy's row in that transaction. So a client that applies the diffs of a copy in order
+//! has its state and its location in the mailbox. A delivery that changes nothing has no event.
 
 use super::CopyKey;
 use crate::base::words::words;
@@ -11,7 +11,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use uuid::Uuid;
 
 words! {
-    /// What kind of an event it is.
+    /// The type of an event.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum EventType {
         /// A recipient's copy is in its mailbox.
@@ -22,21 +22,21 @@ words! {
         SentDelivered = "sent.delivered",
         /// The author's copy is given up for now.
         SentOwed = "sent.owed",
-        /// A delivered copy was gone from where it was recorded, and is somewhere else now.
+        /// A delivered copy was gone from its recorded location, and is at another one now.
         CopyRestored = "copy.restored",
-        /// A copy that was there twice was taken out; the one that is recorded stays.
+        /// A duplicate of a copy was removed; the recorded one stays.
         CopyRemoved = "copy.removed",
     }
 }
 
-/// How a copy stands.
+/// The state of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing<'a> {
-    /// It is in its mailbox; where, if the server told.
+    /// It is in its mailbox; with its location, if the server reported it.
     Delivered(Option<Placement>),
-    /// It is owed, and why.
+    /// It is owed, with the reason.
     Owed(&'a str),
-    /// It is refused for good, and why. No row of a copy says so.
+    /// It is refused permanently, with the reason. No row of a copy has this state.
     Refused(&'a str),
 }
 
@@ -68,7 +68,7 @@ impl<'a> Standing<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diff<'a>(Vec<Change<'a>>);
 
-/// A field, what it was, and what it is now.
+/// A field, its old value, and its new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Change<'a> {
     field: &'static str,
@@ -76,7 +76,7 @@ struct Change<'a> {
     after: Field<'a>,
 }
 
-/// `null` in JSON: it was not there, or is not there any more.
+/// `null` in JSON: the field had no value, or has none any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(untagged)]
 enum Field<'a> {
@@ -86,7 +86,7 @@ enum Field<'a> {
 }
 
 impl<'a> Diff<'a> {
-    /// What has changed; nothing, where a copy stands as it stood.
+    /// What has changed; empty if the state is the same.
     fn between(before: Option<Standing<'a>>, after: Standing<'a>) -> Self {
         let text = |text: Option<&'a str>| text.map_or(Field::Nothing, Field::Text);
         let number = |number: Option<u32>| number.map_or(Field::Nothing, Field::Number);
@@ -104,7 +104,7 @@ impl<'a> Diff<'a> {
         Self(changes.filter(|change| change.before != change.after).collect())
     }
 
-    /// Of a copy that was there beside the recorded one, and is taken out.
+    /// The diff of a duplicate that is removed beside the recorded copy.
     #[must_use]
     pub fn taken_out(placement: Placement) -> Self {
         let gone = |field, number| Change { field, before: Field::Number(number), after: Field::Nothing };
@@ -137,8 +137,9 @@ impl Serialize for Change<'_> {
     }
 }
 
-/// What there is to tell of a copy that stood so before, and stands so now: `None` where nothing has changed, where a delivered copy
-/// stays delivered because the ledger takes back none, and where only the reason for which it is owed is another one.
+/// The event of a copy that had the state `before`, and has the state `after`. `None` if nothing has changed, or if
+/// only the reason for owing it has changed. Also `None` for a delivered copy that is now owed or refused: the ledger
+/// never reverts a delivered copy.
 #[must_use]
 pub fn change<'a>(role: Role, before: Option<Standing<'a>>, after: Standing<'a>) -> Option<(EventType, Diff<'a>)> {
     use Standing::{Delivered, Owed, Refused};
@@ -154,10 +155,10 @@ pub fn change<'a>(role: Role, before: Option<Standing<'a>>, after: Standing<'a>)
     (!diff.0.is_empty()).then_some((kind, diff))
 }
 
-/// An event, as a record writes it for whoever publishes it.
+/// An event, as a record writes it for the publisher.
 #[derive(Clone, Debug)]
 pub struct EventRecord<'a> {
-    /// Its own name, the same in every notification of it. Version 7.
+    /// The event's id, the same in each of its notifications. UUID version 7.
     pub event: Uuid,
     pub kind: EventType,
     /// The copy that it is about.
@@ -166,22 +167,23 @@ pub struct EventRecord<'a> {
     /// The mailbox's user.
     pub user: &'a str,
     pub mailbox: &'a str,
-    /// Whose it is: the envelope recipient of the delivery; of an author's copy the author's address.
+    /// The address that the copy belongs to: the envelope recipient of the delivery; of an author's copy, the author's
+    /// address.
     pub recipient: &'a str,
-    /// Which message it is of, and its Message-ID, for people.
+    /// The message's identity, and its Message-ID, for people.
     pub identity: &'a Identity,
     pub message_id: &'a str,
-    /// How the copy got there: `appended` or `adopted`.
+    /// How the copy got into the mailbox: `appended` or `adopted`.
     pub manner: Option<&'static str>,
-    /// Who has changed it.
+    /// The attempt that has changed the copy.
     pub attempt: Option<Uuid>,
     pub queue_id: Option<&'a str>,
     pub host: &'a str,
     pub diff: Diff<'a>,
 }
 
-/// Whose a copy is: the envelope recipient's of the delivery that brought it; the author's, if it is the author's copy, by the From that
-/// the ledger has. Empty where that names nobody.
+/// The address that a copy belongs to: the envelope recipient of the delivery that brought it. For an author's copy it
+/// is the author's, by the From that the ledger has; empty if that names no author.
 pub(crate) fn address(role: Role, recipient: &str, from: Option<&str>) -> String {
     match role {
         Role::Recipient => recipient.to_owned(),
@@ -199,7 +201,7 @@ mod tests {
         Some(Placement { uid_validity: 7, uid })
     }
 
-    /// Subscribers ask for them by these names, and rows have them.
+    /// Subscribers select events by these names, and rows contain them.
     #[test]
     fn each_type_of_event_has_its_name() {
         let names =
@@ -265,10 +267,10 @@ mod tests {
             ),
             (recipient, Some(Delivered(at(3))), Delivered(at(3)), None),
             (recipient, Some(Delivered(None)), Delivered(None), None),
-            // What is delivered stays so.
+            // A delivered copy stays delivered.
             (sender, Some(Delivered(at(3))), Owed("x"), None),
             (recipient, Some(Delivered(at(3))), Refused("x"), None),
-            // Each try would be told.
+            // Otherwise each try would have an event.
             (sender, Some(Owed("x")), Owed("y"), None),
         ];
         for (role, before, after, told) in cases {

@@ -1,4 +1,4 @@
-//! Which deliveries have asked for locks, by their attempts, and which message a lock is named after.
+//! Which deliveries have requested locks, by their attempts, and which message a lock is named after.
 
 use super::{Database, time_span};
 use crate::database::{DatabaseError, Query, Value, columns_of};
@@ -6,12 +6,12 @@ use crate::lock::LockName;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How far back an attempt may have begun that still holds its lock: longer than any delivery's deadline.
+/// The maximum age of an attempt that may still hold its lock: longer than any delivery's deadline.
 const RECENT: Duration = Duration::from_hours(2);
-/// How many deliveries are read at most.
+/// The most deliveries that are read.
 const MOST: usize = 1000;
 
-/// A delivery that has asked for a lock, and may have ended since.
+/// A delivery that has requested a lock, and may have ended since.
 #[derive(Clone, Debug)]
 pub(crate) struct LockUser {
     pub(crate) lock: LockName,
@@ -21,13 +21,13 @@ pub(crate) struct LockUser {
     /// Postfix's queue id.
     pub(crate) queue_id: Option<String>,
     pub(crate) session: Option<u64>,
-    /// How long ago it asked, by the database's clock.
+    /// How long ago it requested the lock, by the database's clock.
     pub(crate) age: Option<Duration>,
 }
 
 columns_of! { LockUser: lock, message_id, host, pid, queue_id, session, age }
 
-/// Deliveries that have begun lately and not ended.
+/// Deliveries that have begun recently and not ended.
 pub(crate) fn lock_users(database: &mut dyn Database, only: Option<&LockName>) -> Result<Vec<LockUser>, DatabaseError> {
     let dialect = database.dialect();
     let restriction = if only.is_some() { " AND a.lock_digest = ?" } else { "" };
@@ -43,7 +43,7 @@ pub(crate) fn lock_users(database: &mut dyn Database, only: Option<&LockName>) -
     database.query("reading who asks for locks", &attempts, &values)
 }
 
-/// The Message-ID that the lock is named after whose digest is between these two: a digest may be known in part only.
+/// The Message-ID of the lock whose digest is between these two: a digest may be known only in part.
 pub(crate) fn message_of_lock(
     database: &mut dyn Database,
     low: &[u8; 32],
@@ -60,8 +60,9 @@ pub(crate) fn message_of_lock(
     Ok(None)
 }
 
-/// Commits a change of which nothing is left: a row that its own transaction deletes. A transaction without a change would wait for no other
-/// server. In this table the role of people may do both (grants-operator.sql), and no delivery goes by it.
+/// Commits a change that leaves no row: its own transaction deletes the row. A transaction without a change would not
+/// wait for other servers. On this table the operators' role has both rights (grants-operator.sql), and no delivery
+/// depends on it.
 pub(crate) fn commit_a_change(database: &mut dyn Database) -> Result<(), DatabaseError> {
     let id = [Value::Uuid(Uuid::now_v7())];
     let (insert, delete) = (

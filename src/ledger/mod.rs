@@ -1,7 +1,7 @@
 //! The ledger: what was tried and what was done, in the database that every machine shares.
 //!
-//! Three tables (`sql/<engine>/`): `attempts` is the journal, a row for each attempt at a copy; `messages` has what is known of a
-//! message; `copies` says of each copy where it is, or that it is owed.
+//! Three tables (`sql/<engine>/`): `attempts` is the journal, with a row for each attempt at a copy; `messages` has the
+//! recorded fields of a message; `copies` has the location of each copy, or that it is owed.
 
 pub(crate) mod activity;
 mod addresses;
@@ -48,7 +48,7 @@ use sha2::{Digest, Sha256};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// All that this program does with a database.
+/// All operations of this program on a database.
 pub trait Database: Send + Session + NamedLock + Ledger + Schema + Tables {}
 
 impl<T: Send + Session + NamedLock + Ledger + Schema + Tables> Database for T {}
@@ -58,31 +58,31 @@ impl<T: Send + Session + NamedLock + Ledger + Schema + Tables> Database for T {}
 pub struct CopyKey([u8; 32]);
 
 impl CopyKey {
-    /// The key of this copy. Whatever makes one changes none: ledgers hold them.
+    /// The key of this copy. No change of this program may change a key: ledgers contain them.
     #[must_use]
     pub fn new(identity: &Identity, role: Role, user: &str, mailbox: &str) -> Self {
         Self(key_of_copy(identity.as_bytes(), role.as_str(), user, mailbox))
     }
 
-    /// The key of these bytes.
+    /// The key with these bytes, as the ledger stores them.
     #[must_use]
     pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Its 32 bytes.
+    /// The key as the ledger stores it: 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }
 
-/// What a process journals before it takes the lock, a row for each copy: a crash after APPEND leaves these open.
+/// What a process journals before it takes the lock: a row for each copy. A crash after APPEND leaves these rows open.
 #[derive(Clone, Debug)]
 pub struct Journal<'a> {
-    /// The attempt's name. Version 7, so that rows of one time lie together.
+    /// The attempt's id. UUID version 7, so that rows of one time lie together.
     pub attempt: Uuid,
-    /// Which message it is.
+    /// The message's identity.
     pub identity: &'a Identity,
     /// The lock that guards it.
     pub lock: &'a LockName,
@@ -90,13 +90,13 @@ pub struct Journal<'a> {
     pub message_id: &'a str,
     /// Postfix's queue id, if given.
     pub queue_id: Option<&'a str>,
-    /// The envelope sender that it comes with; empty for the null sender, `None` where that is not known.
+    /// The envelope sender of this delivery; empty for the null sender, `None` if that is not known.
     pub sender: Option<&'a str>,
     /// This host's name.
     pub host: &'a str,
     /// This process's id.
     pub pid: u32,
-    /// The copies that it is to deliver.
+    /// The copies to be delivered.
     pub copies: Vec<JournalCopy<'a>>,
 }
 
@@ -110,7 +110,8 @@ pub struct JournalCopy<'a> {
     pub user: &'a str,
     /// The mailbox.
     pub mailbox: &'a str,
-    /// The envelope recipient for whom it is delivered. Of an author's copy: the one who comes back, should it fail.
+    /// The envelope recipient for whom it is delivered. Of an author's copy: the recipient whose delivery makes it, and
+    /// is retried if it fails.
     pub recipient: &'a str,
     /// The mailbox's position before anything is appended; `None` in a store without UIDs.
     pub position: Option<Position>,
@@ -123,16 +124,17 @@ pub struct CopyHistory {
     pub key: CopyKey,
     /// Set if the copy is recorded as delivered.
     pub delivered: Option<DeliveredAt>,
-    /// Set if it is recorded as owed: why.
+    /// Set if it is recorded as owed: the reason.
     pub owed: Option<String>,
-    /// If it is delivered: the lock under which its message was recorded, and how many seconds ago by the database's clock.
+    /// If it is delivered: the lock under which its message was recorded, and how many seconds ago by the database's
+    /// clock.
     pub recorded: Option<(LockName, f64)>,
-    /// Attempts at it that have not ended, the oldest first; our own, too, if it was journalled.
+    /// Attempts at it that have not ended, the oldest first; including our own, if it was journalled.
     pub open_attempts: Vec<OpenAttempt>,
 }
 
 impl CopyHistory {
-    /// Of a copy that the ledger does not know.
+    /// The history of a copy that the ledger does not know.
     fn unknown(key: &CopyKey) -> Self {
         Self { key: *key, delivered: None, owed: None, recorded: None, open_attempts: Vec::new() }
     }
@@ -141,14 +143,14 @@ impl CopyHistory {
 /// A copy that is recorded as delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveredAt {
-    /// Where it was stored, if the server told.
+    /// Its location, if the server reported it.
     pub placement: Option<Placement>,
 }
 
-/// An attempt that has not ended: it runs now, or it died.
+/// An attempt that has not ended: it is running, or its process died.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenAttempt {
-    /// Its name.
+    /// The attempt's id.
     pub attempt: Uuid,
     /// The envelope recipient it delivered to.
     pub recipient: String,
@@ -179,7 +181,8 @@ pub struct Record<'a> {
     pub copies: Vec<CopyRecord<'a>>,
     /// The attempts that have ended.
     pub ended: Vec<EndedAttempt<'a>>,
-    /// What there is to tell of it, to whoever is subscribed: written only where anybody is. An embedded database has no subscribers.
+    /// The events of this record, for subscribers: written only if there is a subscription. An embedded database has no
+    /// subscribers.
     pub events: Vec<EventRecord<'a>>,
 }
 
@@ -190,7 +193,7 @@ pub struct MessageRecord<'a> {
     pub identity: &'a Identity,
     /// The lock that guards it.
     pub lock: &'a LockName,
-    /// The Message-ID as it stood in the message, decoded for people; made up where it had none.
+    /// The Message-ID as it stood in the message, decoded for people; generated if it had none.
     pub message_id: &'a str,
     /// The digest of what the author wrote.
     pub content_digest: &'a [u8; 32],
@@ -203,7 +206,7 @@ pub struct MessageRecord<'a> {
     /// The decoded Cc.
     pub cc: Option<&'a str>,
     pub subject: Option<&'a str>,
-    /// The Date, in seconds since 1970, where it could be read.
+    /// The Date, in seconds since 1970, if it could be parsed.
     pub date: Option<i64>,
     /// All header fields, in order, as a JSON array of `[name, value]`, bounded in size.
     pub headers: &'a str,
@@ -232,27 +235,27 @@ pub struct CopyRecord<'a> {
 /// Whether a copy is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyState<'a> {
-    /// It is in its mailbox; where, if the server told.
+    /// It is in its mailbox; with its location, if the server reported it.
     Delivered(Option<Placement>),
-    /// It is owed, and why.
+    /// It is owed, with the reason.
     Owed(&'a str),
 }
 
 /// An attempt at one copy that has ended.
 #[derive(Clone, Debug)]
 pub struct EndedAttempt<'a> {
-    /// The attempt's name.
+    /// The attempt's id.
     pub attempt: Uuid,
     /// The copy's key.
     pub key: CopyKey,
     /// Its outcome.
     pub outcome: Outcome,
-    /// How long its stages took, as [`Stages::as_json`](crate::delivery::Stages::as_json) writes it; `None` for an attempt of
-    /// another process that died.
+    /// How long its stages took, as [`Stages::as_json`](crate::delivery::Stages::as_json) writes it; `None` for an
+    /// attempt of another process that died.
     pub stages: Option<&'a str>,
 }
 
-/// A way of logging in to a mailbox store: the server, the service account, and how the user is named.
+/// A login to a mailbox store: the server, the service account, and how the user is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WayIn {
     /// For people.
@@ -262,7 +265,7 @@ pub struct WayIn {
 }
 
 impl WayIn {
-    /// The way in that `text` describes.
+    /// The login that `text` describes.
     #[must_use]
     pub fn new(text: String) -> Self {
         let digest = Sha256::digest(text.as_bytes()).into();
@@ -270,21 +273,21 @@ impl WayIn {
     }
 }
 
-/// The answer to asking for a lock, and for what is known of some copies under it.
+/// The result of a request for a lock, and for the history of some copies under it.
 #[derive(Debug)]
 pub enum AcquiredAndLooked {
     /// The lock is ours.
     Held {
-        /// What is known; or why that could not be read.
+        /// The copies' history, or why it could not be read.
         looked: Result<Looked, DatabaseError>,
-        /// How long the look took; zero if it was in one round trip with the lock.
+        /// How long the look took; zero if it shared a round trip with the lock.
         took: Duration,
     },
-    /// Another session has the lock; which one, as far as the server and the journal tell.
+    /// Another session has the lock; its holder, as far as the server and the journal show.
     Busy(Option<Holder>),
 }
 
-/// What the ledger knows of some copies, and since when it remembers all.
+/// What the ledger knows of some copies, and since when its memory is complete.
 #[derive(Clone, Debug, Default)]
 pub struct Looked {
     /// In the order asked for.
@@ -295,17 +298,18 @@ pub struct Looked {
 
 /// What a delivery reads and writes, over the session that holds the lock.
 ///
-/// An embedded database has no table of addresses: what is about that table fails there.
+/// An embedded database has no table of addresses: methods on that table fail there.
 pub trait Ledger: NamedLock {
-    /// Which mailboxes these addresses have, and when this way in to the mailbox store was last proven, in one round trip.
+    /// The mailboxes of these addresses, and when this login to the mailbox store was last proven, in one round trip.
     ///
     /// # Errors
-    /// Where the server cannot be asked, or knows none of the addresses and takes no writes: another server may know them.
+    /// If the server cannot be asked, or if it knows none of the addresses and takes no writes: another server may know
+    /// them.
     fn look_up(&mut self, _addresses: &[&str], _way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
         Err(addresses::no_table("looking addresses up"))
     }
 
-    /// Which mailboxes these addresses have.
+    /// The mailboxes of these addresses.
     ///
     /// # Errors
     /// As [`look_up`](Self::look_up).
@@ -313,55 +317,56 @@ pub trait Ledger: NamedLock {
         self.look_up(addresses, None)
     }
 
-    /// Records that this host has just proven a way in. On PostgreSQL this frees the lock, if one is held.
+    /// Records that this host has just proven a login. On PostgreSQL this releases the lock, if one is held.
     ///
     /// # Errors
-    /// Where it may not be committed.
+    /// If it may not have been committed.
     fn record_way_in(&mut self, _way_in: &WayIn, _host: &str) -> Result<(), DatabaseError> {
         Err(addresses::no_table("remembering a way in to the mailbox store"))
     }
 
-    /// Records that this host has just found a way in not to lead where it should: whatever was proven before, it is not proven now. On
-    /// PostgreSQL this frees the lock, if one is held.
+    /// Records that this host has just found that a login does not lead to the right mailboxes: an earlier proof no
+    /// longer counts. On PostgreSQL this releases the lock, if one is held.
     ///
     /// # Errors
-    /// Where it may not be committed.
+    /// If it may not have been committed.
     fn disprove_way_in(&mut self, _way_in: &WayIn, _host: &str) -> Result<(), DatabaseError> {
         Err(addresses::no_table("remembering that a way in to the mailbox store is none"))
     }
 
-    /// Records that `host` refuses a recipient for good, since none of these addresses is in the table; `false`, with nothing
-    /// written, if one is by now, or if the table is empty.
+    /// Records that `host` refuses a recipient permanently, since none of these addresses is in the table. `false`,
+    /// with nothing written, if one of them is in the table by now, or if the table is empty.
     ///
-    /// The statement that writes looks for them once more. So they are missing at the commit, on a server that can commit: no
-    /// standby, no former primary, no minority of a cluster. Nothing that was only read refuses a recipient.
+    /// The statement that writes searches for them once more. So they are missing at the commit, on a server that can
+    /// commit: no standby, no former primary, no minority of a cluster. A mere read never refuses a recipient.
     ///
     /// # Errors
-    /// Where it may not be committed. Then no recipient is refused.
+    /// If it may not have been committed. In that case no recipient is refused.
     fn refuse(&mut self, _host: &str, _addresses: &[&str]) -> Result<bool, DatabaseError> {
         Err(addresses::no_table("writing down that a recipient is refused"))
     }
 
-    /// Writes the journal and commits it at once, before the lock is taken. Tries again on a deadlock or lock wait.
+    /// Writes the journal and commits it at once, before the lock is taken. Retries after a deadlock or a lock wait.
     ///
     /// # Errors
-    /// Where it may not be committed, or where the server refuses a value of it.
+    /// If it may not have been committed, or if the server refuses one of its values.
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError>;
 
-    /// The same; where the server refuses a value from the message, it is written without these.
+    /// As [`try_journal`](Self::try_journal). If the server refuses a value from the message, the journal is written
+    /// without these values.
     ///
     /// # Errors
-    /// Where it may not be committed.
+    /// If it may not have been committed.
     fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         record_fallback::journal_with_fallback(journal, |journal| self.try_journal(journal))
     }
 
-    /// Takes the lock, and then looks at these copies, which this session has journalled: by a later statement than the one that
-    /// took the lock, so in a newer snapshot. PostgreSQL does both in one round trip. An epoch that nobody has written down is, before
-    /// this returns.
+    /// Takes the lock, and then reads these copies, which this session has journalled. The read is a later statement
+    /// than the one that took the lock, so it has a newer snapshot. PostgreSQL does both in one round trip. If a new
+    /// epoch is not recorded yet, it is recorded before this returns.
     ///
     /// # Errors
-    /// Where the lock could not be asked for, as [`NamedLock::acquire`]; it is not held then.
+    /// If the lock could not be asked for, as [`NamedLock::acquire`]; in that case it is not held.
     fn acquire_and_look(
         &mut self,
         lock: &LockName,
@@ -380,47 +385,49 @@ pub trait Ledger: NamedLock {
         })
     }
 
-    /// What is known of these copies, in the order asked for, by a new snapshot: called under the lock.
+    /// The history of these copies, in the order asked for, from a new snapshot. Called under the lock.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If it cannot be read.
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError>;
 
-    /// In which epoch the database is. An embedded one has none: nothing takes over from it, and nothing in it changes when its
-    /// file is restored.
+    /// The database's epoch. An embedded one has none: no other server takes over from it, and nothing in it changes
+    /// when its file is restored.
     ///
     /// # Errors
-    /// Where that cannot be read.
+    /// If the epoch cannot be read.
     fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
         Ok(Epoch::default())
     }
 
-    /// Writes down that another epoch has begun, unless somebody else has by now, and commits.
+    /// Records that another epoch has begun, unless another session has done so by now, and commits.
     ///
     /// # Errors
-    /// Where it may not be committed.
+    /// If it may not have been committed.
     fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
         Ok(())
     }
 
-    /// Writes the record, and commits. On PostgreSQL this frees the lock, which is held by the same transaction; elsewhere the lock
-    /// is still held afterwards. Called without the lock (by an attempt that found it busy), it is a transaction of its own.
+    /// Writes the record, and commits. On PostgreSQL this releases the lock, which is held by the same transaction; on
+    /// the other engines the lock is still held afterwards. Called without the lock (by an attempt that found it busy),
+    /// it is a transaction of its own.
     ///
-    /// Where the server refuses a value from the message, the record is written without these, under the same lock: the copies are
-    /// in their mailboxes, and must not be deferred for ever. So it is, without its events, where these cannot be written.
+    /// If the server refuses a value from the message, the record is written without these values, under the same lock.
+    /// The copies are in their mailboxes, and must not be deferred for ever. Likewise it is written without its events
+    /// if these cannot be written.
     ///
     /// # Errors
-    /// Where it may not be committed: nothing is written then, or (a lost reply to COMMIT) everything.
+    /// If it may not have been committed: in that case nothing is written, or (a lost reply to COMMIT) everything.
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError>;
 
     /// How long ago the first attempt at any of these copies began, by the database's clock; zero if there was none.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If the attempts cannot be read.
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError>;
 }
 
-/// The look, in a round trip of its own.
+/// Runs the look in a round trip of its own.
 fn looked_by_itself(look: impl FnOnce() -> Result<Looked, DatabaseError>) -> AcquiredAndLooked {
     let began = Instant::now();
     let looked = look();

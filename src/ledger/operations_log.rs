@@ -1,5 +1,5 @@
-//! The operations log: who did what, on the page, by the command line or by the API. Rows are added, and none is ever changed;
-//! `prune` forgets the old ones.
+//! The operations log: who did what, in the web UI, with the command line or with the API. Rows are added, and none is
+//! ever changed; `prune` deletes the old ones.
 
 use super::Database;
 use crate::base::log::is_unsafe;
@@ -9,26 +9,26 @@ use crate::database::{DatabaseError, Query, Value, columns_of};
 use serde::Serialize;
 
 words! {
-    /// What people do that others may want to know of.
+    /// The operations that are logged, because other people may want to know of them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[non_exhaustive]
     pub enum Operation {
-        /// Text, HTML, headers and the list of parts of a message.
+        /// A user has read the text, HTML, headers or list of parts of a message.
         LookedAtContent = "looked at content",
-        /// The source of a message, or one of its parts, was taken away.
+        /// A user has downloaded the source of a message, or one of its parts.
         Downloaded = "downloaded",
-        /// A message, to a recipient.
+        /// A message was redelivered to a recipient.
         DeliveredAgain = "delivered again",
-        /// A Sent copy that was owed.
+        /// An owed Sent copy was delivered.
         FinishedOwed = "finished owed",
-        /// A copy that a mailbox had lost.
+        /// A copy that a mailbox had lost was restored.
         Restored = "restored",
-        /// A token of the API.
+        /// A token of the API was made.
         MadeToken = "made a token",
         RevokedToken = "revoked a token",
-        /// A link that logs somebody in to the page.
+        /// A link was made that logs a user in to the web UI.
         MadeLogin = "made a login",
-        /// A login of somebody's to the page.
+        /// A login of a user to the web UI was ended.
         EndedLogin = "ended a login",
         MadeSubscription = "made a subscription",
         ChangedSubscription = "changed a subscription",
@@ -37,44 +37,44 @@ words! {
         ResumedSubscription = "resumed a subscription",
         DisabledSubscription = "disabled a subscription",
         RemovedSubscription = "removed a subscription",
-        /// The secret by which a subscriber knows that we tell him.
+        /// A user has read the secret with which a subscriber verifies our requests.
         LookedAtSecret = "looked at a secret",
         RotatedSecret = "rotated a secret",
-        /// A notification, to a subscriber.
+        /// A notification was sent to a subscriber once more.
         NotifiedAgain = "notified again",
-        /// Of what a subscriber was still to be told.
+        /// Undelivered notifications of a subscriber were given up.
         GaveUpNotifications = "gave up notifications",
         /// Old rows of the ledger were removed.
         Pruned = "pruned",
     }
 }
 
-/// Who does something, and from where.
+/// The person who does something, and from where.
 #[derive(Clone, Copy, Debug)]
 pub struct Actor<'a> {
     pub who: &'a str,
     /// `page`, `command line` or `api`.
     pub way: &'a str,
-    /// What that person may do on the page.
+    /// That person's role in the web UI.
     pub role: Option<&'a str>,
     /// The host whose process does it.
     pub host: &'a str,
 }
 
-/// What it is done to; what does not apply is left out.
+/// The object of an operation; what does not apply is left out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Affected<'a> {
-    /// A message.
+    /// The message.
     pub identity: Option<&'a [u8; 32]>,
     pub message_id: Option<&'a str>,
-    /// Whose mailbox, and which.
+    /// The mailbox, and its user.
     pub user: Option<&'a str>,
     pub mailbox: Option<&'a str>,
-    /// What else: a recipient, a subscription, a login.
+    /// Any other object: a recipient, a subscription, a login.
     pub object: Option<&'a str>,
 }
 
-/// A row, as it is read.
+/// A row of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Logged {
     #[serde(skip)]
@@ -86,7 +86,7 @@ pub struct Logged {
     pub way: String,
     pub role: Option<String>,
     pub host: String,
-    /// As [`Operation`] has it; a newer release may have other words.
+    /// The text of an [`Operation`]; a newer release may have others.
     pub operation: String,
     /// In hexadecimal digits.
     pub identity: Option<String>,
@@ -94,7 +94,7 @@ pub struct Logged {
     pub user: Option<String>,
     pub mailbox: Option<String>,
     pub object: Option<String>,
-    /// Empty where it had only begun.
+    /// Empty if it had only begun.
     pub outcome: String,
 }
 
@@ -107,10 +107,10 @@ const NAME: usize = 64;
 const SHORT: usize = 255;
 const LONG: usize = 1024;
 
-/// Writes down one operation. `outcome` is one line, and empty where it is only about to begin.
+/// Logs one operation. `outcome` is one line, and empty if the operation is only about to begin.
 ///
 /// # Errors
-/// Where it is not written. What was to be done by somebody on the page is not done then.
+/// If the row is not written. An operation of the web UI is then not carried out.
 pub fn write(
     database: &mut dyn Database,
     actor: Actor<'_>,
@@ -141,23 +141,23 @@ pub fn write(
     database.change("writing the operations log", &sql, &values).map(drop)
 }
 
-/// So much of a text as a column holds, on one line.
+/// As much of a text as a column holds, on one line.
 fn clean(text: &str, most: usize) -> String {
     text.chars().map(|c| if is_unsafe(c) { '?' } else { c }).take(most).collect()
 }
 
-/// The newest rows, or those before one.
+/// The newest rows, or those before this id.
 ///
 /// # Errors
-/// Where they cannot be read.
+/// If they cannot be read.
 pub fn read(database: &mut dyn Database, before: Option<i64>, limit: usize) -> Result<Vec<Logged>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT id, {}, who, way, role, host, operation, {}, message_id, imap_user, mailbox, object, outcome \
+        "SELECT id, {}, who, way, role, host, operation, NULLIF({}, ''), message_id, imap_user, mailbox, object, outcome \
          FROM operations_log WHERE id < ? ORDER BY id DESC LIMIT {limit}",
         dialect.microseconds("at"),
         // SQLite's hex() of NULL is an empty text.
-        format!("NULLIF({}, '')", dialect.hex("identity")),
+        dialect.hex("identity"),
     );
     database.query("reading the operations log", &sql, &[Value::Integer(before.unwrap_or(i64::MAX))])
 }

@@ -1,12 +1,12 @@
 //! How an attempt at one copy ended, and the one text that the ledger keeps of it.
 //!
-//! Deliveries and `audit --repair` write an [`Outcome`]; `trace`, `stats` and whoever else reads the journal get one back.
+//! Deliveries and `audit --repair` write an [`Outcome`]; `trace`, `stats` and other readers of the journal parse it.
 
 use crate::mailbox::MailboxFailure;
 use crate::message::Role;
 use std::fmt;
 
-/// How an attempt at one copy ended. An attempt that sent an APPEND and has no answer does not end: it has no outcome.
+/// How an attempt at one copy ended. An attempt that sent an APPEND and got no answer does not end: it has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The copy was appended.
@@ -15,21 +15,21 @@ pub enum Outcome {
     Adopted,
     /// The ledger had the copy as delivered.
     AlreadyThere,
-    /// The same, but the mailbox could not be searched for what an earlier attempt may have left there.
+    /// As `AlreadyThere`, but the mailbox could not be searched for a copy that an earlier attempt may have left there.
     AlreadyThereUnchecked,
     /// The Sent copy could not be made, and is recorded as owed.
     Owed,
     /// Another delivery of the message held its lock.
     Busy,
-    /// Deferred for another cause; with what the server or the system said, if that is known.
+    /// Deferred for another cause; with the message of the server or the system, if that is known.
     Deferred(Cause, Option<String>),
-    /// Refused by a rule of the operator's, and why.
+    /// Refused by a rule of the operator's, with the reason.
     Refused(String),
-    /// It never ended itself; a later attempt has looked for its copy.
+    /// Its process died before it could record an end; a later attempt has searched for its copy.
     Died,
-    /// `audit --repair` took out a copy that was there twice.
+    /// `audit --repair` removed a duplicated copy.
     AuditTookOut,
-    /// `audit --repair` was about to take out a copy, and left it.
+    /// `audit --repair` was about to remove a copy, and left it.
     AuditLeft,
     /// A text of another release, which this one does not know.
     Other(String),
@@ -38,17 +38,17 @@ pub enum Outcome {
 /// Why an attempt was deferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// An earlier attempt for the same recipient never ended, and is too young to be looked for.
+    /// An earlier attempt for the same recipient never ended, and is too young for its copy to be searched for.
     Unsettled,
     /// Another host delivers this message under another lock.
     OtherLock,
-    /// The journal that was just written is not there.
+    /// The journal that was just written is missing.
     JournalForgotten,
     /// The ledger could not be read under the lock.
     LedgerUnreadable,
     /// The lock could not be asked for.
     LockUnanswered,
-    /// The program that handed the message over has died.
+    /// The program that submitted the message has died.
     CallerGone,
     /// The recipient's copy failed, so the Sent copy was not tried.
     RecipientsCopyFailed,
@@ -62,7 +62,7 @@ const DEFERRED: &str = "deferred: ";
 const REFUSED: &str = "refused: ";
 
 impl Outcome {
-    /// The outcomes that are one text, each time the same.
+    /// The outcomes without details, whose text is always the same.
     const PLAIN: [Self; 9] = [
         Self::Appended,
         Self::Adopted,
@@ -94,7 +94,7 @@ impl Outcome {
         }
     }
 
-    /// Why it was deferred or refused, for people; all of the text of any other outcome.
+    /// Why it was deferred or refused, for people; for any other outcome its whole text.
     #[must_use]
     pub(crate) fn reason(&self) -> String {
         let text = self.to_string();
@@ -102,7 +102,7 @@ impl Outcome {
         reason.map_or_else(|| text.clone(), ToOwned::to_owned)
     }
 
-    /// The outcome of a text from the ledger.
+    /// Parses a text from the ledger.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         if let Some(plain) = Self::PLAIN.into_iter().find(|plain| plain.word() == text) {
@@ -132,7 +132,7 @@ impl fmt::Display for Outcome {
 }
 
 impl Cause {
-    /// The causes that this release writes, but for those at the mailbox store.
+    /// The causes that this release writes, except those at the mailbox store.
     const OWN: [Self; 7] = [
         Self::Unsettled,
         Self::OtherLock,
@@ -143,7 +143,7 @@ impl Cause {
         Self::RecipientsCopyFailed,
     ];
 
-    /// The words that deferrals are counted by: a server's own words differ from one message to the next.
+    /// The fixed text under which deferrals are counted: a server's own text differs from one message to the next.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -159,7 +159,7 @@ impl Cause {
         }
     }
 
-    /// A known cause, and the detail behind it.
+    /// Parses a known cause, and the detail behind it.
     fn split(text: &str) -> Option<(Self, Option<String>)> {
         let (words, detail) = text.split_once(": ").map_or((text, None), |(words, detail)| (words, Some(detail)));
         let mut known = Self::OWN.into_iter().chain(MailboxFailure::ALL.map(Self::Mailbox));
@@ -176,30 +176,30 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What causes are counted under that this release does not know.
+/// The name under which causes are counted that this release does not know.
 const ANOTHER_CAUSE: &str = "another cause";
 
 /// The result of an attempt, over all its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttemptResult {
-    /// Postfix was told 0.
+    /// Exit status 0.
     Delivered,
-    /// 75: another delivery of the message held its lock.
+    /// Exit status 75: another delivery of the message held its lock.
     Busy,
-    /// 75 for another cause ([`Cause::as_str`]).
+    /// Exit status 75 for another cause ([`Cause::as_str`]).
     Deferred(&'static str),
-    /// 65 or 77: refused by a rule of the operator's.
+    /// Exit status 65 or 77: refused by a rule of the operator's.
     Refused,
-    /// It never ended itself; a later attempt looked for its copy.
+    /// Its process died before it could record an end; a later attempt searched for its copy.
     Died,
-    /// No try at a delivery: `audit --repair`.
+    /// Not a delivery: `audit --repair`.
     Audit,
-    /// It has not ended: it runs, or it died, or what came of its APPEND is not known.
+    /// It has not ended: it is running, or its process died, or the result of its APPEND is unknown.
     Open,
 }
 
 impl AttemptResult {
-    /// Of the attempt at one copy; `None` is one that has not ended.
+    /// The result of the attempt at one copy; `None` is an attempt that has not ended.
     #[must_use]
     pub(crate) fn of_copy(outcome: Option<&Outcome>) -> Self {
         match outcome {
@@ -220,7 +220,7 @@ impl AttemptResult {
         }
     }
 
-    /// Of an attempt at several copies: the recipient's failure, or else the sender's.
+    /// The result of an attempt at several copies: the recipient's failure, or else the sender's.
     pub(crate) fn of_attempt(copies: impl Iterator<Item = (Role, Self)>) -> Self {
         let failed = copies.filter(|(_, result)| *result != Self::Delivered);
         failed.min_by_key(|(role, _)| *role == Role::Sender).map_or(Self::Delivered, |(_, result)| result)
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(AttemptResult::of_copy(None), AttemptResult::Open);
     }
 
-    /// `stats` counts by these words, and rows of earlier releases have them.
+    /// `stats` counts by these texts, and rows of earlier releases contain them.
     #[test]
     fn each_failure_of_a_mailbox_store_has_its_words() {
         use MailboxFailure as F;

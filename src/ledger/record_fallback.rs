@@ -1,8 +1,10 @@
-//! A record, and a journal, without what the message's author wrote; and a record that nobody is told of.
+//! Writes a record, or a journal, without the author's text, and a record without events, if the server refuses the
+//! full one.
 //!
-//! A header field may break a rule of the site's database: a constraint, a trigger, the longest entry of an index. The copies are
-//! in their mailboxes by then, and a message that is deferred for its subject is deferred at each retry, until it bounces. So it is
-//! recorded once more without the fields. The same goes for the journal, which is written first and has the Message-ID.
+//! A header field may break a rule of the site's database: a constraint, a trigger, the longest entry of an index. The
+//! copies are in their mailboxes by then. A message that is deferred for its subject would be deferred at each retry,
+//! until it bounces. So it is recorded once more without the fields. The same holds for the journal, which is written
+//! first and contains the Message-ID.
 
 use super::{EventRecord, Journal, MessageRecord, Record};
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -11,11 +13,12 @@ use tracing::warn;
 /// How many characters of a text are kept.
 const LONGEST: usize = 255;
 
-/// Writes the record; if the server refuses a value, the record without anything from the message's header; and if that is refused as
-/// well, or the events' tables or rights are missing (a schema or grants of an older release), the record without its events.
+/// Writes the record. If the server refuses a value, it writes the record without anything from the message's header.
+/// If that is refused as well, it writes the record without its events. It does so, too, if the events' tables or
+/// rights are missing (a schema or grants of an older release).
 ///
 /// # Errors
-/// Whatever `write` says, of the last record.
+/// The error of `write` for the last record.
 pub(super) fn record_with_fallback(
     record: &Record<'_>,
     mut write: impl FnMut(&Record<'_>) -> Result<(), DatabaseError>,
@@ -38,7 +41,7 @@ pub(super) fn record_with_fallback(
 /// Writes the record, and if the server refuses a value, the record without anything from the message's header.
 ///
 /// # Errors
-/// Whatever `write` says, of the second record if there was one.
+/// The error of `write` for the second record if there was one.
 fn record_without_header(
     record: &Record<'_>,
     mut write: impl FnMut(&Record<'_>) -> Result<(), DatabaseError>,
@@ -71,11 +74,11 @@ fn record_without_header(
     write(&Record { message: Some(message), copies: record.copies.clone(), ended: record.ended.clone(), events })
 }
 
-/// Writes the journal, and if the server refuses a value, the journal with a printable Message-ID and without the queue id and the
-/// envelope sender: no decision depends on these.
+/// Writes the journal. If the server refuses a value, it writes the journal with a printable Message-ID, and without
+/// the queue id and the envelope sender. No decision depends on these.
 ///
 /// # Errors
-/// Whatever `write` says, of the second journal if there was one.
+/// The error of `write` for the second journal if there was one.
 pub(super) fn journal_with_fallback(
     journal: &Journal<'_>,
     mut write: impl FnMut(&Journal<'_>) -> Result<(), DatabaseError>,
@@ -228,7 +231,7 @@ mod tests {
             .unwrap();
             assert_eq!(written.last(), Some(&0), "{failure:?}");
         }
-        // That of the message's own tables is told, and nothing is recorded twice.
+        // The error of the message's own tables is returned, and nothing is recorded twice.
         let mut times = 0;
         let none = Record { events: Vec::new(), ..whole.clone() };
         let error = record_with_fallback(&none, |_| {
@@ -274,7 +277,7 @@ mod tests {
             });
             assert_eq!((error.unwrap_err().failure, times), (failure, 1));
         }
-        // Neither is a record that says nothing of the message.
+        // A record without a message is not retried, either.
         assert_eq!(times(&Record::default(), DatabaseFailure::Refused), 1);
     }
 

@@ -1,4 +1,5 @@
-//! The statements of `operations::prune`: which rows are old enough and not needed any more, and their removal in small batches.
+//! The statements of `operations::prune`: which rows are old enough and no longer needed, and their removal in small
+//! batches.
 
 use super::Database;
 use super::time_span::{AttemptCursor, MessageCursor, Pages};
@@ -9,13 +10,13 @@ use uuid::Uuid;
 /// Rows of a batch: a transaction of some milliseconds.
 const BATCH: usize = 500;
 
-/// The same for sources, which may be large.
+/// Rows of a batch of sources, which may be large.
 const SOURCES: usize = 50;
 
-/// A message `m` with a copy that is owed.
+/// Whether a message `m` has an owed copy.
 const OWED: &str = "EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id AND c.state = 'owed')";
 
-/// A message `m` with a copy or an attempt since a moment (two values), or an attempt that has not ended.
+/// Whether a message `m` has a copy or an attempt since a time (two values), or an attempt that has not ended.
 const REFERENCED_SINCE: &str = "(EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id AND c.updated_at >= ?) \
      OR EXISTS (SELECT 1 FROM attempts a WHERE a.lock_digest = m.lock_digest AND a.identity = m.identity \
                 AND (a.ended_at IS NULL OR a.started_at >= ?)))";
@@ -27,31 +28,31 @@ fn count(database: &mut dyn Database, of: &str, values: &[Value<'_>]) -> Result<
     Ok(database.query_number("counting", &format!("SELECT count(*) FROM {of}"), values)?.unsigned_abs())
 }
 
-/// How many attempts from before a moment have ended, or have not.
+/// How many attempts from before this time have ended (`ended`), or have not.
 pub(crate) fn count_attempts(database: &mut dyn Database, before: i64, ended: bool) -> Result<u64, DatabaseError> {
     let not = if ended { "NOT" } else { "" };
     count(database, &format!("attempts WHERE started_at < ? AND ended_at IS {not} NULL"), &[Value::Moment(before)])
 }
 
-/// How many sources there are of messages from before a moment: with a copy that is owed, or without.
+/// How many sources there are of messages from before this time: with an owed copy (`owed`), or without.
 pub(crate) fn count_sources(database: &mut dyn Database, before: i64, owed: bool) -> Result<u64, DatabaseError> {
     let not = if owed { "" } else { "NOT" };
     count(database, &format!("{WITH_SOURCE} WHERE m.recorded_at < ? AND {not} {OWED}"), &[Value::Moment(before)])
 }
 
-/// How many messages there are from before a moment with a copy that is owed.
+/// How many messages from before this time have an owed copy.
 pub(crate) fn count_owed_messages(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
     count(database, &format!("messages m WHERE m.recorded_at < ? AND {OWED}"), &[Value::Moment(before)])
 }
 
-/// The same without such a copy: those that are [heard of](REFERENCED_SINCE) since, or those that are not.
+/// How many messages from before this time have no owed copy, and are [referenced](REFERENCED_SINCE) since, or are not.
 pub(crate) fn count_messages(database: &mut dyn Database, before: i64, heard_of: bool) -> Result<u64, DatabaseError> {
     let not = if heard_of { "" } else { "NOT" };
     let old = format!("messages m WHERE m.recorded_at < ? AND NOT {OWED} AND {not} {REFERENCED_SINCE}");
     count(database, &old, &[Value::Moment(before); 3])
 }
 
-/// Fails where our role may not delete from these tables, even if nothing is old; deletes nothing.
+/// Fails if our role may not delete from these tables, even if nothing is old; deletes nothing.
 pub(crate) fn try_right(database: &mut dyn Database, tables: &[&str]) -> Result<(), DatabaseError> {
     tables.iter().try_for_each(|table| {
         let sql = format!("DELETE FROM {table} WHERE 1 = 0");
@@ -59,7 +60,7 @@ pub(crate) fn try_right(database: &mut dyn Database, tables: &[&str]) -> Result<
     })
 }
 
-/// The attempts from before a moment that have ended.
+/// The ended attempts from before a time.
 pub(crate) struct OldAttempts {
     pages: Pages<AttemptCursor>,
 }
@@ -69,7 +70,7 @@ impl OldAttempts {
         Self { pages: Pages::new(0, before, BATCH) }
     }
 
-    /// Forgets the next of them, and says how many; `None` at the end.
+    /// Deletes the next batch, and returns its size; `None` at the end.
     pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let page = self.pages.next::<String>(database, "a.role", "a.ended_at IS NOT NULL", &[])?.unwrap_or_default();
         let ([(first, _), .., (last, _)] | [(first @ last, _)]) = page.as_slice() else { return Ok(None) };
@@ -79,10 +80,10 @@ impl OldAttempts {
     }
 }
 
-/// The sources of messages from before a moment without a copy that is owed.
+/// The sources of messages from before a time without an owed copy.
 pub(crate) struct OldSources {
     before: i64,
-    /// The last message that was looked at.
+    /// The last message of the previous batch.
     last: i64,
 }
 
@@ -91,7 +92,7 @@ impl OldSources {
         Self { before, last: i64::MIN }
     }
 
-    /// Forgets the next of them, and says how many; `None` at the end.
+    /// Deletes the next batch, and returns its size; `None` at the end.
     pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting sources";
         let select = format!(
@@ -112,17 +113,17 @@ impl OldSources {
     }
 }
 
-/// How many events are from before a moment.
+/// How many events are from before this time.
 pub(crate) fn count_events(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
     count(database, "events WHERE created_at < ?", &[Value::Moment(before)])
 }
 
-/// The events from before a moment, and what subscribers were told of them, or are still to be told.
+/// The events from before a time, with their notifications and the tries at sending them.
 pub(crate) struct OldEvents {
     before: i64,
-    /// The position of the last one that was looked at.
+    /// The position of the last event of the previous batch.
     last: i64,
-    /// Whether notifications of events that went before are still to be looked for.
+    /// Whether notifications of events that were deleted earlier are still to be searched for.
     orphans_left: bool,
 }
 
@@ -131,8 +132,8 @@ impl OldEvents {
         Self { before, last: 0, orphans_left: true }
     }
 
-    /// Forgets the next of them, and says how many; `None` at the end, which is the first that is newer: positions are in
-    /// the order of their commits, and what lies beyond is left to the next time.
+    /// Deletes the next batch, and returns its size. `None` at the end, which is the first newer event: positions are
+    /// in the order of the commits. Older events behind it are left to the next run.
     pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting events";
         let page =
@@ -146,12 +147,12 @@ impl OldEvents {
             }
             return Ok(None);
         };
-        // Anew each time: all of a run may take hours, and somebody subscribes meanwhile, and has old events told.
+        // Read for each batch: a run may take hours. A user may subscribe meanwhile, and request old events.
         let asked = format!("SELECT {} FROM subscriptions", database.dialect().uuid("id"));
         let subscriptions: Vec<Uuid> = database.query(doing, &asked, &[])?;
         let range = [Value::Integer(self.last), Value::Integer(*last)];
         let of_subscribers: Vec<Value<'_>> = subscriptions.iter().map(|id| Value::Uuid(*id)).chain(range).collect();
-        // By its key, of which the subscription is the first part.
+        // By the table's key, whose first part is the subscription.
         let pending = format!(
             "DELETE FROM notifications WHERE subscription IN ({}) AND event > ? AND event <= ?",
             vec!["?"; subscriptions.len()].join(", ")
@@ -169,8 +170,9 @@ impl OldEvents {
     }
 }
 
-/// Deletes notifications whose events went before. Whoever publishes while a subscription is deleted leaves some behind, and so does
-/// whoever repeats events that are forgotten at that moment: nothing can be sent by them, and the subscription would be due for ever.
+/// Deletes notifications whose events are gone. Publishing while a subscription is deleted leaves some behind, and so
+/// does a redelivery request for events that are deleted at that moment. Nothing can be sent for them, and the
+/// subscription would be due for ever.
 fn delete_orphans(database: &mut dyn Database) -> Result<(), DatabaseError> {
     let doing = "forgetting notifications of nothing";
     let oldest = database.query_first(doing, "SELECT position FROM events ORDER BY position LIMIT 1", &[])?;
@@ -178,17 +180,18 @@ fn delete_orphans(database: &mut dyn Database) -> Result<(), DatabaseError> {
     let id = database.dialect().uuid("subscription");
     let subscriptions: Vec<Uuid> =
         database.query(doing, &format!("SELECT DISTINCT {id} FROM notifications WHERE event < ?"), &[before])?;
-    // An event and its first notifications come to be in one transaction: who sees one of these and no event sees what is left.
+    // An event and its first notifications are committed in one transaction. So a notification without its event is a
+    // leftover.
     let delete = "DELETE FROM notifications WHERE subscription = ? AND event < ? \
                   AND NOT EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event)";
     subscriptions.into_iter().try_for_each(|id| database.change(doing, delete, &[Value::Uuid(id), before]).map(drop))
 }
-/// How many rows of the operations log are from before a moment.
+/// How many rows of the operations log are from before this time.
 pub(crate) fn count_operations(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
     count(database, "operations_log WHERE at < ?", &[Value::Moment(before)])
 }
 
-/// The rows of the operations log from before a moment.
+/// The rows of the operations log from before a time.
 pub(crate) struct OldOperations {
     before: i64,
 }
@@ -198,8 +201,8 @@ impl OldOperations {
         Self { before }
     }
 
-    /// Forgets the next of them, and says how many; `None` at the end. By its key, in whose order the rows were written, but for
-    /// a clock that was set back: what lies beyond the first that is newer is left to the next time.
+    /// Deletes the next batch, and returns its size; `None` at the end. Rows are read by key, the order in which they
+    /// were written, except if a clock was set back. Older rows behind the first newer one are left to the next run.
     pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting operations";
         let page = format!("SELECT id, at < ? FROM operations_log ORDER BY id LIMIT {BATCH}");
@@ -210,17 +213,17 @@ impl OldOperations {
     }
 }
 
-/// A message that may go, unless it is heard of.
+/// A message that may be deleted, unless it is referenced.
 pub(crate) struct OldMessage {
     id: i64,
     identity: [u8; 32],
-    /// The lock under which it goes.
+    /// The lock under which it is deleted.
     pub(crate) lock: LockName,
 }
 
 columns_of! { OldMessage: id, identity, lock }
 
-/// The messages from before a moment that are not [heard of](REFERENCED_SINCE) since.
+/// The messages from before a time that are not [referenced](REFERENCED_SINCE) since.
 pub(crate) struct OldMessages {
     pages: Pages<MessageCursor>,
     before: i64,
@@ -231,7 +234,7 @@ impl OldMessages {
         Self { pages: Pages::new(0, before, BATCH), before }
     }
 
-    /// The next of them; `None` at the end.
+    /// The next messages; `None` at the end.
     pub(crate) fn some(&mut self, database: &mut dyn Database) -> Result<Option<Vec<OldMessage>>, DatabaseError> {
         let dialect = database.dialect();
         let asked = format!("m.id, {}, {}", dialect.hex("m.identity"), dialect.hex("m.lock_digest"));
@@ -242,11 +245,11 @@ impl OldMessages {
 }
 
 impl OldMessage {
-    /// Forgets it with all that belongs to it, unless it was heard of meanwhile: then `false`. Called under its lock.
+    /// Deletes the message with all its rows, unless it was referenced meanwhile: then `false`. Called under its lock.
     pub(crate) fn forget(&self, database: &mut dyn Database, before: i64) -> Result<bool, DatabaseError> {
         let doing = "forgetting a message";
         let (id, moment) = (Value::Integer(self.id), Value::Moment(before));
-        // A new snapshot, with what was journalled before we had the lock.
+        // A new snapshot, which includes what was journalled before we had the lock.
         let again = format!("SELECT m.id FROM messages m WHERE m.id = ? AND NOT {OWED} AND NOT {REFERENCED_SINCE}");
         if database.select(doing, &again, &[id, moment, moment])?.is_empty() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! How long the stages of an attempt took, as the ledger keeps it: `{"connect":1.27,"lock":0.31}`, in milliseconds.
+//! The duration of an attempt's stages, as the ledger stores it: `{"connect":1.27,"lock":0.31}`, in milliseconds.
 
 use crate::database::{Columns, DatabaseError, FromRow};
 use serde::ser::{SerializeMap, Serializer};
@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 pub(crate) const STAGES: [&str; 9] =
     ["connect", "route", "authenticate", "position", "journal", "lock", "look", "append", "record"];
 
-/// The stages that this release knows, in their order, with their milliseconds. A measurement that cannot be read is as good as
-/// none.
+/// The stages that this release knows, in their order, with their milliseconds. A measurement that cannot be parsed
+/// counts as none.
 pub(crate) fn read(json: &str) -> Vec<(&'static str, f64)> {
     let read: BTreeMap<String, f64> = serde_json::from_str(json).unwrap_or_default();
     STAGES.into_iter().filter_map(|name| read.get(name).map(|took| (name, *took))).collect()
 }
 
 impl FromRow for Vec<(&'static str, f64)> {
-    /// Of an attempt that has not ended: none.
+    /// Empty for an attempt that has not ended.
     fn from_row(columns: &mut Columns<'_>) -> Result<Self, DatabaseError> {
         Ok(columns.read::<Option<String>>()?.map(|json| read(&json)).unwrap_or_default())
     }
 }
 
-/// As an object, for programs.
+/// Serializes them as an object, for programs.
 pub(super) fn serialize<S: Serializer>(stages: &[(&'static str, f64)], serializer: S) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(Some(stages.len()))?;
     for (name, took) in stages {

@@ -1,4 +1,4 @@
-//! The statements of a delivery's journal, look and record, once for all engines. A value goes into them as a literal
+//! The statements of a delivery's journal, look and record, once for all engines. Values are literals in them
 //! ([`Dialect::literal`]): they are sent in batches, which have no parameters.
 
 use super::{
@@ -13,26 +13,26 @@ use std::time::Duration;
 pub(super) const JOURNALLING: &str = "writing the journal";
 pub(super) const RECORDING: &str = "recording the delivery";
 
-/// The present moment. On PostgreSQL, `now()` would be when the lock's transaction began, before anything was appended.
+/// The present time. On PostgreSQL, `now()` would be when the lock's transaction began, before anything was appended.
 fn now(dialect: Dialect) -> String {
     match dialect {
-        // To the microsecond, which SQLite's own function has not.
+        // In microseconds, which SQLite's own function does not offer.
         Dialect::Sqlite => sqlite::now().to_string(),
         _ => dialect.now().into(),
     }
 }
 
-/// How long ago a moment was, in seconds; negative where a clock was set back.
+/// How long ago a time was, in seconds; negative if a clock was set back.
 fn age(dialect: Dialect, moment: &str) -> String {
     dialect.seconds_between(moment, &now(dialect))
 }
 
-/// The keys of copies, inside of an IN list.
+/// The keys of copies, for the inside of an IN list.
 pub(super) fn keys(dialect: Dialect, copies: &[CopyKey]) -> String {
     dialect.list(copies.iter().map(|key| Value::Bytes(key.as_bytes())))
 }
 
-/// The attempts of a journal, which has at least one.
+/// Inserts the attempts of a journal, which has at least one.
 pub(super) fn journal(dialect: Dialect, journal: &Journal<'_>) -> String {
     let literal = |value| dialect.literal(value);
     let session = match dialect {
@@ -73,9 +73,9 @@ pub(super) fn journal(dialect: Dialect, journal: &Journal<'_>) -> String {
     )
 }
 
-/// The look in two statements with a snapshot each, the attempts' first: an attempt's end is committed together with its copy, so an
-/// ended attempt has its copy in the later snapshot. The other way round, a commit in between would show neither the copy nor the
-/// attempt. (PostgreSQL's is one statement, whose plan a session keeps.)
+/// The look in two statements with a snapshot each, the attempts' first. An attempt's end is committed together with
+/// its copy, so an ended attempt has its copy in the later snapshot. In the other order, a commit in between would show
+/// neither the copy nor the attempt. (PostgreSQL's look is one statement, whose plan a session keeps.)
 pub(super) fn look(dialect: Dialect, copies: &[CopyKey]) -> [String; 2] {
     let (keys, key) = (keys(dialect, copies), dialect.hex("copy_key"));
     [
@@ -95,7 +95,7 @@ pub(super) fn look(dialect: Dialect, copies: &[CopyKey]) -> [String; 2] {
     ]
 }
 
-/// What the answers to [`look`] say of the copies that were asked for.
+/// Combines the answers to [`look`] into the history of each copy that was asked for.
 pub(super) fn histories(
     copies: &[CopyKey],
     attempts: &[Row],
@@ -137,7 +137,7 @@ pub(super) fn first_attempt_age(database: &mut impl Tables, copies: &[CopyKey]) 
     Ok(age.flatten().unwrap_or_default())
 }
 
-/// A way in that was proven just now.
+/// Records that a login was proven just now.
 pub(super) fn way_in(dialect: Dialect, way_in: &WayIn, host: &str) -> String {
     let (now, host) = (now(dialect), dialect.literal(Value::Text(host)));
     format!(
@@ -147,7 +147,7 @@ pub(super) fn way_in(dialect: Dialect, way_in: &WayIn, host: &str) -> String {
     )
 }
 
-/// A way in that is proven no more.
+/// Records that a login is no longer proven.
 pub(super) fn no_way_in(dialect: Dialect, way_in: &WayIn, host: &str) -> String {
     format!(
         "UPDATE ways_in SET proven_at = {}, host = {} WHERE digest = {}",
@@ -157,7 +157,7 @@ pub(super) fn no_way_in(dialect: Dialect, way_in: &WayIn, host: &str) -> String 
     )
 }
 
-/// The row of the message.
+/// The id of the message's row.
 pub(super) fn id_of(dialect: Dialect, message: &MessageRecord<'_>) -> String {
     id_by(&dialect.literal(Value::Bytes(message.identity.as_bytes())))
 }
@@ -166,7 +166,7 @@ fn id_by(identity: &str) -> String {
     format!("(SELECT id FROM messages WHERE identity = {identity})")
 }
 
-/// The message, unless another recipient's delivery has recorded it.
+/// Inserts the message, unless another recipient's delivery has recorded it.
 pub(super) fn message(dialect: Dialect, message: &MessageRecord<'_>) -> String {
     let values = [
         Value::Bytes(message.identity.as_bytes()),
@@ -184,7 +184,7 @@ pub(super) fn message(dialect: Dialect, message: &MessageRecord<'_>) -> String {
     ];
     let unless_there = match dialect {
         Dialect::Postgresql | Dialect::Sqlite => "ON CONFLICT (identity) DO NOTHING",
-        // IGNORE would cut what does not fit.
+        // IGNORE would truncate values that do not fit.
         Dialect::Mysql | Dialect::Mariadb => "ON DUPLICATE KEY UPDATE id = messages.id",
     };
     format!(
@@ -195,7 +195,8 @@ pub(super) fn message(dialect: Dialect, message: &MessageRecord<'_>) -> String {
     )
 }
 
-/// The message's source, unless it is there: a delivery has no right to change one. `source` is a literal, or the place of a parameter.
+/// Inserts the message's source, unless it exists: a delivery has no right to change one. `source` is a literal, or a
+/// parameter's placeholder.
 pub(super) fn source(dialect: Dialect, message: &MessageRecord<'_>, source: &str) -> String {
     format!(
         "INSERT INTO message_sources (message_id, source) SELECT m.id, {source} FROM messages m WHERE m.identity = {} \
@@ -212,7 +213,7 @@ pub(super) fn source_is_missing(dialect: Dialect, message: &MessageRecord<'_>) -
     )
 }
 
-/// The values of a delivered copy, in the order of `maildrop_copy`'s.
+/// The values of a delivered copy, in the order of the parameters of `maildrop_copy`.
 fn values_of_copy<'a>(
     message: &'a MessageRecord<'_>,
     copy: &'a CopyRecord<'_>,
@@ -230,7 +231,8 @@ fn values_of_copy<'a>(
     ]
 }
 
-/// A copy that is delivered, by its values: only another delivery changes where it is. MySQL assigns from left to right.
+/// Records a delivered copy with these values: only another delivery changes its location. MySQL assigns from left to
+/// right.
 pub(super) fn delivered_copy(dialect: Dialect, values: [&str; 8]) -> String {
     let ([identity, key, role, user, mailbox, recipient, uid_validity, uid], now) = (values, now(dialect));
     let set = format!(
@@ -245,7 +247,7 @@ pub(super) fn delivered_copy(dialect: Dialect, values: [&str; 8]) -> String {
     )
 }
 
-/// The function of PostgreSQL's with that statement, which is planned for longer than it is executed.
+/// PostgreSQL's function with that statement, whose planning takes longer than its execution.
 pub(super) const COPY: &str = "maildrop_copy";
 
 fn delivered(dialect: Dialect, cached: bool, values: [Value<'_>; 8]) -> String {
@@ -256,7 +258,7 @@ fn delivered(dialect: Dialect, cached: bool, values: [Value<'_>; 8]) -> String {
     delivered_copy(dialect, literals.each_ref().map(String::as_str))
 }
 
-/// A copy that is owed, unless it is delivered.
+/// Records a copy as owed, unless it is delivered.
 fn owed_copy(dialect: Dialect, message: &MessageRecord<'_>, copy: &CopyRecord<'_>, reason: &str) -> String {
     let (now, [recipient, reason]) =
         (now(dialect), [copy.recipient, reason].map(|text| dialect.literal(Value::Text(text))));
@@ -276,7 +278,7 @@ fn owed_copy(dialect: Dialect, message: &MessageRecord<'_>, copy: &CopyRecord<'_
     )
 }
 
-/// An attempt's end. One that has ended stays as it ended.
+/// Records an attempt's end. An attempt that has ended stays unchanged.
 fn ended(dialect: Dialect, ended: &EndedAttempt<'_>) -> String {
     format!(
         "UPDATE attempts SET ended_at = {}, outcome = {}, stages = {} WHERE copy_key = {} AND attempt = {} AND ended_at IS NULL",
@@ -288,7 +290,7 @@ fn ended(dialect: Dialect, ended: &EndedAttempt<'_>) -> String {
     )
 }
 
-/// What there is to send of a copy, for each row of `rows`.
+/// Inserts a copy's event, once for each row of `rows`.
 pub(super) fn event(dialect: Dialect, event: &EventRecord<'_>, rows: &str) -> String {
     let diff = event.diff.as_json();
     let values = [
@@ -315,11 +317,11 @@ pub(super) fn event(dialect: Dialect, event: &EventRecord<'_>, rows: &str) -> St
     )
 }
 
-/// What follows the message in its record: its copies, the attempts that have ended, and what there is to tell, if anybody can be
-/// told. `cached`: by the function whose plan a session keeps, where there is one.
+/// The statements after the message in its record: its copies, the attempts that have ended, and the events if there
+/// are subscriptions. `cached`: uses the function whose plan a session keeps.
 ///
 /// # Errors
-/// Where there are copies without their message.
+/// If there are copies without their message.
 pub(super) fn after_message(dialect: Dialect, record: &Record<'_>, cached: bool) -> Result<Vec<String>, DatabaseError> {
     let mut statements = Vec::new();
     for copy in &record.copies {
@@ -332,7 +334,7 @@ pub(super) fn after_message(dialect: Dialect, record: &Record<'_>, cached: bool)
         });
     }
     statements.extend(record.ended.iter().map(|one| ended(dialect, one)));
-    // Where nobody is subscribed, that costs a look at an empty table. MySQL has looked before its transaction.
+    // Without subscriptions, this costs a read of an empty table. MySQL has read it before its transaction.
     let if_subscribed = match dialect {
         Dialect::Postgresql => "WHERE EXISTS (SELECT 1 FROM subscriptions)",
         Dialect::Mysql | Dialect::Mariadb => "FROM DUAL WHERE @maildrop_subscribed",

@@ -6,20 +6,20 @@ use crate::database::{DatabaseError, Query, Value};
 use crate::message::Role;
 use uuid::Uuid;
 
-/// Rows of a page. The rows of one attempt lie in one page, or in two pages after each other.
+/// Rows of a page. The rows of one attempt are in one page, or in two consecutive ones.
 const PAGE: usize = 4000;
 
 /// An attempt's part in one copy.
 pub(crate) struct TriedCopy {
     pub(crate) attempt: Uuid,
     pub(crate) role: Role,
-    /// `None` where it has not ended.
+    /// `None` if it has not ended.
     pub(crate) outcome: Option<Outcome>,
     /// How long the stages of the whole attempt took; see `stage_times::read`.
     pub(crate) stages: Option<String>,
 }
 
-/// Calls `see` for each page of what was tried from `from` up to, not including, `until`, in microseconds since 1970.
+/// Calls `see` for each page of attempts from `from` up to, not including, `until`, in microseconds since 1970.
 pub(crate) fn each_page_of_attempts(
     database: &mut dyn Database,
     from: i64,
@@ -35,7 +35,7 @@ pub(crate) fn each_page_of_attempts(
     Ok(())
 }
 
-/// How many messages were recorded from a moment up to, not including, another, and their bytes.
+/// How many messages were recorded from a time up to, not including, another, and their bytes.
 pub(crate) fn recorded_messages(
     database: &mut dyn Database,
     from: i64,
@@ -46,7 +46,7 @@ pub(crate) fn recorded_messages(
     Ok(counted.unwrap_or_default())
 }
 
-/// How many copies are owed that were last tried before a moment.
+/// How many owed copies were last tried before a time.
 pub(crate) fn owed_copies(database: &mut dyn Database, before: Option<i64>) -> Result<u64, DatabaseError> {
     let (condition, values) = match before {
         None => ("", vec![]),

@@ -1,4 +1,4 @@
-//! Subscriptions as people make them and look at them. What the notifier does with them is in `notifications`.
+//! Subscriptions as users create, change and read them. The notifier's part is in `notifications`.
 
 use super::notifications::bulk;
 use super::notifications::overview::Progress;
@@ -21,9 +21,9 @@ words! {
         /// Its callback has not answered the challenge yet.
         Unverified = "unverified",
         Active = "active",
-        /// People have paused it: what happens is kept.
+        /// A user has paused it: its events are kept.
         Paused = "paused",
-        /// It is sent nothing until somebody resumes it.
+        /// Nothing is sent to it until a user resumes it.
         Disabled = "disabled",
     }
 }
@@ -34,7 +34,7 @@ impl fmt::Display for SubscriptionState {
     }
 }
 
-/// What somebody wants to be told, and where.
+/// A subscription to be created: which events, and the callback to send them to.
 #[derive(Clone, Debug)]
 pub(crate) struct NewSubscription {
     pub(crate) owner: String,
@@ -43,7 +43,7 @@ pub(crate) struct NewSubscription {
     pub(crate) resource: &'static str,
     /// Empty for `all`.
     pub(crate) resource_id: String,
-    /// The types of events; none: all.
+    /// The types of events; empty: all types.
     pub(crate) types: Vec<&'static str>,
     /// `thin` or `full`.
     pub(crate) detail: &'static str,
@@ -55,7 +55,7 @@ pub(crate) struct NewSubscription {
     pub(crate) expires_after: Option<Duration>,
 }
 
-/// A subscription, and how it goes.
+/// A subscription and its progress.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Subscription {
     pub(crate) id: Uuid,
@@ -77,7 +77,7 @@ pub(crate) struct Subscription {
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) updated_at: i64,
     pub(crate) secret_generation: u32,
-    /// When it was given its present secret, if it had another one before.
+    /// When it got its present secret, if it had another one before.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) secret_rotated_at: Option<i64>,
     #[serde(flatten)]
@@ -91,10 +91,11 @@ columns_of! { Subscription:
 
 const READING: &str = "reading subscriptions";
 
-/// Makes a subscription, unless its owner has one to the same callback of the same: the id, and whether it is new.
+/// Creates a subscription, unless its owner has one with the same resource and callback. Returns the id, and whether it
+/// is new.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Result<(Uuid, bool), DatabaseError> {
     let dialect = database.dialect();
     let (id, now) = (Uuid::now_v7(), dialect.now());
@@ -138,10 +139,10 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Resu
     Ok((made, made == id))
 }
 
-/// The one that its owner has already to the same callback of the same.
+/// The owner's existing subscription with the same resource and callback.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn there(database: &mut dyn Database, new: &NewSubscription) -> Result<Option<Uuid>, DatabaseError> {
     find_target(database, [&new.owner, new.resource, &new.resource_id], &new.callback_url)
 }
@@ -156,12 +157,12 @@ fn find_target(database: &mut dyn Database, of: [&str; 3], callback_url: &str) -
     database.query_first(READING, &there, &[owner, resource, resource_id, Value::Bytes(&callback_digest)])
 }
 
-/// What a subscription to a new callback begins with: its state, and when that was verified.
+/// The initial state of a subscription with a new callback, and its `verified_at`.
 fn first_state(verify: bool, now: &str) -> (SubscriptionState, &str) {
     if verify { (SubscriptionState::Unverified, "NULL") } else { (SubscriptionState::Active, now) }
 }
 
-/// What makes a subscription the same: its parts, each with its length before it.
+/// The digest by which two subscriptions are the same: over their parts, each with its length before it.
 fn target_of(owner: &str, resource: &str, resource_id: &str, callback_url: &str) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in [owner, resource, resource_id, callback_url] {
@@ -171,7 +172,7 @@ fn target_of(owner: &str, resource: &str, resource_id: &str, callback_url: &str)
     hash.finalize().into()
 }
 
-/// Types of events, as their column takes them.
+/// Types of events in the form that their column takes.
 fn types_of(dialect: Dialect, types: &[&str]) -> String {
     match dialect {
         Dialect::Postgresql => format!("{{{}}}", types.join(",")),
@@ -179,15 +180,15 @@ fn types_of(dialect: Dialect, types: &[&str]) -> String {
     }
 }
 
-/// The place of that column's value.
+/// The placeholder for that column's value.
 fn array(dialect: Dialect) -> &'static str {
     if dialect == Dialect::Postgresql { "?::text[]" } else { "?" }
 }
 
-/// All subscriptions, or the one with this id; the oldest first.
+/// All subscriptions, or the one with this id, the oldest first.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn read(database: &mut dyn Database, id: Option<Uuid>) -> Result<Vec<Subscription>, DatabaseError> {
     match id {
         Some(id) => select(database, "WHERE s.id = ?", &[Value::Uuid(id)], ""),
@@ -222,10 +223,11 @@ fn select(
     database.query(READING, &sql, values)
 }
 
-/// Has an active subscription rest: what happens is kept, and told once it is resumed. `false` where none is active by this id.
+/// Pauses an active subscription: its events are kept, and sent once it is resumed. `false` if no active subscription
+/// has this id.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn pause(database: &mut dyn Database, id: Uuid) -> Result<bool, DatabaseError> {
     let sql = paused(database.dialect());
     Ok(database.change("pausing a subscription", &sql, &[Value::Uuid(id)])? > 0)
@@ -236,15 +238,16 @@ fn paused(dialect: Dialect) -> String {
     format!("UPDATE subscriptions SET state = 'paused', updated_at = {now} WHERE id = ? AND state = 'active'")
 }
 
-/// Why one is disabled whose callback never said that it wants to be told.
+/// Why a subscription is disabled whose callback never answered its challenge.
 pub(crate) const NEVER_ANSWERED: &str = "the callback has not answered its question within a day";
 
-/// Makes one that is paused or disabled active again, as if its receiver had never failed. One whose callback has not answered its
-/// question is asked again, for a day: else whoever may subscribe could have anybody told. `false` where there is none by this id; then
-/// nothing is changed.
+/// Makes a paused or disabled subscription active, as if its receiver had never failed. If its callback has never
+/// answered its challenge, the challenge is sent again, for a day. Otherwise a user who may subscribe could have
+/// notifications sent to any third party. `false`, with nothing changed, if no paused or disabled subscription has this
+/// id.
 ///
 /// # Errors
-/// Where the database fails; nothing is changed then.
+/// If the database fails; in that case nothing is changed.
 pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, DatabaseError> {
     let doing = "resuming a subscription";
     let id = Value::Uuid(id);
@@ -257,7 +260,7 @@ pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, Data
     Ok(true)
 }
 
-/// The notifier that has it leased loses it: what that one found out before, it would write down later.
+/// Also ends the notifier's lease: that notifier would otherwise record an earlier result later.
 fn resumed(dialect: Dialect) -> [String; 2] {
     let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, open_until = NULL, leased_by = NULL, \
                     leased_until = NULL, leased_among = NULL WHERE subscription = ? \
@@ -270,11 +273,11 @@ fn resumed(dialect: Dialect) -> [String; 2] {
     [forgiven.into(), resumed]
 }
 
-/// Has it told nothing more until it is resumed, and says why. One that is disabled already stays as it is; and so does one that is
-/// unverified, which is told nothing anyway.
+/// Disables an active or paused subscription until it is resumed, with this reason. A disabled one stays unchanged. An
+/// unverified one does, too: no notifications are sent to it anyway.
 ///
 /// # Errors
-/// Where the database fails; nothing is changed then.
+/// If the database fails; in that case nothing is changed.
 pub(crate) fn disable(database: &mut dyn Database, id: Uuid, reason: &str) -> Result<(), DatabaseError> {
     let sql = format!(
         "UPDATE subscriptions SET state = 'disabled', state_reason = ?, updated_at = {} \
@@ -284,10 +287,11 @@ pub(crate) fn disable(database: &mut dyn Database, id: Uuid, reason: &str) -> Re
     database.change("disabling a subscription", &sql, &[Value::Text(reason), Value::Uuid(id)]).map(drop)
 }
 
-/// Gives it another secret; the one before it signs beside it for a day. `false` where there is none by this id.
+/// Gives the subscription a new secret. Requests are also signed with the old one for a day. `false` if there is no
+/// subscription with this id.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn new_secret(database: &mut dyn Database, id: Uuid) -> Result<bool, DatabaseError> {
     let now = database.dialect().now();
     let sql = format!(
@@ -297,14 +301,15 @@ pub(crate) fn new_secret(database: &mut dyn Database, id: Uuid) -> Result<bool, 
     Ok(database.change("giving a subscription another secret", &sql, &[Value::Uuid(id)])? > 0)
 }
 
-/// Why one is disabled that is still there with a part of what it was to be told.
+/// Why a subscription is disabled that still exists with some of its notifications.
 pub(crate) const BEING_REMOVED: &str = "it is being removed";
 
-/// Removes it, with what it was still to be told. Where that is much, it goes piece by piece, and it is disabled first, lest it be told a
-/// part. `false` where the time was over before the end: it is there then, [disabled](BEING_REMOVED), and asked for again, it goes on.
+/// Removes a subscription and its notifications. Many notifications are removed in batches; the subscription is
+/// disabled first, so that no part of them is sent. `false` if the time was over before the end. The subscription then
+/// still exists, [disabled](BEING_REMOVED), and a repeated call continues.
 ///
 /// # Errors
-/// Where the database fails; it is there then, too.
+/// If the database fails; in that case the subscription still exists.
 pub(crate) fn delete(database: &mut dyn Database, id: Uuid, until: Option<Deadline>) -> Result<bool, DatabaseError> {
     let (doing, now, values) = ("removing a subscription", database.dialect().now(), [Value::Uuid(id)]);
     if bulk::is_large(database, id)? {
@@ -328,21 +333,21 @@ pub(crate) fn delete(database: &mut dyn Database, id: Uuid, until: Option<Deadli
     Ok(true)
 }
 
-/// Which subscriptions are meant: all, unless it says otherwise.
+/// A filter on subscriptions. The default selects all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Those<'a> {
     pub(crate) owner: Option<&'a str>,
     pub(crate) resource: Option<&'a str>,
     pub(crate) resource_id: Option<&'a str>,
     pub(crate) state: Option<SubscriptionState>,
-    /// Those that were made after this one.
+    /// Those created after this one.
     pub(crate) after: Option<Uuid>,
 }
 
-/// These subscriptions, the oldest first, at most so many.
+/// At most `most` of these subscriptions, the oldest first.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn some(
     database: &mut dyn Database,
     those: &Those<'_>,
@@ -370,20 +375,20 @@ pub(crate) fn some(
 /// How many subscriptions an owner has.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn count_of_owner(database: &mut dyn Database, owner: &str) -> Result<u64, DatabaseError> {
     let sql = "SELECT count(*) FROM subscriptions WHERE owner = ?";
     Ok(database.query_number(READING, sql, &[Value::Text(owner)])?.unsigned_abs())
 }
 
-/// Whether a subscription is told from now on.
+/// Whether a change pauses or resumes the subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Pause,
     Resume,
 }
 
-/// What is to be otherwise about a subscription; `None`: nothing.
+/// The new values of a subscription's fields; `None`: unchanged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Change {
     pub(crate) callback_url: Option<String>,
@@ -392,15 +397,15 @@ pub(crate) struct Change {
     pub(crate) in_order: Option<bool>,
     pub(crate) max_in_flight: Option<u8>,
     pub(crate) description: Option<String>,
-    /// In microseconds since 1970; `Some(None)`: it does not end.
+    /// In microseconds since 1970; `Some(None)`: it does not expire.
     pub(crate) expires_at: Option<Option<i64>>,
 }
 
-/// Changes a subscription, and pauses or resumes it, in one transaction. A callback that it did not have before is asked a question
-/// first, where `verify`. `false` where its owner has another one that it would be the same as.
+/// Changes a subscription, and pauses or resumes it, in one transaction. With `verify`, a new callback has to answer a
+/// challenge first. `false` if the owner has another subscription with the resulting resource and callback.
 ///
 /// # Errors
-/// Where the database fails; nothing is changed then.
+/// If the database fails; in that case nothing is changed.
 pub(crate) fn change(
     database: &mut dyn Database,
     is: &Subscription,
@@ -453,7 +458,7 @@ pub(crate) fn change(
     let set = format!("UPDATE subscriptions SET {} WHERE id = ?", set.join(", "));
     let (paused, [forgiven, resumed]) = (paused(dialect), resumed(dialect));
     let one = [id];
-    // As whoever settles it takes them: the row of its queue first.
+    // In the notifier's order when it settles: the row of `subscription_queues` first.
     let turn: &[(&str, &[Value<'_>])] = match becomes {
         None => &[],
         Some(Turn::Pause) => &[(&paused, &one)],

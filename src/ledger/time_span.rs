@@ -1,19 +1,20 @@
-//! Reads the attempts or the messages of a span of time in pages, so that memory stays flat and no answer is long, however large the
-//! tables are. Each engine has a B-tree on their time, which is the database's own: the next page begins behind the last row.
+//! Reads the attempts or the messages of a span of time in pages. So memory use stays constant and no answer is long,
+//! however large the tables are. Each engine has a B-tree on their time, which is the database's own: the next page
+//! begins after the last row.
 
 use super::Database;
 use crate::database::{DatabaseError, Dialect, FromRow, Query, Tables, Value, columns_of};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Where a row of a table stands in the order of time, in which it is read.
+/// The position of a row in the order of time, in which a table is read.
 pub(super) trait TimeCursor: FromRow + Copy {
-    /// The table, with its name in conditions.
+    /// The table and its alias.
     const TABLE: &'static str;
     /// The columns of this cursor; the first is the time.
     const ORDER: &'static [&'static str];
 
-    /// The same columns as they are read.
+    /// The expressions that select these columns.
     fn columns(dialect: Dialect) -> String;
 
     /// In microseconds since 1970.
@@ -81,9 +82,9 @@ impl TimeCursor for MessageCursor {
     }
 }
 
-/// A walk through the rows of a span of time, half open.
+/// A cursor over the rows of a span of time, half open.
 pub(super) struct Pages<C> {
-    /// In microseconds since 1970, as the end.
+    /// In microseconds since 1970, as `until`.
     from: i64,
     until: i64,
     limit: usize,
@@ -109,7 +110,7 @@ impl<C: TimeCursor> Pages<C> {
             return Ok(None);
         }
         let (time, order) = (C::ORDER[0], C::ORDER.join(", "));
-        // By itself a comparison of rows finds no place in an index of MySQL's: the time is compared first.
+        // MySQL cannot use an index for a comparison of rows alone: the time is compared first.
         let mut values = vec![Value::Moment(self.from), Value::Moment(self.until)];
         let behind = self.last.as_ref().map_or(String::new(), |last| {
             values.extend(last.values());
@@ -131,7 +132,7 @@ impl<C: TimeCursor> Pages<C> {
     }
 }
 
-/// The present moment by the database's clock, in microseconds since 1970.
+/// The present time by the database's clock, in microseconds since 1970.
 pub fn now(database: &mut dyn Database) -> Result<i64, DatabaseError> {
     let dialect = database.dialect();
     database.query_number("asking for the time", &format!("SELECT {}", dialect.microseconds(dialect.now())), &[])
@@ -142,8 +143,8 @@ pub fn microseconds(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The lowest UUID of version 7 of this moment: its milliseconds, and zeros (RFC 9562 section 5.7). For a moment that it cannot
-/// hold, the nearest.
+/// The lowest UUID of version 7 of this time: its milliseconds, and zeros (RFC 9562 section 5.7). For a time that it
+/// cannot represent, the nearest.
 #[cfg(test)]
 pub(crate) fn first_uuid_of(microseconds: i64) -> Uuid {
     let milliseconds = u128::try_from(microseconds / 1000).unwrap_or(0).min((1 << 48) - 1);
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(first_uuid_of(i64::MAX), Uuid::from_u128(((1 << 48) - 1) << 80));
     }
 
-    /// A moment in 2026, and a minute.
+    /// A time in 2026, and a minute.
     const THEN: i64 = 1_790_000_000_000_000;
     const MINUTE: i64 = 60_000_000;
 
@@ -178,7 +179,7 @@ mod tests {
         (directory, database)
     }
 
-    /// What a walk meets, in its order, and how many rows its longest page had.
+    /// The rows of a walk, in its order, and how many rows its longest page had.
     fn met(database: &mut dyn Tables, until: i64, limit: usize, column: &str) -> (Vec<i64>, usize) {
         let (mut pages, mut met, mut longest) = (Pages::<AttemptCursor>::new(THEN, until, limit), Vec::new(), 0);
         while let Some(page) = pages.next::<i64>(database, column, "pid <> ?", &[Value::Integer(0)]).unwrap() {
@@ -207,7 +208,7 @@ mod tests {
             ];
             database.change("filling", sql, &values).unwrap();
         };
-        // Two copies each, and hosts whose clocks differ: in the order of their names the times go up and down.
+        // Two copies each, and hosts whose clocks differ: in the order of their UUIDs the times go up and down.
         for pid in 0..20 {
             let skew = if pid % 2 == 0 { 30 * MINUTE } else { -30 * MINUTE };
             for copy in 0..2 {
@@ -236,7 +237,7 @@ mod tests {
             let values = [Value::Integer(id), identity, other, other, Value::Moment(at)];
             database.change("filling", sql, &values).unwrap();
         };
-        // Some at one moment, some far from the others.
+        // Some at the same time, some far from the others.
         for id in 0..30 {
             fill(id, THEN + id / 4 * MINUTE);
         }

@@ -1,4 +1,4 @@
-//! Who may look at the page: links that log somebody in, and logins. Of either the tables have a digest only.
+//! Logins to the web UI, and links that create them. Only the digests of both are stored.
 
 use super::{Database, time_span};
 use crate::base::timestamp;
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 words! {
-    /// What somebody may do on the page; each may do what those before it may.
+    /// A user's role in the web UI; each includes the rights of those before it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum WebRole {
-        /// See what became of messages, but not what is in them.
+        /// See the results of messages, but not their contents.
         Viewer = "viewer",
-        /// See what is in them.
+        /// See the contents of messages.
         Reader = "reader",
-        /// Deliver again.
+        /// Redeliver messages.
         Operator = "operator",
         /// See who is logged in, and log others out.
         Admin = "admin",
@@ -26,8 +26,8 @@ words! {
 /// A login.
 #[derive(Clone, Debug, Serialize)]
 pub struct WebSession {
-    /// By which people name it: the beginning of its digest, which lets nobody in. Empty where a proxy says who it is: then there is
-    /// nothing to end.
+    /// The id by which people name the login: the beginning of its digest, which does not allow a login. Empty if a
+    /// proxy authenticates the user: then there is no login to end.
     pub id: String,
     pub name: String,
     pub role: WebRole,
@@ -40,7 +40,7 @@ pub struct WebSession {
 
 columns_of! { WebSession: id, name, role, began_at, seen_at }
 
-/// How long a login lasts without a request, and in any case.
+/// How long a login lasts without a request, and at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetimes {
     pub idle: Duration,
@@ -48,23 +48,23 @@ pub struct Lifetimes {
 }
 
 impl Lifetimes {
-    /// Those of logins that last seven days at most.
+    /// The lifetimes of logins that last seven days at most.
     #[must_use]
     pub fn of(idle: Duration) -> Self {
         Self { idle, longest: LONGEST }
     }
 }
 
-/// It is written down that somebody is still there, once in so long.
+/// How often the activity of a login is recorded, in microseconds.
 const SEEN_EACH: i64 = 60_000_000;
 
-/// No login lasts longer.
+/// The maximum lifetime of a login.
 const LONGEST: Duration = Duration::from_hours(24 * 7);
 
-/// How many digits of a digest name a login.
+/// How many hexadecimal digits of a digest identify a login.
 const ID_DIGITS: usize = 12;
 
-/// Writes down a link that logs `name` in, once, within so long; and forgets those that are too old.
+/// Stores a link that logs `name` in once, within this time; deletes expired links and logins.
 pub(crate) fn make_login(
     database: &mut dyn Database,
     digest: &[u8; 32],
@@ -82,7 +82,7 @@ pub(crate) fn make_login(
         Value::Moment(now),
         Value::Moment(expires),
     ];
-    // Of a login whose browser never came back there would be a row for ever.
+    // The row of a login whose browser never came back would stay for ever.
     let over = now.saturating_sub(time_span::microseconds(LONGEST));
     let changes: [(&str, &[Value<'_>]); 3] = [
         (insert, &values),
@@ -92,7 +92,7 @@ pub(crate) fn make_login(
     database.change_together("making a login", &changes).map(drop)
 }
 
-/// Whom a link logs in; `None` where no such link is good any more.
+/// The name and role of a link; `None` if it is not valid any more.
 pub(crate) fn login(
     database: &mut dyn Database,
     digest: &[u8; 32],
@@ -102,7 +102,7 @@ pub(crate) fn login(
     database.query_first("reading a link", sql, &good)
 }
 
-/// Logs somebody in by a link, of which there is nothing left then: who they are, or `None` where no such link is good any more.
+/// Logs a user in with a link, which is used up; returns their name and role. `None` if the link is not valid any more.
 pub(crate) fn redeem(
     database: &mut dyn Database,
     login: &[u8; 32],
@@ -112,7 +112,7 @@ pub(crate) fn redeem(
     let now = time_span::now(database)?;
     let good = [Value::Bytes(login), Value::Moment(now)];
     let Some((name, role)) = self::login(database, login)? else { return Ok(None) };
-    // Of two at once, one deletes it.
+    // Of two at once, only one deletes the row.
     if database.change(doing, "DELETE FROM web_logins WHERE digest = ? AND expires_at > ?", &good)? != 1 {
         return Ok(None);
     }
@@ -122,7 +122,7 @@ pub(crate) fn redeem(
     Ok(Some((name, role)))
 }
 
-/// The login with this digest, if it is still good; it goes on from now.
+/// The login with this digest, if it is still valid; its idle time starts again.
 pub(crate) fn session(
     database: &mut dyn Database,
     digest: &[u8; 32],
@@ -144,7 +144,7 @@ pub(crate) fn session(
     Ok(Some(found))
 }
 
-/// All logins that are still good, the newest first.
+/// All valid logins, the newest first.
 pub(crate) fn sessions(database: &mut dyn Database, lifetimes: Lifetimes) -> Result<Vec<WebSession>, DatabaseError> {
     let now = time_span::now(database)?;
     let since = |limit| Value::Moment(now.saturating_sub(time_span::microseconds(limit)));
@@ -158,14 +158,14 @@ pub(crate) fn end(database: &mut dyn Database, digest: &[u8; 32]) -> Result<(), 
     database.change("logging out", "DELETE FROM web_sessions WHERE digest = ?", &[Value::Bytes(digest)]).map(drop)
 }
 
-/// Ends the login that people name so; `false` where there is none.
+/// Ends the login with this id; `false` if there is none.
 pub(crate) fn end_named(database: &mut dyn Database, id: &str) -> Result<bool, DatabaseError> {
     let digest = database.dialect().hex("digest");
     let sql = format!("DELETE FROM web_sessions WHERE substr({digest}, 1, {ID_DIGITS}) = ?");
     Ok(database.change("ending a login", &sql, &[Value::Text(id)])? > 0)
 }
 
-/// What is found, with the database's clock.
+/// The matching logins, with the database's clock.
 fn select(
     database: &mut dyn Database,
     condition: &str,
@@ -186,7 +186,7 @@ fn select(
 mod tests {
     use super::*;
 
-    /// The tables have them by these names, and each may do what those before it may.
+    /// The tables store these names, and each role includes the rights of those before it.
     #[test]
     fn each_role_has_its_name_and_its_rank() {
         assert_eq!(WebRole::ALL.map(WebRole::as_str), ["viewer", "reader", "operator", "admin"]);

@@ -15,22 +15,22 @@ pub use shard::Slice;
 use crate::database::{DatabaseError, columns_of};
 use std::time::Duration;
 
-/// The answer to a request for a lock. That it is held elsewhere is no error: it happens every day.
+/// The result of a request for a lock. A lock held by another session is no error: it is ordinary.
 #[derive(Debug)]
 pub enum Acquired {
     /// We hold it until [`NamedLock::release`], or until the session ends; on PostgreSQL, until its transaction ends.
     Held,
-    /// Another session holds it; which one, as far as the server tells.
+    /// Another session holds it; its holder, as far as the server reports it.
     Busy(Option<Holder>),
 }
 
-/// Who holds a lock, as far as it is known. For the log: the line that may reach a sender says only for how long.
+/// The holder of a lock, as far as it is known. For the log: the line that may reach a sender says only for how long.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     pub host: Option<String>,
     /// Its process id on that host.
     pub pid: Option<u32>,
-    /// Postfix's queue id of the message it delivers.
+    /// Postfix's queue id of the message that it delivers.
     pub queue_id: Option<String>,
     /// The session on the database server: a backend pid (PostgreSQL) or a connection id (MySQL).
     pub session: Option<u64>,
@@ -45,10 +45,10 @@ columns_of! { Holder: host, pid, queue_id, session, held_for }
 /// The session never reconnects: a new connection would not hold the lock. It holds one lock at a time, and is used by one
 /// thread at a time.
 ///
-/// A lock does not outlive its session. If the connection breaks, the server frees the lock, and the holder learns of it only when
-/// it asks: so it asks [`still_held`](Self::still_held) right before anything that cannot be undone. If the holder's machine
-/// vanishes, the server frees the lock when it has heard nothing for as long as the session was begun for, and a while longer
-/// (30 s on PostgreSQL, 60 s on MySQL). Another time is set with [`keep`](Self::keep).
+/// A lock does not outlive its session. If the connection breaks, the server releases the lock, and the holder notices
+/// only when it asks. So the holder calls [`still_held`](Self::still_held) right before anything that cannot be undone.
+/// If the holder's machine vanishes, the server releases the lock after a silence. That is as long as the session was
+/// begun for, and 30 s (PostgreSQL) or 60 s (MySQL) longer. [`keep`](Self::keep) sets another time.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -78,40 +78,44 @@ pub trait NamedLock {
     /// Takes the lock, waiting on the server for at most `wait` (zero: not at all), and never past the session's deadline.
     ///
     /// # Errors
-    /// When the server gave no clear answer. On PostgreSQL also when the session holds any lock already, on MySQL this one.
+    /// If the server gave no clear answer. On PostgreSQL also if the session holds any lock already, on MySQL if it
+    /// holds this one.
     fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError>;
 
     /// Asks, in the session that took it, whether the lock is still held. `Ok(false)` and `Err` both mean: stop.
     ///
     /// # Errors
-    /// When the connection is gone, and the lock with it.
+    /// If the connection is gone, and the lock with it.
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError>;
 
-    /// Who holds the lock now; `None` if it is free. It is never taken to find out: a delivery at that moment would be deferred.
+    /// The present holder of the lock; `None` if it is free. The lock is never taken to find out: a delivery at that
+    /// moment would be deferred.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// If the server cannot be asked.
     fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError>;
 
-    /// From now on the server frees the lock, and ends the session, when it has heard nothing from us for `silence`. The holder
-    /// asks [`still_held`](Self::still_held) more often than that. A lock in a file ends with its process, and needs no limit.
+    /// From now on the server releases the lock, and ends the session, once it has received nothing from us for
+    /// `silence`. The holder calls [`still_held`](Self::still_held) more often than that. A lock in a file ends with
+    /// its process, and needs no limit.
     ///
     /// # Errors
-    /// When the connection is gone, and the lock with it.
+    /// If the connection is gone, and the lock with it.
     fn keep(&mut self, _silence: Duration) -> Result<(), DatabaseError> {
         Ok(())
     }
 
-    /// Frees the lock. It is no error if it is not held (any more).
+    /// Releases the lock. It is no error if the lock is not held (any more).
     ///
     /// # Errors
-    /// When the connection is gone; the server then frees the lock by itself.
+    /// If the connection is gone; the server then releases the lock by itself.
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError>;
 
-    /// Frees the lock, after what was written under it is committed: on PostgreSQL the lock's transaction has it, elsewhere it is.
+    /// Releases the lock, after the changes made under it are committed. On PostgreSQL the lock's transaction contains
+    /// them; on the other engines they are committed already.
     ///
     /// # Errors
-    /// As [`release`](Self::release), and on PostgreSQL where it may not be committed.
+    /// As [`release`](Self::release), and on PostgreSQL if the changes may not have been committed.
     fn commit_and_release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
         self.release(name)
     }

@@ -1,19 +1,21 @@
 //! The named lock of MySQL and MariaDB: `GET_LOCK`, `RELEASE_LOCK`, `IS_USED_LOCK` (MySQL 9 manual 14.14, "Locking
 //! Functions"; MariaDB, "Miscellaneous Functions").
 //!
-//! It lives in the session: COMMIT and ROLLBACK keep it, the end of the connection frees it. What is different or surprising:
+//! It belongs to the session: COMMIT and ROLLBACK keep it, the end of the connection frees it. Differences and
+//! surprises:
 //!
-//! - `GET_LOCK` answers 1 (held), 0 (busy) or NULL (neither). MariaDB answers NULL to a killed query and to a bad argument;
-//!   MySQL raises an error (1317, 3057, 4163).
-//! - MySQL rounds the timeout to whole seconds, so that 0.4 would be "do not wait" and 0.6 a second; MariaDB takes fractions. A
-//!   negative one waits for ever on MySQL and is NULL on MariaDB; it is never sent.
+//! - `GET_LOCK` answers 1 (held), 0 (busy) or NULL (neither). MariaDB answers NULL to a killed query and to a bad
+//!   argument; MySQL raises an error (1317, 3057, 4163).
+//! - MySQL rounds the timeout to whole seconds, so that 0.4 would be "do not wait" and 0.6 a second; MariaDB takes
+//!   fractions. A negative one waits for ever on MySQL and is NULL on MariaDB; it is never sent.
 //! - A session that takes a lock twice has to release it twice. Here that is an error.
 //! - Names: MySQL takes 64 characters and ignores case, MariaDB takes 192 bytes and does not. Ours are the same to both
 //!   ([`LockName::mysql_name`]).
 //! - Names belong to the server, not to the database: sites that share a server choose different namespaces.
-//! - The lock belongs to that one server. On Group Replication with several primaries it does not exclude sessions of another
-//!   member: `check` says so. On a node of Galera, and on a server that takes no writes, it is not taken; nor does it count
-//!   once the server takes none any more, since while the primary changes, both the old and the new one would give it out.
+//! - The lock belongs to that one server. On Group Replication with several primaries it does not exclude sessions of
+//!   another member: `check` reports that. On a node of Galera, and on a server that takes no writes, it is not taken.
+//!   A lock no longer counts once its server takes no writes: while the primary changes, both the old and the new one
+//!   would grant it.
 
 use super::{Acquired, Holder, LockName, NamedLock};
 use crate::database::mysql::{only, sql};
@@ -21,7 +23,7 @@ use crate::database::{DatabaseError, DatabaseFailure, Dialect, MysqlDatabase, Ta
 use std::time::Duration;
 use tracing::warn;
 
-/// Sent with `GET_LOCK` where the server may be a node of Galera. `@@wsrep_on` is an error on a MariaDB built without it.
+/// Sent with `GET_LOCK` if the server may be a node of Galera. `@@wsrep_on` is an error on a MariaDB built without it.
 const GALERA: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'; ";
 
 /// Our own answer beside those of `GET_LOCK`: this session holds the lock already.
@@ -75,7 +77,7 @@ impl MysqlDatabase {
         let doing = "asking for the lock";
         let seconds = timeout(self.dialect(), wait, self.remaining());
         let lock = self.dialect().literal(Value::Text(&name.mysql_name()));
-        // CASE evaluates GET_LOCK only where its turn comes (a test holds the servers to it).
+        // CASE evaluates GET_LOCK only if its branch is reached (a test verifies that on each server).
         let ask = format!(
             "SELECT CASE WHEN IS_USED_LOCK({lock}) <=> CONNECTION_ID() THEN {OURS_ALREADY} \
              ELSE GET_LOCK({lock}, {seconds}) END, {}",
@@ -102,7 +104,7 @@ impl MysqlDatabase {
     }
 }
 
-/// Why a lock on such a server excludes nobody, where that is so.
+/// Why a lock on such a server excludes nobody, if that is so.
 fn excludes_nobody(galera: bool, read_only: bool) -> Option<(DatabaseFailure, &'static str)> {
     if galera {
         let why = "the server is a node of Galera: a lock on it does not exclude who asks another node";
@@ -118,7 +120,8 @@ impl Holder {
     }
 }
 
-/// The holder is for the log: a failure to find out is only logged. If the connection is gone, the next statement fails, too.
+/// The holder is only for the log, so a failure to read it is only logged. If the connection is gone, the next
+/// statement fails, too.
 pub(crate) fn or_untold(holder: Result<Option<Holder>, DatabaseError>) -> Option<Holder> {
     holder.unwrap_or_else(|error| {
         warn!(%error, "who holds the lock cannot be told");
@@ -126,14 +129,14 @@ pub(crate) fn or_untold(holder: Result<Option<Holder>, DatabaseError>) -> Option
     })
 }
 
-/// The timeout as the server takes it, in seconds: at most what is left until the deadline.
+/// The timeout as the server takes it, in seconds: at most the time left until the deadline.
 fn timeout(product: Dialect, wait: Duration, left: Duration) -> String {
     let wait = wait.min(left);
     if product == Dialect::Mariadb {
         return format!("{}.{:06}", wait.as_secs(), wait.subsec_micros());
     }
     let up = rounded_up(wait);
-    // Rounded up, so that it is at least what was asked for; down where that would pass the deadline.
+    // Rounded up, so that it is at least the requested wait; down if that would pass the deadline.
     let seconds = if Duration::from_secs(up) <= left { up } else { wait.as_secs() };
     seconds.to_string()
 }

@@ -4,22 +4,22 @@ use crate::base::hex;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// The namespace where none is configured.
+/// The namespace if none is configured.
 pub const DEFAULT_NAMESPACE: &str = "maildrop";
 
-/// What the namespace of `lock exec` has at its end, after that of the site's deliveries.
+/// The suffix of the namespace of `lock exec`, after that of the site's deliveries.
 pub(crate) const OF_PROGRAMS: &str = " exec";
 
 /// SHA-256 over a length-prefixed namespace and name:
 /// `u32 big-endian length · namespace · u32 big-endian length · name`.
 ///
 /// The length prefixes keep `a`+`bc` and `ab`+`c` apart. `tests/lock_names.json` pins the encoding; the SQL functions
-/// `maildrop_lock_key()` and `maildrop_lock_name()` give the same.
+/// `maildrop_lock_key()` and `maildrop_lock_name()` return the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName([u8; 32]);
 
 impl LockName {
-    /// The lock called `name` in `namespace`. Each byte counts.
+    /// The lock called `name` in `namespace`. Names are compared byte by byte.
     #[must_use]
     pub fn new(namespace: &str, name: &[u8]) -> Self {
         let mut hash = Sha256::new();
@@ -43,14 +43,14 @@ impl LockName {
         self.number_at(0).cast_signed()
     }
 
-    /// Eight of its bytes, from this one on, as a number: the highest first.
+    /// Eight of its bytes, from this one on, as a big-endian number.
     pub(crate) fn number_at(&self, from: usize) -> u64 {
         let bytes = self.0.get(from..).and_then(<[u8]>::first_chunk);
         bytes.copied().map_or(0, u64::from_be_bytes)
     }
 
-    /// The name of the MySQL lock: `maildrop:` and 48 lower-case hexadecimal digits, 57 ASCII characters.
-    /// MySQL takes at most 64 and ignores case, MariaDB takes more and does not; this form is the same to both.
+    /// The name of the MySQL lock: `maildrop:` and 48 lower-case hexadecimal digits, 57 ASCII characters. MySQL takes
+    /// at most 64 and ignores case, MariaDB takes more and does not; this form is the same to both.
     #[must_use]
     pub fn mysql_name(&self) -> String {
         format!("maildrop:{}", hex::encode(&self.0[..24]))

@@ -1,24 +1,26 @@
-//! The lock on PostgreSQL: `pg_try_advisory_xact_lock`. It ends with its transaction: by COMMIT, ROLLBACK, or the connection.
+//! The lock on PostgreSQL: `pg_try_advisory_xact_lock`. It ends with its transaction: with COMMIT, ROLLBACK, or the end
+//! of the connection.
 //!
-//! The transaction writes nothing before the record, so it has no xid, and as it is READ COMMITTED it has no snapshot while IMAP
-//! works: it holds back no VACUUM. (A statement that *waits* for the lock has a snapshot, as every SELECT has.)
+//! The transaction writes nothing before the record, so it has no xid. As it is READ COMMITTED, it has no snapshot
+//! while IMAP works. So it holds back no VACUUM. (A statement that *waits* for the lock has a snapshot, as every SELECT
+//! has.)
 
 use super::{Acquired, Holder, LockName, NamedLock};
 use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Process, Transaction, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value, unreadable};
 use std::time::Duration;
 
-/// The server ends the lock's session this long after the delivery's deadline. By then the process is gone; only the session of
-/// a machine that vanished is left, which would hold the lock until TCP gives up.
+/// The server ends the lock's session this long after the delivery's deadline. By then the process is gone. Only the
+/// session of a machine that vanished is left, which would hold the lock until TCP gives up.
 const AFTER_THE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What identifies the row of an advisory lock with a bigint key in `pg_locks` (PostgreSQL manual, `pg_locks`): the key's
-/// halves in `classid` and `objid`, `objsubid` 1, in this database.
+/// The condition for the row of an advisory lock with a bigint key in `pg_locks` (PostgreSQL manual, `pg_locks`). It
+/// has the key's halves in `classid` and `objid`, `objsubid` 1, in this database.
 const LOCKED_BY_KEY: &str = "l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted \
      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
      AND (l.classid::bigint << 32) | l.objid::bigint =";
 
-/// Names the transaction in which it is asked: no other has, or ever had, the same process and beginning.
+/// Identifies the present transaction: no other has, or ever had, the same process and beginning.
 const THIS_TRANSACTION: &str = "pg_backend_pid() || ' ' || transaction_timestamp()";
 
 impl NamedLock for PostgresDatabase {
@@ -35,9 +37,10 @@ impl NamedLock for PostgresDatabase {
         if self.transaction != Transaction::Lock(key) {
             return Ok(false);
         }
-        // The very transaction that took it, in the very process: right even if a pooler had given us another one. It ends with the
-        // lock, and the lock with it: nothing else frees one of a transaction. (A tenth of what `pg_locks` costs the server, which
-        // has to look through the locks of all sessions.) In an aborted transaction it fails, and the lock is gone.
+        // Compares the transaction and the process with those that took the lock. This is right even if a pooler has
+        // given us another server process. The transaction ends with the lock, and the lock with it: nothing else frees
+        // a transaction's lock. It costs the server a tenth of reading `pg_locks`, for which it searches the locks of
+        // all sessions. In an aborted transaction the statement fails, and the lock is gone.
         let sql = format!("SELECT {THIS_TRANSACTION} = {}", Dialect::Postgresql.literal(Value::Text(&self.locked_in)));
         self.batch(doing, &sql)?.last()
     }
@@ -47,7 +50,7 @@ impl NamedLock for PostgresDatabase {
     }
 
     fn keep(&mut self, silence: Duration) -> Result<(), DatabaseError> {
-        // For the lock's transaction alone; the timer starts again after each statement.
+        // For the lock's transaction alone; the timer restarts after each statement.
         let idle = milliseconds(silence);
         let sql = format!("SELECT set_config('idle_in_transaction_session_timeout', '{idle}', true)");
         self.batch("keeping the lock", &sql).map(|_| ())
@@ -80,9 +83,10 @@ pub(crate) enum AcquiredAnd {
 }
 
 impl PostgresDatabase {
-    /// Takes the lock, and in the same round trip runs the statements `then` in its transaction. Each has a newer snapshot than
-    /// the one that took the lock (pinned by the tests of what PostgreSQL does). They only read: if the lock is held elsewhere
-    /// they may run all the same, and their answers are dropped. If one of them fails, the lock is not taken.
+    /// Takes the lock, and in the same round trip runs the statements `then` in its transaction. Each has a newer
+    /// snapshot than the one that took the lock (pinned by the tests of PostgreSQL's behaviour). They only read: if
+    /// another session holds the lock, they may still run, and their answers are dropped. If one of them fails, the
+    /// lock is not taken.
     pub(crate) fn acquire_and(
         &mut self,
         name: &LockName,
@@ -123,7 +127,7 @@ impl PostgresDatabase {
         })
     }
 
-    /// `rows`: those of the statements before the ones that were sent along.
+    /// `rows`: the number of rows of the statements before the ones that were sent along.
     fn held(&mut self, key: i64, mut answers: Vec<Row>, rows: usize) -> Result<AcquiredAnd, DatabaseError> {
         self.transaction = Transaction::Lock(key);
         let missing = || unreadable("the server names no transaction".into());
@@ -134,7 +138,7 @@ impl PostgresDatabase {
         Ok(AcquiredAnd::Held(answers.split_off(rows.min(answers.len()))))
     }
 
-    /// Rolls back, so that the connection can end the attempt, and asks who has the lock, in one round trip.
+    /// Rolls back, so that the connection can record the attempt's end, and reads the lock's holder, in one round trip.
     fn busy(&mut self, key: i64) -> Result<AcquiredAnd, DatabaseError> {
         self.ask_for_holder("ROLLBACK; ", key).map(AcquiredAnd::Busy)
     }
@@ -150,16 +154,16 @@ impl PostgresDatabase {
     }
 }
 
-/// How many rows [`begin`] answers with: the first column names the transaction.
+/// How many rows [`begin`] answers with: the first column identifies the transaction.
 const ROWS_OF_BEGIN: usize = 1;
 
-/// Begins the lock's transaction with time limits of its own: one of the role's or the server's that is shorter than an IMAP
-/// exchange would end the session, and the lock with it.
+/// Begins the lock's transaction with time limits of its own. A limit of the role's or the server's that is shorter
+/// than an IMAP exchange would end the session, and the lock with it.
 ///
-/// `transaction_timeout` (17 and later; an older server refuses the name) can only be switched off: a timer that runs is not moved
-/// (`assign_transaction_timeout`, seen on 17 and 18).
+/// `transaction_timeout` (17 and later; an older server refuses the name) can only be switched off. A running timer is
+/// not moved (`assign_transaction_timeout`, seen on 17 and 18).
 ///
-/// `name` is set if the session was opened under another one: it tells others who holds the lock.
+/// `name` is set if the session was opened under another one: other sessions see from it who holds the lock.
 fn begin(remaining: Duration, name: Option<&str>) -> String {
     let idle = milliseconds(remaining + AFTER_THE_DEADLINE);
     let statement = milliseconds(remaining);
@@ -177,10 +181,10 @@ fn begin(remaining: Duration, name: Option<&str>) -> String {
     )
 }
 
-/// Reads the row of the session that holds a lock. Of other programs' sessions only the server's process id is known, and since
-/// when another role's has held it is hidden.
+/// Reads the row of the session that holds a lock. Of other programs' sessions only the server's process id is known.
+/// Since when a session of another role has held it is hidden.
 fn holder(row: &Row) -> Result<Holder, DatabaseError> {
-    // Since its transaction began, its wait for the lock included.
+    // Since its transaction began, including its wait for the lock.
     let (session, name, held_for): (_, Option<String>, _) = row.read()?;
     let process = name.as_deref().and_then(Process::from_application_name);
     let (host, pid, queue_id) =

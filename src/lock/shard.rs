@@ -1,12 +1,12 @@
-//! Slices: which of several queue runners has a message.
+//! Shards (`Slice`): which of several queue runners has a message.
 //!
-//! All go by the lock's name, so two deliveries of one Message-ID never run at once, and no job waits for a lock that
-//! another one holds. As among GNU Mailman's queue runners, each has a range of the hashes, all of one size. Its bounds are
-//! integers: with floating point, a hash on a bound would be in two slices.
+//! The lock's name decides. So two deliveries of one Message-ID never run at once, and no job waits for a lock that
+//! another one holds. As among GNU Mailman's queue runners, each has a range of the hashes, all of equal size. The
+//! bounds are integers: with floating point, a hash on a bound would be in two shards.
 
 use std::str::FromStr;
 
-/// One of several parts of all Message-IDs. The parts cover everything, and none overlaps another.
+/// One of several shards of all Message-IDs. The shards cover everything, and none overlaps another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     index: u32,
@@ -14,17 +14,17 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// All of it.
+    /// The only shard, with all messages.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// The part with this number, from 0, of so many. `None` where there are not so many.
+    /// The shard with this number, from 0, of `count`. `None` if there are not so many.
     #[must_use]
     pub fn new(index: u32, count: u32) -> Option<Self> {
         (index < count).then_some(Self { index, count })
     }
 
-    /// Whether the message is in this slice whose lock begins with these eight bytes, the highest first. With 2^n slices the n highest
-    /// bits say which one it is.
+    /// Whether the shard has the message whose lock begins with these eight bytes, the highest first. With 2^n shards
+    /// the n highest bits are the shard's number.
     #[must_use]
     pub fn has_first_bytes(&self, first_bytes: u64) -> bool {
         range_of(first_bytes, self.count) == self.index
@@ -34,7 +34,7 @@ impl Slice {
 impl FromStr for Slice {
     type Err = &'static str;
 
-    /// Reads `0/4`, the first of four.
+    /// Parses `0/4`, the first of four.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts = text.split_once('/').and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
         let slice = parts.and_then(|(index, count)| Self::new(index, count));

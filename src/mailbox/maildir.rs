@@ -1,22 +1,22 @@
-//! Maildir: a message is a file, and it is there once its name is (<https://cr.yp.to/proto/maildir.html>).
+//! Maildir: a message is a file, and it exists as soon as the file has its name (<https://cr.yp.to/proto/maildir.html>).
 //!
-//! A copy is written to `tmp/`, synced, linked into `new/` (a seen one into `cur/`) and the directory is synced. Its name is
-//! made from its identity and role, not from time and chance: an append repeated after an unknown outcome finds the name taken,
-//! and stores nothing twice.
+//! A copy is written to `tmp/`, synced, linked into `new/` (a seen copy into `cur/`), and the directory is synced. The file's
+//! name is made from the copy's identity and role, not from time and chance. So an append that is repeated after an unknown
+//! outcome finds the name in use, and stores no second copy.
 //!
-//! Each CRLF becomes LF, which programs that read Maildirs expect. The file's mtime is the time of arrival, which Dovecot shows
-//! as INTERNALDATE.
+//! Each CRLF becomes LF, which programs that read Maildirs expect. The file's mtime is the time of arrival, which Dovecot
+//! shows as INTERNALDATE.
 //!
 //! Limits:
 //!
-//! * One machine and a local disk: over NFS, link(2) and rename(2) can fail and have happened all the same.
-//! * A power loss is survived as far as file system and disk keep what fsync(2) says.
-//! * A copy is looked for in its own mailbox only: one moved to another folder, or deleted, between a crash and the next attempt
-//!   (Postfix tries again after 5 minutes) is delivered again.
+//! * One machine and a local disk: over NFS, link(2) and rename(2) can report a failure although they succeeded.
+//! * A copy survives a power loss as far as file system and disk honour fsync(2).
+//! * A copy is searched for in its own mailbox only. If it was moved to another folder, or deleted, between a crash and the
+//!   next attempt, it is delivered again. (Postfix tries again after 5 minutes.)
 //! * A reader that changes the base names of files (we know of none) hides copies from the search.
-//! * There are no UIDs: a copy has no placement, and there is never one too many to take out.
-//! * Nothing is subscribed: whether a reader shows `.Sent` is its own setting.
-//! * The file of an append that was killed stays in `tmp/`; readers remove what is older than 36 hours there.
+//! * There are no UIDs: a copy has no placement, and there is never a duplicate to remove.
+//! * No folder is subscribed: whether a reader shows `.Sent` is its own setting.
+//! * The file of an append that was killed stays in `tmp/`; readers remove files older than 36 hours there.
 
 use super::{
     Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement,
@@ -33,14 +33,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
-/// How often a search begins anew because the directory changed under it.
+/// How many times a search runs, if the directory changes each time.
 const LOOKS: usize = 5;
 
-/// Until Linux 6.13 the times of files advance by up to 10 ms at once
-/// (<https://docs.kernel.org/filesystems/multigrain-ts.html>): of two changes in between, the second does not show.
+/// Until Linux 6.13 file times advance in steps of up to 10 ms (<https://docs.kernel.org/filesystems/multigrain-ts.html>). Of
+/// two changes within one step, the second is not visible.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How many files may have a copy's name and be something else.
+/// How many files with a copy's name may have another content.
 const NAMES: usize = 8;
 
 /// One mailbox: a Maildir, or a Maildir++ folder inside one.
@@ -48,13 +48,13 @@ const NAMES: usize = 8;
 pub struct MaildirMailbox {
     /// The user's Maildir.
     maildir: PathBuf,
-    /// The mailbox's own directory: the same for INBOX.
+    /// The mailbox's own directory; for INBOX, the user's Maildir.
     directory: PathBuf,
-    /// A copy that is written, and not yet in its place.
+    /// A copy that is written and has no name in the mailbox yet.
     written: Option<Written>,
 }
 
-/// A copy in `tmp/`, and where it is to be.
+/// A copy in `tmp/`, with its destination.
 #[derive(Debug)]
 struct Written {
     file: Temporary,
@@ -70,7 +70,7 @@ struct CopyFile {
     place: PathBuf,
     /// Whether it is marked for deletion.
     deleted: bool,
-    /// As they lie on the disk.
+    /// The bytes as on the disk, with LF line ends.
     bytes: Vec<u8>,
 }
 
@@ -85,8 +85,8 @@ impl MaildirMailbox {
         Self { maildir, directory, written: None }
     }
 
-    /// Makes the mailbox if it is missing. `tmp` comes last, once all the rest is on the disk: so where there is a `tmp`, no
-    /// delivery need sync anything above `new` and `cur`.
+    /// Creates the mailbox if it is missing. `tmp` is created last, after the rest is on the disk. So if there is a `tmp`, no
+    /// delivery needs to sync a directory above `new` and `cur`.
     fn create(&self) -> Result<(), MailboxError> {
         make_maildir(&self.maildir, false)?;
         if self.directory != self.maildir {
@@ -95,7 +95,7 @@ impl MaildirMailbox {
         Ok(())
     }
 
-    /// Whether the mailbox is there, whole.
+    /// Whether the mailbox exists and is complete.
     fn is_there(&self) -> Result<bool, MailboxError> {
         let tmp = self.directory.join("tmp");
         tmp.try_exists().map_err(at("looking for", &tmp))
@@ -120,7 +120,7 @@ impl MaildirMailbox {
         Ok(temporary)
     }
 
-    /// Links the copy to its name, and returns the directory it is in: it may have been in the mailbox already.
+    /// Links the copy to its name, and returns its directory. The copy may have been in the mailbox already.
     fn link(&self, written: &Written) -> Result<PathBuf, MailboxError> {
         let Written { file, place, identity, base, flags } = written;
         for number in 0..NAMES {
@@ -129,10 +129,10 @@ impl MaildirMailbox {
             match fs::hard_link(&file.path, &path) {
                 Ok(()) => return Ok(place.clone()),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    // The same but for a replaced NUL counts, too.
+                    // A copy that differs only in a replaced NUL counts as the same.
                     let bytes = fs::read(&file.path).map_err(at("reading", &file.path))?;
                     let ours = Identity::of(&with_line_ends(&bytes, b"\n", b"\r\n"));
-                    // A reader may just move it to `cur`, so all of the mailbox is looked at.
+                    // A reader may be moving the file to `cur`, so the whole mailbox is searched.
                     if let Some(found) = self.search(base, &|found| *found == ours || found == identity)? {
                         return Ok(found.place);
                     }
@@ -145,10 +145,11 @@ impl MaildirMailbox {
         Err(at("linking a copy into", place)(error))
     }
 
-    /// Looks for a copy by its base name in `new` and `cur`.
+    /// Searches for a copy by its base name in `new` and `cur`.
     ///
-    /// A directory read while a file in it is renamed may show that file under neither name. So a search that found nothing
-    /// begins anew where a directory changed meanwhile, or just before, when another change need not show.
+    /// A directory that is read while a file in it is renamed may show that file under neither name. So a search without a
+    /// result is repeated if a directory changed during it. It is also repeated if a directory changed just before, because a
+    /// second change may not be visible.
     fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, MailboxError> {
         let places = ["new", "cur"].map(|place| self.directory.join(place));
         for _ in 0..LOOKS {
@@ -164,7 +165,7 @@ impl MaildirMailbox {
             for (before, after) in before.into_iter().zip(after) {
                 let before = before?;
                 same &= before == after?;
-                // A clock that was set back is as good: the next change has another time.
+                // After a clock was set back this holds as well: the next change has another time.
                 shows &= began.duration_since(before).unwrap_or_else(|error| error.duration()) >= TICK;
             }
             if same && shows {
@@ -209,7 +210,7 @@ impl Mailbox for MaildirMailbox {
             Err(error) => return not_stored(error),
         };
         drop(written);
-        // Also for a copy that was found: the process that put it there may have died before it did this.
+        // An existing copy is synced as well: the process that created it may have died before its sync.
         match sync_directory(&place) {
             Ok(()) => Appended::Stored(None),
             Err(error) => Appended::Unknown(at("syncing", &place)(error)),
@@ -225,7 +226,7 @@ impl Mailbox for MaildirMailbox {
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
         if wanted.matching == Matching::MessageId {
-            // Every file would have to be read. Only a configuration asks for it, and with Maildirs there is none.
+            // The search would have to read each file. Only a configuration asks for it, and Maildirs have none.
             return Err(MailboxError::new(
                 MailboxFailure::Local,
                 format!("searching {}", self.directory.display()),
@@ -238,16 +239,17 @@ impl Mailbox for MaildirMailbox {
         let base = base_name(wanted.identity, wanted.role);
         let found = self.search(&base, &|identity| identity == wanted.identity)?;
         if let Some(found) = &found {
-            // A delivery that adopts it reports it as delivered, and the process that put it there may have died before it did
-            // this. The content was on the disk before the file had this name, and the directories before there was a `tmp`.
+            // A delivery that adopts the copy reports it as delivered, and the process that created it may have died before
+            // its sync. The content was on the disk before the file had this name, and the parent directories before `tmp`
+            // existed.
             sync_directory(&found.place).map_err(at("syncing", &found.place))?;
         }
-        // It is found by its name, wherever the search was to begin; and without UIDs nothing is in range.
+        // The search is by name, so its start does not matter; and without UIDs no copy is in range.
         let found = found.map(|found| FoundCopy { placement: None, deleted: found.deleted });
         Ok(Found { in_range: false, copies: found.into_iter().collect() })
     }
 
-    /// There is never one too many: two copies would have one name.
+    /// There is never a duplicate: two copies would have the same name.
     fn remove(
         &mut self,
         _extra: Placement,
@@ -260,7 +262,7 @@ impl Mailbox for MaildirMailbox {
 }
 
 impl ReadableMailbox for MaildirMailbox {
-    /// By their names alone: one look into the directories, however many copies are asked about.
+    /// Compares names only: one pass over the directories for all requested copies.
     fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
         if !self.is_there()? {
             let doing = format!("reading {}", self.directory.display());
@@ -300,20 +302,20 @@ impl ReadableMailbox for MaildirMailbox {
     }
 }
 
-/// The name of a copy's file, the same for each attempt at it. (By custom it begins with the time; a second attempt would then
-/// not find the first one's file.)
+/// The name of a copy's file, the same for each attempt. (The usual names begin with the time; a second attempt would not
+/// find the file of the first.)
 fn base_name(identity: &Identity, role: Role) -> String {
     format!("{}.maildrop-{}", hex::encode(identity.as_bytes()), role.as_str())
 }
 
-/// Makes one Maildir; see [`MaildirMailbox::create`] about the order.
+/// Creates one Maildir; [`MaildirMailbox::create`] explains the order.
 fn make_maildir(directory: &Path, is_folder: bool) -> Result<(), MailboxError> {
     let make = |path: &Path| create_directory(path).map_err(at("creating", path));
     make(directory)?;
     make(&directory.join("new"))?;
     make(&directory.join("cur"))?;
     if is_folder {
-        // Maildir++: this empty file tells a folder from a Maildir.
+        // Maildir++: this empty file distinguishes a folder from a Maildir.
         let marker = directory.join("maildirfolder");
         match create_new(&marker) {
             Ok(_) => {}
@@ -339,7 +341,7 @@ fn with_line_ends(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Whether the end of a file's name says so: `:2,ST`.
+/// Whether the flags in the file's name include T (trashed): `:2,ST`.
 fn is_marked_deleted(name: &str) -> bool {
     name.rsplit_once(":2,").is_some_and(|(_, flags)| flags.contains('T'))
 }
@@ -349,7 +351,7 @@ fn changed(directory: &Path) -> Result<SystemTime, MailboxError> {
     fs::metadata(directory).and_then(|metadata| metadata.modified()).map_err(at("looking at", directory))
 }
 
-/// A file of this base name whose content is the copy, in one directory.
+/// Searches one directory for a file with this base name and the copy's content.
 fn search_directory(
     place: &Path,
     base: &str,
@@ -362,7 +364,7 @@ fn search_directory(
         let path = entry.path();
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            // Renamed or removed since it was listed: the directory has changed, so the search begins anew.
+            // Renamed or removed since the listing: the directory has changed, so the search is repeated.
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(e) => return Err(at("reading", &path)(e)),
         };
@@ -373,7 +375,7 @@ fn search_directory(
     Ok(None)
 }
 
-/// A file in `tmp/`, whose name there goes when this is dropped.
+/// A file in `tmp/`, whose name there is removed on drop.
 #[derive(Debug)]
 struct Temporary {
     path: PathBuf,
@@ -387,12 +389,12 @@ impl Drop for Temporary {
     }
 }
 
-/// Says at what an operation failed.
+/// Adds the operation and the path to an error.
 fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MailboxError {
     let doing = format!("{doing} {}", path.display());
     move |error| {
         let failure = match error.kind() {
-            // EDQUOT is about this user, who can delete mail. ENOSPC is about all.
+            // EDQUOT concerns this user, who can delete mail. ENOSPC concerns all users.
             io::ErrorKind::QuotaExceeded => MailboxFailure::OverQuota,
             _ => MailboxFailure::Local,
         };
@@ -400,7 +402,7 @@ fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MailboxErro
     }
 }
 
-/// A failure while the copy had no name yet.
+/// A failure before the copy had its name.
 fn not_stored(error: MailboxError) -> Appended {
     match error.failure {
         MailboxFailure::OverQuota => Appended::Refused(error),
@@ -443,13 +445,13 @@ mod tests {
             synced::assert_order(&synced::take(), &file);
             assert_eq!(mailbox.find(&wanted).unwrap().copies.len(), 1);
             assert_eq!(synced::take_directories(), std::slice::from_ref(place));
-            // Its reader has seen it, or not any more.
+            // A reader moves an unseen copy to `cur`.
             let base = base_name(&identity, Role::Recipient);
             if !seen {
                 fs::rename(new.join(&base), cur.join(format!("{base}:2,S"))).unwrap();
                 assert_eq!(mailbox.find(&wanted).unwrap().copies.len(), 1);
                 assert_eq!(synced::take_directories(), std::slice::from_ref(&cur));
-                // The name is free again in `new`; and taken by something else, the copy is found where it is.
+                // The name is free again in `new`. If another file takes it, the copy is still found in `cur`.
                 fs::write(new.join(&base), "something else").unwrap();
                 assert!(matches!(mailbox.append(&copy, &mut || true), Appended::Stored(None)));
                 assert_eq!(synced::take_directories(), [cur]);
@@ -468,7 +470,7 @@ mod tests {
         File::open(directory).unwrap().set_times(FileTimes::new().set_modified(modified)).unwrap();
     }
 
-    /// Not seeing it would deliver it again.
+    /// A missed copy would be delivered a second time.
     #[test]
     fn a_copy_that_comes_in_while_a_search_is_under_way_is_found() {
         let (_directory, mailbox) = in_a_new_maildir();
@@ -479,7 +481,7 @@ mod tests {
         }
         let copy = Identity::of(b"the copy");
         let is_copy = |identity: &Identity| {
-            // `new` has been read by now.
+            // The search has already read `new`.
             fs::write(new.join("base"), "the copy").unwrap();
             *identity == copy
         };
@@ -505,7 +507,7 @@ mod tests {
             touch(place, long_ago);
         }
         assert_eq!(looks(), 1);
-        // This process may be kept waiting in between.
+        // This process may be delayed between the two calls.
         let looked_twice = (0..1000).any(|_| {
             touch(&new, SystemTime::now());
             looks() > 1
@@ -556,7 +558,7 @@ mod tests {
         }
     }
 
-    /// A NUL that was replaced is not in the identity: the same copy is known by the bytes that were written, too.
+    /// The identity is computed before a NUL is replaced: the copy is also recognised by the written bytes.
     #[test]
     fn a_copy_with_a_replaced_byte_is_stored_once() {
         let (_directory, mut mailbox) = in_a_new_maildir();

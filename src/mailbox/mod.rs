@@ -1,4 +1,4 @@
-//! Mailboxes: where copies live.
+//! Mailboxes: the stores of copies.
 //!
 //! One value of [`Mailbox`] is one mailbox of one user, opened and authenticated.
 
@@ -31,46 +31,48 @@ pub struct NewCopy<'a> {
     pub arrived: OffsetDateTime,
 }
 
-/// How fast the server has to take an upload.
+/// The time limits for the server to accept an upload.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long it may take no byte of it.
+    /// The longest time for which the server may accept no byte.
     pub stall: Duration,
-    /// When it has to have all of it.
+    /// When the server has to have accepted all bytes.
     pub until: Deadline,
 }
 
 /// The result of an append.
 #[derive(Debug)]
 pub enum Appended {
-    /// The server says that it is stored; where, if it tells (UIDPLUS).
+    /// The server reports that it has stored the copy, with its UID if the server supports UIDPLUS.
     Stored(Option<Placement>),
-    /// `go_ahead` said no: the last CRLF was never sent, nothing is stored. The session is of no further use.
+    /// `go_ahead` returned `false`: the last CRLF was never sent, so nothing is stored. The session cannot be used further.
     Withheld,
-    /// The server said no: nothing is stored.
+    /// The server refused the copy: nothing is stored.
     Refused(MailboxError),
-    /// It failed before the last CRLF was sent: nothing is stored.
+    /// The append failed before the last CRLF was sent: nothing is stored.
     NotSent(MailboxError),
-    /// It was sent, and the answer is missing, or tells of a failure: stored, not stored, or stored later. It counts as a crash.
+    /// The last CRLF was sent, and the answer is missing or reports a failure. The copy is stored, is not stored, or will be
+    /// stored later. This counts as a crash.
     Unknown(MailboxError),
-    /// The mailbox was removed a moment ago, so that nothing is stored; it has been made anew: the copy may be appended once more.
+    /// The mailbox had just been removed, so nothing is stored. It has been recreated: the caller may append the copy once
+    /// more.
     MadeAnew,
 }
 
-/// What to look for in a mailbox.
+/// The copy to search for in a mailbox.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// The Message-ID as [`Message::message_id`](crate::message::Message::message_id) has it; `None`, or the one that was made
-    /// up, which no message has, where it has none.
+    /// The Message-ID as [`Message::message_id`](crate::message::Message::message_id) returns it. A message without one has
+    /// `None` here, or a generated one that no message in a mailbox contains.
     pub message_id: Option<&'a str>,
     /// Recomputed for each candidate from its bytes in the mailbox.
     pub identity: &'a Identity,
     pub role: Role,
     pub matching: Matching,
-    /// Only what is at or above this UID. `None`, or a mailbox with another UIDVALIDITY: the whole mailbox.
+    /// The search begins at this UID. With `None`, or in a mailbox with another UIDVALIDITY, it covers the whole mailbox.
     pub since: Option<Position>,
-    /// In a search of the whole mailbox: nothing that arrived before this day (by INTERNALDATE, a day earlier to be safe about
-    /// time zones).
+    /// In a search of the whole mailbox: no message that arrived before this day. The INTERNALDATE counts, with one day of
+    /// tolerance for time zones.
     pub not_before: OffsetDateTime,
 }
 
@@ -79,13 +81,14 @@ pub struct Wanted<'a> {
 pub enum Matching {
     /// The same [`Identity`](crate::message::Identity).
     Identity,
-    /// The same Message-ID: a copy that the author's own mail program has saved may differ in its headers.
+    /// The same Message-ID: a copy that the author's own mail program has saved may have other headers.
     MessageId,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Whether the search could begin at [`Wanted::since`]: UIDVALIDITY is the same. Nothing is ever removed otherwise.
+    /// Whether the search could begin at [`Wanted::since`], because UIDVALIDITY is the same. Otherwise no copy is ever
+    /// removed.
     pub in_range: bool,
     /// The matching copies in ascending order of UID.
     pub copies: Vec<FoundCopy>,
@@ -95,66 +98,67 @@ pub struct Found {
 pub struct FoundCopy {
     /// `None` in a store without UIDs (Maildir).
     pub placement: Option<Placement>,
-    /// Whether it bears `\Deleted`.
+    /// Whether it has the flag `\Deleted`.
     pub deleted: bool,
 }
 
-/// The result of taking out a copy.
+/// The result of removing a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// It is gone.
     Removed,
-    /// It was left: the one to keep is gone, marked `\Deleted`, or another message.
+    /// Not removed: the copy to keep is gone, marked `\Deleted`, or another message.
     KeeperGone,
-    /// It was left: it is not there any more, or is another message.
+    /// Not removed: the copy is no longer there, or is another message.
     NotThere,
-    /// It was left: it names recipients that the one to keep does not (Bcc), so its owner put it there.
+    /// Not removed: the copy names Bcc recipients that the copy to keep does not name, so the mailbox's owner put it there.
     TellsMore,
-    /// It was left: UIDVALIDITY has changed since.
+    /// Not removed: UIDVALIDITY has changed since.
     Renumbered,
-    /// It was left: the server cannot expunge a single UID (no UIDPLUS), or refuses to.
+    /// Not removed: the server cannot expunge a single UID (no UIDPLUS), or refuses to.
     Unsupported,
-    /// It was left: `go_ahead` said no.
+    /// Not removed: `go_ahead` returned `false`.
     Withheld,
 }
 
 /// One mailbox of one user.
 pub trait Mailbox {
-    /// Where the mailbox stands now. Creates the mailbox, once, if it is missing. `None` in a store without UIDs
-    /// (Maildir).
+    /// The mailbox's present position. Creates the mailbox, once, if it is missing. `None` in a store without UIDs (Maildir).
     ///
     /// # Errors
-    /// Where the store fails, or the mailbox is not there and cannot be created.
+    /// If the store fails, or the mailbox is missing and cannot be created.
     fn position(&mut self) -> Result<Option<Position>, MailboxError>;
 
-    /// The first half of an append: everything but the last CRLF goes to the server. A literal without it stores nothing. Then
-    /// comes either [`complete`](Self::complete) or [`withhold`](Self::withhold). Without a `pace` it may take until the end of the
-    /// delivery.
+    /// The first half of an append: sends all bytes except the last CRLF. Without that CRLF the server stores nothing. The
+    /// caller then calls either [`complete`](Self::complete) or [`withhold`](Self::withhold). Without a `pace` the upload may
+    /// last until the end of the delivery.
     ///
     /// # Errors
-    /// What came of it, if it is over already: nothing is stored.
+    /// If the append has already ended: its result. Nothing is stored.
     fn upload(&mut self, copy: &NewCopy<'_>, pace: Option<Pace>) -> Result<(), Appended>;
 
-    /// Sends the last CRLF of what was uploaded, and does not wait for the answer: several mailboxes may work on theirs at once.
+    /// Sends the last CRLF of the upload and does not wait for the answer, so that several mailboxes can store their copies
+    /// in parallel.
     fn complete(&mut self);
 
-    /// Whether the answer to what was completed has come, or comes within this time; or none is waited for.
+    /// Whether the answer to the completed upload has come, comes within this time, or is not expected at all.
     fn is_answered_within(&mut self, _patience: Duration) -> bool {
         true
     }
 
-    /// The answer to what was completed.
+    /// The answer to the completed upload.
     fn answer(&mut self) -> Appended;
 
-    /// Never sends the last CRLF of what was uploaded. The session is of no further use.
+    /// Never sends the last CRLF of the upload. The session cannot be used further.
     fn withhold(&mut self);
 
-    /// Until when the server may take for what it is asked next; at most until the end of the delivery. `None`: until then.
+    /// Sets the deadline for the server's answers to the next commands, at most the end of the delivery. `None`: the end of the
+    /// delivery.
     fn patient_until(&mut self, until: Option<Deadline>);
 
-    /// A whole append of one copy. `go_ahead` is asked between its halves; on `false` the last CRLF is never sent.
+    /// A whole append of one copy. `go_ahead` is called between the two halves; on `false` the last CRLF is never sent.
     fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        // It can be made anew once.
+        // The mailbox can be recreated once.
         for _ in 0..2 {
             if let Err(appended) = self.upload(copy, None) {
                 return appended;
@@ -172,18 +176,18 @@ pub trait Mailbox {
         Appended::MadeAnew
     }
 
-    /// Looks for copies. Selects the mailbox anew each time: a session that selected it earlier does not see what
-    /// another has appended since.
+    /// Searches for copies. Selects the mailbox each time: a session that selected it earlier does not see what another
+    /// session has appended since.
     ///
     /// # Errors
-    /// Where the store fails: then nothing is known of the copies.
+    /// If the store fails: then nothing is known of the copies.
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError>;
 
-    /// Takes out `extra`, by UID EXPUNGE, only if it and `keep` are both there and have the identity `wanted`, `keep` is not
-    /// marked `\Deleted`, UIDVALIDITY is the same, and `go_ahead`, asked at the last moment, says yes.
+    /// Removes `extra` with UID EXPUNGE, if all of these hold: `extra` and `keep` both exist and have the identity `wanted`;
+    /// `keep` is not marked `\Deleted`; UIDVALIDITY is the same; `go_ahead`, called at the last moment, returns `true`.
     ///
     /// # Errors
-    /// Where the store fails: the copy may still be taken out later.
+    /// If the store fails: the server may still remove the copy later.
     fn remove(
         &mut self,
         extra: Placement,

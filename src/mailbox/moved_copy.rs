@@ -1,14 +1,15 @@
-//! Looks for a copy that is not where the ledger has it.
+//! Searches for a copy that is not at its recorded place.
 
 use super::{FoundCopy, Mailbox, MailboxError, Matching, Placement, Position, Wanted};
 use crate::message::message_id_for_search;
 use time::OffsetDateTime;
 
-/// Looks for a copy in all of a mailbox, which may have been renumbered, restored from a backup, or put together by hand.
+/// Searches all of a mailbox, which may have been renumbered, restored from a backup, or assembled manually.
 ///
-/// `wanted.since` does not count. Where there are UIDs and a Message-ID that servers can be asked for, what is at or above the recorded place is compared
-/// first, message by message: a SEARCH by header may be answered from an index that has not seen the newest ones. Then the
-/// server is asked for the Message-ID, and what it names is compared. Otherwise all that arrived since `wanted.not_before` is.
+/// `wanted.since` is ignored. With UIDs and a searchable Message-ID, the messages from the recorded place on are compared
+/// first, one by one. A SEARCH by header may be answered from an index that lacks the newest messages. After that the server
+/// searches for the Message-ID, and its results are compared. Otherwise all messages that arrived since `wanted.not_before`
+/// are compared.
 pub fn look_everywhere(
     mailbox: &mut dyn Mailbox,
     wanted: &Wanted<'_>,

@@ -1,40 +1,40 @@
-//! Reading a mailbox, long after a delivery, to see what became of its copies.
+//! Reads a mailbox long after a delivery, to show whether its copies still exist.
 //!
-//! Nothing here creates a mailbox, sets a flag or reads more than it is asked for. A delivery needs none of it, so it is a trait
-//! of its own beside [`Mailbox`].
+//! No method here creates a mailbox or sets a flag. A delivery needs none of them, so this is a trait of its own beside
+//! [`Mailbox`].
 
 use super::{Mailbox, MailboxError, Placement, Position, Role};
 use crate::message::Identity;
 
-/// A copy as the ledger has it.
+/// A copy as the ledger records it.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
     pub identity: &'a Identity,
     pub role: Role,
-    /// `None` where the store told no UID: a Maildir, a server without UIDPLUS.
+    /// `None` if the store reported no UID: a Maildir, or a server without UIDPLUS.
     pub placement: Option<Placement>,
 }
 
-/// Whether a copy is where the ledger has it.
+/// Whether a copy is at its recorded place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// On an IMAP server: a message of this UID is; whether it is that copy, only [`ReadableMailbox::read`] tells.
+    /// On an IMAP server: a message with this UID exists. Only [`ReadableMailbox::read`] shows whether it is that copy.
     There,
     MarkedDeleted,
     Gone,
-    /// The mailbox has another UIDVALIDITY now, so that its UIDs name other messages: it was made anew, or restored.
+    /// The mailbox has another UIDVALIDITY now, so its UIDs name other messages: it was recreated, or restored.
     Renumbered,
-    /// No UID was told when it was stored: it has to be looked for ([`Mailbox::find`]).
+    /// The store reported no UID for the copy, so it has to be searched for ([`Mailbox::find`]).
     Unplaced,
 }
 
-/// Which copies are in a mailbox.
+/// The presence of copies in a mailbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Where the mailbox stands; `None` in a store without UIDs (Maildir). A UIDNEXT not above a recorded UID, under the same
-    /// UIDVALIDITY, means that the mailbox is older than the copy: it comes from a backup.
+    /// The mailbox's position; `None` in a store without UIDs (Maildir). If UIDNEXT is not above a recorded UID under the
+    /// same UIDVALIDITY, the mailbox is older than the copy: it comes from a backup.
     pub position: Option<Position>,
-    /// For each copy asked about, in their order.
+    /// One for each requested copy, in the order of the request.
     pub copies: Vec<Presence>,
 }
 
@@ -49,18 +49,18 @@ pub struct Listed {
     pub message_id: Option<Vec<u8>>,
 }
 
-/// A mailbox that can be read. Each call looks at it anew.
+/// A mailbox that can be read. No call relies on an earlier call's view of the mailbox.
 pub trait ReadableMailbox: Mailbox {
-    /// Which of these copies are where the ledger has them. Asks about their UIDs and no others.
+    /// Which of these copies are at their recorded places. Asks for their UIDs and no others.
     ///
     /// # Errors
-    /// `NoSuchMailbox` where the mailbox is not there, if the server says so; any other where the store fails.
+    /// `NoSuchMailbox` if the server says that the mailbox does not exist; any other failure if the store fails.
     fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError>;
 
-    /// The bytes of a copy, with CRLF line ends; `None` if it is gone, the mailbox was renumbered, or no UID was told. Whether
-    /// they still are that message, the caller has to compare ([`Identity::of`]).
+    /// The bytes of a copy, with CRLF line ends; `None` if it is gone, the mailbox was renumbered, or no UID was reported.
+    /// The caller has to compare the bytes with the message ([`Identity::of`]).
     fn read(&mut self, copy: &Recorded<'_>) -> Result<Option<Vec<u8>>, MailboxError>;
 
-    /// Lists what is at or above a UID, in ascending order; nothing where UIDVALIDITY is another, or there are no UIDs.
+    /// Lists the messages from a UID on, in ascending order. Lists nothing if UIDVALIDITY differs, or the store has no UIDs.
     fn list(&mut self, since: Position, take: &mut dyn FnMut(Listed)) -> Result<(), MailboxError>;
 }

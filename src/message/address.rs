@@ -1,19 +1,19 @@
-//! Envelope addresses, as pipe(8) hands them over: the internal, unquoted form (without its flag q), `odd "name@x`.
+//! Envelope addresses as pipe(8) passes them: the internal, unquoted form (without its flag q), `odd "name@x`.
 
 use std::fmt;
 use thiserror::Error;
 
-/// In bytes: 64 of local part, 255 of domain and the sign between them (RFC 5321 section 4.5.3.1).
+/// In bytes: 64 of local part, 255 of domain and the `@` between them (RFC 5321 section 4.5.3.1).
 const LONGEST: usize = 320;
 
-/// `local@domain`. The last `@` divides: a local part may hold one, a domain may not.
+/// `local@domain`, divided at the last `@`: a local part may contain one, a domain may not.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     local: String,
     domain: String,
 }
 
-/// What keeps a text from being an address.
+/// Why a text is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// It is empty, or all white space.
@@ -22,19 +22,19 @@ pub enum AddressError {
     /// There is no `@`.
     #[error("it has no @domain")]
     NoDomain,
-    /// Nothing stands before, or after, the last `@`.
+    /// The part before or after the last `@` is empty.
     #[error("its local part or its domain is empty")]
     EmptyPart,
-    /// It holds a control character; none can be part of an SMTP address (RFC 5321 section 4.1.2).
+    /// It contains a control character; none can be part of an SMTP address (RFC 5321 section 4.1.2).
     #[error("it holds a control character")]
     ControlCharacter,
 }
 
 impl Address {
-    /// Reads an address; `<` and `>` around it may be there.
+    /// Reads an address, with or without `<` and `>` around it.
     ///
     /// # Errors
-    /// [`AddressError`] where the text is none. It does not repeat the text, which may be anything.
+    /// [`AddressError`] if the text is no address. The error does not repeat the text, which may be anything.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let text = without_brackets(text);
         if text.trim().is_empty() {
@@ -50,37 +50,38 @@ impl Address {
         Ok(Self { local: local.into(), domain: domain.into() })
     }
 
-    /// What stands before the last `@`.
+    /// The part before the last `@`.
     #[must_use]
     pub fn local(&self) -> &str {
         &self.local
     }
 
-    /// What stands after it.
+    /// The part after the last `@`.
     #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// The address as it is looked up: [`fold`]. RFC 5321 section 2.4 leaves the case of local parts to the host that they
-    /// belong to: that is us.
+    /// The address as it is looked up: [`fold`]. RFC 5321 section 2.4 leaves the case of local parts to the host of the mailbox,
+    /// which is this site.
     #[must_use]
     pub fn folded(&self) -> Self {
         Self { local: fold(&self.local), domain: fold(&self.domain) }
     }
 
-    /// Folded, as the ledger and events name it. `None` if it is longer than any that mail can be sent to: no column need hold it.
+    /// The folded address, as the ledger and events name it. `None` if it is longer than 320 bytes: mail cannot be sent to it, so
+    /// no column has to hold it.
     #[must_use]
     pub(crate) fn named(&self) -> Option<String> {
-        // A delivery counts its allocations. Folding goes letter by letter: it is the same of both parts at once.
+        // One call for both parts saves allocations in each delivery. Folding works per character, so the result is the same.
         let address = fold(&[self.local.as_str(), "@", &self.domain].concat());
         (address.len() <= LONGEST).then_some(address)
     }
 
     /// The address without its extension, `doug+lists@x` → `doug@x`, if it has one. `delimiters` is Postfix's
-    /// `recipient_delimiter`: a set of characters, the first of which found in the local part divides
-    /// (`src/global/split_addr.c`: never at its beginning, never `owner-list` and `list-request` where `-` is
-    /// one of them, never MAILER-DAEMON, double-bounce and postmaster).
+    /// `recipient_delimiter`, a set of characters: the first one in the local part divides it. As in `src/global/split_addr.c`,
+    /// it never divides at the beginning, nor MAILER-DAEMON, double-bounce and postmaster. If `-` is a delimiter, it never
+    /// divides `owner-list` and `list-request`.
     #[must_use]
     pub fn without_extension(&self, delimiters: &str) -> Option<Self> {
         let at = self.local.find(|c| delimiters.contains(c))?;
@@ -100,10 +101,12 @@ impl fmt::Display for Address {
     }
 }
 
-/// The one folding of addresses, but for the names of an embedded site's directories (ASCII only): Unicode's full case folding (The Unicode
-/// Standard, section 3.13, D144). It is Postfix's, too, for what it asks a table and for what pipe(8) hands over (`src/util/casefold.c`,
-/// ICU's `FoldCase`): with any other one, an address that Postfix finds would be unknown here, or be another user's. It is lower case, but
-/// for some letters: ß is ss, and the ς at a word's end is σ.
+/// The folding of all addresses, except for the directory names of an embedded site (ASCII only). It is Unicode's full case
+/// folding (The Unicode Standard, section 3.13, D144).
+///
+/// Postfix uses the same one for table lookups and for what it passes to pipe(8) (`src/util/casefold.c`, ICU's `FoldCase`). With
+/// another one, an address that Postfix finds would be unknown here, or belong to another user. The result is lower case, except
+/// for some letters: ß becomes ss, and the ς at the end of a word becomes σ.
 #[must_use]
 pub fn fold(text: &str) -> String {
     if text.is_ascii() { text.to_ascii_lowercase() } else { caseless::default_case_fold_str(text) }
@@ -114,16 +117,16 @@ pub fn fold(text: &str) -> String {
 pub enum EnvelopeSender {
     /// The null sender of bounces and other notifications (RFC 5321 section 4.5.5).
     Null,
-    /// Somebody.
+    /// An address.
     Address(Address),
 }
 
 impl EnvelopeSender {
-    /// Reads what pipe(8) says for `${sender}`: an address; nothing (with `null_sender=`), `<>` or a bare
-    /// `MAILER-DAEMON` (without it) for the null sender.
+    /// Reads what pipe(8) passes for `${sender}`. The null sender is empty (with `null_sender=`), `<>` or a bare `MAILER-DAEMON`
+    /// (without it). Anything else is an address.
     ///
     /// # Errors
-    /// When it is neither of these: see [`AddressError`].
+    /// If it is neither of these: see [`AddressError`].
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let bare = without_brackets(text).trim();
         if bare.is_empty() || bare.eq_ignore_ascii_case("MAILER-DAEMON") {
@@ -132,8 +135,8 @@ impl EnvelopeSender {
         Address::parse(text).map(Self::Address)
     }
 
-    /// The sender as the ledger and the log have it: the address, nothing for the null sender. It is for the record only:
-    /// one that cannot be read must not hold up a message, and is cut to 320 characters.
+    /// The sender as the ledger and the log have it: the address; empty for the null sender. It is only recorded, so a sender
+    /// that cannot be read must not delay a message. Such a sender is cut to 320 characters.
     #[must_use]
     pub(crate) fn for_the_record(text: &str) -> String {
         match Self::parse(text) {
@@ -159,8 +162,8 @@ impl fmt::Display for EnvelopeSender {
     }
 }
 
-/// To the innermost: what is left is the same however often it is read, or the address that the ledger keeps would be
-/// another one than that which came.
+/// Removes all brackets, so that reading the result again gives the same text. Otherwise the ledger could store an address that
+/// differs from the received one.
 fn without_brackets(mut text: &str) -> &str {
     loop {
         text = text.trim_matches([' ', '\t', '\r', '\n']);
@@ -230,7 +233,7 @@ mod tests {
         assert_eq!(EnvelopeSender::Null.to_string(), "");
     }
 
-    /// What pipe(8) hands over and what Postfix asks its tables for: seen on Postfix 3.10.
+    /// The forms that Postfix 3.10 passes to pipe(8) and uses for table lookups.
     #[test]
     fn folding_is_that_of_postfix() {
         for (text, folded) in [

@@ -1,23 +1,23 @@
-//! Authentication-Results (RFC 8601): does a filter of ours vouch for the From address?
+//! Authentication-Results (RFC 8601): whether this site's own filter vouches for the From address.
 //!
-//! Whatever is in doubt is no: the cost is a Sent copy that is not made, and no stranger can put mail into anybody's
-//! Sent mailbox.
+//! In doubt the answer is no. That costs a Sent copy that is not made, but no stranger can put mail into another user's Sent
+//! mailbox.
 
 use super::fields::{Field, Fields, length_of_comment, relaxed};
 use std::borrow::Cow;
 
-/// The answer.
+/// Whether the From address is vouched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vouched {
-    /// DMARC passed for the very domain of the From address.
+    /// DMARC passed for exactly the domain of the From address.
     Yes,
-    /// It did not, or it was not checked; why, for the log.
+    /// DMARC failed or was not checked. The text is the reason, for the log.
     No(Cow<'static, str>),
 }
 
-/// The verdict of the topmost field that bears our `authserv_id` and a DMARC result. Fields of others are passed over,
-/// wherever they stand; fields below that one are never looked at. `None` is a field whose name and results depend on who
-/// reads it, with a bare CR: it cannot be told whose it is, and nothing below it counts.
+/// The verdict of the topmost field that has this site's `authserv_id` and a DMARC result. Fields of others are skipped, wherever
+/// they are, and fields below that one are never read. An item is `None` if the field has a bare CR: its name and results then
+/// depend on the reader. Nobody can know whose field it is, so nothing below it counts.
 pub(super) fn dmarc(fields: impl Iterator<Item = Option<Vec<u8>>>, authserv_id: &str, from_domain: &str) -> Vouched {
     let no = |why: &'static str| Vouched::No(Cow::Borrowed(why));
     for field in fields {
@@ -31,7 +31,7 @@ pub(super) fn dmarc(fields: impl Iterator<Item = Option<Vec<u8>>>, authserv_id: 
             return no("the topmost Authentication-Results of ours cannot be read");
         };
         let Some(first) = results.first() else { continue };
-        // More than one in a single field is odd: they all have to agree.
+        // More than one result in a single field is odd, so all of them must agree.
         if let Some(bad) = results.iter().find(|r| !r.result.eq_ignore_ascii_case(b"pass")) {
             return Vouched::No(Cow::Owned(format!("dmarc={}", word_for_log(&bad.result))));
         }
@@ -49,11 +49,11 @@ pub(super) fn dmarc(fields: impl Iterator<Item = Option<Vec<u8>>>, authserv_id: 
     no("no Authentication-Results of ours bears a dmarc result")
 }
 
-/// How much of a field is read to see whose it is: far more than a host's name and a comment take.
+/// How many bytes of a field are read to find its authserv-id: far more than a host name and a comment need.
 const ID_LIMIT: usize = 8192;
 
-/// Takes out of the header each Authentication-Results field that claims to be ours, or of which that cannot be ruled out, as a border
-/// has to (RFC 8601 section 5). The rest stays as it is; nothing is copied, and each byte is moved once.
+/// Removes each Authentication-Results field that claims, or may claim, this site's name, as a border must (RFC 8601 section 5).
+/// The rest stays as it is. Nothing is copied, and each byte is moved once.
 pub(crate) fn remove_ours(message: &mut Vec<u8>, authserv_id: &str) {
     let (mut from, mut to) = (0, 0);
     while let Some(rest) = message.get(from..) {
@@ -72,7 +72,7 @@ pub(crate) fn remove_ours(message: &mut Vec<u8>, authserv_id: &str) {
     message.drain(to..from);
 }
 
-/// Whether anybody may read our name in it.
+/// Whether any reader may find this site's name in it.
 fn may_be_ours(field: &Field<'_>, authserv_id: &str) -> bool {
     let value: Vec<u8> = relaxed(field.value).take(ID_LIMIT).collect();
     let mut reader = Reader { rest: &value };
@@ -86,7 +86,7 @@ struct DmarcResult {
     header_from: Option<Vec<u8>>,
 }
 
-/// What follows the authserv-id; `None` where it is not of the form of RFC 8601 section 2.2, or of another version.
+/// The results after the authserv-id. `None` if they do not match RFC 8601 section 2.2, or are of another version.
 fn dmarc_results(reader: &mut Reader<'_>) -> Option<Vec<DmarcResult>> {
     let mut results = Vec::new();
     reader.comments_and_space()?;
@@ -148,7 +148,7 @@ impl Reader<'_> {
         there
     }
 
-    /// Passes over white space and comments, which nest (RFC 5322 section 3.2.2). `None`: a comment does not end.
+    /// Skips white space and comments, which nest (RFC 5322 section 3.2.2). `None`: a comment does not end.
     fn comments_and_space(&mut self) -> Option<()> {
         loop {
             match self.rest.first() {
@@ -161,7 +161,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `=`, a value, and what may surround them. An empty value, which filters write for the null sender, is one.
+    /// `=`, a value, and any white space and comments around them. An empty value is valid: filters write it for the null sender.
     fn equals_value(&mut self) -> Option<Vec<u8>> {
         if !self.take(b'=') {
             return None;
@@ -173,8 +173,9 @@ impl Reader<'_> {
         Some(value)
     }
 
-    /// A value as it is written, but for the quotes around all of it. A border that takes out what claims to be ours looks
-    /// for our name and nothing else: `"mx".axial.net` is none of ours (RFC 8601 section 2.2: a word or a quoted string).
+    /// A value exactly as written, except for quotes around all of it. A border filter that removes forged fields matches only
+    /// the plain spelling of this site's name. So `"mx".axial.net` is not this site's name here (RFC 8601 section 2.2: a word or
+    /// a quoted string).
     fn written(&mut self, ends: &[u8]) -> Option<&[u8]> {
         let before = self.rest;
         self.value(ends)?;
@@ -183,8 +184,8 @@ impl Reader<'_> {
         Some(unquoted.unwrap_or(written))
     }
 
-    /// A word, a quoted string, or both in one (`"odd one"@x`), up to white space, a comment or one of `ends`. `None`
-    /// where there is nothing, or a quoted string does not end.
+    /// A word, a quoted string, or both in one (`"odd one"@x`), up to white space, a comment or one of `ends`. `None` if it is
+    /// empty, or a quoted string does not end.
     fn value(&mut self, ends: &[u8]) -> Option<Vec<u8>> {
         let mut value = Vec::new();
         let mut quoted = false;
@@ -210,7 +211,7 @@ impl Reader<'_> {
     }
 }
 
-/// A word out of a stranger's message, made fit for a log line.
+/// A word of a stranger's message, made safe for a log line.
 fn word_for_log(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..80).unwrap_or(bytes)).chars().filter(|c| !c.is_control()).collect()
 }
@@ -255,7 +256,7 @@ mod tests {
             "AUTHENTICATION-results \t:\n (a (nested) comment)\n MX.axial.NET 1;\n dmarc=pass\n",
             "Authentication-Results: \"mx\".axial.net; none\n",
             "Authentication-Results: mx.axial.net\r\n",
-            // Whose these are depends on who reads them.
+            // It depends on the reader whose fields these are.
             "Authentication-Results: other.example\rmx.axial.net; dmarc=pass\n",
             "Authentication-Results: (mx.axial.net; dmarc=pass\n",
             "Authentication-Results:\n",
@@ -272,7 +273,7 @@ mod tests {
         }
     }
 
-    /// A million of them, between others: a quadratic removal would take minutes.
+    /// A million such fields, between others: a quadratic removal would take minutes.
     #[test]
     fn many_are_removed_in_one_walk() {
         let claims = "A: b\nAuthentication-Results: mx.axial.net; none\n".repeat(1_000_000);
@@ -313,7 +314,8 @@ mod tests {
         no(&[], NOTHING);
     }
 
-    /// `postfix/header-checks.maildrop` takes out what bears our name as it is; no other spelling may stand for it.
+    /// `postfix/header-checks.maildrop` removes fields with the plain spelling of this site's name, so no other spelling may
+    /// count as it.
     #[test]
     fn our_name_has_one_spelling() {
         yes(&["\"mx.axial.net\"; dmarc=pass header.from=gmail.com"]);

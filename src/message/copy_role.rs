@@ -20,7 +20,7 @@ impl Role {
         }
     }
 
-    /// The role that the ledger's word says.
+    /// The role for this word of the ledger.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Recipient, Self::Sender].into_iter().find(|role| role.as_str() == word)

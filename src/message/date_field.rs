@@ -1,44 +1,47 @@
 //! The day of a Date field, with which keys begin.
 //!
-//! Keys of messages of one day then lie together in the databases' indexes, and new ones come to their end. The day is read out of
-//! the message alone, by no clock: it must be the same for each copy, on each host, in each year. So this reads what RFC 5322
-//! sections 3.3 and 4.3 describe, and nothing more; what other programs take for a date as well changes with their versions.
+//! Keys of messages of one day are then close together in the databases' indexes, and new ones are added at their end. The day
+//! depends on the message alone, and on no clock: it must be the same for each copy, on each host, in each year.
 //!
-//! What it answers must never change: ledgers hold keys that begin with it. The tests pin it.
+//! So this reads exactly the forms of RFC 5322 sections 3.3 and 4.3. The other forms that date libraries accept change with their
+//! versions.
+//!
+//! The results must never change, because ledgers store keys that begin with them. The tests pin them.
 
 use time::{Date, Month};
 
 /// The Julian day of 1970-01-01.
 const EPOCH: i32 = 2_440_588;
-/// 1990-01-01 and 2100-12-31, in days since 1970-01-01. What claims to be older or younger has a wrong clock.
+/// 1990-01-01 and 2100-12-31, in days since 1970-01-01. A message outside of this range comes from a host with a wrong clock.
 const FIRST: i64 = 7_305;
 const LAST: i64 = 47_846;
 
-/// The UTC day of a Date field's value, in days since 1970-01-01; 0 where it cannot be read, or lies before 1990 or after 2100.
+/// The UTC day of a Date field's value, in days since 1970-01-01; 0 if it cannot be read, or lies before 1990 or after 2100.
 ///
-/// Two-digit years are of 1950 to 2049, three-digit years count from 1900; alphabetic zones are those of the USA, and any other
-/// is UTC (RFC 5322 section 4.3). A zone has to be there, seconds need not, nor the day's name, which is not compared.
+/// Two-digit years mean 1950 to 2049, and three-digit years count from 1900. Alphabetic zones are those of the USA, and any other
+/// is UTC (RFC 5322 section 4.3). The zone is required. The seconds and the name of the day are optional, and the name is not
+/// compared.
 pub(super) fn of_value(value: impl IntoIterator<Item = u8>) -> u32 {
-    // As a store may have it that changes bytes beyond ASCII.
+    // A store may have changed bytes beyond ASCII, so they are read in that form.
     let mut tokens = Tokens { bytes: value.into_iter().map(super::identity::as_stored).peekable() };
     let day = read(&mut tokens).map(|(minutes, _)| minutes.div_euclid(1440)).filter(|day| (FIRST..=LAST).contains(day));
     day.and_then(|day| u32::try_from(day).ok()).unwrap_or(0)
 }
 
-/// The moment that follows the last semicolon of a Received field's value (RFC 5321 section 4.4), in seconds since 1970, where it
-/// can be read.
+/// The moment after the last semicolon of a Received field's value (RFC 5321 section 4.4), in seconds since 1970, if it can be
+/// read.
 pub(super) fn of_received(value: &[u8]) -> Option<i64> {
     let at = memchr::memrchr(b';', value)?;
     moment(value.get(at + 1..)?.iter().copied())
 }
 
-/// The moment that a Date field's value says, in seconds since 1970, where it can be read.
+/// The moment of a Date field's value, in seconds since 1970, if it can be read.
 pub(super) fn moment(value: impl IntoIterator<Item = u8>) -> Option<i64> {
     let (minutes, seconds) = read(&mut Tokens { bytes: value.into_iter().peekable() })?;
     Some(minutes * 60 + i64::from(seconds))
 }
 
-/// The minutes since 1970, and the seconds of the last one.
+/// The minutes since 1970, and the seconds of the last minute.
 fn read(tokens: &mut Tokens<impl Iterator<Item = u8>>) -> Option<(i64, u32)> {
     let mut token = tokens.next()?;
     if let Token::Word(_) = token {
@@ -57,7 +60,7 @@ fn read(tokens: &mut Tokens<impl Iterator<Item = u8>>) -> Option<(i64, u32)> {
     let minute = tokens.number(59)?;
     let (mut token, mut seconds) = (tokens.next()?, 0);
     if token == Token::Sign(b':') {
-        // A leap second is of the same day.
+        // A leap second belongs to the same day.
         seconds = tokens.number(60)?;
         token = tokens.next()?;
     }
@@ -76,7 +79,7 @@ fn read(tokens: &mut Tokens<impl Iterator<Item = u8>>) -> Option<(i64, u32)> {
     Some((minutes, seconds))
 }
 
-/// How far the zone is east of UTC, in minutes.
+/// The offset of the zone east of UTC, in minutes.
 fn zone(first: Token, tokens: &mut Tokens<impl Iterator<Item = u8>>) -> Option<i64> {
     match first {
         Token::Sign(sign @ (b'+' | b'-')) => {
@@ -116,12 +119,12 @@ fn month_of(name: [u8; 3]) -> Option<Month> {
     })
 }
 
-/// What a date is made of. Comments and white space, which may stand anywhere between (section 4.3), are none of it.
+/// The elements of a date. Comments and white space may be anywhere between them (section 4.3) and are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
-    /// A run of digits: what they say, at most a million, and how many they are.
+    /// A run of digits: their value, at most a million, and their number.
     Number { value: u32, digits: usize },
-    /// A run of letters, in lower case; zeros where it has fewer or more than three.
+    /// A run of letters, in lower case; zeros if it has fewer or more than three.
     Word([u8; 3]),
     /// Any other byte.
     Sign(u8),
@@ -140,7 +143,7 @@ impl<I: Iterator<Item = u8>> Tokens<I> {
         }
     }
 
-    /// Passes over the rest of a comment; comments nest, and a backslash quotes (section 3.2.2).
+    /// Skips the rest of a comment; comments nest, and a backslash quotes (section 3.2.2).
     fn comment(&mut self) {
         let mut depth = 1_usize;
         while depth > 0 {
@@ -162,7 +165,7 @@ impl<I: Iterator<Item = u8>> Iterator for Tokens<I> {
         loop {
             match self.bytes.next()? {
                 b'(' => self.comment(),
-                // What people are shown of a field is without its control characters.
+                // Fields as shown to people have no control characters, so these are skipped.
                 b' ' | 0..=31 | 127 => {}
                 digit @ b'0'..=b'9' => {
                     let (mut value, mut digits) = (u32::from(digit - b'0'), 1_usize);
@@ -245,7 +248,7 @@ mod tests {
             ("Mon, 23 Nov 2026 17:00 MST", DAY + 1),
             ("Mon, 23 Nov 2026 16:59 PDT", DAY),
             ("Mon, 23 Nov 2026 16:00 PST", DAY + 1),
-            // Any other is UTC, the military ones, which were defined the wrong way round, among them.
+            // Any other is UTC. So are the military zones, whose signs were defined the wrong way round.
             ("Mon, 23 Nov 2026 23:59 A", DAY),
             ("Mon, 23 Nov 2026 23:59 CEST", DAY),
             ("23 Nov 00 12:00 +0000", 11_284),
@@ -256,7 +259,7 @@ mod tests {
             ("23 Nov 02026 12:00 +0000", DAY),
             ("M\u{f6}n, 23 Nov 2026 04:51:22 +0000", DAY),
             ("MXn, 23 Nov 2026 04:51:22 +0000 (\u{20ac})", DAY),
-            // An unclosed comment goes on to the end.
+            // An unclosed comment extends to the end.
             ("Mon, 23 Nov 2026 04:51:22 +0000 (CET", DAY),
         ] {
             assert_eq!(of_value(value.bytes()), day, "{value}");
@@ -267,7 +270,7 @@ mod tests {
     fn a_message_came_when_its_received_field_says_at_its_end() {
         let at = |second: i64| Some(i64::from(DAY) * 86_400 + second);
         for (value, moment) in [
-            // Postfix 3.10.
+            // As Postfix 3.10 writes it.
             (
                 " from mail.example.com (mail.example.com [192.0.2.1])\r\n\tby mx1.axial.net (Postfix) with ESMTPS id 4abc\r\n\
                  \tfor <doug@axial.net>; Mon, 23 Nov 2026 04:51:22 +0000 (UTC)\r\n",

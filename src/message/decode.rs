@@ -1,8 +1,8 @@
-//! Header fields as text, for the ledger and for people. Whatever cannot be decoded costs metadata, never the message.
+//! Header fields as text, for the ledger and for people. If a field cannot be decoded, metadata is lost, but never the message.
 //!
-//! mailparse's header functions do it, within bounds: decoding takes it time that grows with the square of a field's
-//! length where `=?` abounds (seconds for 100 kB), and with its cube where there are as many `?=` that end no word; and its history
-//! knows panics. It never sees the body.
+//! mailparse's header functions do it, within bounds. Their time grows with the square of a field's length if it has many `=?`
+//! (seconds for 100 kB). It grows with the cube if there are as many `?=` that end no word. mailparse has also panicked in the
+//! past. It never gets the body.
 
 use super::address::Address;
 use super::date_field;
@@ -11,21 +11,21 @@ use super::fields::{Field, Fields, relaxed};
 use memchr::memmem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A field is cut here before it is decoded, and again afterwards, in bytes.
+/// The length in bytes at which a field is cut before it is decoded, and again afterwards.
 pub(super) const FIELD_LIMIT: usize = 8 * 1024;
-/// With more encoded words than this, a field is left undecoded. (8 kB hold fewer than that which encode anything.)
+/// A field with more encoded words than this is left undecoded. (8 kB hold fewer words that encode anything.)
 const WORDS_LIMIT: usize = 256;
-/// Nor where mailparse would go through so many characters (0.18, `is_boundary`): it does through all of the field up to each `=?` and to
-/// each `?=` that may end the word.
+/// A field is also left undecoded if mailparse would read this many characters of it (0.18, `is_boundary`). It reads the whole
+/// field up to each `=?`, and up to each `?=` that may end the word.
 const STEPS_LIMIT: usize = 2 << 20;
-/// At most so many fields go into the JSON,
+/// The JSON has at most this many fields,
 pub(super) const JSON_FIELDS_LIMIT: usize = 1000;
-/// and so many bytes, read or written; the marker that ends a shortened list comes on top.
+/// and at most this many bytes, read or written. The marker that ends a shortened list is added to that.
 pub(super) const JSON_LIMIT: usize = 256 * 1024;
-/// A date beyond the year 9999 is none; no database would take it.
+/// The last second of the year 9999. A later date counts as none, since no database would accept it.
 const LAST_SECOND: i64 = 253_402_300_799;
 
-/// What is known of a message from its header.
+/// The metadata of a message from its header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata {
     pub from: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads the first field of each name, and whether there is exactly one From.
+    /// Reads the first field of each name. The author's address is set only if there is exactly one From.
     pub fn of(message: &[u8]) -> Self {
         let mut known = Self::default();
         let mut from_fields = 0_usize;
@@ -68,8 +68,8 @@ impl Metadata {
     }
 }
 
-/// A field's value unfolded, decoded, without control characters (an encoded word may decode to NUL, which PostgreSQL
-/// refuses), and of at most [`FIELD_LIMIT`] bytes.
+/// A field's value, unfolded and decoded, of at most [`FIELD_LIMIT`] bytes. It has no control characters: an encoded word may
+/// decode to NUL, which PostgreSQL refuses.
 pub(super) fn text(field: &Field<'_>) -> String {
     let (value, cut) = bounded_value(field);
     let decoded = with_parsed(&value, |header| header.get_value());
@@ -77,13 +77,13 @@ pub(super) fn text(field: &Field<'_>) -> String {
     tidy(&decoded, FIELD_LIMIT, cut)
 }
 
-/// The name of a field as people are shown it.
+/// The name of a field as it is shown to people.
 pub(super) fn name_for_people(name: &[u8]) -> String {
     tidy(&String::from_utf8_lossy(name.get(..FIELD_LIMIT).unwrap_or(name)), 256, false)
 }
 
-/// The text without control characters and surrounding white space, cut at a character's boundary. `…` says that it was
-/// cut, here or before.
+/// The text without control characters and surrounding white space, cut at a character boundary. `…` marks a cut, made here or
+/// before.
 pub(super) fn tidy(text: &str, limit: usize, already_cut: bool) -> String {
     let mut tidy: String = text.chars().filter(|c| !c.is_control()).collect();
     let trimmed = tidy.trim();
@@ -98,8 +98,8 @@ pub(super) fn tidy(text: &str, limit: usize, already_cut: bool) -> String {
     tidy
 }
 
-/// The fields from the top, in order, as a JSON array of `[name, value]`. Where it is cut short, the last entry has an
-/// empty name and says so. Only those which `kept` says are kept, and only as [everybody may see them](shown).
+/// The fields from the top, in order, as a JSON array of `[name, value]`. If it is cut short, the last entry has an empty name
+/// and says so. It contains only the fields that `kept` selects, and only as [everyone may see them](shown).
 pub(super) fn json(message: &[u8], kept: impl Fn(&Field<'_>) -> bool) -> String {
     let mut json = String::from("[");
     let mut read = 0_usize;
@@ -131,8 +131,8 @@ pub(super) fn json(message: &[u8], kept: impl Fn(&Field<'_>) -> bool) -> String 
     json
 }
 
-/// The one mailbox that this field names; `None` where it names none or several, a group, or anything odd. An address
-/// out of an encoded word is none (RFC 2047 section 5), which mailparse sees to.
+/// The one mailbox in this field; `None` if there is none, if there are several, or if it is a group or odd. An address in an
+/// encoded word does not count (RFC 2047 section 5), which mailparse ensures.
 fn only_mailbox(field: &Field<'_>) -> Option<Address> {
     let (value, cut) = bounded_value(field);
     if cut || field.has_bare_cr() {
@@ -144,9 +144,9 @@ fn only_mailbox(field: &Field<'_>) -> Option<Address> {
     (!address.local().contains(odd) && !address.domain().contains(odd)).then_some(address)
 }
 
-/// The author's address, as [`Address::named`] has it, in a From of which only the [`text`] is left, of a message that has one author: what
-/// stands between the last angle brackets, where those end it; else all of it, if that is one mailbox. A name is decoded there, and may
-/// look like an address itself.
+/// The author's address, in the form of [`Address::named`]. `from` is the [`text`] of a From field, of a message that has one
+/// author. The address is the part between the last angle brackets if they end the text. Otherwise it is the whole text, if that
+/// is one mailbox. A decoded name in it may look like an address itself.
 pub(crate) fn author_in(from: &str) -> Option<String> {
     let from = from.trim();
     let address = match from.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {
@@ -156,8 +156,8 @@ pub(crate) fn author_in(from: &str) -> Option<String> {
     Address::parse(&address).ok()?.named()
 }
 
-/// The value unfolded, and whether it was longer than [`FIELD_LIMIT`] and is cut. A cut never leaves half a UTF-8
-/// character behind, or mailparse would take the whole field for Latin-1.
+/// The value unfolded, and whether it was longer than [`FIELD_LIMIT`] and was cut. A cut never leaves an incomplete UTF-8
+/// character, since mailparse would then read the whole field as Latin-1.
 fn bounded_value(field: &Field<'_>) -> (Vec<u8>, bool) {
     let mut relaxed = relaxed(field.value);
     let mut value: Vec<u8> = relaxed.by_ref().take(FIELD_LIMIT).collect();
@@ -171,7 +171,8 @@ fn bounded_value(field: &Field<'_>) -> (Vec<u8>, bool) {
     (value, cut)
 }
 
-/// Hands a value of at most [`FIELD_LIMIT`] bytes to mailparse as a header field, unless it would [take too long](takes_too_long).
+/// Passes a value of at most [`FIELD_LIMIT`] bytes to mailparse as a header field, unless that would [take too
+/// long](takes_too_long).
 fn with_parsed<T>(value: &[u8], read: impl FnOnce(&mailparse::MailHeader<'_>) -> T) -> Option<T> {
     if takes_too_long(value) {
         return None;
@@ -180,10 +181,10 @@ fn with_parsed<T>(value: &[u8], read: impl FnOnce(&mailparse::MailHeader<'_>) ->
     guarded(|| mailparse::parse_header(&line).ok().map(|(header, _)| read(&header)))?
 }
 
-/// Whether it has more encoded words, or so much that looks like them, than any that was meant to be read.
+/// Whether it has more encoded words, or more sequences that look like them, than any field meant to be read.
 fn takes_too_long(value: &[u8]) -> bool {
-    // What mailparse takes for the end of a word has one of these behind it, or nothing. It counts letters there, and not bytes: with
-    // others than those of ASCII, anything may be none.
+    // For mailparse, the end of a word is followed by one of these characters or by nothing. It counts characters there, not
+    // bytes. So with characters beyond ASCII, it may miss any end.
     let ascii = value.is_ascii();
     let ends = |at: usize| ascii && value.get(at).is_none_or(|b| b.is_ascii_whitespace() || b"\"()<>,".contains(b));
     let find = |from: usize, what: &[u8]| Some(from + memmem::find(value.get(from..)?, what)?);
@@ -208,7 +209,7 @@ fn takes_too_long(value: &[u8]) -> bool {
     false
 }
 
-/// `None` where mailparse panics: a panic there must not cost the delivery.
+/// `None` if mailparse panics: a panic there must not fail the delivery.
 pub(super) fn guarded<T>(read: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(read)).ok()
 }
@@ -233,20 +234,20 @@ mod tests {
         }
     }
 
-    /// A field of 8 kB took seconds, and a header has many; the author of what takes so long is nobody.
+    /// A field of 8 kB took seconds, and a header has many. A field that takes so long gives no author.
     #[test]
     fn a_field_that_would_take_long_to_decode_stays_as_it_is() {
         let (within, beyond) = (" =?".repeat(60) + &"?=a".repeat(60), " =?".repeat(90) + &"?=a".repeat(90));
         assert!(!takes_too_long(within.as_bytes()) && takes_too_long(beyond.as_bytes()));
         let one_word = |before: usize| format!("{} =?{}", "x".repeat(before), "?=a".repeat(300));
         assert!(!takes_too_long(one_word(4000).as_bytes()) && takes_too_long(one_word(7500).as_bytes()));
-        // The end of a word begins no other one, though its last letter and that look like it.
+        // The end of one word does not begin another, although its last characters together with the end look like it.
         let padded = |words: usize| " =?utf-8?B?4Q==?=".repeat(words);
         assert!(!takes_too_long(padded(WORDS_LIMIT).as_bytes()) && takes_too_long(padded(WORDS_LIMIT + 1).as_bytes()));
-        // With a letter beyond ASCII it finds no end of a word where there is one.
+        // With a character beyond ASCII, mailparse misses the ends of words.
         let shifted = format!("ä{}", " =?utf-8?Q?a?=".repeat(100));
         assert!(!takes_too_long(&shifted.as_bytes()[2..]) && takes_too_long(shifted.as_bytes()));
-        // A subject of as many lines as fit, in which each word ends.
+        // A subject with as many lines as fit, in which each word ends.
         let lines = " =?utf-8?B?0JjQvNGPLCDQpNCw0LzQuNC70LjRjyDQmNC80Y8sINCk0LDQvNC40LvQuNGPIA==?=".repeat(100);
         assert!(lines.len() < FIELD_LIMIT && !takes_too_long(lines.as_bytes()));
 
@@ -257,7 +258,7 @@ mod tests {
         assert!(header("=?utf-8?Q?=C3=A4?= b").from_address.is_some());
     }
 
-    /// Whatever is in a name or a comment: it is the address that the field itself names, or none.
+    /// Whatever a name or a comment contains, the address is the one of the field itself, or none.
     #[test]
     fn the_author_is_the_same_in_a_from_that_is_decoded() {
         let long = format!("Lisa <{}@x>", "l".repeat(400));

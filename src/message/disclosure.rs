@@ -1,16 +1,18 @@
-//! What of a header may be shown to everybody who has a copy of the message, and appended for any of them.
+//! The part of a header that everyone with a copy of the message may see.
 //!
-//! The ledger keeps one header and one source for all copies of a message: those of whichever copy was delivered first. Where that was a
-//! blind copy, its header names a recipient of whom nobody else may learn. So whatever leaves a copy for somebody else leaves in the
-//! *filtered form*: without the fields that name a recipient of the envelope (or its sender), and without the `for` clause of the Received
-//! fields (RFC 5321 section 4.4). Only the header of the message itself is touched, no header of a MIME part.
+//! The ledger keeps one header and one source for all copies of a message: those of the copy that was delivered first. If that
+//! was a blind copy, its header names a recipient of whom nobody else may learn.
+//!
+//! So any content that leaves a copy for another person is in the *filtered form*. It has no fields that name a recipient of the
+//! envelope or its sender, and no `for` clause in the Received fields (RFC 5321 section 4.4). Only the header of the message
+//! itself is changed, not that of a MIME part.
 
 use super::fields::{Field, Fields, length_of_comment};
 use memchr::memrchr;
 use std::borrow::Cow;
 
-/// The fields that are left out: of blind recipients (RFC 5322 sections 3.6.3 and 3.6.6), and of the envelope of one copy (RFC 5321
-/// section 4.4, RFC 9228, RFC 8098 section 2.3; the others are what mail systems have in place of Delivered-To).
+/// The fields that are left out. They name blind recipients (RFC 5322 sections 3.6.3 and 3.6.6), or belong to the envelope of one
+/// copy (RFC 5321 section 4.4, RFC 9228, RFC 8098 section 2.3). The others are what mail systems write instead of Delivered-To.
 const PRIVATE_FIELDS: [&str; 21] = [
     "Bcc",
     "Resent-Bcc",
@@ -35,7 +37,7 @@ const PRIVATE_FIELDS: [&str; 21] = [
     "X-Receiver",
 ];
 
-/// What becomes of the Received fields.
+/// How the Received fields are filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceivedFields {
     WithoutRecipients,
@@ -43,8 +45,8 @@ pub(super) enum ReceivedFields {
     Unchanged,
 }
 
-/// The field as everybody may see it; `None` for one that nobody else may, and for what is no field: on top of the message, a line of an mbox
-/// would be taken for one that was put there.
+/// The field as everyone may see it. `None` for a private field, and for a line that is no field: an mbox line on top of the
+/// message would look as if it had been added there.
 pub(super) fn shown<'a>(field: &Field<'a>) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
     if field.name.is_empty() || PRIVATE_FIELDS.iter().any(|name| field.is(name)) {
         return None;
@@ -54,12 +56,12 @@ pub(super) fn shown<'a>(field: &Field<'a>) -> Option<(&'a [u8], Cow<'a, [u8]>)> 
     Some((field.name, value))
 }
 
-/// The envelope sender as everybody may see it. A mailing list may write the recipient into it, for bounces
-/// (`list-bounce+doug=example.com@lists.example`, postconf(5) verp_delimiter_filter): what is kept is that of one copy as well.
+/// The envelope sender as everyone may see it. A mailing list may encode the recipient in it, for bounces
+/// (`list-bounce+doug=example.com@lists.example`, postconf(5) verp_delimiter_filter). The stored sender belongs to one copy, too.
 pub(crate) fn shown_sender(sender: &str) -> Cow<'_, str> {
     let Some((local, domain)) = sender.rsplit_once('@') else { return Cow::Borrowed(sender) };
     let before_the_domain = local.rfind('=').and_then(|at| local.get(..at)).unwrap_or_default();
-    // A `-` may be one of the list's own name: where both are there, the other sign begins what is the recipient's.
+    // A `-` may be part of the list's own name. If there is another delimiter too, that one starts the recipient's part.
     let Some(tag) = before_the_domain.find(['+', '#', '/']).or_else(|| before_the_domain.find('-')) else {
         return Cow::Borrowed(sender);
     };
@@ -67,7 +69,7 @@ pub(crate) fn shown_sender(sender: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{kept}@{domain}"))
 }
 
-/// Brings a message into its filtered form, in place. Takes time in proportion to its header, but for moving the body.
+/// Converts a message to its filtered form, in place. It takes time in proportion to its header, apart from moving the body.
 pub(super) fn filter(bytes: &mut Vec<u8>, received: ReceivedFields) {
     let mut fields = Fields::of(bytes);
     let mut header = Vec::new();
@@ -91,16 +93,17 @@ pub(super) fn filter(bytes: &mut Vec<u8>, received: ReceivedFields) {
     }
     bytes.splice(..kept_from, header);
     if bytes.is_empty() {
-        // Of a message that had nothing else: an IMAP server refuses an empty literal.
+        // The message had nothing else, and an IMAP server refuses an empty literal.
         bytes.extend_from_slice(b"\r\n");
     }
 }
 
-/// The value of a Received field without its `for` clause, and without the comments that have such a clause or an address: each from the
-/// white space before it, so that no line of white space alone is left, which some programs take for the end of the header.
+/// The value of a Received field without its `for` clause, and without comments that contain such a clause or an address. Each
+/// cut includes the white space before it. Otherwise a line of only white space could remain, which some programs take for the
+/// end of the header.
 ///
-/// `for` is the last clause before the date (RFC 5321 section 4.4), and what it may be followed by differs from one mail system to the
-/// next (`for d@y (ORCPT rfc822;d@y)`, `for "D" <d@y>`): so all of it goes, up to the date. In doubt, more goes than has to.
+/// `for` is the last clause before the date (RFC 5321 section 4.4), and what may follow it differs between mail systems (`for d@y
+/// (ORCPT rfc822;d@y)`, `for "D" <d@y>`). So everything up to the date is removed: in doubt too much, never too little.
 fn without_recipients(value: &[u8]) -> Cow<'_, [u8]> {
     let end = value.trim_ascii_end().len();
     let mut cuts = Vec::new();
@@ -137,7 +140,7 @@ fn without_recipients(value: &[u8]) -> Cow<'_, [u8]> {
     for cut in cuts {
         kept.extend_from_slice(value.get(kept_from..cut.start).unwrap_or_default().trim_ascii_end());
         kept_from = cut.end;
-        // Or `fo(d@y)r` would be read as another word.
+        // Without the space, `fo(d@y)r` would be read as another word.
         if value.get(kept_from).is_some_and(|next| !is_delimiter(next)) {
             kept.push(b' ');
         }
@@ -146,7 +149,7 @@ fn without_recipients(value: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(kept)
 }
 
-/// Where the date begins, by its `;`, in what ends at `end`; that end where no date follows. A date has no address.
+/// The offset of the `;` before the date, in the value up to `end`; `end` if no date follows. A date contains no address.
 fn date_after(value: &[u8], at: usize, end: usize) -> usize {
     let rest = value.get(at..end).unwrap_or_default();
     let date = memrchr(b';', rest).filter(|date| !rest.get(*date..).is_some_and(|date| date.contains(&b'@')));
@@ -161,7 +164,7 @@ fn is_for(word: &[u8]) -> bool {
     word.eq_ignore_ascii_case(b"for")
 }
 
-/// What ends a word: white space, or what has a meaning of its own. No control character is part of one.
+/// Whether a byte ends a word: white space, a control character, or a character with its own meaning.
 fn is_delimiter(byte: &u8) -> bool {
     byte.is_ascii_whitespace() || byte.is_ascii_control() || b"();<>,\"".contains(byte)
 }
@@ -244,7 +247,7 @@ mod tests {
             ("by x for <d@y", "by x"),
             ("by x for <d@y>", "by x"),
             ("by x for", "by x"),
-            // Nobody is named.
+            // These name nobody.
             (
                 "by for.example id fore (b [192.0.2.1]) with SMTP; now",
                 "by for.example id fore (b [192.0.2.1]) with SMTP; now",

@@ -1,46 +1,45 @@
-//! Where the header of a message is, and its fields: bytes in, slices of them out, nothing decoded.
+//! Splits the header of a message into its fields: bytes in, slices of them out, nothing decoded.
 //!
-//! Our own, since no message may be refused: mailparse gives up on a message whose first line begins with a space, and
-//! takes a whole body for header fields where the blank line is missing. The rule for a line that is no header field is
-//! Postfix's (`src/global/is_header.c`, `src/global/mime_state.c`): the body begins there. But an mbox `From ` line is
-//! passed over.
+//! The parser is this crate's own, since no message may be refused. mailparse fails on a message whose first line begins with a
+//! space, and reads a whole body as header fields if the blank line is missing. The rule for a line that is no header field is
+//! Postfix's (`src/global/is_header.c`, `src/global/mime_state.c`): the body begins there. But an mbox `From ` line is skipped.
 
 use memchr::memchr;
 
-/// One header field: where its parts lie.
+/// One header field, as slices of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Field<'a> {
-    /// Its name as it stands, without the white space that the obsolete syntax allows before the colon (RFC 5322
-    /// section 4.5). Empty for what is no field, and not the beginning of the body either: continuation lines at the
-    /// very top, which continue nothing, and an mbox `From ` line, wherever it stands.
+    /// Its name as written, without the white space that the obsolete syntax allows before the colon (RFC 5322 section 4.5). It
+    /// is empty for lines that are no field and do not begin the body either. These are continuation lines at the very top, which
+    /// continue nothing, and an mbox `From ` line anywhere.
     pub name: &'a [u8],
-    /// What follows the colon, line ends and folding included.
+    /// Everything after the colon, line ends and folding included.
     pub value: &'a [u8],
 }
 
 impl Field<'_> {
-    /// Whether it bears this name; case does not count.
+    /// Whether it has this name; case does not matter.
     pub(crate) fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 
     /// Its value unfolded, in relaxed form: see [`relaxed`].
     pub(crate) fn relaxed_value(&self) -> Vec<u8> {
-        // No more than it can be: it may be as long as a message.
+        // The capacity is the upper limit: the value may be as long as a message.
         let mut relaxed_value = Vec::with_capacity(self.value.len());
         relaxed_value.extend(relaxed(self.value));
         relaxed_value
     }
 
-    /// Whether it holds a CR that is no part of a line end. [`relaxed`] drops it, as the identity has to; others read it as a
-    /// space or as a line end. So what trust hangs on is not read out of such a field.
+    /// Whether it contains a CR that is no part of a line end. [`relaxed`] drops it, as the identity must; other readers take it
+    /// for a space or a line end. So trust must not depend on such a field.
     pub(crate) fn has_bare_cr(&self) -> bool {
         self.value.split(|&byte| byte == b'\n').any(|line| without_line_end(line).contains(&b'\r'))
     }
 }
 
-/// The header fields from the top, one by one. It looks at each byte once, and keeps nothing: a header of a million
-/// fields costs no memory.
+/// The header fields from the top, one by one. It reads each byte once and keeps nothing: a header of a million fields costs no
+/// memory.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -54,13 +53,13 @@ impl<'a> Fields<'a> {
         Self { rest: message, at_top: true, body: None }
     }
 
-    /// What is left to look at: the message from the next field on.
+    /// The bytes that are left to read: the message from the next field on.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The body: what follows the blank line, or begins with the first line that is no header field. Known once the
-    /// fields are exhausted; empty until then.
+    /// The body: what follows the blank line, or begins with the first line that is no header field. It is known once the fields
+    /// are exhausted, and empty until then.
     pub(crate) fn body(&self) -> &'a [u8] {
         self.body.unwrap_or_default()
     }
@@ -99,9 +98,9 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// The value of a field unfolded and in the "relaxed" form of RFC 6376 section 3.4.2: line ends are dropped, runs of
-/// white space become one space, and none is left at either end. NUL is read as 0x80, which is what an IMAP server that
-/// cannot hold it makes of it (and so do we).
+/// The value of a field unfolded and in the "relaxed" form of RFC 6376 section 3.4.2. Line ends are dropped, runs of white space
+/// become one space, and none is left at either end. NUL is read as 0x80, as this program and IMAP servers that cannot store NUL
+/// replace it.
 pub(super) fn relaxed(value: &[u8]) -> impl Iterator<Item = u8> {
     let mut bytes = value.iter().copied().filter(|b| !matches!(b, b'\r' | b'\n')).peekable();
     let mut begun = false;
@@ -120,8 +119,8 @@ pub(super) fn relaxed(value: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// `bytes` without the mbox line that it may begin with: `From sender date` (pipe(8) flag F, local(8)). The header
-/// field `From :`, which the obsolete syntax allows, is none.
+/// `bytes` without an mbox line at the beginning: `From sender date` (pipe(8) flag F, local(8)). The header field `From :`, which
+/// the obsolete syntax allows, is no mbox line.
 pub(super) fn without_mbox_line(bytes: &[u8]) -> &[u8] {
     let (line, rest) = split_line(bytes);
     if is_mbox_line(line) { rest } else { bytes }
@@ -131,7 +130,7 @@ fn is_mbox_line(line: &[u8]) -> bool {
     line.strip_prefix(b"From ").is_some_and(|rest| rest.trim_ascii_start().first() != Some(&b':'))
 }
 
-/// The length of the comment (RFC 5322 section 3.2.2) that these begin with; `None` where it is not closed.
+/// The length of the comment (RFC 5322 section 3.2.2) at the beginning of `bytes`; `None` if it is not closed.
 pub(super) fn length_of_comment(bytes: &[u8]) -> Option<usize> {
     let (mut depth, mut escaped) = (0_usize, false);
     let end = bytes.iter().position(|byte| {
@@ -147,14 +146,14 @@ pub(super) fn length_of_comment(bytes: &[u8]) -> Option<usize> {
     Some(end + 1)
 }
 
-/// The first line with its line end, and what follows it.
+/// The first line with its line end, and the rest.
 pub(super) fn split_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     let end = memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
     bytes.split_at_checked(end).unwrap_or((bytes, &[]))
 }
 
-/// A line without its LF and the CRs before it. More than one CR counts as one: a mail store that keeps LF and gives
-/// out CRLF takes one of them away.
+/// A line without its LF and the CRs before it. Several CRs count as one: a mail store that keeps LF and returns CRLF removes one
+/// of them.
 pub(super) fn without_line_end(line: &[u8]) -> &[u8] {
     let mut line = line.strip_suffix(b"\n").unwrap_or(line);
     while let Some(shorter) = line.strip_suffix(b"\r") {
@@ -167,7 +166,7 @@ fn begins_with_white_space(line: &[u8]) -> bool {
     matches!(line.first(), Some(b' ' | b'\t'))
 }
 
-/// Where the name ends, and where the value begins, if this line begins a header field (RFC 5322 sections 2.2 and 4.5).
+/// Where the name ends and where the value begins, if this line begins a header field (RFC 5322 sections 2.2 and 4.5).
 fn name_and_colon(line: &[u8]) -> Option<(usize, usize)> {
     let name_end = line.iter().position(|b| !matches!(b, b'!'..=b'9' | b';'..=b'~')).filter(|&end| end > 0)?;
     let white = line.get(name_end..)?.iter().position(|b| !matches!(b, b' ' | b'\t'))?;
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(without_mbox_line(b"From : lisa\n"), b"From : lisa\n");
         assert_eq!(without_mbox_line(b"From: lisa\n"), b"From: lisa\n");
         assert_eq!(without_mbox_line(b"From "), b"");
-        // What follows the line is no part of it.
+        // The following line is no part of it.
         assert_eq!(without_mbox_line(b"From \n: x\n"), b": x\n");
     }
 }

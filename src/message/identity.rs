@@ -1,25 +1,28 @@
 //! What makes two byte strings the same message.
 //!
-//! Each copy of one message must get the same identity, from Postfix and, years later, from an IMAP server; and two messages must
-//! not, even if a stranger has copied the Message-ID. So the identity covers what the author wrote, and nothing that is added or
-//! changed on the way:
+//! Every copy of one message must get the same identity, from Postfix and, years later, from an IMAP server. Two messages must
+//! never share one, even if a stranger has copied the Message-ID. So the identity covers what the author wrote, and nothing that
+//! is added or changed in transit:
 //!
 //! * not covered: Received, Return-Path, Delivered-To, X-Original-To, Authentication-Results, DKIM-Signature, ARC-*,
-//!   spam marks, and all else that is not in `AUTHOR_FIELDS`;
-//! * not told apart: CRLF and LF (a CR counts for nothing anywhere), NUL and 0x80, folding and runs of white space in
-//!   fields, the order of fields with different names, empty lines at the end of the body, an mbox `From ` line; and,
-//!   in fields, a byte beyond ASCII and `X`, because Cyrus stores the one as the other (imapd.conf(5): `munge8bit`, on by
-//!   default; seen on 3.10).
+//!   spam marks, and everything else that is not in `AUTHOR_FIELDS`;
+//! * ignored differences: CRLF and LF (a CR never counts), NUL and 0x80, folding and runs of white space in fields, the
+//!   order of fields with different names, empty lines at the end of the body, an mbox `From ` line;
+//! * also ignored, in fields: the difference between a byte beyond ASCII and `X`. Cyrus stores the one as the other
+//!   (imapd.conf(5): `munge8bit`, on by default; seen on 3.10).
 //!
-//! A message that lacks its Message-ID or its Date need not differ from another one in anything that its author wrote:
-//! "Backup done", every night, from a printer or a power supply. Of such a message, and of no other, the Received fields are covered
-//! too: all copies of one queue file have the same, and two messages never have. Those that pickup(8) puts on top of others are not
-//! covered, since `postsuper -r` makes a new queue file of a message that some recipients have already. The same message, sent in
-//! two transactions, is then two: in doubt a second copy, never none.
+//! Messages without a Message-ID or a Date may be equal in everything that their author wrote: "Backup done", every night, from a
+//! printer or a power supply. For such a message only, the Received fields are covered too. All copies of one queue file have the
+//! same Received fields, and two messages never do. The same message sent in two transactions then counts as two: in doubt, a
+//! second copy is better than none.
 //!
-//! It begins with the day of the message's Date, so that keys of one time lie together in the ledger's indexes ([`super::day`]).
+//! Received fields that pickup(8) puts on top of others are not covered: `postsuper -r` makes a new queue file of a message that
+//! some recipients have already.
 //!
-//! The encoding must never change: ledgers hold its digests. The tests pin it.
+//! The identity begins with the day of the message's Date, so that keys of one time are close together in the ledger's indexes
+//! (see `date_field`).
+//!
+//! The encoding must never change, because ledgers store its digests. The tests pin it.
 
 use super::date_field;
 use super::fields::{Field, Fields, relaxed};
@@ -27,10 +30,10 @@ use memchr::memchr2;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// The fields that the author writes, in lower case, in order.
+/// The fields that the author writes: in lower case, sorted.
 ///
-/// Content-Length is not among them: it counts the bytes of one copy, and mail stores add and drop it. Neither are Bcc
-/// and Resent-Bcc, which a recipient's copy does not bear.
+/// Content-Length is not among them: it counts the bytes of one copy, and mail stores add and drop it. Neither are Bcc and
+/// Resent-Bcc, which a recipient's copy does not have.
 const AUTHOR_FIELDS: [&str; 29] = [
     "cc",
     "content-alternative",
@@ -65,10 +68,13 @@ const AUTHOR_FIELDS: [&str; 29] = [
 
 /// The digest of what the author wrote: SHA-256 over the author's fields and the body.
 ///
-/// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its
-/// values in order, each relaxed, bytes beyond ASCII read as X, and ended by LF`; where the message has no Message-ID, or
-/// no Date, likewise for `received`, without those that begin with `by ` and hold `, from userid ` where another follows;
-/// then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
+/// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its values in
+/// order`. Each value is relaxed, its bytes beyond ASCII are read as X, and LF ends it.
+///
+/// If the message has no Message-ID or no Date, the same follows for `received`. It leaves out values that begin with `by ` and
+/// contain `, from userid ` if another Received field follows.
+///
+/// Then come a zero `u32` and the body: without CR, with NUL read as 0x80, and without the line ends at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentDigest([u8; 32]);
 
@@ -86,13 +92,13 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
-/// The identity of a message: the UTC day of its first Date, in days since 1970 (0 where it cannot be read, or lies before 1990 or
-/// after 2100), as four bytes, big-endian; then the first 28 bytes of one SHA-256 over (Message-ID with X for each byte beyond
-/// ASCII, digest of what the author wrote), both length-prefixed.
+/// The identity of a message. It starts with the UTC day of its first Date, in days since 1970, as four bytes, big-endian. The
+/// day is 0 if it cannot be read, or lies before 1990 or after 2100. The first 28 bytes of one SHA-256 follow: over (Message-ID
+/// with X for each byte beyond ASCII, digest of what the author wrote), both length-prefixed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity([u8; 32]);
 
-/// A key of `digest`'s first 28 bytes, behind the day with which it begins.
+/// A key of the day and the first 28 bytes of `digest`.
 #[must_use]
 fn by_day(day: [u8; 4], digest: &[u8; 32]) -> [u8; 32] {
     let mut key = [0; 32];
@@ -103,13 +109,14 @@ fn by_day(day: [u8; 4], digest: &[u8; 32]) -> [u8; 32] {
 }
 
 impl Identity {
-    /// The identity of any bytes: of a message as it came, or as a mailbox gives it back. Linear in their length.
+    /// The identity of any bytes: of a message as it came, or as a mailbox returns it. It takes time in proportion to their
+    /// length.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Essence::of(bytes).identity
     }
 
-    /// The identity as read back from the ledger.
+    /// The identity as read from the ledger.
     #[must_use]
     pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -128,8 +135,8 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The key of a copy: the first four bytes of the message's identity, and the first 28 of SHA-256 over that identity, and
-/// length-prefixed (four bytes, big-endian) role, user and mailbox.
+/// The key of a copy. It has the first four bytes of the message's identity, then the first 28 bytes of a SHA-256. That covers
+/// the identity, role, user and mailbox; the last three are length-prefixed (four bytes, big-endian).
 #[must_use]
 pub(crate) fn key_of_copy(identity: &[u8; 32], role: &str, user: &str, mailbox: &str) -> [u8; 32] {
     let mut hash = Sha256::new();
@@ -142,16 +149,16 @@ pub(crate) fn key_of_copy(identity: &[u8; 32], role: &str, user: &str, mailbox: 
     by_day([a, b, c, d], &hash.finalize().into())
 }
 
-/// What one walk through a message tells of its identity.
+/// What one pass over a message gives for its identity.
 pub(super) struct Essence {
-    /// The value of the first Message-ID field, relaxed; `None` where there is none, or nothing in it.
+    /// The value of the first Message-ID field, relaxed; `None` if there is none or it is empty.
     pub message_id: Option<Vec<u8>>,
     pub content_digest: ContentDigest,
     pub identity: Identity,
     pub distinguished_by: DistinguishedBy,
 }
 
-/// What tells a message from the next one with the same words.
+/// What distinguishes a message from another one with the same text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DistinguishedBy {
     /// Its Message-ID and its Date.
@@ -168,9 +175,9 @@ impl Essence {
         let mut dated = false;
         let mut day: Option<u32> = None;
         let mut received: Option<Sha256> = None;
-        // The last one of pickup(8)'s: it counts only if no other follows.
+        // The last Received field of pickup(8), which counts only if no other follows.
         let mut picked_up: Option<Field<'_>> = None;
-        // A hasher per name, so that the order of names does not count and that nothing need be kept to be sorted.
+        // One hasher per name, so that the order of names does not matter and no field is kept for sorting.
         let mut hashers: [Option<Sha256>; AUTHOR_FIELDS.len()] = [const { None }; AUTHOR_FIELDS.len()];
         let mut fields = Fields::of(bytes);
         for field in fields.by_ref() {
@@ -219,7 +226,7 @@ impl Essence {
         let mut hash = Sha256::new();
         let id = message_id.as_deref().unwrap_or_default();
         hash_length(&mut hash, id.len());
-        // In pieces: it may be as long as a message.
+        // In pieces, because the id may be as long as a message.
         id.chunks(4096).for_each(|piece| hash.update(message_id_as_stored(piece)));
         hash_length(&mut hash, content_digest.0.len());
         hash.update(content_digest.0);
@@ -229,23 +236,23 @@ impl Essence {
     }
 }
 
-/// Whether a Message-ID is as good as missing: one lock for all messages with an empty id would make them queue up.
+/// Whether a Message-ID counts as missing. One lock for all messages with an empty id would make them wait for each other.
 pub(super) fn says_nothing(id: &[u8]) -> bool {
     id.is_empty() || matches!(id.strip_prefix(b"<").map(<[u8]>::trim_ascii_start), Some([] | [b'>', ..]))
 }
 
-/// Whether pickup(8) has put it there (`src/pickup/pickup.c`): `by HOST (Postfix, from userid UID) id QUEUE-ID; DATE`.
+/// Whether pickup(8) has added the field (`src/pickup/pickup.c`): `by HOST (Postfix, from userid UID) id QUEUE-ID; DATE`.
 fn is_of_pickup(received: &Field<'_>) -> bool {
     let value: Vec<u8> = relaxed(received.value).take(1024).collect();
     value.starts_with(b"by ") && memchr::memmem::find(&value, b", from userid ").is_some()
 }
 
-/// A byte of a field as every store has it: Cyrus writes `X` for one beyond ASCII.
+/// A byte of a field as every store has it: Cyrus writes `X` for a byte beyond ASCII.
 pub(super) fn as_stored(byte: u8) -> u8 {
     if byte.is_ascii() { byte } else { b'X' }
 }
 
-/// A Message-ID as every store has it, and as identity and lock know it: what is one message has to have one lock.
+/// A Message-ID as every store has it. Identity and lock use this form, since one message must have one lock.
 pub fn message_id_as_stored(id: &[u8]) -> Vec<u8> {
     id.iter().copied().map(as_stored).collect()
 }
@@ -254,8 +261,8 @@ fn hash_length(hash: &mut Sha256, length: usize) {
     hash.update(u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
 }
 
-/// The value in relaxed form, then LF, which no relaxed value holds. In small pieces: one field may be the whole
-/// message.
+/// Hashes the value in relaxed form, then LF, which no relaxed value contains. It works in small pieces, since one field may be
+/// the whole message.
 fn hash_value(hash: &mut Sha256, field: &Field<'_>) {
     let mut piece = Vec::with_capacity(1024);
     for byte in relaxed(field.value) {
@@ -269,7 +276,7 @@ fn hash_value(hash: &mut Sha256, field: &Field<'_>) {
     hash.update(&piece);
 }
 
-/// The body without CR, NUL read as 0x80, without the line ends at its end (pipe(8) flag B adds one).
+/// Hashes the body without CR, with NUL read as 0x80, and without the line ends at its end (pipe(8) flag B adds one).
 fn hash_body(hash: &mut Sha256, body: &[u8]) {
     let mut rest = body;
     while let [shorter @ .., b'\r' | b'\n'] = rest {

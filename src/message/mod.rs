@@ -1,7 +1,7 @@
 //! A message: its bytes, what can be read in them, and its identity.
 //!
-//! Only an empty message is refused. `fields` finds the header, `decode` reads metadata from it, `identity` says whether two messages
-//! are the same. All of it takes time in proportion to the length of the message.
+//! Only an empty message is refused. `fields` splits the header, `decode` reads metadata from it, and `identity` decides whether
+//! two messages are the same. All of it takes time in proportion to the length of the message.
 
 pub(crate) mod address;
 pub mod authentication_results;
@@ -32,7 +32,7 @@ use std::time::Duration;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-/// A message as it was received, ready to be appended.
+/// A message as it was received, ready to be appended to a mailbox.
 #[derive(Clone)]
 pub struct Message {
     /// With CRLF line ends and no NUL.
@@ -48,22 +48,22 @@ pub struct Message {
     metadata: Metadata,
 }
 
-/// What the file queue has to know of a message before it keeps it, read without a copy of its bytes.
+/// What the file queue has to know about a message before it stores it, read without a copy of its bytes.
 pub(crate) struct Outline {
     /// See [`Message::lock_subject`].
     pub(crate) lock_subject: Vec<u8>,
-    /// Whether another message with the same words would have the same identity: this one lacks its Message-ID or its Date, and has no
-    /// Received field by which it could be told from the next.
+    /// Whether another message with the same text would have the same identity. Then this one lacks its Message-ID or its Date,
+    /// and has no Received field that could distinguish it.
     pub(crate) may_be_one_of_many: bool,
     /// See [`Message::from_address`].
     pub(crate) from_address: Option<Address>,
 }
 
 impl Outline {
-    /// Of what [`Message::receive`] would take.
+    /// The outline of bytes that [`Message::receive`] would accept.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Message::receive`].
     pub(crate) fn of(raw: &[u8]) -> Result<Self, MessageError> {
         let bytes = without_mbox_line(raw);
         if bytes.is_empty() {
@@ -76,25 +76,25 @@ impl Outline {
     }
 }
 
-/// Why there is no message.
+/// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
-    /// Nothing came on standard input, or nothing but an mbox `From ` line.
+    /// Standard input was empty, or had only an mbox `From ` line.
     #[error("the message is empty")]
     Empty,
 }
 
 impl Message {
-    /// Takes a message as pipe(8) hands it over.
+    /// Reads a message as pipe(8) delivers it.
     ///
-    /// An mbox `From ` line at the very top is dropped, line ends become CRLF, the last line gets one if it has none, and
-    /// NUL, which an IMAP literal cannot carry (RFC 3501 section 4.3), becomes 0x80, as it does in Dovecot. All other
-    /// bytes stay as they are, a bare CR among them.
+    /// An mbox `From ` line at the very top is dropped. Line ends become CRLF, and the last line gets one if it has none. NUL,
+    /// which an IMAP literal cannot carry (RFC 3501 section 4.3), becomes 0x80, as in Dovecot. All other bytes stay as they are,
+    /// including a bare CR.
     ///
     /// # Errors
-    /// [`MessageError::Empty`]. Nothing else is refused, however odd.
+    /// [`MessageError::Empty`] if nothing is left. Nothing else is refused, however odd.
     pub fn receive(raw: Vec<u8>) -> Result<Self, MessageError> {
-        // Before the line ends become CRLF: the identity ignores CR, and hashes faster without any.
+        // This comes before the line ends become CRLF: the identity ignores CR, and hashing is faster without it.
         let Essence { message_id, content_digest, identity, distinguished_by } = Essence::of(without_mbox_line(&raw));
         let (bytes, nul_bytes_replaced) = as_imap_wants_it(raw);
         if bytes.is_empty() {
@@ -125,7 +125,7 @@ impl Message {
         &self.bytes
     }
 
-    /// The same, without another copy of it in memory.
+    /// The recipient's copy, without another copy of it in memory.
     pub(crate) fn into_received(self) -> Vec<u8> {
         self.bytes
     }
@@ -137,8 +137,8 @@ impl Message {
         self.bytes.get(self.prepended..).unwrap_or_default()
     }
 
-    /// The value of a line that pipe(8) prepended: Return-Path, X-Original-To or Delivered-To. `None` where it did not: a
-    /// line of that name further down belongs to the message.
+    /// The value of a line that pipe(8) prepended: Return-Path, X-Original-To or Delivered-To. `None` if pipe(8) did not prepend
+    /// it: a line of that name further down belongs to the message.
     #[must_use]
     pub(crate) fn prepended_line(&self, name: &str) -> Option<String> {
         let prepended = self.bytes.get(..self.prepended).unwrap_or_default();
@@ -146,7 +146,7 @@ impl Message {
         Some(decode::tidy(&String::from_utf8_lossy(&value), FIELD_LIMIT, false)).filter(|value| !value.is_empty())
     }
 
-    /// The recipient for whom pipe(8) prepended lines: Delivered-To; without its flag D, X-Original-To.
+    /// The recipient for whom pipe(8) prepended lines: Delivered-To, or X-Original-To if pipe(8) ran without its flag D.
     #[must_use]
     pub(crate) fn prepended_recipient(&self) -> Option<String> {
         self.prepended_line("Delivered-To").or_else(|| self.prepended_line("X-Original-To"))
@@ -161,22 +161,23 @@ impl Message {
         other
     }
 
-    /// The message as it is appended for somebody of whom it is not known whether this copy was theirs: in its filtered form, see
-    /// `disclosure`. Its Received fields stay where the identity covers them.
+    /// The message for a mailbox whose owner may not have been the recipient of this copy. It is in its filtered form, see
+    /// `disclosure`. Its Received fields stay if the identity covers them.
     #[must_use]
     pub fn for_any_recipient(self) -> Self {
         let keep = self.distinguished_by == DistinguishedBy::Received;
         self.filtered(if keep { ReceivedFields::Unchanged } else { ReceivedFields::WithoutRecipients })
     }
 
-    /// The message as it is shown to anybody who may see a copy of it. The identity is that of the message, even where these bytes would
-    /// have another one.
+    /// The message as it is shown to a person who may see a copy of it. The identity stays that of the message, even if the
+    /// filtered bytes would have another one.
     #[must_use]
     pub fn for_display(self) -> Self {
         self.filtered(ReceivedFields::WithoutRecipients)
     }
 
-    /// Whether [`Message::for_any_recipient`] leaves Received fields in it, which may say for whom the message was received.
+    /// Whether [`Message::for_any_recipient`] leaves Received fields in it, which may name the recipient for whom the message was
+    /// received.
     #[must_use]
     pub(crate) fn keeps_received_for_others(&self) -> bool {
         self.distinguished_by == DistinguishedBy::Received
@@ -188,7 +189,7 @@ impl Message {
         self
     }
 
-    /// The same message, under the Message-ID that it had before a mailbox store changed bytes of it.
+    /// The same message under the Message-ID that it had before a mailbox store changed some of its bytes.
     #[must_use]
     pub(crate) fn with_message_id(self, message_id: &str) -> Self {
         Self { message_id: Some(message_id.into()), message_id_for_people: message_id.into(), ..self }
@@ -206,7 +207,7 @@ impl Message {
         self.bytes.len() as u64
     }
 
-    /// The identity: the same for every recipient's copy, and for the copy that a mailbox gives back.
+    /// The identity: the same for every recipient's copy, and for the copy that a mailbox returns.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
@@ -218,79 +219,79 @@ impl Message {
         &self.content_digest
     }
 
-    /// The Message-ID as text, angle brackets included, for people: without control characters, at most 998 bytes. `None`
-    /// where the message has none.
+    /// The Message-ID as text for people: with angle brackets, without control characters, at most 998 bytes. `None` if the
+    /// message has none.
     #[must_use]
     pub fn message_id(&self) -> Option<&str> {
         self.message_id.as_ref().map(|_| self.message_id_for_people.as_str())
     }
 
-    /// The same, made up from the content where the message has none.
+    /// The same, or one generated from the content if the message has none.
     #[must_use]
     pub fn message_id_for_people(&self) -> &str {
         &self.message_id_for_people
     }
 
-    /// What the lock is named after: the Message-ID, or what is made up from the content where there is none. The same
-    /// for every recipient's copy.
+    /// The name of the lock: the Message-ID, or one generated from the content if there is none. It is the same for every
+    /// recipient's copy.
     #[must_use]
     pub fn lock_subject(&self) -> &[u8] {
         self.message_id.as_deref().unwrap_or(self.message_id_for_people.as_bytes())
     }
 
-    /// The author's address: the one mailbox of the one From field. `None` where there are several or none, or where it
-    /// is anything odd, a CR that ends no line among it.
+    /// The author's address: the one mailbox of the one From field. `None` if there are several or none, or if the field is odd,
+    /// for example with a CR that ends no line.
     #[must_use]
     pub fn from_address(&self) -> Option<&Address> {
         self.metadata.from_address.as_ref()
     }
 
-    /// The first From, decoded, without control characters, at most 8 kB.
+    /// The first From field, decoded, without control characters, at most 8 kB.
     #[must_use]
     pub fn from(&self) -> Option<&str> {
         self.metadata.from.as_deref()
     }
 
-    /// The first To, likewise.
+    /// The first To field, in the same form.
     #[must_use]
     pub fn to(&self) -> Option<&str> {
         self.metadata.to.as_deref()
     }
 
-    /// The first Cc, likewise.
+    /// The first Cc field, in the same form.
     #[must_use]
     pub fn cc(&self) -> Option<&str> {
         self.metadata.cc.as_deref()
     }
 
-    /// The first Subject, likewise.
+    /// The first Subject field, in the same form.
     #[must_use]
     pub fn subject(&self) -> Option<&str> {
         self.metadata.subject.as_deref()
     }
 
-    /// The Date in seconds since 1970, where it can be read and lies between 1970 and 9999.
+    /// The Date in seconds since 1970, if it can be read and lies between 1970 and 9999.
     #[must_use]
     pub fn date(&self) -> Option<i64> {
         self.metadata.date
     }
 
-    /// The header fields in order, decoded, as a JSON array of `[name, value]`: at most 1000 fields and 256 kB, and a
-    /// last entry with an empty name where it was cut short. In the filtered form (see `disclosure`): the ledger keeps one row for all
-    /// recipients, and none of them shall learn of a blind copy to another. Computed anew at each call.
+    /// The header fields in order, decoded, as a JSON array of `[name, value]`. There are at most 1000 fields and 256 kB; a last
+    /// entry with an empty name marks a cut. It is in the filtered form (see `disclosure`). The ledger keeps one row for all
+    /// recipients, and none of them may learn of a blind copy to another. Each call computes it.
     #[must_use]
     pub fn headers_json(&self) -> String {
         decode::json(self.without_prepended_lines(), |_| true)
     }
 
-    /// The same of the fields of these names only.
+    /// Like [`headers_json`](Self::headers_json), for the fields of these names only.
     #[must_use]
     pub(crate) fn headers_json_of(&self, names: &[&str]) -> String {
         decode::json(self.without_prepended_lines(), |field| names.iter().any(|name| field.is(name)))
     }
 
-    /// The topmost field of this name, prepended lines included: unfolded, nothing decoded. `None` where there is none,
-    /// and where its value is empty or beyond 8 kB.
+    /// The topmost field of this name, prepended lines included: unfolded, nothing decoded. `None` if there is none, or if its
+    /// value is empty or longer than 8 kB.
     #[must_use]
     pub fn topmost(&self, name: &str) -> Option<String> {
         let value = Fields::of(&self.bytes).find(|field| field.is(name))?.relaxed_value();
@@ -298,8 +299,8 @@ impl Message {
         Some(decode::tidy(&value, usize::MAX, false)).filter(|value| !value.is_empty())
     }
 
-    /// How long ago it came at `now`, by its topmost Received field, which is that of the Postfix that has it in its queue. `None`
-    /// where there is no such field, where it cannot be read, or where it speaks of the future.
+    /// The age of the message at `now`, by its topmost Received field, which is that of the Postfix whose queue holds it. `None`
+    /// if there is no such field, if it cannot be read, or if its time is in the future.
     #[must_use]
     pub fn came_before(&self, now: OffsetDateTime) -> Option<Duration> {
         let field = Fields::of(&self.bytes).find(|field| field.is("Received"))?;
@@ -307,11 +308,11 @@ impl Message {
         now.unix_timestamp().checked_sub(came).and_then(|age| u64::try_from(age).ok()).map(Duration::from_secs)
     }
 
-    /// Whether the topmost Authentication-Results of ours vouches for the domain of [`Message::from_address`]. Only what
-    /// a filter of ours put there counts: the border has to delete forged ones (RFC 8601 section 5).
+    /// Whether the topmost Authentication-Results field of this site vouches for the domain of [`Message::from_address`]. Only
+    /// fields of this site's own filter count: the border must delete forged ones (RFC 8601 section 5).
     ///
-    /// A domain that is looked up as another one is vouched for by nobody: with ß, which may belong to a stranger (RFC 5892 appendix
-    /// B.1 allows it), it is [folded](fold) to that with ss.
+    /// A domain that folding changes is never vouched for. A domain with ß may belong to a stranger (RFC 5892 appendix B.1 allows
+    /// it), but it is [folded](fold) to the one with ss.
     #[must_use]
     pub fn authentication_results(&self, authserv_id: &str) -> authentication_results::Vouched {
         use authentication_results::{Vouched, dmarc};
@@ -327,33 +328,33 @@ impl Message {
     }
 }
 
-/// What a Message-ID is cut to where it is text: the longest line of RFC 5322 section 2.1.1.
+/// The length in bytes at which a Message-ID as text is cut: the longest line of RFC 5322 section 2.1.1.
 const MESSAGE_ID_LIMIT: usize = 998;
-/// The longest Message-ID to search by, in bytes: servers limit the length of a command line.
+/// The longest Message-ID to search for, in bytes: servers limit the length of a command line.
 const LONGEST_SEARCHED: usize = 500;
 
-/// A message as a mailbox gives it back, as everybody may see it who has a copy: see `disclosure`.
+/// A message as a mailbox returns it, reduced to what everyone with a copy may see: see `disclosure`.
 #[must_use]
 pub(crate) fn filtered(mut bytes: Vec<u8>) -> Vec<u8> {
     disclosure::filter(&mut bytes, ReceivedFields::WithoutRecipients);
     bytes
 }
 
-/// The values of Bcc and Resent-Bcc, relaxed, in order, of a message as a mailbox gives it back. They are no part of its identity.
+/// The values of Bcc and Resent-Bcc of a message as a mailbox returns it: relaxed, in order. They are no part of its identity.
 #[must_use]
 pub(crate) fn blind_recipients(bytes: &[u8]) -> Vec<Vec<u8>> {
     let are_blind = |field: &Field<'_>| field.is("bcc") || field.is("resent-bcc");
     Fields::of(bytes).filter(are_blind).map(|field| field.relaxed_value()).collect()
 }
 
-/// A Message-ID as [`Message::message_id`] has it, of these bytes.
+/// These bytes of a Message-ID in the form of [`Message::message_id`].
 #[must_use]
 pub(crate) fn message_id_for_people(id: &[u8]) -> String {
     decode::tidy(&String::from_utf8_lossy(id), MESSAGE_ID_LIMIT, false)
 }
 
-/// The Message-ID in a header, unfolded and trimmed, nothing lost, and nothing else of it: a mailbox may give back thousands, and
-/// who has written them may have meant them to take long.
+/// The Message-ID in a header, unfolded and trimmed, with no byte lost. Nothing else is read: a mailbox may return thousands of
+/// headers, and an attacker may have made them slow to read.
 #[must_use]
 pub(crate) fn message_id_in(header: &[u8]) -> Option<Vec<u8>> {
     let id = Fields::of(without_mbox_line(header)).find(|field| field.is("message-id"))?.relaxed_value();
@@ -361,7 +362,7 @@ pub(crate) fn message_id_in(header: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl std::fmt::Debug for Message {
-    /// Its names and sizes, not what it says.
+    /// Shows names and sizes, but not the content.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Message")
             .field("message_id", &self.message_id_for_people)
@@ -371,9 +372,10 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// A Message-ID for IMAP SEARCH HEADER: without its angle brackets. `None` where servers could read it differently (text beside the
-/// angle brackets, white space, bytes beyond ASCII, quotes, an uncommon length, or what looks like an encoded word of RFC 2047, which
-/// a server decodes before it compares): a search by it could miss the message. One that was made up is in no mailbox.
+/// A Message-ID for IMAP SEARCH HEADER, without its angle brackets. `None` if a search for it could miss the message because
+/// servers may read it differently. Such an id has text beside the angle brackets, white space, bytes beyond ASCII, quotes or an
+/// uncommon length. Or it looks like an encoded word of RFC 2047, which a server decodes before it compares. A generated id is in
+/// no mailbox, so it gives `None` too.
 pub fn message_id_for_search(id: &str) -> Option<&str> {
     let bare = without_brackets(id);
     let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
@@ -381,25 +383,27 @@ pub fn message_id_for_search(id: &str) -> Option<&str> {
     (fits && !was_made_up(id)).then_some(bare)
 }
 
-/// A Message-ID without its angle brackets, where they enclose all of it. What an odd one has beside them stays: it is compared whole.
+/// A Message-ID without its angle brackets, if they enclose all of it. An odd one with text beside them stays whole for
+/// comparisons.
 pub(crate) fn without_brackets(id: &str) -> &str {
     let id = id.trim();
     id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id)
 }
 
-/// Whether a message of this [name](Message::message_id_for_people) has no Message-ID.
+/// Whether this [name](Message::message_id_for_people) was generated for a message without a Message-ID.
 pub(crate) fn was_made_up(id: &str) -> bool {
     without_brackets(id).ends_with(MADE_UP)
 }
 
-/// How a Message-ID ends that was made up.
+/// The suffix of a generated Message-ID.
 const MADE_UP: &str = "@missing.message-id";
 
 fn made_up_message_id(content: &ContentDigest) -> String {
     format!("<{}{MADE_UP}>", crate::base::hex::encode(content.as_bytes()))
 }
 
-/// Line ends and NUL as [`Message::receive`] says; and how many NULs there were. No second message in memory.
+/// Converts line ends and NUL as [`Message::receive`] documents. Returns the number of NULs too. It needs no second message in
+/// memory.
 fn as_imap_wants_it(mut bytes: Vec<u8>) -> (Vec<u8>, usize) {
     let mbox_line = bytes.len() - without_mbox_line(&bytes).len();
     bytes.drain(..mbox_line);
@@ -416,17 +420,17 @@ fn as_imap_wants_it(mut bytes: Vec<u8>) -> (Vec<u8>, usize) {
     (bytes, nul_bytes)
 }
 
-/// Puts a CR before each LF that has none, and CRLF to the end of a last line that has no line end.
+/// Inserts a CR before each LF that has none, and ends the last line by CRLF if it has no line end.
 fn end_lines_by_crlf(bytes: &mut Vec<u8>) {
     if bytes.last().is_some_and(|last| *last != b'\n') {
         bytes.extend_from_slice(b"\r\n");
     }
     let is_bare = |bytes: &[u8], at: usize| at.checked_sub(1).and_then(|before| bytes.get(before)) != Some(&b'\r');
     let bare = memchr_iter(b'\n', bytes).filter(|&at| is_bare(bytes, at)).count();
-    // From the last line to the first, so that no byte is written over before it is moved. What stands before the first
-    // bare LF stays where it is.
+    // It goes from the last line to the first, so that no byte is overwritten before it is moved. The bytes before the first bare
+    // LF stay in place.
     let (mut from, mut to) = (bytes.len(), bytes.len() + bare);
-    // To grow by doubling could take more memory than a worker may have.
+    // Growth by doubling could take more memory than a worker may have.
     bytes.reserve_exact(bare);
     bytes.resize(to, 0);
     let mut before = from;
@@ -445,9 +449,9 @@ fn end_lines_by_crlf(bytes: &mut Vec<u8>) {
     }
 }
 
-/// Where a Received field goes in these bytes: on top, but below the Return-Path (RFC 5322 section 3.6.7) and what else is put there for
-/// one recipient. And below an mbox `From ` line, and lines that continue nothing: on top of these it would be another one than was put
-/// there.
+/// The offset at which a Received field is inserted. It goes on top, but below the Return-Path (RFC 5322 section 3.6.7) and the
+/// other lines for one recipient. It also goes below an mbox `From ` line, and below lines that continue nothing: above these, it
+/// would be read as a different field.
 #[must_use]
 pub(crate) fn place_of_received(bytes: &[u8]) -> usize {
     let stays_above = |field: &Field<'_>| field.name.is_empty() || PREPENDED.iter().any(|name| field.is(name));
@@ -459,11 +463,11 @@ pub(crate) fn place_of_received(bytes: &[u8]) -> usize {
     bytes.len() - rest.len()
 }
 
-/// What pipe(8) prepends for one recipient, in its order.
+/// The lines that pipe(8) prepends for one recipient, in its order.
 const PREPENDED: [&str; 3] = ["Return-Path", "X-Original-To", "Delivered-To"];
 
-/// Where the lines end that pipe(8) prepended with its flags R, O and D: at the very top, each at most once, in this
-/// order (`src/global/mail_copy.c`). What stands below belongs to the message, whatever its name.
+/// The end of the lines that pipe(8) prepended with its flags R, O and D. They are at the very top, each at most once, in this
+/// order (`src/global/mail_copy.c`). Lines below them belong to the message, whatever their names are.
 fn end_of_prepended_lines(bytes: &[u8]) -> usize {
     let mut fields = Fields::of(bytes);
     let mut end = 0;
@@ -474,7 +478,7 @@ fn end_of_prepended_lines(bytes: &[u8]) -> usize {
         }
         end = bytes.len() - fields.rest().len();
     }
-    // A message of such lines only is kept whole: a Sent copy is never empty.
+    // A message of such lines only is kept whole, so that a Sent copy is never empty.
     if end == bytes.len() { 0 } else { end }
 }
 

@@ -1,7 +1,8 @@
-//! What is in a message, for people who look at it: its parts (RFC 2045, RFC 2046), its text, its header fields.
+//! The content of a message for people who read it: its parts (RFC 2045, RFC 2046), its text, its header fields.
 //!
-//! No delivery reads any of this. The walk is our own, since it has to be over soon whatever comes: it reads each byte once for each
-//! level of nesting, of which it knows few, and mailparse decodes no more than it is given. A [budget](ReadingBudget) counts that.
+//! No delivery reads any of this. The walk is this crate's own, since it must end soon on any input. It reads each byte once per
+//! level of nesting, and the levels are few. mailparse decodes no more than it is given. A [budget](ReadingBudget) counts the
+//! bytes.
 
 use super::decode::{guarded, name_for_people, text, tidy};
 use super::fields::{Field, Fields, split_line, without_line_end};
@@ -11,20 +12,20 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use mailparse::body::Body;
 use mailparse::{DispositionType, ParsedContentType, parse_content_disposition, parse_content_type};
 
-/// Multiparts within multiparts: what lies deeper is one part.
+/// The deepest nesting of multiparts. A multipart that lies deeper is treated as one part.
 const DEEPEST: usize = 16;
-/// How many parts are told apart.
+/// How many parts are listed.
 const MOST_PARTS: usize = 300;
 /// How many header fields of a message are shown.
 const MOST_FIELDS: usize = 300;
-/// A boundary has 70 characters at most (RFC 2046 section 5.1.1); those of odd programs are longer.
+/// RFC 2046 section 5.1.1 allows a boundary of 70 characters; some programs write longer ones.
 const LONGEST_BOUNDARY: usize = 200;
 /// How many parameters of a field are read: mailparse compares each with each (0.18, `compute_parameter_encodings`).
 const MOST_PARAMETERS: usize = 64;
-/// No encoding writes a byte in more than three, line ends not counted.
+/// How many encoded bytes are read for each decoded one. No encoding needs more than three, line ends not counted.
 const ENCODED_LENGTH: usize = 8;
 
-/// Base64 as mail programs write it: without padding, or with bits that mean nothing in the last character.
+/// Base64 as mail programs write it: possibly without padding, or with meaningless bits in the last character.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -37,7 +38,7 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 pub(crate) struct Part<'a> {
     /// Its type, such as `text/html`, in lower case.
     pub(crate) kind: String,
-    /// The name of the file that it was, as its author says; nobody has looked whether that is a good one.
+    /// The file name that its author gave it, which is not checked.
     pub(crate) name: Option<String>,
     /// Its Content-ID, without angle brackets.
     pub(crate) content_id: Option<String>,
@@ -53,13 +54,13 @@ pub(crate) struct Part<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Parts<'a> {
     pub(crate) all: Vec<Part<'a>>,
-    /// Whether there are more than are told apart.
+    /// Whether there are more parts than are listed.
     pub(crate) more: bool,
     pub(crate) budget: &'a ReadingBudget,
 }
 
 impl<'a> Parts<'a> {
-    /// Those of a message, or of anything else, as far as the budget goes.
+    /// The parts of a message, or of any other bytes, as far as the budget allows.
     pub(crate) fn of(message: &'a [u8], budget: &'a ReadingBudget) -> Self {
         let mut parts = Self { all: Vec::new(), more: false, budget };
         parts.walk(message, "text/plain", 0);
@@ -134,7 +135,7 @@ impl<'a> Parts<'a> {
         });
     }
 
-    /// The text that its author wrote, up to so many bytes of it; and whether that is not all. `None` where there is none.
+    /// The text of the author, up to this many bytes, and whether it was cut. `None` if there is none.
     pub(crate) fn text(&self, most: usize) -> Option<(String, bool)> {
         let mut texts = self.all.iter().filter(|part| part.kind == "text/plain" && !part.attachment).peekable();
         texts.peek()?;
@@ -155,14 +156,14 @@ impl<'a> Parts<'a> {
         Some((all, cut))
     }
 
-    /// The part that mail programs show of it where they can show HTML.
+    /// The part that mail programs show if they can show HTML.
     pub(crate) fn html(&self) -> Option<&Part<'a>> {
         self.all.iter().find(|part| part.kind == "text/html" && !part.attachment)
     }
 }
 
 impl Part<'_> {
-    /// What it holds.
+    /// Its decoded content.
     pub(crate) fn content(&self) -> Vec<u8> {
         self.decoded(self.body)
     }
@@ -175,7 +176,7 @@ impl Part<'_> {
             "base64" => {
                 let in_alphabet = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
                 let mut digits: Vec<u8> = body.iter().copied().filter(in_alphabet).collect();
-                // A single character left over holds no byte.
+                // A single character left over encodes no byte.
                 if digits.len() % 4 == 1 {
                     digits.pop();
                 }
@@ -193,9 +194,9 @@ impl Part<'_> {
         }
     }
 
-    /// Its text, up to so many bytes; and whether that is not all.
+    /// Its text, up to this many bytes, and whether it was cut.
     pub(crate) fn text(&self, most: usize) -> (String, bool) {
-        // No charset has characters of more than four bytes for one of one byte in UTF-8.
+        // No charset uses more than four bytes for a character that takes one byte in UTF-8.
         let most_bytes = most.saturating_mul(4);
         let body = self.body.get(..most_bytes.saturating_mul(ENCODED_LENGTH)).unwrap_or(self.body);
         let mut content = self.decoded(body);
@@ -205,7 +206,7 @@ impl Part<'_> {
             return (String::new(), true);
         }
         let label = self.charset.as_deref().map(str::trim).unwrap_or_default();
-        // Programs that name no charset write UTF-8 as a rule.
+        // Programs that name no charset usually write UTF-8.
         let named = !label.is_empty()
             && !label.eq_ignore_ascii_case("us-ascii")
             && !label.eq_ignore_ascii_case("ascii")
@@ -229,8 +230,8 @@ impl Part<'_> {
     }
 }
 
-/// UTF-7 stays as it is: to decode it takes time that grows with the square of its length (charset 0.1.5 touches all memory that is
-/// left for the text at each `+`), and browsers must not know it (Encoding Standard, section 4.2).
+/// UTF-7 is not decoded, since that takes time that grows with the square of its length. At each `+`, charset 0.1.5 touches all
+/// memory that is left for the text. Browsers must not support it either (Encoding Standard, section 4.2).
 fn is_utf_7(label: &str) -> bool {
     let label = label.to_ascii_lowercase();
     label.contains("utf-7") || label.contains("utf7")
@@ -254,9 +255,10 @@ pub(crate) fn header_fields(message: &[u8], budget: &ReadingBudget) -> (Vec<(Str
     (some, fields.next().is_some())
 }
 
-/// What lies between the lines of a boundary (RFC 2046 section 5.1.1); where the last line is missing, up to the end.
+/// The parts between the boundary lines (RFC 2046 section 5.1.1). If the last boundary is missing, the last part extends to the
+/// end.
 struct Split<'a, 'b> {
-    /// What is left to look at; `None` after the last line.
+    /// The bytes that are left to read; `None` after the last boundary.
     rest: Option<&'a [u8]>,
     boundary: &'b [u8],
     begun: bool,
@@ -289,7 +291,7 @@ impl<'a> Iterator for Split<'a, '_> {
             };
             self.rest = (!last).then_some(after);
             if begun {
-                // The line end before the boundary belongs to it.
+                // The line end before the boundary belongs to the boundary.
                 let part = all.get(..at).unwrap_or_default();
                 let part = part.strip_suffix(b"\n").unwrap_or(part);
                 return Some(part.strip_suffix(b"\r").unwrap_or(part));
@@ -299,7 +301,7 @@ impl<'a> Iterator for Split<'a, '_> {
 }
 
 impl Split<'_, '_> {
-    /// Whether a line is the boundary, and the last one.
+    /// `None` if a line is not the boundary; otherwise whether it is the last one.
     fn is_boundary(&self, line: &[u8]) -> Option<bool> {
         let rest = line.strip_prefix(b"--")?.strip_prefix(self.boundary)?;
         let rest = without_line_end(rest).trim_ascii_end();
@@ -376,10 +378,10 @@ mod tests {
         ] {
             assert_eq!(kinds(message).len(), 1, "{message}");
         }
-        // Without its last line it goes on to the end.
+        // Without its last boundary, it extends to the end.
         let open = "Content-Type: multipart/mixed; boundary=x\n\n--x\n\none\n--x\n\ntwo";
         assert_eq!(parts_of(open.as_bytes()).text(100), Some(("one\ntwo".into(), false)));
-        // A boundary that another one begins with is another one.
+        // A longer boundary with the same beginning is a different one.
         let other = "Content-Type: multipart/mixed; boundary=x\n\n--xy\n--x\n\none\n--xz\n--x--";
         assert_eq!(parts_of(other.as_bytes()).text(100), Some(("one\n--xz".into(), false)));
         // Messages within a digest are parts.
@@ -407,7 +409,7 @@ mod tests {
         assert!(more && fields.len() == MOST_FIELDS);
     }
 
-    /// Reads all that the web UI reads of a message.
+    /// Reads everything that the web UI reads of a message.
     #[track_caller]
     fn read_all(message: &[u8], what: &str) {
         let budget = budget_of(message);
@@ -421,7 +423,7 @@ mod tests {
         assert!(!budget.is_exhausted(), "{what}");
     }
 
-    /// Each of these would take hours, if anything were read once for each place in it.
+    /// Each of these would take hours if the reading were quadratic.
     #[test]
     fn parts_are_read_in_time_in_proportion_to_the_length_of_the_message() {
         let multipart = |boundary: &str| format!("Content-Type: multipart/mixed; boundary=\"{boundary}\"\n\n");
@@ -456,7 +458,7 @@ mod tests {
         ] {
             read_all(message.as_bytes(), what);
         }
-        // Fields of eight kilobytes, of which each takes long.
+        // Fields of eight kilobytes, each of which takes long.
         let words = format!("{} =?{}", "x".repeat(4000), "?=a".repeat(300));
         let parameters: String = (0..1100).map(|n| format!(";{n}*0*=")).collect();
         let part =
@@ -505,7 +507,7 @@ mod tests {
         assert_eq!(of("aGVsbG8="), b"hello");
         assert_eq!(of("aGVs bG8"), b"hello");
         assert_eq!(of("aGVsbG8!?=\n=\nX"), b"hello\x17");
-        // A character is left over.
+        // One character is left over.
         assert_eq!(of("aGVsbG8gd29ybGQhx"), b"hello world!");
         assert_eq!(of("a"), b"");
         assert_eq!(of(""), b"");
@@ -554,7 +556,7 @@ mod tests {
             assert_eq!(of(charset), "\u{fffd}ü", "{charset}");
         }
         assert_eq!(of("iso-8859-1"), "üÃ¼");
-        // Four bytes may stand for one, and are not too many for it.
+        // Four bytes may encode one character, and are not too many for it.
         let cut = |body: &str| {
             let message = format!("Content-Type: text/plain; charset=iso-2022-jp\n\n{body}");
             parts_of(message.as_bytes()).text(1).unwrap()

@@ -1,14 +1,16 @@
-//! When a message came, by Postfix's name for it.
+//! The arrival time of a message, from its Postfix queue id.
 
-/// The alphabet of long queue ids: a digit's value is its place.
+/// The alphabet of long queue ids: the value of a digit is its index.
 const DIGITS: &[u8; 52] = b"0123456789BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz";
-/// How many digits the seconds have at least, and the microseconds exactly.
+/// The minimum number of digits of the seconds, and the exact number for the microseconds.
 const SECONDS: usize = 6;
 const MICROSECONDS: usize = 4;
 
-/// When Postfix took the message in that has this queue id, in microseconds since 1970, by that host's clock; `None` for a short id,
-/// which does not say (postconf(5), `enable_long_queue_ids`: seconds and microseconds to the base of 52, `z`, and the inode to the
-/// base of 51, in which there is no `z`; Postfix's src/global/mail_queue.h).
+/// When Postfix accepted the message with this queue id, in microseconds since 1970, by the clock of its host. `None` for a short
+/// id, which does not contain it.
+///
+/// A long id (postconf(5), `enable_long_queue_ids`; src/global/mail_queue.h) has the seconds and microseconds in base 52, then
+/// `z`. The inode follows in base 51, which has no `z`.
 pub(crate) fn arrived(queue_id: &str) -> Option<i64> {
     let (time, _inode) = queue_id.rsplit_once('z')?;
     let (seconds, microseconds) = time.as_bytes().split_at_checked(time.len().checked_sub(MICROSECONDS)?)?;
@@ -19,7 +21,8 @@ pub(crate) fn arrived(queue_id: &str) -> Option<i64> {
     number(seconds)?.checked_mul(1_000_000)?.checked_add(microseconds)
 }
 
-/// Whether a text could be a short queue id: the microseconds and the inode, in hexadecimal digits (Postfix's src/global/mail_queue.h).
+/// Whether a text could be a short queue id: the microseconds and the inode in hexadecimal digits (Postfix's
+/// src/global/mail_queue.h).
 pub(crate) fn is_like_a_short_one(text: &str) -> bool {
     text.len() >= 6 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'))
 }
@@ -37,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_long_queue_id_says_when_its_message_came_and_a_short_one_does_not() {
-        // From Postfix 3.10, where `postqueue -j` says 1795437995 of both.
+        // Ids of Postfix 3.10: `postqueue -j` reports 1795437995 for both.
         for id in ["4jY5Kl1pjDzBFGl", "4jY5Kl1wXzzBFGk"] {
             assert_eq!(arrived(id).unwrap() / 1_000_000, 1_795_437_995, "{id}");
         }

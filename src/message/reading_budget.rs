@@ -1,17 +1,17 @@
-//! How much work the content of one message may cost its readers. A stranger wrote it, perhaps so that it costs much.
+//! Limits the work of reading the content of one message. A stranger wrote it, possibly to make it costly.
 
 use crate::base::deadline::Deadline;
 use std::cell::Cell;
 
-/// Multiparts within each other read a byte once for each of their 17 levels; the other readers together read it less often.
+/// Nested multiparts read a byte once for each of their 17 levels; the other readers together read it less often.
 const STEPS_PER_BYTE: u64 = 64;
-/// What the smallest message may cost.
+/// How many steps even the smallest message may cost.
 const FEWEST_STEPS: u64 = 64 << 10;
-/// After so many steps the clock is read.
+/// After how many steps the clock is read.
 const STEPS_PER_CLOCK_READING: u64 = 1 << 20;
 
-/// Counts what readers do, one step for each byte. They end soon after it is exhausted, by the number of steps or by the clock: what
-/// they have made by then is not the message.
+/// Counts the work of readers, one step per byte. They end soon after the budget is exhausted, by the number of steps or by the
+/// clock. Their result is then not the whole message.
 #[derive(Debug)]
 pub(crate) struct ReadingBudget {
     deadline: Deadline,
@@ -21,13 +21,13 @@ pub(crate) struct ReadingBudget {
 }
 
 impl ReadingBudget {
-    /// In proportion to the message, and until the deadline.
+    /// A budget in proportion to the message, until the deadline.
     pub(crate) fn of(message: &[u8], deadline: Deadline) -> Self {
         let most = STEPS_PER_BYTE.saturating_mul(message.len() as u64).saturating_add(FEWEST_STEPS);
         Self { deadline, most, steps: Cell::new(0), exhausted: Cell::new(deadline.passed()) }
     }
 
-    /// Whether so many bytes may be read.
+    /// Whether this many bytes may be read.
     pub(crate) fn spend(&self, bytes: usize) -> bool {
         let before = self.steps.get();
         let steps = before.saturating_add(bytes as u64);

@@ -77,7 +77,7 @@ fn the_sent_copy_is_without_what_pipe_prepended_and_no_more() {
 
 // --- identity
 
-/// A field that is missing here makes one message of two; one too many makes two of one.
+/// A missing field would make one message of two; an extra field would make two of one.
 #[test]
 fn each_field_that_an_author_writes_is_part_of_the_identity_and_no_other_is() {
     let with = |name: &str, value: &str| Identity::of(format!("{name}: {value}\n{LISA}").as_bytes());
@@ -139,8 +139,8 @@ fn each_field_that_an_author_writes_is_part_of_the_identity_and_no_other_is() {
     }
 }
 
-/// The encoding is for ever. These values were computed by another program, in another language, from the
-/// description in the doc comments.
+/// The encoding is permanent. Another program, in another language, computed these values from the description in the doc
+/// comments.
 #[test]
 fn the_identity_is_pinned() {
     let lisa = received(LISA);
@@ -207,7 +207,7 @@ fn another_message_has_another_identity() {
     ] {
         assert_ne!(Identity::of(other.as_bytes()), identity, "{other}");
     }
-    // What is in one field cannot pass for two, nor a name for a value.
+    // The content of one field cannot pass for two fields, nor a name for a value.
     assert_ne!(Identity::of(b"To: a\nTo: b\n"), Identity::of(b"To: a To: b\n"));
     assert_ne!(Identity::of(b"To: a\nTo: b\n"), Identity::of(b"To: b\nTo: a\n"));
     assert_ne!(Identity::of(b"To: a\nCc: b\n"), Identity::of(b"To: b\nCc: a\n"));
@@ -232,7 +232,7 @@ fn the_message_id_names_the_lock() {
     assert_eq!(odd.message_id(), Some("<a\u{fffd}\u{fffd}b@c>"));
     assert_eq!(for_search(&odd), None);
     assert_eq!(for_search(&received("Message-ID: <a b@c>\n\n")), None);
-    // What is searched for is what the text says between its brackets, whole: else a candidate would be passed over.
+    // A search uses the whole text between the brackets of an id. With text beside them, it could miss a candidate.
     for odd in ["<a@b> (junk)", "<a@b>junk", "<a@b", "a@b>", "<a@b><c@d>"] {
         assert_eq!(for_search(&received(format!("Message-ID: {odd}\n\n"))), None, "{odd}");
     }
@@ -244,8 +244,8 @@ fn the_message_id_names_the_lock() {
     assert_eq!(for_search(&long), None);
 }
 
-/// A device that writes neither Message-ID nor Date says the same every night. Each night's message is another one, or it
-/// would be taken for delivered already and never be seen.
+/// A device that writes neither Message-ID nor Date sends the same text every night. Each night's message is a different one.
+/// Otherwise it would count as already delivered, and nobody would see it.
 #[test]
 fn two_messages_of_a_device_that_writes_neither_id_nor_date_are_two() {
     let night = |queue_id: &str, header: &str| {
@@ -257,7 +257,7 @@ fn two_messages_of_a_device_that_writes_neither_id_nor_date_are_two() {
         let first = received(night("4A", lacking));
         assert_ne!(first.identity(), received(night("4B", lacking)).identity(), "{lacking}");
         assert_ne!(first.content_digest(), received(night("4B", lacking)).content_digest(), "{lacking}");
-        // All recipients of one queue file, and what a mailbox gives back, are one.
+        // The copies for all recipients of one queue file, and the copy that a mailbox returns, are one message.
         for prepended in ["", "Delivered-To: doug@x\n", "Return-Path: <ups@x>\nDelivered-To: scuba@x\n"] {
             let copy = received(format!("{prepended}{}", night("4A", lacking)));
             assert_eq!((copy.identity(), copy.lock_subject()), (first.identity(), first.lock_subject()), "{lacking}");
@@ -268,8 +268,8 @@ fn two_messages_of_a_device_that_writes_neither_id_nor_date_are_two() {
     assert_eq!(received(night("4A", &both)).identity(), received(night("4B", &both)).identity());
 }
 
-/// `postsuper -r` hands the message to pickup(8), as if it came from somebody on this machine: those who have got it must
-/// not get it again.
+/// `postsuper -r` passes the message to pickup(8), as if it came from a user on this machine. Recipients who have it must not get
+/// it again.
 #[test]
 fn a_message_that_is_requeued_stays_the_same() {
     let of_pickup = |queue_id: &str| format!("Received: by mx (Postfix, from userid 100)\n\tid {queue_id}; now\n");
@@ -281,7 +281,7 @@ fn a_message_that_is_requeued_stays_the_same() {
         assert_eq!((again.identity(), again.lock_subject()), (first.identity(), first.lock_subject()));
         assert_ne!(received(format!("{requeued}{}", night("4B"))).identity(), first.identity());
     }
-    // What nothing but pickup(8) has received is told apart by what that says.
+    // Messages that only pickup(8) has received are distinguished by its field.
     let local = |received: &str| Identity::of(format!("{received}Subject: OK\n\nBackup done\n").as_bytes());
     assert_ne!(local(&of_pickup("4A")), local(&of_pickup("4B")));
     assert_eq!(local(&format!("{}{}", of_pickup("4C"), of_pickup("4A"))), local(&of_pickup("4A")));
@@ -360,7 +360,7 @@ fn the_authors_address_is_one_mailbox_or_none() {
     ] {
         assert_eq!(author(field), None, "{field}");
     }
-    // What is cut away could be another mailbox.
+    // The part that is cut off could contain another mailbox.
     let lisa = " <lisa@gmail.com>";
     let full = format!("{}{lisa}", "x".repeat(FIELD_LIMIT - lisa.len()));
     assert_eq!(author(&format!("From: {full}")).as_deref(), Some("lisa@gmail.com"));
@@ -407,7 +407,7 @@ fn the_topmost_field() {
     assert_eq!(received(format!("A: {}\n", "x".repeat(FIELD_LIMIT + 1))).topmost("A"), None);
 }
 
-/// `mail.ax\rial.net` is our name to whoever drops the CR, and not to the border that looks for our name.
+/// `mail.ax\rial.net` is this site's name for readers that drop the CR, but not for the border that matches the name.
 #[test]
 fn a_bare_cr_vouches_for_nobody() {
     use authentication_results::Vouched;
@@ -418,7 +418,7 @@ fn a_bare_cr_vouches_for_nobody() {
     for forged in [ours.replace("axial", "ax\rial"), ours.replace("dmarc", "dm\rarc"), ours.replace("\r\n ", "\r\n \r")]
     {
         assert!(matches!(vouched(&format!("{forged}\r\n{from}")), Vouched::No(_)), "{forged:?}");
-        // Whoever wrote it may have meant it to be read as ours.
+        // The author of the forged field may have meant it to be read as this site's.
         assert!(matches!(vouched(&format!("{forged}\r\n{ours}\r\n{from}")), Vouched::No(_)), "{forged:?}");
         assert_eq!(vouched(&format!("{ours}\r\n{forged}\r\n{from}")), Vouched::Yes, "{forged:?}");
     }
@@ -426,11 +426,11 @@ fn a_bare_cr_vouches_for_nobody() {
         assert_eq!(received(format!("{odd}\r\n\r\nx\r\n")).from_address(), None, "{odd:?}");
         assert!(matches!(vouched(&format!("{ours}\r\n{odd}")), Vouched::No(_)), "{odd:?}");
     }
-    // The identity is what it was: a CR counts for nothing.
+    // The identity is unchanged: a CR does not count.
     assert_eq!(received(format!("{from}\rx\n\nx\n")).identity(), received(format!("{from}x\n\nx\n")).identity());
 }
 
-/// Everybody can have a domain with ß, and is looked up there as one with ss.
+/// Anyone can own a domain with ß, and it is looked up as the one with ss.
 #[test]
 fn a_domain_that_is_looked_up_as_another_one_is_vouched_for_by_nobody() {
     use authentication_results::Vouched;
@@ -467,7 +467,7 @@ fn a_field_is_cut_before_and_after_it_is_decoded() {
     let long = subject("x".repeat(1_000_000));
     assert_eq!(long.len(), FIELD_LIMIT);
     assert!(long.ends_with('…'));
-    // Cut in the midst of a character, it is still UTF-8.
+    // A cut inside a character leaves valid UTF-8.
     let umlauts = subject(format!("x{}", "ö".repeat(FIELD_LIMIT)));
     assert!(umlauts.starts_with("xöö") && umlauts.ends_with("öö…") && umlauts.len() <= FIELD_LIMIT);
     // Latin-1 doubles when it is decoded.
@@ -535,7 +535,7 @@ fn what_cyrus_makes_of_a_byte_beyond_ascii_in_a_field_is_the_same_message() {
     assert_ne!(Identity::of(sent.as_bytes()), Identity::of(sent.replace('\u{fc}', "XX").as_bytes()), "not in the body");
 }
 
-/// Of all messages of up to seven bytes that are made of these: byte by byte, as the documentation says.
+/// Compares all messages of up to seven bytes from this alphabet with a byte-by-byte version of the documented rule.
 #[test]
 fn line_ends_and_nul_of_every_short_message() {
     let mut shorter: Vec<Vec<u8>> = vec![Vec::new()];
@@ -563,7 +563,8 @@ fn line_ends_and_nul_of_every_short_message() {
     }
 }
 
-/// Only what pickup(8) writes is passed over: another line of which the sender's host, say, is so called tells two apart.
+/// Only fields of pickup(8) are skipped. A Received field that only looks similar, for example through the name of the sender's
+/// host, still distinguishes two messages.
 #[test]
 fn a_received_line_that_is_only_half_like_pickups_counts() {
     let night = |top: &str| {
@@ -635,7 +636,7 @@ fn how_long_ago_a_message_came_is_told_by_its_topmost_received_field() {
         (format!("{prepended}{noon}{earlier}"), Some(10)),
         (format!("{earlier}{noon}"), Some(7200)),
         (now_itself, Some(0)),
-        // Of the future; none; nothing that can be read, whatever stands below it.
+        // In the future; missing; unreadable, whatever the fields below it are.
         (format!("{later}{earlier}"), None),
         (format!("Received-SPF: pass; Mon, 23 Nov 2026 11:00:00 +0000\n{prepended}"), None),
         (format!("Received: from a by b\n{noon}"), None),

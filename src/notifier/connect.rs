@@ -1,7 +1,8 @@
-//! A connection to a receiver: its host is looked up, each address is judged, and the very address that was judged is connected to.
+//! A connection to a receiver. Its host is looked up, each address is checked, and the connection goes to an address that
+//! passed.
 //!
-//! A name that leads to a public address when it is judged and to ours when it is connected to (DNS rebinding) would otherwise reach
-//! us. It is looked up anew for each connection, and no connection is kept for long.
+//! A name may resolve to a public address at the check, and to one of ours at the connect (DNS rebinding). So each connection
+//! looks its host up again, and no connection is kept for long.
 
 use super::local_addresses;
 use super::unanswered::{Unanswered, is_unreachable};
@@ -21,24 +22,25 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Host;
 
-/// How long an address has for itself, before the next one is tried beside it (RFC 8305 section 5, "Connection Attempt Delay").
+/// How long one address is tried alone, before the next one is tried beside it (RFC 8305 section 5, "Connection Attempt
+/// Delay").
 const BETWEEN_ADDRESSES: Duration = Duration::from_millis(250);
 
-/// How many addresses of a receiver are tried. A name may have as many as somebody likes, of hosts that know nothing of it.
+/// How many addresses of a receiver are tried. The owner of a name may list any number of addresses, of hosts that do not
+/// belong to them.
 const MOST_ADDRESSES: usize = 8;
 
-/// How many hosts are looked up at once, each by a thread of its own: getaddrinfo(3) cannot be told to give up, and a name server that does
-/// not answer holds up its thread for as long as the resolver likes.
+/// How many hosts are looked up at once, each in a thread of its own. getaddrinfo(3) cannot be cancelled. A name server that
+/// does not answer blocks the thread until the resolver gives up.
 pub(super) const MOST_LOOKUPS: usize = 64;
 
-/// Asks for the addresses of a host. May take its time.
+/// Returns the addresses of a host. May block.
 pub(super) type Resolve = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
 /// A connection, encrypted or not.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Opens connections.
 #[derive(Clone)]
 pub(super) struct Connector {
     rules: Arc<Notifications>,
@@ -47,7 +49,7 @@ pub(super) struct Connector {
     lookups: Arc<Semaphore>,
 }
 
-/// By the system's resolver, and so by /etc/hosts and nsswitch.conf.
+/// The system's resolver, which uses /etc/hosts and nsswitch.conf.
 pub(super) fn by_the_system() -> Resolve {
     Arc::new(|host| Ok((host, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
 }
@@ -59,11 +61,11 @@ impl Connector {
         Self { rules: Arc::new(rules), tls: Arc::new(tls), resolve, lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)) }
     }
 
-    /// Connects to a callback. Says, too, whether the receiver is in a network of ours. `waits` is true until its host begins to be looked
-    /// up.
+    /// Connects to a callback. Returns also whether the receiver is in a network of ours. `waits` is true until the lookup of
+    /// the host begins.
     ///
     /// # Errors
-    /// Why it cannot be called.
+    /// If the callback's host cannot be looked up, or no address of it may be called, or connecting or TLS fails.
     pub(super) async fn connect(
         &self,
         callback: &Callback,
@@ -98,7 +100,7 @@ impl Connector {
         self.of_others(allowed, local_addresses::has)
     }
 
-    /// The addresses of a host. Until there is a thread for it, `waits` is true: whoever gives up then has not tried.
+    /// The addresses of a host. `waits` is true until a thread is free: a request that times out before was not tried.
     async fn look_up(&self, name: &str, waits: &AtomicBool) -> io::Result<Vec<IpAddr>> {
         waits.store(true, Ordering::Relaxed);
         let thread = Arc::clone(&self.lookups).acquire_owned().await.map_err(io::Error::other)?;
@@ -106,14 +108,14 @@ impl Connector {
         let (resolve, name) = (Arc::clone(&self.resolve), name.to_owned());
         let lookup = move || {
             let found = resolve(&name);
-            // It is in use until the resolver returns, whoever has given up meanwhile.
+            // The thread stays in use until the resolver returns, even if the request has timed out meanwhile.
             drop(thread);
             found
         };
         spawn_blocking(lookup).await.map_err(io::Error::other)?
     }
 
-    /// Those that are another machine's, or in a network that is allowed.
+    /// The addresses that are not this machine's own, or are in an allowed network.
     fn of_others(
         &self,
         addresses: Vec<SocketAddr>,
@@ -138,9 +140,9 @@ impl Connector {
     }
 }
 
-/// The first address that answers. One that does not is not waited for: the next one is tried beside it a moment later (RFC 8305
-/// section 5), so that a receiver whose IPv6 leads nowhere is told by its IPv4. Where all of them fail, what another machine has said is
-/// told rather than that no route leads to one.
+/// Connects to the first address that answers. The next address is tried a moment later beside one that is slow (RFC 8305
+/// section 5). A receiver whose IPv6 address leads nowhere is thus reached by IPv4. If all of them fail, the error of another
+/// machine is preferred to the lack of a route.
 async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
     let mut tries = JoinSet::new();
     let mut left = addresses.iter().copied().take(MOST_ADDRESSES);
@@ -162,7 +164,7 @@ async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
                 }
             }
             Ok(Some(Err(error))) => failed = Some(io::Error::other(error)),
-            // None is under way, and there is none left.
+            // All connects have failed, and no address is left.
             Ok(None) => return Err(failed.unwrap_or_else(|| io::Error::other("it has no address"))),
             Err(_) => {}
         }
@@ -223,19 +225,20 @@ mod tests {
         };
         let callback = Callback::parse(&format!("http://rebinding.example:{port}/"), &rules).unwrap();
         let (connector, asked) = connector(rules, vec![vec![public], vec![ours], vec![ours, public]]);
-        // What was judged is what is connected to: nobody asks again in between.
+        // The connection uses the address that was checked: no second lookup happens in between.
         assert_eq!(addresses(&connector, &callback), Ok(vec![SocketAddr::new(public, port)]));
         assert_eq!(asked.load(Ordering::SeqCst), 1);
-        // The next connection looks it up, and judges it, anew.
+        // The next connection looks the host up and checks it again.
         let refused = connect(&connector, &callback).err();
         assert_eq!(refused.map(|why| why.to_string()).as_deref(), Some(NOT_CALLED));
-        // And of several addresses only those that may be called are left.
+        // Of several addresses only the allowed ones are left.
         assert_eq!(addresses(&connector, &callback), Ok(vec![SocketAddr::new(public, port)]));
         assert!(canary.accept().is_err());
     }
 
-    /// However this machine is spelt, where the port is allowed, and nothing but the address is in the way: neither what reads a URL calls it,
-    /// nor what connects, should the other one let an address by. Some are called where that is allowed: there is something to be called.
+    /// All spellings of this machine, at a port that is allowed, so that only the address can be refused. The URL parser
+    /// refuses each of them, and so does the connector if the parser lets one pass. In an allowed network some are called: a
+    /// service does listen there.
     #[test]
     fn no_spelling_of_this_machine_is_called_at_a_port_that_is_allowed() {
         let everywhere = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
@@ -259,7 +262,7 @@ mod tests {
         for address in THIS_MACHINE.iter().chain(NOT_PUBLIC) {
             let url = format!("http://{address}:{port}/");
             assert_eq!(Callback::parse(&url, &strict), Err(Refused::Address), "{url}");
-            // As if that had let it by.
+            // As if the URL parser had let it pass.
             let Ok(callback) = Callback::parse(&url, &lenient) else { continue };
             let refused = connect(&connector(&strict), &callback).err();
             assert_eq!(refused.map(|why| why.to_string()).as_deref(), Some(NOT_CALLED), "{url}");
@@ -295,7 +298,7 @@ mod tests {
         canary.accept().unwrap();
     }
 
-    /// What listens on all of this machine's addresses may be nobody else's business, even where one of them is public.
+    /// A service on all addresses of this machine may be private, even if one of the addresses is public.
     #[test]
     fn a_public_address_of_this_machine_is_called_only_where_its_network_is_allowed() {
         let rules = Notifications {
@@ -314,7 +317,7 @@ mod tests {
         assert_eq!(called(&allowed, &[ours]), Ok(vec![ours]));
     }
 
-    /// A listener whose queue is full drops what is sent to open a connection, as a route that leads nowhere does.
+    /// A listener whose queue is full drops a SYN, as a route that leads nowhere does.
     #[test]
     fn an_address_that_does_not_answer_keeps_nobody_from_the_next_one() {
         run(async {
@@ -323,7 +326,7 @@ mod tests {
             let silent = silent.listen(0).unwrap();
             let good = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let [silent_at, good_at] = [silent.local_addr().unwrap(), good.local_addr().unwrap()];
-            // One fits into a queue of none.
+            // A listen queue of length 0 holds one connection.
             let _first = TcpStream::connect(silent_at).await.unwrap();
             let addresses = [silent_at, silent_at, good_at];
             let (_, at) = dial(&addresses).await.unwrap();

@@ -1,18 +1,18 @@
 //! Whether an address is this machine's own.
 //!
-//! The kernel is asked by a socket option that takes no address but such a one, of an interface or of a network that is routed to this
-//! machine as a whole. Whether a socket can be bound to it says too little: where `net.ipv4.ip_nonlocal_bind` is set, as for keepalived and
-//! HAProxy, one can be bound to any address (ip(7)).
+//! The check uses a socket option that accepts only an address of this machine. That is an address of an interface, or one of a
+//! network that is routed to this machine as a whole. A successful bind(2) proves too little: with `net.ipv4.ip_nonlocal_bind`,
+//! as for keepalived and HAProxy, a socket can be bound to any address (ip(7)).
 
 use rustix::io::Errno;
 use rustix::net::sockopt::set_ip_multicast_if;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Whether it is.
+/// Whether the address is this machine's own.
 ///
 /// # Errors
-/// If that cannot be known, for example with too many open files.
+/// If that cannot be found out, for example with too many open files.
 pub(super) fn has(address: IpAddr) -> io::Result<bool> {
     match address {
         IpAddr::V4(address) => is_local(address),
@@ -63,7 +63,7 @@ mod tests {
         assert!(!has("2606:2800:21f:cb07:6820:80da:af6b:8b2c".parse().unwrap()).unwrap());
     }
 
-    /// That it cannot be known is not taken for "no". A link-local address has no route without a link (ipv6(7)).
+    /// An unknown result does not count as "no". A link-local address has no route without a link (ipv6(7)).
     #[test]
     fn an_address_of_which_it_cannot_be_known_is_an_error() {
         let link_local = "fe80::1".parse().unwrap();

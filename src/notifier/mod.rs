@@ -1,4 +1,5 @@
-//! The notifier: a process of the service that publishes what deliveries have written down, and tells subscribers by signed requests.
+//! The notifier: a process of the service that publishes the events of deliveries, and sends them to subscribers in signed
+//! requests.
 //!
 //! ```text
 //! outbox ── publish, under a lock ──▶ events, notifications ── lease a subscription ──▶ requests, side by side
@@ -6,11 +7,12 @@
 //!                                                                      └──── settle, within 100 ms ◀
 //! ```
 //!
-//! Two threads: one owns the session with the database, and decides ([`notifier`], by [`in_hand`]); the other one, a runtime, sends
-//! ([`send`]). A notification is settled after its receiver has answered, so that a process that dies in between makes it come twice,
-//! and never not at all. Any number of notifiers may work on one database.
+//! There are two threads. One owns the database session and decides ([`event_loop`], with [`leased_subscription`]). The other
+//! one, an async runtime, sends ([`send`]). A notification is settled after its receiver has answered: if the process dies in
+//! between, the notification is sent twice, and is never lost. Any number of notifiers may work on one database.
 //!
-//! What makes requests to where strangers say holds no password of mailboxes, and goes where it may only ([`connect`]).
+//! The process that sends requests to URLs of strangers holds no mailbox password, and connects only to allowed addresses
+//! ([`connect`]).
 
 mod connect;
 mod event_loop;
@@ -25,23 +27,23 @@ use crate::webhook::{MasterKey, Schedule};
 use std::io;
 use thiserror::Error;
 
-/// Notifications that are read take so small a part of the memory that a notifier may have: one that is sent is there several times, as
-/// its body, as the request and in TLS, and each thread has addresses of its own.
+/// The divisor of the notifier's memory limit that gives the memory for notifications which are read. A notification in flight
+/// is held several times, as its body, as the request and in TLS. Each thread also has an address space of its own.
 const PART_OF_MEMORY: u64 = 16;
 
-/// What a notifier goes by.
+/// The settings of a notifier.
 #[derive(Clone, Debug)]
 pub struct NotifierSettings {
     key: MasterKey,
     schedule: Schedule,
     notifications: Notifications,
-    /// How much memory notifications may take that are read, in bytes.
+    /// How much memory the notifications which are read may take, in bytes.
     memory: usize,
-    /// Where the API is, if other machines can reach it.
+    /// The URL of the API, if other machines can reach it.
     api: Option<String>,
 }
 
-/// Why there can be no notifier.
+/// Why a notifier cannot start.
 #[derive(Debug, Error)]
 pub enum NotifierError {
     #[error("{doing}: {source}")]
@@ -53,10 +55,10 @@ pub enum NotifierError {
 }
 
 impl NotifierSettings {
-    /// As a configuration says; the key is read now.
+    /// The settings of a configuration. Reads the key file.
     ///
     /// # Errors
-    /// Where no key is named, or one cannot be read.
+    /// If no key is named, or the key file cannot be read.
     pub fn of(config: &Config) -> Result<Self, NotifierError> {
         let settings = &config.notifications;
         let missing = || NotifierError::Key("notifications.secret_key_file: it is missing".into());
@@ -70,10 +72,10 @@ impl NotifierSettings {
     }
 }
 
-/// Publishes and tells, until SIGTERM or SIGINT, and then until the requests under way are answered.
+/// Publishes events and sends notifications until SIGTERM or SIGINT, and then until the requests in flight are answered.
 ///
 /// # Errors
-/// Where the system gives us no signals or threads, or where there is no CA to be trusted.
+/// If the system provides no signals or threads, or if there is no CA to trust.
 pub fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
     event_loop::run(site, settings)
 }

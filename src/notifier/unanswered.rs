@@ -1,4 +1,4 @@
-//! Why there is no answer: whose failure that is, and what of it the owner of the subscription may know.
+//! Why there is no answer: who has failed, and what the owner of the subscription may know of it.
 
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -6,34 +6,34 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// What the owner of a subscription is told of a host that has no address which may be called, or with which TLS fails. One text for all
-/// of it: which names of our networks there are, and what is there, is nothing that a subscriber may find out.
+/// The text that the owner of a subscription gets if no address of a host may be called, or if TLS fails. It is one text for
+/// all reasons: a subscriber must not learn which names and hosts our networks have.
 pub(super) const NOT_CALLED: &str = "not called: its host has no public address, or TLS failed";
 
-/// Why there is no answer. Each has what the log says.
+/// Why there is no answer. Each variant holds the text for the log.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum Unanswered {
     /// The receiver has failed.
     #[error("{0}")]
     Failed(String),
-    /// The same, and the log alone says how.
+    /// The receiver has failed; only the log says how.
     #[error("{NOT_CALLED}")]
     NotCalled(String),
-    /// No way leads to it: the receiver has failed, unless that is so of [all](Outage).
+    /// No route leads to the receiver. It has failed, unless there is no route to [several hosts](Outage).
     #[error("{NOT_CALLED}")]
     Unreachable(String),
-    /// It was not tried: that is no failure of the receiver's.
+    /// The request was not tried: the receiver has not failed.
     #[error("{0}")]
     NotTried(String),
 }
 
 impl Unanswered {
-    /// Its host could not be looked up.
+    /// The lookup of the host has failed.
     pub(super) fn looking_up(error: &io::Error) -> Self {
         Self::of("looking up its host", error, Self::NotCalled)
     }
 
-    /// No address of it could be connected to.
+    /// None of the host's addresses accepted a connection.
     pub(super) fn connecting(error: &io::Error) -> Self {
         Self::of("connecting", error, Self::Failed)
     }
@@ -49,7 +49,7 @@ impl Unanswered {
         }
     }
 
-    /// What the log says.
+    /// The text for the log.
     pub(super) fn detail(&self) -> &str {
         let (Self::Failed(detail) | Self::NotCalled(detail) | Self::Unreachable(detail) | Self::NotTried(detail)) =
             self;
@@ -57,40 +57,41 @@ impl Unanswered {
     }
 }
 
-/// Whether this machine, or this process, has no more of something.
+/// Whether a resource of this machine or process is exhausted.
 fn is_ours(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
-/// Whether no route leads there.
+/// Whether no route leads to the host.
 pub(super) fn is_unreachable(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN))
 }
 
-/// Whether no name server has answered: EAI_AGAIN of getaddrinfo(3), of which the standard library keeps the text alone.
+/// Whether no name server has answered: EAI_AGAIN of getaddrinfo(3). The standard library keeps only its text.
 fn is_temporary(error: &io::Error) -> bool {
     let text = error.to_string();
     ["Temporary failure in name resolution", "Try again"].iter().any(|again| text.contains(again))
 }
 
-/// After the last answer of anybody, no outage begins for so long.
+/// No outage begins within this time after the last answer from any receiver.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// Whether our own network is out: no way leads to several hosts, and nobody has answered for a while.
+/// Whether our own network has failed: no route leads to several hosts, and no receiver has answered for a while.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     answered_at: Option<Instant>,
-    /// To which no way leads, since then; two are enough.
+    /// The hosts without a route since then; two are enough.
     hosts: BTreeSet<String>,
 }
 
 impl Outage {
-    /// Somebody has answered.
+    /// A receiver has answered.
     pub(super) fn is_over(&mut self, now: Instant) {
         *self = Self { answered_at: Some(now), hosts: BTreeSet::new() };
     }
 
-    /// No way leads to this host. Whether that is so of others, too, so that it is not its failure.
+    /// Records that no route leads to this host. Returns whether other hosts have no route either, so that the host itself has
+    /// not failed.
     pub(super) fn has(&mut self, host: &str, now: Instant) -> bool {
         if self.hosts.len() < 2 {
             self.hosts.insert(host.to_owned());

@@ -1,4 +1,4 @@
-//! What was tried lately, on all hosts, as somebody asks for it who knows little: a name, a state, a time.
+//! Recent delivery attempts on all hosts, searched by a name, a state or a time.
 
 use crate::database::DatabaseError;
 use crate::ledger::activity::{self, By, Counted, FoundTried, Wanted};
@@ -9,32 +9,32 @@ use crate::message::{Address, fold, queue_id};
 use crate::site::Site;
 use std::time::Duration;
 
-/// What of the last hour is counted.
+/// The time span over which recent deliveries are counted.
 pub(crate) const LATELY: Duration = Duration::from_hours(1);
-/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time): what was deferred before twice that is in no
-/// queue that moves.
+/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time). If a message was deferred more than twice
+/// that long ago, no active queue holds it.
 pub(crate) const STILL_TRIED: Duration = Duration::from_secs(8000);
 
-/// For so long it is said of notifications that they were given up.
+/// How long notifications are reported as given up.
 const GIVEN_UP: Duration = Duration::from_hours(24);
 
-/// The figures that stand above everything.
+/// The overview figures of the web UI.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Figures {
     /// Recipients' copies within the last hour.
     pub(crate) delivered: u64,
     pub(crate) refused: u64,
-    /// Recipients' copies that were deferred, and that somebody will try again.
+    /// Recipients' deferred copies that are still retried.
     pub(crate) deferred: u64,
-    /// Sent copies.
+    /// Sent copies that are owed.
     pub(crate) owed: u64,
-    /// How it goes with those who are told, where there are any, and where they may be seen.
+    /// A summary of the subscribers, if there are any and this role may read them.
     pub(crate) told: Option<AtAGlance>,
-    /// When they were counted, in microseconds since 1970.
+    /// When the figures were counted, in microseconds since 1970.
     pub(crate) at: i64,
 }
 
-/// Counts them.
+/// Counts all figures.
 pub(crate) fn figures(database: &mut dyn Database) -> Result<Figures, DatabaseError> {
     let now = time_span::now(database)?;
     let before = |span| now.saturating_sub(time_span::microseconds(span));
@@ -45,19 +45,19 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Figures, DatabaseEr
     Ok(Figures { delivered, refused, deferred, owed, told, at: now })
 }
 
-/// What somebody's words were taken for.
+/// The meaning that was given to a search text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakenAs {
     MessageId,
     QueueId,
-    /// Or a mailbox's user.
+    /// An address, or a mailbox's user.
     Address,
-    /// A piece of a subject, or of an author's name or address.
+    /// Part of a subject, or of an author's name or address.
     Piece,
 }
 
-/// What was tried of what is `wanted`, at most `limit` of it. `what` is a Message-ID, a queue id, an address or the name of a
-/// mailbox's user, guessed as `trace` guesses, or else a piece of a subject or of an author; and what it was taken for.
+/// The attempts that match `wanted` and the text `what`, at most `limit`, and the meaning that was given to the text. `what` is a
+/// Message-ID, a queue id, an address or a mailbox's user, recognized as `trace` does. Otherwise it is part of a subject or an author.
 pub(crate) fn search(
     site: &Site,
     database: &mut dyn Database,
@@ -76,7 +76,7 @@ pub(crate) fn search(
             return Ok((found, Some(TakenAs::MessageId)));
         }
     } else {
-        // A long one says when their message came: it is looked for from there.
+        // A long queue id contains the arrival time of its message; the search starts there.
         let arrived = queue_id::arrived(what);
         let lock = match arrived {
             Some(arrived) => activity::lock_of_queue_id(database, what, arrived)?,
@@ -84,13 +84,13 @@ pub(crate) fn search(
         };
         wanted.by = Some(By::QueueId(what.to_owned(), lock));
         let found = activity::find(database, &wanted, limit)?;
-        // What is like one, and may be older than what there was time for, is nothing else.
+        // If the search ran out of time, an older attempt may still match a queue id. Other meanings are then not tried.
         let is_like_one = arrived.is_some() || queue_id::is_like_a_short_one(what);
         if !found.tried.is_empty() || is_like_one && found.looked_back_to.is_some() {
             return Ok((found, Some(TakenAs::QueueId)));
         }
     }
-    // As the ledger keeps it: see `Delivery::recipient`.
+    // In the spelling that the ledger stores: see `Delivery::recipient`.
     let address = Address::parse(what).map_or_else(|_| fold(what), |address| address.folded().to_string());
     wanted.by = Some(By::Address { address, user: what.to_owned() });
     let found = activity::find(database, &wanted, limit)?;

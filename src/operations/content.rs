@@ -1,5 +1,5 @@
-//! What is in a message, for somebody who may see that: found wherever it is, and not shown before the operations log has it who
-//! looked.
+//! Access to the content of a message, from wherever it is stored. The content is returned only after the operations log has recorded
+//! who requested it.
 
 use super::redelivery::{self, Place, RedeliveryError};
 use crate::base::deadline::Deadline;
@@ -11,40 +11,40 @@ use crate::message::{Identity, Message};
 use crate::site::Site;
 use std::sync::Arc;
 
-/// Who looks, and at what of it.
+/// A request for content: by whom, and for which part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look<'a> {
     pub(crate) actor: Actor<'a>,
     pub(crate) operation: Operation,
-    /// What of the message: `HTML`, `part 2`.
+    /// The part of the message: `HTML`, `part 2`.
     pub(crate) object: Option<&'a str>,
-    /// Where it was found for what is in the log already, as part of the same look.
+    /// The place that an earlier entry of the log names, if this request belongs to that entry.
     pub(crate) noted: Option<&'a Place>,
-    /// Of whose memory it is read, and by whom: a token or a login.
+    /// The memory to read into, and the client that it is charged to: a token or a login.
     pub(crate) memory: (&'a Arc<Shares>, &'a str),
 }
 
-/// What was looked for.
+/// The result of a request.
 pub(crate) enum Found<T> {
-    /// The share of the memory is for what was made of it.
+    /// The result, the message's place, and the share of memory that the result occupies.
     Shown(T, Place, Share),
     /// The ledger has no message with that identity, or the message has no such part.
     Unknown,
-    /// There is no memory for it at the moment. Nothing was read.
+    /// There is not enough free memory at the moment. Nothing was read.
     Busy,
-    /// Nobody can see it now; why. Whether trying again may help.
+    /// The content is not available now; the reason, and whether a retry may help.
     Nowhere { why: String, may_pass: bool },
 }
 
-/// The message takes more time to read than any that was meant to be read.
+/// The message takes longer to parse than any legitimate message.
 pub(crate) struct TakesTooLong;
 
-/// What `of` makes of the message with this identity, in the form [for display](Message::for_display); `None` if it has no such part. It is
-/// read from the sources that the ledger keeps or, with a deadline for that, from a mailbox. It is written down who has looked at it, or has tried to; not again
-/// what is shown from where the same look was noted.
+/// Applies `of` to the message with this identity, in the form [for display](Message::for_display); `None` if it has no such part. The
+/// message comes from the ledger's stored sources or, if `mailboxes` has a deadline, from a mailbox. The operations log records each
+/// request, also a failed one. The exception is content from the place that the same request has already noted.
 ///
 /// # Errors
-/// The database fails, or it cannot be written down. Nothing is shown then.
+/// If the database fails, or if the operations log cannot be written. Nothing is shown then.
 pub(crate) fn look<T>(
     site: &Site,
     database: &mut dyn Database,
@@ -95,7 +95,7 @@ pub(crate) fn look<T>(
                 }
             };
             match &place {
-                // What it was part of has been written down, with the same mailbox.
+                // The log already has the request that this one belongs to, with the same place.
                 place if look.noted == Some(place) => {}
                 Place::Mailbox { user, mailbox } => {
                     write(Affected { user: Some(user), mailbox: Some(mailbox), ..affected }, "shown")?;
@@ -118,7 +118,7 @@ pub(crate) fn look<T>(
     }
 }
 
-/// Where no mailbox may be opened.
+/// Reads the message if no mailbox may be opened.
 fn from_ledger(
     database: &mut dyn Database,
     (message, identity): (i64, &Identity),

@@ -1,4 +1,4 @@
-//! The settings of the Dovecot on this machine, as doveconf(1) prints them. Nothing is known where there is none.
+//! The settings of the Dovecot on this machine, as doveconf(1) prints them. Without a Dovecot here, nothing is known.
 
 use crate::base::deadline::Deadline;
 use crate::base::printed::output_of;
@@ -6,10 +6,10 @@ use crate::base::printed::output_of;
 /// The second one for users without /usr/bin in PATH.
 const DOVECONF: [&str; 2] = ["doveconf", "/usr/bin/doveconf"];
 
-/// Where postfix/dovecot-delivery.conf is copied to.
+/// The destination of postfix/dovecot-delivery.conf.
 const FOR_DELIVERIES: &str = "/etc/dovecot/dovecot-delivery.conf";
 
-/// Dovecot 2.4 has the third of these settings, and 2.3 the fourth. For the other one doveconf prints an empty line, or none.
+/// Dovecot 2.4 has the third of these settings, and 2.3 the fourth. For the missing one doveconf prints an empty line, or none.
 const OF_SESSIONS: [&str; 4] = [
     "service/imap-login/inet_listener/imap/port",
     "service/imap-login/inet_listener/imaps/port",
@@ -24,7 +24,7 @@ pub(crate) enum SessionsOfProcess {
     Many,
 }
 
-/// That of the instance which listens at this port. `None` where neither instance does, or both seem to.
+/// The setting of the instance that listens at this port. `None` if neither instance does, or if both seem to.
 pub(crate) fn sessions_of_a_process(port: u16, deadline: Deadline) -> Option<SessionsOfProcess> {
     let ask = |configuration: &[&str]| {
         let arguments = [configuration, &["-h"], &OF_SESSIONS].concat();
@@ -45,32 +45,32 @@ fn sessions_at(port: u16, output: &str) -> Option<SessionsOfProcess> {
     }
     match sessions {
         "1" => Some(SessionsOfProcess::One),
-        // 2.3 says 0, and 2.4 "unlimited".
+        // Dovecot 2.3 prints 0, and 2.4 "unlimited".
         "unlimited" => Some(SessionsOfProcess::Many),
         count => count.parse::<u32>().ok().map(|_| SessionsOfProcess::Many),
     }
 }
 
-/// Whom mailboxes belong to.
+/// The owner of the mailboxes' files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MailUid {
-    /// All to this uid, or user of the system.
+    /// One uid, or user of the system, owns all mailboxes.
     One(String),
-    /// To a user of the system each.
+    /// Each mailbox belongs to a user of the system.
     OfEachUser,
-    /// The settings do not say it, or there is no Dovecot on this machine.
+    /// The settings do not say, or there is no Dovecot on this machine.
     Unknown,
 }
 
-/// What quickstart has to know of Dovecot.
+/// The Dovecot settings that quickstart needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DovecotHere {
     pub mail_uid: MailUid,
-    /// `dovecot_config_version`, which files of one configuration have to agree on.
+    /// `dovecot_config_version`, which all files of one configuration must agree on.
     pub config_version: Option<String>,
 }
 
-/// Asks doveconf. `None` where there is none.
+/// Runs doveconf. `None` if there is none.
 pub(crate) fn dovecot_here(deadline: Deadline) -> Option<DovecotHere> {
     let ask = |arguments: &[&str]| output_of(&DOVECONF, arguments, deadline);
     let userdbs = ask(&["-n", "userdb"]).filter(|output| !output.trim().is_empty())?;
@@ -92,7 +92,7 @@ fn mail_uid_of(userdbs: &str, mail_uid: &str) -> MailUid {
         let lines = || userdb.lines().map(str::trim);
         let value =
             |line: &str, key: &str| Some(line.strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().to_owned());
-        // 2.4: the driver is the name, where it is not said.
+        // In Dovecot 2.4, the name is the driver if no driver is set.
         let driver = lines().find_map(|line| value(line, "driver")).unwrap_or_else(|| name.to_owned());
         match driver.as_str() {
             "static" => {

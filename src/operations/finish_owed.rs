@@ -1,21 +1,21 @@
-//! Finishes owed copies without anybody asking for it: what `replay --owed` does, for those that are due.
+//! The timer's retry of owed copies: the work of `replay --owed`, without a person's request, for the copies that are due.
 //!
-//! A copy that fails is tried again after a pause that grows with its age, so that one that can never be finished costs
-//! little, and one that can is not left for long. The pause is an eighth of the time from when its message was recorded to
-//! its last try, which the ledger has (`copies.updated_at`), and at most [`LONGEST_PAUSE`].
+//! A copy that fails is tried again after a pause that grows with its age. A copy that can never be finished therefore costs little,
+//! and a copy that can be finished does not wait long. The pause is an eighth of the time from the recording of its message to its
+//! last try, and at most [`LONGEST_PAUSE`]. The ledger stores the time of the last try (`copies.updated_at`).
 //!
-//! Copies that can never be finished must not keep others from it, however many they are: where a rule gives a whole domain
-//! mailboxes, a program may write as somebody who has none, and each of its messages leaves such a copy. So copies of users
-//! to whom mail was delivered of late have their turns beside those of all others, and among both those that were never tried
-//! beside those that were tried longest ago. A user who is refused, or whose mailbox hangs, is asked once in a run, and says
-//! nothing of the store.
+//! Copies that can never be finished must not block others, however many they are. An example is a rule that gives a whole domain
+//! mailboxes. A program may then write as an author who has no mailbox, and each of its messages leaves such a copy. Copies of users
+//! who recently received mail therefore alternate with the copies of all others. In both groups, copies that were never tried alternate
+//! with those that were tried longest ago. A user who is refused, or whose mailbox hangs, is tried once in a run, and is no evidence
+//! about the store.
 //!
-//! | what fails | of what it says something | the run |
+//! | failure | evidence about | the run |
 //! |---|---|---|
-//! | a store that is out of reach, or that ignores on whose behalf we come | of the store | ends after [`IN_A_ROW`] of them |
-//! | a mailbox that does not answer, loses its connection, or talks nonsense | of its user, or of the store | passes over this user's other copies; ends after [`IN_A_ROW`] |
-//! | a login that is refused | of its user; or, where all are refused, of the store | passes over this user's other copies; after [`REFUSED`] users, if nobody was let in, tries [another](lets_in_another), and ends if that is refused. The next run takes these users last |
-//! | anything else | of this copy | goes on |
+//! | the store is unreachable, or ignores on whose behalf we log in | the store | ends after [`IN_A_ROW`] of them |
+//! | a mailbox does not answer, loses its connection, or violates the protocol | its user, or the store | passes over this user's other copies; ends after [`IN_A_ROW`] |
+//! | a login is refused | its user; or the store, if all logins are refused | passes over this user's other copies; after [`REFUSED`] users without any successful login, tries [another](lets_in_another), and ends if that is refused. The next run takes these users last |
+//! | anything else | this copy | continues |
 
 use super::redelivery::{self, Place, RedeliveryError};
 use super::singleton_lock::Held;
@@ -32,60 +32,60 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// How long one run goes on at most, unless a delivery may take half of it: see [`longest_run`].
+/// The time limit of one run, unless half of it is too short for a delivery: see [`longest_run`].
 const LONGEST_RUN: Duration = Duration::from_hours(1);
-/// How long the ledger may take to say what is owed.
+/// The time limit of the ledger's query for owed copies.
 const LISTING: Duration = Duration::from_mins(10);
-/// How long a copy that fails is left alone at most.
+/// The longest pause after a failed try of a copy.
 const LONGEST_PAUSE: Duration = Duration::from_hours(6);
-/// The part of its age for which a copy that fails is left alone.
+/// The pause after a failed try is the copy's age divided by this number.
 const PART_OF_ITS_AGE: i64 = 8;
-/// A copy whose last try is no later after its message was recorded was not tried since: it is the try of the delivery that left
-/// it owed.
+/// If the last try is no later than this after the message was recorded, no run has tried the copy since. That try is the delivery
+/// that left it owed.
 const NEVER_TRIED: Duration = Duration::from_mins(1);
-/// So many failures of the mailbox store in a row, and a run ends: the next copy would fare the same.
+/// A run ends after this number of consecutive failures of the mailbox store: the next copy would fail, too.
 const IN_A_ROW: u32 = 3;
-/// So many users whose logins are refused, while nobody is let in, and somebody to whom mail was delivered of late is tried: a
-/// run ends where that is refused, too. Then it is our account that is refused, and a server may lock out whoever goes on.
+/// After this number of users whose logins are refused, while no login succeeds, a user who recently received mail is tried. If that
+/// login is refused, too, our own account is refused, and the run ends: a server may lock out a client that continues.
 const REFUSED: usize = 3;
-/// Of so many users it is remembered that they were refused.
+/// The maximum number of refused users that are remembered.
 const MOST_REFUSED: usize = 10_000;
-/// To whom mail was delivered is looked up in all messages that may have left something owed, and in so many more.
+/// The search for users who recently received mail covers as many messages as there are owed copies, and this number more.
 const MESSAGES_BEHIND: u64 = 100_000;
-/// How much longer than its delivery a copy may take: it is asked about, and written down.
+/// How much longer than its delivery a copy may take: the ledger is queried before, and updated after.
 const AROUND_A_DELIVERY: Duration = Duration::from_secs(30);
 
-/// How a run learns that it is to end, and tells how long what follows may take.
+/// How a run learns that it must end, and how it announces the duration of its next step.
 pub(crate) struct Watched<'a> {
     pub(crate) stop: &'a AtomicBool,
     pub(crate) may_take: &'a mut dyn FnMut(Duration),
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwedRun {
-    /// Copies that are in their mailboxes now.
+    /// Copies that this run delivered to their mailboxes.
     pub(crate) finished: u64,
-    /// Copies that were there already, or are not owed any more.
+    /// Copies that were already in their mailboxes, or are no longer owed.
     pub(crate) there_already: u64,
-    /// Copies that were tried, and are owed still.
+    /// Copies that were tried, and are still owed.
     pub(crate) failed: u64,
-    /// Copies that were not tried, and were due.
+    /// Copies that were due, but were not tried.
     pub(crate) left: u64,
-    /// Those of them that need a mailbox which had just failed with another copy.
+    /// The part of `left` that needs a mailbox which has just failed with another copy.
     pub(crate) passed_over: u64,
-    /// Copies that have failed, and are tried again later.
+    /// Copies that have failed, and whose next try is not due yet.
     pub(crate) not_due: u64,
-    /// Copies that are left to their authors' own mail programs for a while yet.
+    /// Copies that are still left to their authors' own mail programs.
     pub(crate) left_to_authors: u64,
-    /// Why the first that failed did.
+    /// The error of the first copy that failed.
     pub(crate) first_failure: Option<String>,
-    /// Why not all that were due were tried, where something is amiss.
+    /// Why some due copies were not tried, if a failure was the reason.
     pub(crate) problem: Option<String>,
 }
 
 impl OwedRun {
-    /// In one line.
+    /// The result in one line.
     pub(crate) fn told(&self) -> String {
         let left = match self.passed_over {
             0 => "left for the next run".to_owned(),
@@ -110,17 +110,17 @@ impl OwedRun {
     }
 }
 
-/// How long one run goes on at most, where a delivery may take so long: there is always time for the first copy. The next run
-/// goes on with the rest.
+/// The time limit of one run if a delivery may take this `deadline`: the limit always leaves time for the first copy. The next run
+/// continues with the rest.
 pub(crate) fn longest_run(deadline: Duration) -> Duration {
     LONGEST_RUN.max(deadline.saturating_add(AROUND_A_DELIVERY).saturating_mul(2))
 }
 
-/// Finishes what is due, one copy after the other, for as long as the lock is ours. `refused` are the users whose logins were
-/// refused when they were last tried, by earlier runs of this process: their copies are the last, and it is brought up to date.
+/// Finishes the due copies, one after the other, as long as the lock is held. `refused` are the users whose logins were refused at
+/// their last try by earlier runs of this process. Their copies come last, and this run updates the set.
 ///
 /// # Errors
-/// Where the ledger cannot say what is owed.
+/// If the ledger cannot list the owed copies.
 pub(crate) fn finish_owed(
     site: &Site,
     held: &mut Held,
@@ -159,7 +159,7 @@ pub(crate) fn finish_owed(
             break;
         }
     }
-    // Where it is our account that is refused, nothing is known of them.
+    // If our own account is refused, the run has learned nothing about these users.
     if shown.let_in {
         refused.retain(|user| !shown.finished.contains(user));
         refused.append(&mut shown.refused);
@@ -170,7 +170,7 @@ pub(crate) fn finish_owed(
     Ok(run)
 }
 
-/// Tries to finish one copy, and counts what came of it.
+/// Tries to finish one copy, and counts the result.
 fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, shown: &mut Shown, run: &mut OwedRun) {
     let begun = match audit_queries::begin_try(ledger, &owed.key) {
         Ok(true) => audit_queries::by_key(ledger, &owed.key),
@@ -211,8 +211,8 @@ fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, sho
     }
 }
 
-/// Whether the store lets in somebody to whom mail was delivered of late. If not, it is our account that is refused, and not
-/// those who were: they need not exist.
+/// Whether the store accepts a login for a user who recently received mail. If not, our own account is refused. The users who were
+/// refused are no evidence, since they need not exist.
 fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<String>) -> Result<bool, DatabaseError> {
     let others = audit_queries::newest_delivered_to(ledger)?;
     let other = others.iter().find(|(user, _)| !refused.contains(user) && !site.is_service_account(user));
@@ -223,20 +223,20 @@ fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<St
     })
 }
 
-/// What one copy is to a run.
+/// The state of one copy in the plan of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     LeftToItsAuthor,
     NotDue,
-    /// Nobody has tried it since its delivery.
+    /// No run has tried it since its delivery.
     Untried,
     Tried,
 }
 
-/// By what it is known which copies are due.
+/// The figures that decide which copies are due.
 struct Plan {
     began: i64,
-    /// For how long copies are left to their authors' mail programs.
+    /// How long copies are left to their authors' mail programs, in microseconds.
     left_for: Option<i64>,
 }
 
@@ -259,7 +259,7 @@ impl Plan {
         }
     }
 
-    /// How many are due, and how many are owed besides.
+    /// The number of due copies, and of the copies that are owed but not due.
     fn count(&self, ledger: &mut dyn Database) -> Result<OwedRun, DatabaseError> {
         let (mut run, mut pages) = (OwedRun::default(), Pages::default());
         while let Some(owed) = pages.next(self.began, ledger)? {
@@ -273,11 +273,11 @@ impl Plan {
     }
 }
 
-/// All that is owed, in the order of the last tries, a page at a time, but for what was tried since the run began.
+/// All owed copies in the order of their last tries, a page at a time, without those tried since the run began.
 #[derive(Default)]
 struct Pages {
     page: VecDeque<OwedCopyKey>,
-    /// The last try and the key of the last that was read. `None`: nothing was read yet.
+    /// The last try and the key of the last row read. `None`: no row was read yet.
     after: Option<(i64, CopyKey)>,
     ended: bool,
 }
@@ -291,7 +291,7 @@ impl Pages {
                 Some(last) => self.after = Some((last.last_try, last.key)),
                 None => self.ended = true,
             }
-            // What has a last try in the future is due: some clock was set back.
+            // A copy whose last try is in the future is due, because a clock was set back.
             let now = time_span::now(ledger)?;
             self.page.retain(|owed| owed.last_try <= began || owed.last_try > now);
         }
@@ -299,16 +299,16 @@ impl Pages {
     }
 }
 
-/// What is due in the order in which it is tried: what nobody has tried since its delivery and what was tried longest ago, each of
-/// users to whom mail was delivered of late and of all others, in turns, so that none waits for others that may never be finished.
-/// After all of that the same of the users who were refused before.
+/// The due copies in the order of their tries. Four groups take turns: untried copies and copies tried longest ago, each of users who
+/// recently received mail and of all others. No group waits for copies that may never be finished. The copies of users who were
+/// refused before follow last, in the same four groups.
 struct Turns<'a> {
     plan: &'a Plan,
     refused: &'a BTreeSet<String>,
-    /// To whom mail was delivered of late.
+    /// Users who recently received mail.
     known: BTreeSet<String>,
     of_refused: bool,
-    /// With whether the users are known. It is the first one's turn.
+    /// The four groups: state, whether the users are in `known`, and the rows. The first group is next.
     kinds: [(Standing, bool, Pages); 4],
 }
 
@@ -361,38 +361,38 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// Whether anybody has tried to finish a copy; in microseconds.
+/// Whether a run has tried to finish a copy; in microseconds.
 fn was_tried(recorded_at: i64, last_try: i64) -> bool {
     last_try.saturating_sub(recorded_at) > time_span::microseconds(NEVER_TRIED)
 }
 
-/// Whether a copy may be tried again; in microseconds. A clock that was set back makes none wait for what it was set back by.
+/// Whether a copy may be tried again; in microseconds. If a clock was set back, no copy waits for the difference.
 fn is_due(now: i64, recorded_at: i64, last_try: i64) -> bool {
     let pause = last_try.saturating_sub(recorded_at).max(0) / PART_OF_ITS_AGE;
     let since = now.saturating_sub(last_try);
     since < 0 || since >= pause.min(time_span::microseconds(LONGEST_PAUSE))
 }
 
-/// What came of one copy.
+/// The result of one copy.
 enum End {
     Finished,
     ThereAlready,
-    /// It is owed still; why.
+    /// The copy is still owed; the reason.
     Failed(String),
     /// The database fails: every other copy would fail, too.
     DatabaseFailed(String),
 }
 
-/// What a failure says of other copies.
+/// The scope of a failure, beyond the copy that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blame {
-    /// Nothing.
+    /// Only this copy.
     Copy,
-    /// This user is refused the login.
+    /// This user's login is refused.
     Login,
-    /// This user's mailbox has failed, or the store.
+    /// This user's mailbox has failed, or the store has.
     Mailbox,
-    /// The store has failed, whoever comes.
+    /// The store has failed, for every user.
     Store,
 }
 
@@ -408,40 +408,40 @@ impl Blame {
     }
 }
 
-/// What the copies of a run have shown so far of the mailbox store, and of those whose mailboxes are there.
+/// What this run has learned so far about the mailbox store and about users' mailboxes.
 #[derive(Default)]
 struct Shown {
-    /// How often the store may have failed since it last has not.
+    /// Consecutive failures that may be the store's.
     in_a_row: u32,
-    /// Whether anybody was let in.
+    /// Whether any login succeeded.
     let_in: bool,
-    /// Whose logins were refused.
+    /// Users whose logins were refused.
     refused: BTreeSet<String>,
-    /// Whose copies are in their mailboxes now.
+    /// Users whose copies are in their mailboxes now.
     finished: BTreeSet<String>,
-    /// Whose copies are not tried any more.
+    /// Users whose copies this run no longer tries.
     users: BTreeSet<String>,
-    /// For whose recipients' copies that is so: the message would have to be read from a mailbox that has failed.
+    /// Recipients whose copies this run no longer tries: the message would have to be read from a mailbox that has failed.
     recipients: BTreeSet<String>,
 }
 
 impl Shown {
-    /// Whether a copy would fare as another one did.
+    /// Whether a copy would fail as another one did.
     fn rules_out(&self, copy: &OwedCopyKey) -> bool {
         self.users.contains(&copy.user) || self.recipients.contains(&copy.recipient)
     }
 
-    /// A copy did not fail, or for reasons of its own.
+    /// Records that a copy did not fail, or failed for a reason of its own.
     fn nothing(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// At a copy mailboxes have failed: its own, or those from which its message was to be read.
+    /// Records the mailboxes that failed for a copy: its own, or those that should have provided its message.
     fn failed(&mut self, copy: &RecordedCopy, mailboxes: &[(String, MailboxFailure)]) {
         let blames = || mailboxes.iter().map(|(user, failure)| (user, Blame::of(*failure)));
         let any = |blame: Blame| blames().any(|(_, one)| one == blame);
         self.in_a_row = if any(Blame::Store) || any(Blame::Mailbox) { self.in_a_row + 1 } else { 0 };
-        // Of no user it says anything where the store has failed.
+        // If the store has failed, nothing is known about any user.
         if any(Blame::Store) {
             return;
         }
@@ -456,7 +456,7 @@ impl Shown {
         }
     }
 
-    /// Why the run is to end.
+    /// The reason to end the run, if there is one.
     fn problem(&self) -> Option<String> {
         if self.in_a_row >= IN_A_ROW {
             return Some("the mailbox store has failed several times in a row".into());
@@ -466,7 +466,7 @@ impl Shown {
             .then(|| format!("the mailbox store has refused the logins of {refused} users, and let nobody in"))
     }
 
-    /// Whether it may be our account that is refused, and not these users.
+    /// Whether our own account may be refused, rather than these users.
     fn may_be_our_account(&self) -> bool {
         self.refused.len() >= REFUSED && !self.let_in
     }
@@ -476,7 +476,7 @@ fn finish(site: &Site, copy: &RecordedCopy, shown: &mut Shown) -> End {
     let deadline = Deadline::after(site.deadline());
     let mut let_in = false;
     let mut listen = |place: &Place| let_in |= matches!(place, Place::Mailbox { .. });
-    // After a panic in one delivery, which the log has, the next one may succeed.
+    // The panic of one delivery is logged; the next delivery may succeed.
     let ended = catch_unwind(AssertUnwindSafe(|| redelivery::finish_and_tell(site, copy, deadline, &mut listen)));
     shown.let_in |= let_in;
     let error = match ended {
@@ -515,7 +515,7 @@ fn finish(site: &Site, copy: &RecordedCopy, shown: &mut Shown) -> End {
     End::Failed(why)
 }
 
-/// Whether a failure comes only after the login.
+/// Whether a failure occurs only after a successful login.
 fn comes_after_login(failure: MailboxFailure) -> bool {
     matches!(failure, MailboxFailure::NoSuchMailbox | MailboxFailure::OverQuota | MailboxFailure::RefusedForGood)
 }

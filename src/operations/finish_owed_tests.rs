@@ -3,7 +3,7 @@ use super::*;
 const MINUTE: i64 = 60_000_000;
 const DAY: i64 = 24 * 60 * MINUTE;
 
-/// How often a copy that always fails is tried up to this age, where it is looked every five minutes.
+/// How often a copy that always fails is tried up to this age, if a run starts every five minutes.
 fn tries(age: i64) -> usize {
     let (mut last_try, mut tries) = (0, 0);
     for now in (0..age).step_by(usize::try_from(5 * MINUTE).unwrap()) {
@@ -29,7 +29,7 @@ fn what_fails_is_tried_less_and_less_often_and_never_given_up() {
 fn a_copy_that_was_given_up_after_a_day_is_tried_within_hours() {
     assert!(!is_due(DAY + 2 * 60 * MINUTE, 0, DAY));
     assert!(is_due(DAY + 3 * 60 * MINUTE, 0, DAY));
-    // One that was only just recorded, at once.
+    // A copy that was only just recorded is due immediately.
     assert!(is_due(0, 0, 0));
 }
 
@@ -45,13 +45,13 @@ fn what_a_delivery_has_just_left_owed_was_never_tried() {
 fn a_run_has_time_for_its_first_copy_however_long_a_delivery_may_take() {
     assert_eq!(longest_run(Duration::from_mins(4)), Duration::from_hours(1));
     for deadline in [Duration::from_secs(59 * 60 + 30), Duration::from_hours(1), Duration::from_hours(5)] {
-        // By then the ledger has said what is owed.
+        // The ledger has listed the owed copies by then.
         let left = longest_run(deadline) - LISTING;
         assert!(left > deadline + AROUND_A_DELIVERY, "{deadline:?}");
     }
 }
 
-/// Of this user, to this recipient.
+/// A copy of this user, to this recipient.
 fn copy(user: &str, recipient: &str) -> RecordedCopy {
     RecordedCopy {
         message: 1,
@@ -91,7 +91,7 @@ fn ledger(folder: &tempfile::TempDir) -> (Site, Box<dyn Database>, i64) {
     (site, ledger, now)
 }
 
-/// Copies of that message; `user` is in SQL, with the number `n` of each.
+/// Adds copies of that message; `user` is in SQL, with the number `n` of each.
 fn fill(ledger: &mut dyn Database, kind: &str, number: u32, user: &str, state: &str, last_try: i64) {
     let sql = format!(
         "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, updated_at) \
@@ -102,7 +102,7 @@ fn fill(ledger: &mut dyn Database, kind: &str, number: u32, user: &str, state: &
     ledger.change("filling", &sql, &[]).unwrap();
 }
 
-/// Whose copies are tried, in their order.
+/// The users whose copies are tried, in their order.
 fn order(plan: &Plan, refused: &BTreeSet<String>, counted: &OwedRun, ledger: &mut dyn Database) -> Vec<String> {
     let mut turns = Turns::of(plan, refused, counted, ledger).unwrap();
     let mut order = Vec::new();
@@ -113,7 +113,7 @@ fn order(plan: &Plan, refused: &BTreeSet<String>, counted: &OwedRun, ledger: &mu
     order
 }
 
-/// Of more than a page each; and not one is tried twice, though it gets a later last try meanwhile.
+/// More than a page of each kind. No copy is tried twice, though its last try becomes later meanwhile.
 #[test]
 fn what_was_never_tried_and_what_was_have_their_turns_and_who_was_refused_comes_last() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,12 +150,12 @@ fn strangers_who_have_never_got_anything_hold_up_nobody_who_has_however_many_the
     let order = order(&plan, &BTreeSet::from(["refused".to_owned()]), &counted, ledger.as_mut());
     assert_eq!(order.len(), 4036);
     let first = |user: &str| order.iter().take(48).filter(|one| one.starts_with(user)).count();
-    // Nor do they have to wait for all others.
+    // Nor do these users have to wait for all others.
     assert_eq!(["lisa", "kim", "stranger", "tried"].map(first), [12; 4]);
     assert!(order.iter().rev().take(12).all(|user| user == "refused"));
 }
 
-/// These users' mailboxes have failed so, each with a copy of its own.
+/// The state after these users' mailboxes have failed, each with a copy of its own.
 fn shown(failures: &[(&str, MailboxFailure)]) -> Shown {
     let mut shown = Shown::default();
     for (user, failure) in failures {
@@ -192,7 +192,7 @@ fn a_store_that_fails_ends_a_run_and_one_user_does_not() {
     assert!(!shown(&[("b", OverQuota)]).rules_out(&owed("b", "doug")));
 }
 
-/// What cannot be read for one copy cannot be read for others that came to the same recipient.
+/// A mailbox that cannot be read for one copy cannot be read for other copies to the same recipient.
 #[test]
 fn a_mailbox_that_cannot_be_read_rules_out_what_would_be_read_from_there() {
     use MailboxFailure::{AccessDenied, Local};

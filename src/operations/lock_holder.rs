@@ -1,12 +1,12 @@
-//! Holds a lock while a program runs: takes it, checks every second that it is still held, and releases it. In a thread of its
+//! Holds a lock while a program runs: takes it, checks every second that it is still held, and releases it. It runs in a thread of its
 //! own, since a server that does not answer would block the caller.
 //!
-//! Two programs are kept apart even if a machine is cut off: the server frees the lock after [`silence`], and before that the
-//! holder has missed an answer, sent SIGTERM, waited for the grace and sent SIGKILL. The exception is a machine that is
-//! suspended, or a stopped process: it learns of the loss when it goes on.
+//! Two programs never run at once, even if a machine is cut off. The server frees the lock after [`silence`]. Before that, the holder
+//! has missed an answer, sent SIGTERM, waited for the grace and sent SIGKILL. The exception is a suspended machine, or a stopped
+//! process: it learns of the loss only when it resumes.
 //!
-//! A server that was left behind at a fail-over may say for as long as it lives that the lock is held, while another gives it out. What
-//! it cannot do, where its commits wait for another server, is commit. So a second connection commits something each second.
+//! A former primary that was left behind at a fail-over may report for ever that the lock is held, while the new primary grants it to
+//! another. If its commits wait for another server, the former primary cannot commit. So a second connection commits each second.
 
 use crate::database::{DatabaseError, DatabaseFailure, Dialect};
 use crate::delivery::bare_message_id;
@@ -19,27 +19,27 @@ use tracing::{debug, info, warn};
 
 /// How often the server is asked whether the lock is still held.
 pub(crate) const PERIOD: Duration = Duration::from_secs(1);
-/// How long an answer to that may take.
+/// The time limit of that query.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long killing a program may take.
 const MARGIN: Duration = Duration::from_secs(5);
-/// The longest single wait on the server, of which a long wait is made: a PostgreSQL statement that waits has a snapshot, which
-/// holds back VACUUM, and a server goes on waiting for a client that is gone.
+/// The longest single wait on the server; a long wait consists of several. A PostgreSQL statement that waits has a snapshot, which
+/// holds back VACUUM, and a server continues to wait for a client that is gone.
 const SLICE: Duration = Duration::from_secs(10);
 
-/// After how long without a question the server frees the lock of a program that may take `grace` to end.
+/// The time without a query after which the server frees the lock of a program that may take `grace` to end.
 fn silence(grace: Duration) -> Duration {
     PERIOD + PATIENCE + grace + MARGIN
 }
 
-/// The lock of a program that `lock exec` runs. No configuration can choose its namespace for messages, so that a program and a
-/// delivery never share a lock. In SQL: `maildrop_lock_key(NAME, 'maildrop exec')`, which ignores white space and angle brackets
-/// around a name as around a Message-ID.
+/// The lock of a program that `lock exec` runs. No configuration can choose this namespace for messages, so a program and a delivery
+/// never share a lock. In SQL: `maildrop_lock_key(NAME, 'maildrop exec')`, which ignores white space and angle brackets around a name
+/// as around a Message-ID.
 pub(crate) fn lock_of_program(namespace: &str, name: &str) -> LockName {
     LockName::new(&format!("{namespace}{OF_PROGRAMS}"), bare_message_id(name.as_bytes()))
 }
 
-/// Which lock is asked for, and how long to wait for it.
+/// The requested lock, and how long to wait for it.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRequest {
     /// The name that `lock exec` was given.
@@ -48,23 +48,23 @@ pub(crate) struct LockRequest {
     pub wait: Duration,
 }
 
-/// What the thread reports. More follows only after `Asked(Ok(Held))` and `Still`.
+/// The thread's reports. More reports follow only after `Asked(Ok(Held))` and `Still`.
 #[derive(Debug)]
 pub(crate) enum Report {
     Asked(Result<Acquired, DatabaseError>),
-    /// It was still held after this moment.
+    /// The lock was still held after this moment.
     Still(Instant),
-    /// It is lost, and why.
+    /// The lock is lost; the reason.
     Lost(String),
-    /// It was held to the end, and is released.
+    /// The lock was held to the end, and is released.
     LetGo,
 }
 
-/// What commits while the lock is held; nothing where it is a file's.
+/// The connection that commits while the lock is held; `None` if the lock is a file's.
 struct Commits(Option<Box<dyn Database>>);
 
 impl Commits {
-    /// By another connection to the server that holds the lock: on PostgreSQL the lock's own is in the lock's transaction.
+    /// Opens another connection to the server that holds the lock: on PostgreSQL the lock's own connection is in the lock's transaction.
     fn beside(
         server: &str,
         open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
@@ -84,7 +84,7 @@ impl Commits {
     }
 }
 
-/// Takes the lock, and holds it until `done` says something or is dropped. `open` makes another connection to the same server.
+/// Takes the lock, and holds it until `done` receives a value or is dropped. `open` makes another connection to the same server.
 pub(crate) fn hold(
     database: &mut dyn Database,
     open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
@@ -94,7 +94,7 @@ pub(crate) fn hold(
     report: impl Fn(Report),
 ) {
     let mut commits = Commits(None);
-    // A lock in a file needs no commit. Asked before the lock's transaction begins, which is to have no snapshot.
+    // A lock in a file needs no commit. This query precedes the lock's transaction, which must have no snapshot.
     let server = (database.dialect() != Dialect::Sqlite).then(|| ledger::server(database)).transpose();
     let taken = server.and_then(|server| {
         let acquired = take(database, request)?;
@@ -157,7 +157,7 @@ mod tests {
         crate::ledger::schema::open_embedded(directory, &client, Deadline::after(Duration::from_mins(2))).unwrap()
     }
 
-    /// SQL is the other way to take such a lock: `SELECT maildrop_lock_key('<nightly>', 'x exec')` gives this key.
+    /// SQL can take the same lock: `SELECT maildrop_lock_key('<nightly>', 'x exec')` gives this key.
     #[test]
     fn a_programs_lock_is_the_one_that_the_sql_functions_name() {
         let lock = lock_of_program("x", "nightly");
@@ -191,13 +191,13 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || hold_it(&wait, &|report| drop(send.send(report))));
             assert!(matches!(reports.recv().unwrap(), Report::Asked(Ok(Acquired::Held))));
-            // Each comes a period after the one before.
+            // The reports come one period apart.
             for _ in 0..2 {
                 assert!(matches!(reports.recv().unwrap(), Report::Still(_)));
             }
             assert!(matches!(other.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Busy(_)));
             drop(done);
-            // One more question may have been on its way.
+            // One more report may have been on its way.
             let last = reports.iter().find(|report| !matches!(report, Report::Still(_)));
             assert!(matches!(last, Some(Report::LetGo)), "{last:?}");
         });

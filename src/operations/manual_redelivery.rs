@@ -1,5 +1,5 @@
-//! Delivering again what somebody has selected, copy by copy: what would happen, and doing it. The deliveries are those of `replay`:
-//! `--owed`, `--restore` and `--failed`. What is selected twice is delivered once: each looks under the message's lock first.
+//! Redelivery of copies that a person has selected: preview and execution, copy by copy. The deliveries are those of `replay` with
+//! `--owed`, `--restore` and `--failed`. A copy selected twice is delivered once, since each delivery looks under the message's lock.
 
 use super::audit::{self, Gone};
 use super::redelivery::{self, RedeliveryError};
@@ -18,14 +18,14 @@ use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// In which way a copy is delivered again.
+/// The kind of a redelivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It is owed, and is finished: `replay --owed`.
+    /// The copy is owed, and is finished: `replay --owed`.
     Finish,
-    /// Its mailbox has lost it, and gets it back: `replay --restore --deleted`.
+    /// Its mailbox has lost the copy, which is restored: `replay --restore --deleted`.
     Restore,
-    /// Its recipient has none, after one attempt at least: `replay --failed`.
+    /// Its recipient has no copy after at least one attempt: `replay --failed`.
     Deliver,
 }
 
@@ -34,7 +34,7 @@ impl Kind {
         [("finish", Self::Finish), ("restore", Self::Restore), ("deliver", Self::Deliver)];
 }
 
-/// A copy that somebody wants to be delivered again.
+/// A copy that a person wants to be redelivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) kind: Kind,
@@ -42,7 +42,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the text that [`Display`](fmt::Display) writes.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let (kind, key) = text.split_once('-')?;
         let (_, kind) = Kind::ALL.into_iter().find(|(name, _)| *name == kind)?;
@@ -58,7 +58,7 @@ impl fmt::Display for Request {
     }
 }
 
-/// What people are told of a copy.
+/// The description of a copy for people.
 #[derive(Clone, Debug)]
 pub(crate) struct SelectedCopy {
     pub(crate) request: Request,
@@ -92,13 +92,13 @@ impl SelectedCopy {
     }
 }
 
-/// A copy that can be delivered again, as far as the ledger knows.
+/// A copy that can be redelivered, as far as the ledger knows.
 enum Found {
     Recorded(Box<RecordedCopy>),
     Tried(CopyKey),
 }
 
-/// What is known of a copy, `None` where the ledger knows none such; and what is to be delivered, or else what comes of the request.
+/// The description of a copy (`None` if the ledger has no such copy), and the copy to deliver or else the result of the request.
 type Standing = (Option<SelectedCopy>, Result<Found, ReplayOutcome>);
 
 fn find(site: &Site, database: &mut dyn Database, request: Request) -> Result<Standing, DatabaseError> {
@@ -123,7 +123,7 @@ fn find(site: &Site, database: &mut dyn Database, request: Request) -> Result<St
     Ok((Some(selected), found))
 }
 
-/// Why an owed copy is not finished yet, where its author's own mail program may save one.
+/// Why an owed copy is not finished yet, if its author's own mail program may save one.
 fn left_to_its_author(
     site: &Site,
     database: &mut dyn Database,
@@ -138,20 +138,20 @@ fn left_to_its_author(
     }))
 }
 
-/// What would come of a request now: `Delivered` says what would be done.
+/// What a request would do now: `Delivered` says what would be done.
 #[derive(Debug)]
 pub(crate) struct Preview {
-    /// `None` where the ledger knows no such copy.
+    /// `None` if the ledger has no such copy.
     pub(crate) copy: Option<SelectedCopy>,
     pub(crate) outcome: ReplayOutcome,
-    /// Whether what is appended may name another recipient: its Received fields are left, since the identity covers them.
+    /// Whether the appended message may name another recipient: its Received fields stay, since the identity covers them.
     pub(crate) may_name_others: bool,
 }
 
-/// What would come of this. Nothing is written, created or locked.
+/// Previews a request. Nothing is written, created or locked.
 ///
 /// # Errors
-/// The ledger cannot be read.
+/// If the ledger cannot be read.
 pub(crate) fn preview(site: &Site, request: Request, deadline: Deadline) -> Result<Preview, DatabaseError> {
     let mut database = site.open_to_ask(deadline)?;
     let database = database.as_mut();
@@ -160,7 +160,7 @@ pub(crate) fn preview(site: &Site, request: Request, deadline: Deadline) -> Resu
         Err(outcome) => (outcome, false),
         Ok(Found::Tried(copy_key)) => {
             let (outcome, may_name_others) = replayed(site, copy_key, true, &AtomicBool::new(false));
-            // Whose it is, the list says already.
+            // The list already shows the message and the recipient.
             let whose = copy.as_ref().map(|copy| format!("{} to {}: ", copy.message_id, copy.recipient));
             let short = |why: String| whose.and_then(|whose| Some(why.strip_prefix(&whose)?.to_owned())).unwrap_or(why);
             let outcome = match outcome {
@@ -196,7 +196,7 @@ fn restoring(
     }
 }
 
-/// Why a copy is gone, and what is done about it.
+/// Why a copy is gone, and what the redelivery does about it.
 pub(crate) fn why_gone(gone: Gone) -> &'static str {
     match gone {
         Gone::OlderMailbox => "its mailbox has lost it, having come back from a backup: it is appended",
@@ -207,7 +207,7 @@ pub(crate) fn why_gone(gone: Gone) -> &'static str {
     }
 }
 
-/// What would be done, where there is something to do it with.
+/// What would be done, if there is a message to deliver.
 fn from_its_source(
     site: &Site,
     database: &mut dyn Database,
@@ -219,7 +219,7 @@ fn from_its_source(
     match redelivery::message_and_its_place(site, database, wanted, Some(copy.key()), deadline) {
         Ok((message, _)) => Ok((ReplayOutcome::Delivered(done.to_owned()), message.keeps_received_for_others())),
         Err(RedeliveryError::Database(error)) => Err(error),
-        // Then the author's own is looked for.
+        // A delivery then searches for the author's own copy.
         Err(RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_))
             if copy.reason.is_some() && site.left_to_authors_for().is_some() =>
         {
@@ -230,7 +230,7 @@ fn from_its_source(
     }
 }
 
-/// Delivers it again. `begin` is called first, with what it is; where that says why not, nothing is done.
+/// Redelivers a copy. `begin` is called first with its description; if `begin` returns an error, nothing is done.
 pub(crate) fn deliver_again(
     site: &Site,
     request: Request,
@@ -268,7 +268,7 @@ fn ended_early() -> ReplayOutcome {
     ReplayOutcome::Deferred("it was ended early".into())
 }
 
-/// Replays one delivery of the ledger, or says what would be done; and whether what is appended may name another recipient.
+/// Replays one delivery of the ledger, or reports what would be done, and whether the appended message may name another recipient.
 fn replayed(site: &Site, copy: CopyKey, dry_run: bool, stop: &AtomicBool) -> (ReplayOutcome, bool) {
     let size_limit = site.config().and_then(|config| config.delivery.message_size_limit);
     let replay = Replay { site, size_limit, envelope: PartialEnvelope::default(), jobs: 1, dry_run, stop };
@@ -286,7 +286,7 @@ fn replayed(site: &Site, copy: CopyKey, dry_run: bool, stop: &AtomicBool) -> (Re
     replayed().unwrap_or_else(|error| (ReplayOutcome::Deferred(error.to_string()), false))
 }
 
-/// A delivery that did not succeed, and what came of its last attempt: `None` where that has not ended.
+/// A delivery that did not succeed, and the result of its last attempt: `None` if that attempt has not ended.
 pub(crate) type Failed = (SelectedCopy, Option<Outcome>);
 
 /// The deliveries that were tried since a moment and did not succeed, each once, at most `limit`; and whether there are more.
@@ -297,7 +297,7 @@ pub(crate) fn failed(
 ) -> Result<(Vec<Failed>, bool), DatabaseError> {
     let query = DeliveryQuery { locks: Vec::new(), since: Some(since), failed: true, recipients: Vec::new() };
     let mut copies: Vec<CopyKey> = Vec::new();
-    // It ends with `None` where there are more.
+    // The iteration ends with `None` if there are more.
     let read = each_delivery(database, &query, |_, copy| match copies.contains(&copy) {
         true => Ok(()),
         false if copies.len() == limit => Err(None),

@@ -1,4 +1,4 @@
-//! What is asked of a site besides deliveries. Each returns data; printing is for `cli`.
+//! The requests to a site besides deliveries. Each returns data; `cli` prints it.
 
 pub(crate) mod activity;
 pub mod audit;

@@ -1,4 +1,4 @@
-//! How far behind subscribers are, what happened, and telling them once more.
+//! Subscribers' backlog, past events, and redelivery of notifications.
 
 use super::operations_log::{Came, logged};
 use super::subscriptions::{Resource, Subscription, notifications_are};
@@ -21,33 +21,33 @@ use crate::webhook::payload;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long a change of many notifications goes on for somebody who waits for its answer, ten seconds at most.
+/// The time limit for a change of many notifications while a client waits for the answer. Clients wait at most ten seconds.
 const AT_MOST: Duration = Duration::from_secs(4);
 
-/// Until then.
+/// A deadline [`AT_MOST`] from now.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(AT_MOST)
 }
 
-/// How far behind they are.
+/// The backlog of all subscribers.
 ///
 /// # Errors
-/// Where the database cannot be asked.
+/// If the database query fails.
 pub(crate) fn status(database: &mut dyn Database) -> Result<Overview, DatabaseError> {
     overview::overview(database)
 }
 
-/// Has the notifier tell one of a test.
+/// Queues a test notification for a subscription.
 ///
 /// # Errors
-/// As for all that follow: where the database fails, or the operations log cannot be written.
+/// As for all functions below: if the database fails, or if the operations log cannot be written.
 pub(crate) fn test(database: &mut dyn Database, by: Actor<'_>, subscription: Uuid) -> Result<Uuid, DatabaseError> {
     let test = |database: &mut dyn Database| history::test(database, subscription, by.host);
     let object = subscription.to_string();
     logged(database, by, Operation::TestedSubscription, Some(&object), test, |event| Came::to(payload::id(*event)))
 }
 
-/// Has the notifier tell one of this event, which it is told of, once more.
+/// Queues this event for redelivery to a subscription that receives it.
 pub(crate) fn tell_one(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -59,7 +59,7 @@ pub(crate) fn tell_one(
     logged(database, by, Operation::NotifiedAgain, Some(&object), tell, |()| Came::to(payload::id(event)))
 }
 
-/// Has the notifier tell one what happened in that time, or only what was given up of it.
+/// Queues the events of a time span for redelivery to a subscription, or only those given up.
 pub(crate) fn tell_all(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -75,7 +75,8 @@ pub(crate) fn tell_all(
     logged(database, by, Operation::NotifiedAgain, Some(&object), tell, due_again)
 }
 
-/// Has the notifier tell what was given up, of one subscription or of all, since then or whenever, until the end or that moment.
+/// Queues given-up notifications for redelivery: of one subscription or of all, since a moment or of any age. The work ends with the
+/// last notification, or at the deadline `until`.
 pub(crate) fn redeliver(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -92,16 +93,16 @@ fn due_again(many: &Many) -> Came {
     Came::to(notifications_are(many.notifications, "due again"))
 }
 
-/// What is given up of what a subscription is still to be told.
+/// Which of a subscription's pending notifications are given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
     All,
-    /// What happened before this moment, in microseconds since 1970.
+    /// Events before this moment, in microseconds since 1970.
     Before(i64),
     Event(Uuid),
 }
 
-/// Gives that up; how many notifications these were. `None` where there is no such event.
+/// Gives up these notifications, and returns their number. `None` if there is no such event.
 pub(crate) fn give_up(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -122,10 +123,11 @@ pub(crate) fn give_up(
     logged(database, by, Operation::GaveUpNotifications, Some(&object), give_up, came).map(Some)
 }
 
-/// The event of this id, as a subscription is told of it; none that is of no concern to it, whatever types it has chosen.
+/// The event of this id, in the detail that the subscription receives. `None` if it is outside the subscription's resource; the event
+/// types that the subscription chose do not matter here.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the database query fails.
 pub(crate) fn event_of(
     database: &mut dyn Database,
     one: &Subscription,

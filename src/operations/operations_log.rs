@@ -1,5 +1,5 @@
-//! Writes into the operations log what the command line has done, under the name of the user who runs it. What is done stays done
-//! where that fails: the log of deliveries has a warning then.
+//! Writes the changes of the command line into the operations log, under the name of the user who runs it. If that fails, the changes
+//! stay, and the log of deliveries gets a warning.
 
 use super::replay::ReplayOutcome;
 use crate::base::deadline::Deadline;
@@ -13,12 +13,12 @@ use std::time::Duration;
 use tracing::warn;
 use uuid::Uuid;
 
-/// How long the database may take for it.
+/// The time limit of the database for an entry.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After so many failures in a row no more is tried.
+/// The number of consecutive failures after which no entry is tried any more.
 const IN_A_ROW: u32 = 3;
 
-/// Writes down what this process delivers again.
+/// Records the copies that this process redelivers.
 pub(crate) struct OperationsLog<'a> {
     site: &'a Site,
     by: CommandLine,
@@ -27,12 +27,12 @@ pub(crate) struct OperationsLog<'a> {
 }
 
 impl<'a> OperationsLog<'a> {
-    /// Of the command line.
+    /// An operations log for the command line.
     pub(crate) fn of(site: &'a Site) -> Self {
         Self { site, by: CommandLine::of(site), database: None, failures: 0 }
     }
 
-    /// Writes down what was delivered. What was there already, or failed, changed nothing.
+    /// Records a delivered copy. A copy that was already delivered, or that failed, has changed nothing.
     pub(crate) fn delivered(&mut self, operation: Operation, affected: Affected<'_>, outcome: &ReplayOutcome) {
         let ReplayOutcome::Delivered(how) = outcome else { return };
         if self.failures >= IN_A_ROW {
@@ -60,7 +60,7 @@ impl<'a> OperationsLog<'a> {
     }
 }
 
-/// Who does something by the command line.
+/// The person who works on the command line.
 pub(crate) struct CommandLine {
     who: String,
     host: String,
@@ -78,11 +78,11 @@ impl CommandLine {
 
 const COMMAND_LINE: &str = "command line";
 
-/// Does something to one thing, and writes down who has, and what came of it. An operation by the web UI or the API is
-/// written down before, and is not done where that fails. The command line is the operator's: there it is done all the same.
+/// Performs a change of one object, and records who made it and its result. For the web UI and the API an entry is written before the
+/// change, and if that fails, the change is not made. The command line is the operator's: its change is made in any case.
 ///
 /// # Errors
-/// Those of the work, and where it cannot be written down that it begins.
+/// If the work fails, or if the entry before it cannot be written.
 pub(crate) fn logged<T, E: From<DatabaseError>>(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -102,7 +102,7 @@ pub(crate) fn logged<T, E: From<DatabaseError>>(
     Ok(done)
 }
 
-/// Writes down what is done. That it cannot be written down undoes nothing.
+/// Records a change that has been made. A failure to record it undoes nothing.
 pub(crate) fn write_down(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -119,12 +119,12 @@ fn note(database: &mut dyn Database, by: Actor<'_>, operation: Operation, affect
     }
 }
 
-/// What came of something, for the operations log.
+/// The result of a change, for the operations log.
 #[derive(Default)]
 pub(crate) struct Came {
-    /// Where it came to something else than was asked for.
+    /// The operation, if the result is another one than requested.
     operation: Option<Operation>,
-    /// What it was done to, where that is known only now.
+    /// The object, if it is known only after the change.
     object: Option<String>,
     outcome: String,
 }
@@ -147,10 +147,10 @@ impl Came {
     }
 }
 
-/// Writes down what is about to be shown. Where that cannot be, nobody is shown it but the operator.
+/// Records that a secret is about to be shown. If that fails, only the operator on the command line is shown it.
 ///
 /// # Errors
-/// Where it cannot be written down.
+/// If the entry cannot be written.
 pub(crate) fn shown(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -165,7 +165,7 @@ pub(crate) fn shown(
     write(database, by, operation, Affected { object: Some(&object), ..Affected::default() }, "shown")
 }
 
-/// Who runs this process: by sudo(8) the one who called it.
+/// The user who runs this process; under sudo(8), the user who called it.
 fn os_user() -> String {
     let uid = getuid();
     if uid.is_root()

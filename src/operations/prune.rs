@@ -1,10 +1,10 @@
 //! Removes old rows (`ledger::retention` has the SQL), and nothing that a delivery may still need:
 //!
-//! 1. An open attempt stays; no delivery reads an ended one.
-//! 2. A message is removed under its own lock, which every delivery holds that reads it or records a copy of it: none sees half
-//!    of it, or records a copy of a message that is gone.
-//! 3. A delivery that is about to take the lock has its attempt in the journal by then. The look under the lock, which has a
-//!    snapshot of its own, sees the attempt, and the message stays. A later delivery waits for the lock, and finds a new message.
+//! 1. An open attempt stays. No delivery reads an ended one.
+//! 2. A message is removed under its own lock. Every delivery that reads the message or records a copy of it holds that lock. So no
+//!    delivery reads half of a message, or records a copy of a removed one.
+//! 3. A delivery that is about to take the lock already has its attempt in the journal. The query under the lock has a snapshot of
+//!    its own: it finds the attempt, and the message stays. A later delivery waits for the lock, and records a new message.
 
 use crate::config::Retention;
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -14,16 +14,16 @@ use crate::lock::Acquired;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What is removed.
+/// The kinds of rows that are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     /// Attempts that have ended.
     Attempts,
     Sources,
-    /// With their copies, sources and attempts.
+    /// Messages with their copies, sources and attempts.
     Messages,
-    /// With what subscribers were told of them, or are still to be told.
+    /// Events with their pending notifications and their notification attempts.
     Events,
     /// Rows of the operations log.
     Operations,
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// How much of one kind was removed, or would be, and what was kept.
+/// How many rows of one kind were removed, or would be, and how many were kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Pruned {
     #[serde(rename = "what")]
@@ -51,9 +51,9 @@ pub(crate) struct Pruned {
     /// `age` before now, by the database's clock.
     #[serde(serialize_with = "crate::base::timestamp::serialize")]
     pub(crate) before: i64,
-    /// How many rows are gone; of messages, how many messages.
+    /// The number of removed rows; for messages, the number of messages.
     pub(crate) removed: u64,
-    /// In a dry run.
+    /// The number of rows that a dry run would remove.
     pub(crate) would_remove: Option<u64>,
     /// Attempts that never ended.
     #[serde(rename = "kept_open")]
@@ -61,7 +61,7 @@ pub(crate) struct Pruned {
     /// Messages, or their sources, with a copy that is owed.
     #[serde(rename = "kept_owed")]
     pub(crate) owed: u64,
-    /// Messages that were heard of since, or with an attempt that never ended.
+    /// Messages that were referenced since, or that have an attempt that never ended.
     #[serde(rename = "kept_heard_of")]
     pub(crate) heard_of: u64,
     /// Messages whose lock was held.
@@ -81,7 +81,7 @@ pub(crate) fn kinds(retention: &Retention) -> Vec<(Kind, Duration)> {
     ages.into_iter().filter_map(|(kind, age)| Some((kind, age?))).collect()
 }
 
-/// Counts what [`prune`] would remove of one kind.
+/// Counts the rows of one kind that [`prune`] would remove.
 pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) -> Result<Pruned, DatabaseError> {
     let before = before(database, age)?;
     let would_remove = match kind {
@@ -94,11 +94,12 @@ pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) ->
     Ok(Pruned { would_remove: Some(would_remove), ..kept(database, kind, age, before)? })
 }
 
-/// Removes what is older than `age` by the database's clock, in small batches, each a transaction of its own, with a `pause` after
-/// each. `progress` gets the number of removed rows after each batch; where it says `false`, this stops, and does not count what was kept.
+/// Removes rows older than `age` by the database's clock, in small batches. Each batch is a transaction of its own, with a `pause`
+/// after it. `progress` receives the number of removed rows after each batch. If it returns `false`, the work stops, and the kept
+/// rows are not counted.
 ///
 /// # Errors
-/// When the database fails, or our role may not delete. What is removed by then stays removed.
+/// If the database fails, or if our role may not delete. Rows that were removed before stay removed.
 pub(crate) fn prune(
     database: &mut dyn Database,
     kind: Kind,
@@ -140,7 +141,7 @@ pub(crate) fn prune(
         }
         std::thread::sleep(pause);
     }
-    // What is kept is counted in one statement over all that is old: whoever has stopped does not wait for it.
+    // One statement counts the kept rows over all old rows. A caller that has stopped the work does not wait for it.
     let kept = if stopped { nothing(kind, age, before) } else { kept(database, kind, age, before)? };
     Ok(Pruned { removed, locked, ..kept })
 }
@@ -153,7 +154,7 @@ fn nothing(kind: Kind, age: Duration, before: i64) -> Pruned {
     Pruned { kind, age, before, removed: 0, would_remove: None, open: 0, owed: 0, heard_of: 0, locked: 0 }
 }
 
-/// What is old, and stays.
+/// The counts of old rows that are kept.
 fn kept(database: &mut dyn Database, kind: Kind, age: Duration, before: i64) -> Result<Pruned, DatabaseError> {
     let none = nothing(kind, age, before);
     Ok(match kind {
@@ -168,7 +169,7 @@ fn kept(database: &mut dyn Database, kind: Kind, age: Duration, before: i64) -> 
     })
 }
 
-/// Removes these messages, each under its lock. One whose lock is held is left for the next time.
+/// Removes these messages, each under its lock. A message whose lock is held is left for the next run.
 fn forget_messages(
     database: &mut dyn Database,
     messages: &[OldMessage],
@@ -180,7 +181,7 @@ fn forget_messages(
         match forget_under_lock(database, message, before) {
             Ok(Some(forgotten)) => gone += u64::from(forgotten),
             Ok(None) => *locked += 1,
-            // Another transaction was in the way: next time.
+            // Another transaction conflicted; the next run tries again.
             Err(error) if error.failure == DatabaseFailure::Contention => *locked += 1,
             Err(error) => return Err(error),
         }
@@ -188,7 +189,7 @@ fn forget_messages(
     Ok(gone)
 }
 
-/// Whether it was forgotten; `None` where its lock was held.
+/// Whether the message was removed; `None` if its lock was held.
 fn forget_under_lock(
     database: &mut dyn Database,
     message: &OldMessage,
@@ -222,7 +223,7 @@ mod tests {
             let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
             let deadline = Deadline::after(Duration::from_mins(2));
             let mut database = crate::ledger::schema::open_embedded(directory.path(), &client, deadline).unwrap();
-            // Of long ago, one that has ended, and one that never did.
+            // Two old attempts: one ended, the other never did.
             let began = 1_600_000_000_000_000;
             let insert = "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, \
                           recipient, host, pid, started_at, ended_at) \

@@ -1,7 +1,7 @@
-//! Delivering again what the ledger knows: Sent copies that deliveries left owed, and copies that a mailbox has lost.
+//! Redelivery of copies that the ledger knows: Sent copies that deliveries left owed, and copies that a mailbox has lost.
 //!
-//! The message comes from the ledger's sources where they are kept, else from another copy of it. The rest is an ordinary
-//! delivery of that one copy: journal, lock, look, append, record. So it may run beside deliveries and beside itself.
+//! The message comes from the ledger's stored sources, or else from another copy of it. The rest is an ordinary delivery of that one
+//! copy: journal, lock, look, append, record. It may therefore run concurrently with deliveries and with itself.
 
 use crate::base::deadline::Deadline;
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -21,19 +21,19 @@ use thiserror::Error;
 /// [`finish`] or [`restore`].
 pub(crate) type Redelivery = fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>;
 
-/// Why a copy could not be delivered again.
+/// Why a copy could not be redelivered.
 #[derive(Debug, Error)]
 pub enum RedeliveryError {
     /// No source of the message is kept, and no copy of it is left.
     #[error("nothing is left of the message to deliver: {0}")]
     NoSource(String),
-    /// No source of the message is kept, and a mailbox that may hold a copy of it could not be read. Later it may be.
+    /// No source of the message is kept, and a mailbox that may hold a copy of it could not be read. A later try may succeed.
     #[error("the message could not be read: {}", .0.why)]
     OutOfReach(OutOfReach),
-    /// No copy of the message is left, and the sources that are kept are not for our role to read.
+    /// No copy of the message is left, and our role may not read the sources that are kept.
     #[error("no copy of the message is left, and its source, if it is kept, is not for our role to read: {0}")]
     SourcesDenied(DatabaseError),
-    /// The delivery ended so.
+    /// The delivery deferred or refused the copy.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The ledger could not be read.
@@ -41,11 +41,11 @@ pub enum RedeliveryError {
     Database(#[from] DatabaseError),
 }
 
-/// Mailboxes that could not be read, and may be later.
+/// Mailboxes that could not be read now, and may be readable later.
 #[derive(Debug)]
 pub struct OutOfReach {
     pub(crate) why: String,
-    /// Whose they are, and what has failed at each.
+    /// The mailboxes' users, with the failure of each.
     pub(crate) mailboxes: Vec<(String, MailboxFailure)>,
 }
 
@@ -59,11 +59,11 @@ impl From<RedeliveryError> for ReplayOutcome {
     }
 }
 
-/// Which of the copies that the ledger has as delivered are not in their mailboxes any more, under whatever UID: those are
-/// [`Audit::gone`]. Looks only, as far as it gets by the deadline.
+/// Finds the copies that the ledger has as delivered and that are no longer in their mailboxes under any UID: those are
+/// [`Audit::gone`]. It changes nothing, and stops at the deadline.
 ///
 /// # Errors
-/// The ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
+/// If the ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
 pub fn lost(
     site: &Site,
     database: &mut dyn Database,
@@ -76,10 +76,10 @@ pub fn lost(
     Ok(audit)
 }
 
-/// Delivers these copies again by `how`, one after the other, until `stop` is set. `listen` is called with what came of each.
+/// Redelivers these copies with `how`, one after the other, until `stop` is set. `listen` is called with the result of each.
 ///
 /// # Errors
-/// The ledger may not be read: it would say so of each of them.
+/// If our role may not read the ledger: every copy would fail for the same reason.
 pub(crate) fn redeliver(
     site: &Site,
     copies: &[RecordedCopy],
@@ -89,12 +89,12 @@ pub(crate) fn redeliver(
 ) -> Result<(), DatabaseError> {
     for copy in copies.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
         let deadline = Deadline::after(site.deadline());
-        // After a panic in one delivery, which the log has, the next one may succeed.
+        // The panic of one delivery is logged; the next delivery may succeed.
         let outcome = match catch_unwind(AssertUnwindSafe(|| how(site, copy, deadline))) {
             Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => ReplayOutcome::AlreadyThere,
             Ok(Ok(Manner::Owed(why))) => ReplayOutcome::Refused(why),
             Ok(Ok(manner)) => ReplayOutcome::Delivered(manner.as_str().into()),
-            // The role for deliveries reads no sources: this is for people's.
+            // The deliveries' role may not read sources. The role for people may.
             Ok(Err(RedeliveryError::SourcesDenied(error))) => return Err(error),
             Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => {
                 return Err(error);
@@ -107,15 +107,15 @@ pub(crate) fn redeliver(
     Ok(())
 }
 
-/// Finishes a copy that is owed. Its author was vouched for when the message came.
+/// Finishes a copy that is owed. Its author was authenticated when the message arrived.
 ///
 /// # Errors
-/// The copy could not be delivered, and stays owed.
+/// If the copy could not be delivered; it stays owed.
 pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
     finish_and_tell(site, copy, deadline, &mut |_| {})
 }
 
-/// The same. `listen` is told where the message was found: if that is a mailbox, its user was let in, whatever comes of the rest.
+/// Like [`finish`]. `listen` receives the place of the message. If that is a mailbox, its user's login succeeded, whatever follows.
 pub(crate) fn finish_and_tell(
     site: &Site,
     copy: &RecordedCopy,
@@ -123,7 +123,7 @@ pub(crate) fn finish_and_tell(
     listen: &mut dyn FnMut(&Place),
 ) -> Result<Manner, RedeliveryError> {
     match redeliver_one(site, copy, false, deadline, listen) {
-        // Recipients may have filed or deleted it meanwhile; whoever wrote it need not have.
+        // Recipients may have filed or deleted their copies meanwhile, while the author's own copy may still exist.
         Err(why @ (RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_)))
             if site.left_to_authors_for().is_some() =>
         {
@@ -133,11 +133,11 @@ pub(crate) fn finish_and_tell(
     }
 }
 
-/// Delivers a lost copy again, unless it is in its mailbox after all: that is looked for under the lock, whatever was seen
-/// before.
+/// Redelivers a lost copy, unless it is in its mailbox after all. The search for it runs under the lock, whatever an earlier search
+/// has found.
 ///
 /// # Errors
-/// The copy could not be delivered; the ledger stays as it was.
+/// If the copy could not be delivered; the ledger is unchanged.
 pub fn restore(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
     redeliver_one(site, copy, true, deadline, &mut |_| {})
 }
@@ -159,14 +159,14 @@ fn redeliver_one(
     Ok(site.deliver_again(copy, &message, restore, deadline)?)
 }
 
-/// Looks for the copy that the author's mail program has saved, where nothing is left to deliver. Nothing is appended, so that
-/// no lock is needed: what another has recorded meanwhile stays.
+/// If no message is left to deliver, searches for the copy that the author's mail program has saved. No lock is needed, because
+/// nothing is appended, and a record that another process has made meanwhile stays.
 fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Option<Manner>, RedeliveryError> {
     let out_of_reach = |error: MailboxError| {
         let (why, mailboxes) = (error.to_string(), vec![(copy.user.clone(), error.failure)]);
         RedeliveryError::OutOfReach(OutOfReach { why, mailboxes })
     };
-    // It may bear the day on which it was written.
+    // The mail program may have dated the copy with the day on which the message was written.
     let not_before = copy.arrived() - time::Duration::weeks(1);
     let wanted = Wanted { matching: Matching::MessageId, not_before, ..copy.wanted() };
     if was_made_up(&copy.message_id) {
@@ -180,10 +180,10 @@ fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<O
     Ok(Some(Manner::Adopted(own.placement)))
 }
 
-/// Where a message was found.
+/// The place where a message was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Among the sources that the ledger keeps.
+    /// The ledger's stored sources.
     Ledger,
     Mailbox {
         user: String,
@@ -191,12 +191,12 @@ pub(crate) enum Place {
     },
 }
 
-/// A message that the ledger has recorded, from the sources that it keeps or from any copy. `target` is the copy that it is wanted for: it is
-/// tried last, and as it stands there it is that copy. From anywhere else the message comes in its [filtered
-/// form](Message::for_any_recipient), since it may be a blind recipient's.
+/// Reads a recorded message from the ledger's stored sources, or from any copy. `target` is the copy to be delivered: it is tried
+/// last, and is returned as it is stored. From any other place the message comes in its [filtered form](Message::for_any_recipient),
+/// since it may be a blind recipient's.
 ///
 /// # Errors
-/// It is found nowhere, or somewhere nobody could look; or the database fails.
+/// If the message is found nowhere, if a place that may hold it cannot be read, or if the database fails.
 pub(crate) fn message_and_its_place(
     site: &Site,
     database: &mut dyn Database,
@@ -210,14 +210,14 @@ pub(crate) fn message_and_its_place(
             Some(message) => return Ok((message.for_any_recipient(), Place::Ledger)),
             None => None,
         },
-        // Most messages need no source: another copy is there. The role of deliveries reads those.
+        // Most messages need no source, because another copy exists. The deliveries' role can read such a copy.
         Err(error) if error.failure == DatabaseFailure::AccessDenied => Some(error),
         Err(error) => return Err(error.into()),
     };
     let mut why = String::from("its source is not kept (record.raw)");
     let mut out_of_reach = Vec::new();
     let mut others = audit_queries::of_message(database, message)?;
-    // The lost copy itself comes last: it may be there after all.
+    // The lost copy itself comes last: it may exist after all.
     others.sort_by_key(|other| Some(other.key()) == target);
     for other in &others {
         let read = site
@@ -236,7 +236,7 @@ pub(crate) fn message_and_its_place(
                 let _ = write!(why, "; not in {} of {} any more", other.mailbox, other.user);
             }
             Err(error) => {
-                // A mailbox that is not there holds nothing.
+                // A missing mailbox holds no copy.
                 if error.trying_again_can_help() && error.failure != MailboxFailure::NoSuchMailbox {
                     out_of_reach.push((other.user.clone(), error.failure));
                 }
@@ -251,14 +251,14 @@ pub(crate) fn message_and_its_place(
     })
 }
 
-/// The message of a copy, under the name that its lock is named after: the bytes may come from Cyrus, which stores X for each
-/// byte beyond ASCII. Where the ledger's text is not that name to the last byte, it stays as it is.
+/// The message of a copy, with the Message-ID that its lock is named after: Cyrus stores X for each byte beyond ASCII. If the
+/// ledger's text does not give exactly that lock, the message stays unchanged.
 fn as_it_came(site: &Site, message: Message, copy: &RecordedCopy) -> Message {
     let is_its_name = site.lock_of_message_id(copy.message_id.as_bytes()) == copy.lock;
     if is_its_name && message.message_id().is_some() { message.with_message_id(&copy.message_id) } else { message }
 }
 
-/// The bytes of a copy, under its recorded UID or another.
+/// The bytes of a copy, under its recorded UID or another one.
 fn read_wherever_it_is(
     mailbox: &mut dyn ReadableMailbox,
     copy: &RecordedCopy,

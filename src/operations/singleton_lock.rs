@@ -1,8 +1,8 @@
-//! Of all hosts that share a database, one does what all would do at intervals: it holds a named lock meanwhile.
+//! Periodic work that only one of the hosts sharing a database does at a time: that host holds a named lock meanwhile.
 //!
-//! The lock has a session of its own. On PostgreSQL that is a transaction that has no snapshot and no xid between two questions, so
-//! that it holds back no VACUUM, and PgBouncer in transaction mode may stand between. It is no fence: what is done under it may be
-//! done twice without harm, each message under its own lock. It saves hosts from doing it all at once.
+//! The lock has a session of its own. On PostgreSQL that is a transaction that has no snapshot and no xid between two queries. So it
+//! holds back no VACUUM, and PgBouncer in transaction mode may stand between. The lock is no fence: the work under it may be done twice
+//! without harm, each message under its own lock. The lock keeps hosts from doing all the work at once.
 
 use super::lock_holder::lock_of_program;
 use crate::base::deadline::Deadline;
@@ -13,24 +13,24 @@ use crate::site::Site;
 use std::time::Duration;
 use tracing::debug;
 
-/// Whose turn it is.
+/// Which host has the turn.
 pub(crate) enum Turn {
     Ours(Held),
-    /// Another host is at it; which, as far as the server tells.
+    /// Another host holds the lock; which one, as far as the server reports it.
     Anothers(Option<Holder>),
 }
 
-/// The lock, for as long as this is.
+/// The lock, for the lifetime of this value.
 pub(crate) struct Held {
     database: Box<dyn Database>,
     lock: LockName,
 }
 
-/// Takes the lock of this name, if nobody holds it, for `at_most` so long. `maildrop_command lock try NAME` tells who has it, and
-/// `lock exec NAME` keeps all hosts from it meanwhile. The server frees the lock where it has heard nothing for `silence`.
+/// Takes the lock of this name, if it is free, for at most `at_most`. `maildrop_command lock try NAME` shows its holder, and `lock exec
+/// NAME` keeps all hosts from the work meanwhile. The server frees the lock if it has received nothing for `silence`.
 ///
 /// # Errors
-/// Where the database gave no clear answer.
+/// If the database gave no clear answer.
 pub(crate) fn take(site: &Site, name: &str, at_most: Duration, silence: Duration) -> Result<Turn, DatabaseError> {
     let lock = lock_of_program(site.namespace(), name);
     let mut database = site.open_database(None, Deadline::after(at_most))?;
@@ -44,7 +44,7 @@ pub(crate) fn take(site: &Site, name: &str, at_most: Duration, silence: Duration
 }
 
 impl Held {
-    /// Whether it is still ours, asked of the server. Where that is not known, it is not.
+    /// Asks the server whether the lock is still ours. An unknown answer counts as lost.
     pub(crate) fn is_still_ours(&mut self) -> Result<(), String> {
         match self.database.still_held(&self.lock) {
             Ok(true) => Ok(()),
@@ -53,7 +53,7 @@ impl Held {
         }
     }
 
-    /// Frees it.
+    /// Releases the lock.
     pub(crate) fn end(mut self) {
         if let Err(error) = self.database.release(&self.lock) {
             debug!(%error, "the lock was not released; the server frees it with the connection");

@@ -1,5 +1,5 @@
-//! Takes mail into the file queue that has no Postfix behind it: who is known, how large it may be, whose it is, and what tells it from
-//! the next one. And how a shunted message is handed to the service again.
+//! Accepts mail without Postfix into the file queue: checks recipients, size and author, and makes identical messages distinct. Also
+//! builds the request that hands a shunted message back to the service.
 
 use crate::delivery::{Deferral, Refusal};
 use crate::ledger::Database;
@@ -16,24 +16,25 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 use uuid::Uuid;
 
-/// The largest message that is taken in, in bytes.
+/// The largest message that is accepted, in bytes.
 pub(crate) fn largest(site: &Site) -> u64 {
     site.config().and_then(|config| config.delivery.message_size_limit).unwrap_or(LARGEST_MESSAGE)
 }
 
-/// The queue in this folder, made if there is none.
+/// Opens the queue in this folder, and creates it if there is none.
 ///
 /// # Errors
-/// Where it cannot be opened.
+/// If it cannot be opened.
 pub(crate) fn queue(folder: &Path) -> Result<Queue, QueueError> {
-    // Root may write into another user's queue, and makes none.
+    // Root may write into another user's queue, but does not create one.
     match Queue::existing(folder) {
         Err(QueueError::NoQueue { .. }) => Queue::open(folder),
         existing => existing,
     }
 }
 
-/// The delivery that a shunted message came for: its copies have the keys that its holder's next try looks for.
+/// The delivery request of a shunted message. Its copies have the keys that the client which still has the message looks for at its
+/// next try.
 pub(crate) fn shunted_request(envelope: Envelope, source: Source) -> Request {
     let recipient = |to: Recipient| protocol::Recipient { address: to.address, original: to.original };
     let origin = envelope.origin.unwrap_or_default();
@@ -55,19 +56,19 @@ pub(crate) fn shunted_request(envelope: Envelope, source: Source) -> Request {
     }
 }
 
-/// Mail for these recipients is not taken in now, or never.
+/// The recipients that are refused, now or permanently.
 #[derive(Debug)]
 pub(crate) struct NotKnown {
     pub(crate) problems: Vec<(Address, Refusal)>,
-    /// All of them are unknown, which the database has committed. Who gives up for good must not do so while one of them may
-    /// yet be known.
+    /// Whether all refused recipients are unknown, as committed by the database. A permanent rejection is wrong while one of them may
+    /// still become known.
     pub(crate) for_good: bool,
 }
 
-/// Whether all recipients are known: once mail is taken in, nobody could be told any more.
+/// Checks that all recipients are known: after mail is accepted, nobody could be notified of an unknown one.
 ///
 /// # Errors
-/// Where the database cannot say.
+/// If the database cannot answer.
 pub(crate) fn at_the_door(
     site: &Site,
     recipients: &[Address],
@@ -83,7 +84,7 @@ pub(crate) fn at_the_door(
     Ok(Err(NotKnown { problems, for_good }))
 }
 
-/// Why a message was not taken in. Nothing is left of it.
+/// Why a message was not accepted. No part of it is kept.
 #[derive(Debug, Error)]
 pub(crate) enum NotTaken {
     #[error("it is larger than the {0} bytes allowed here")]
@@ -96,10 +97,10 @@ pub(crate) enum NotTaken {
     Queue(#[from] QueueError),
 }
 
-/// Takes a message in, of `limit` bytes at most; its ID. It is on the disk then. The one copy in memory is what it is given.
+/// Accepts a message of at most `limit` bytes, and returns its ID. By then it is on the disk. The only copy in memory is `raw`.
 ///
 /// # Errors
-/// Where it is none, or cannot be written.
+/// If `raw` is no acceptable message, or if it cannot be written.
 pub(crate) fn take_in(
     site: &Site,
     queue: &Queue,
@@ -110,11 +111,11 @@ pub(crate) fn take_in(
     if raw.len() as u64 > limit {
         return Err(NotTaken::TooLarge(limit));
     }
-    // No filter of ours has read it.
+    // Our own filter has not read this message, so it cannot have written these fields.
     if let Some(authserv_id) = site.config().and_then(|config| config.sent.authserv_id.as_deref()) {
         remove_ours(&mut raw, authserv_id);
     }
-    // The delivery reads what the queue keeps in the same way.
+    // The delivery parses the queue's file in the same way.
     let mut outline = Outline::of(&raw)?;
     if outline.may_be_one_of_many {
         insert_received(&mut raw, &gethostname::gethostname().to_string_lossy());
@@ -133,13 +134,13 @@ pub(crate) fn take_in(
     Ok(queue.enqueue(&site.lock_of_message_id(&outline.lock_subject), mail, &raw, SystemTime::now())?.id())
 }
 
-/// Puts a Received field of ours on top, as any mail system puts one there (RFC 5321 section 4.4): in the form of pickup(8)'s, since no
-/// SMTP client brought it.
+/// Puts a Received field on top, as every mail system does (RFC 5321 section 4.4). It has the form of pickup(8)'s, since no SMTP
+/// client submitted the message.
 ///
-/// "Backup done" of Tuesday is another message than that of Monday, though nothing in them differs: without the field the second one
-/// would be taken for the first, and be there already. It is written into the file, so that each try has the same.
+/// Tuesday's "Backup done" is another message than Monday's, though they do not differ in a byte. Without the field the second would
+/// be mistaken for the first, and count as already delivered. The field is in the queue's file, so every try has the same one.
 fn insert_received(raw: &mut Vec<u8>, host: &str) {
-    // As a Domain may be (RFC 5321 section 4.1.2): nothing that ends the line, or a comment, comes in by a host's name.
+    // Only characters of a Domain (RFC 5321 section 4.1.2), so that a host's name cannot end the line or open a comment.
     let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect();
     let host = if host.is_empty() { "localhost" } else { &host };
     let date = OffsetDateTime::now_utc().format(&Rfc2822).unwrap_or_default();
@@ -147,7 +148,7 @@ fn insert_received(raw: &mut Vec<u8>, host: &str) {
     let end = if memchr(b'\n', raw).and_then(before) == Some(&b'\r') { "\r\n" } else { "\n" };
     let at = place_of_received(raw);
     let begin = if matches!(before(at), None | Some(b'\n')) { "" } else { end };
-    // Folded, as lines should have 78 characters at most (RFC 5322 section 2.1.1).
+    // Folded, since lines should have at most 78 characters (RFC 5322 section 2.1.1).
     let field = format!("{begin}Received: by {host} (maildrop_command){end}\tid {}; {date}{end}", Uuid::now_v7());
     raw.reserve_exact(field.len());
     raw.splice(at..at, field.into_bytes());
@@ -165,7 +166,7 @@ mod tests {
         kept
     }
 
-    /// What stands above the field, the field without what differs each time, and what stands below it.
+    /// The text above the field, the field without its varying parts, and the text below it.
     fn taken_apart(raw: &[u8]) -> (String, String) {
         let kept = with_received(raw, "mx1.example");
         let text = String::from_utf8(kept).unwrap();
@@ -192,7 +193,7 @@ mod tests {
             let came = [above, &below[line_end..]].concat();
             assert_eq!(taken_apart(came.as_bytes()), (above.to_owned(), below.to_owned()));
         }
-        // Where the last line above has no end, it gets one.
+        // If the last line above has no line end, it gets one.
         assert_eq!(taken_apart(b"Return-Path: <>"), ("Return-Path: <>\n".into(), "\n".into()));
     }
 
@@ -220,7 +221,7 @@ mod tests {
             let [one, other] = [(); 2].map(|()| with_received(raw.as_bytes(), "mx1.example"));
             prop_assert!(!Outline::of(&one).unwrap().may_be_one_of_many);
             prop_assert_ne!(Identity::of(&one), Identity::of(&other));
-            // So does each try, and whoever reads it in a mailbox.
+            // Every try, and every reader of the mailbox, computes the same identity.
             prop_assert_eq!(Identity::of(Message::receive(one.clone()).unwrap().as_received()), Identity::of(&one));
         }
     }

@@ -1,5 +1,5 @@
-//! Subscriptions: what they may be to, and what is done with them (`ledger::subscriptions` has the SQL). Each thing that somebody does
-//! is in the operations log: what does it writes it down.
+//! Subscriptions: their resources, and the operations on them (`ledger::subscriptions` has the SQL). Each function that changes a
+//! subscription for a person also writes to the operations log.
 
 use super::operations_log::{self, Came, logged};
 use crate::base::deadline::Deadline;
@@ -15,24 +15,24 @@ use crate::message::{Address, fold};
 use url::Url;
 use uuid::Uuid;
 
-/// Whose subscriptions are that are made by hand.
+/// The owner of the subscriptions that are created manually.
 pub(crate) const OPERATOR: &str = "operator";
 
-/// Why one that is unverified is not told anything again.
+/// Why an unverified subscription receives no redelivery.
 pub(crate) const UNANSWERED: &str =
     "it is unverified: its callback has not answered its question yet, and is told nothing before it has";
 
-/// What became of so many of them, as it is told and written down: "1 notification is due again".
+/// The number of notifications and their new state, for output and the operations log: "1 notification is due again".
 pub(crate) fn notifications_are(many: u64, are: &str) -> String {
     format!("{many} {} {are}", if many == 1 { "notification is" } else { "notifications are" })
 }
 
-/// What one is told of.
+/// The resource of a subscription, as text.
 pub(crate) fn resource_of(one: &Subscription) -> String {
     format!("{} {}", one.resource, one.resource_id).trim_end().to_owned()
 }
 
-/// Does something to one subscription.
+/// Performs a logged operation on one subscription.
 fn on<T>(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -44,10 +44,10 @@ fn on<T>(
     logged(database, by, operation, Some(&id.to_string()), work, outcome)
 }
 
-/// Makes one, or finds the same: its id, and whether it is new. Whoever is answered gets its secret.
+/// Creates a subscription, or finds an equal one: its id, and whether it is new. The caller shows its secret to the client.
 ///
 /// # Errors
-/// As for all that follow: where the database fails, or the operations log cannot be written.
+/// As for all functions below: if the database fails, or if the operations log cannot be written.
 pub(crate) fn create(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -60,7 +60,7 @@ pub(crate) fn create(
     logged(database, by, Operation::MadeSubscription, None, |database| rows::create(database, new), came)
 }
 
-/// Changes its settings. `false` where its owner has another one that it would be the same as.
+/// Changes the settings. `false` if the change would make it equal to another subscription of its owner.
 pub(crate) fn change(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -85,7 +85,7 @@ pub(crate) fn change(
     on(database, by, operation, is.id, change, came)
 }
 
-/// Which settings are to be otherwise. Of a callback only its host is told: the rest of its URL may be secret.
+/// The names of the changed settings. Of a callback only the host is named: the rest of its URL may be secret.
 fn settings_of(wanted: &Change, callback_url: &str) -> String {
     let callback = wanted.callback_url.as_deref().filter(|url| *url != callback_url).map(|url| {
         let host = Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
@@ -103,36 +103,36 @@ fn settings_of(wanted: &Change, callback_url: &str) -> String {
     callback.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// `false` where none is active by this id.
+/// `false` if there is no active subscription of this id.
 pub(crate) fn pause(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
     let came = |changed: &bool| Came::unless_unchanged(*changed, "paused");
     on(database, by, Operation::PausedSubscription, id, |database| rows::pause(database, id), came)
 }
 
-/// `false` where none is paused or disabled by this id.
+/// `false` if there is no paused or disabled subscription of this id.
 pub(crate) fn resume(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
     let came = |changed: &bool| Came::unless_unchanged(*changed, "resumed");
     on(database, by, Operation::ResumedSubscription, id, |database| rows::resume(database, id), came)
 }
 
-/// Has it told nothing more until it is resumed, and says why.
+/// Stops its notifications until it is resumed, and records the reason.
 pub(crate) fn disable(database: &mut dyn Database, by: Actor<'_>, id: Uuid, reason: &str) -> Result<(), DatabaseError> {
     let disable = |database: &mut dyn Database| rows::disable(database, id, reason);
     on(database, by, Operation::DisabledSubscription, id, disable, |()| Came::to(reason))
 }
 
-/// Gives it another secret. `false` where there is none by this id.
+/// Renews the secret. `false` if there is no subscription of this id.
 pub(crate) fn new_secret(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
     let came = |changed: &bool| Came::unless_unchanged(*changed, "renewed");
     on(database, by, Operation::RotatedSecret, id, |database| rows::new_secret(database, id), came)
 }
 
-/// To be called before its secret is shown.
+/// Must be called before the secret is shown.
 pub(crate) fn shows_secret(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<(), DatabaseError> {
     operations_log::shown(database, by, Operation::LookedAtSecret, id)
 }
 
-/// Removes it. `false` where the time was over before the end: asked for again, it goes on.
+/// Removes it. `false` if the deadline passed first; another call continues.
 pub(crate) fn delete(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -147,7 +147,7 @@ pub(crate) fn delete(
     on(database, by, Operation::RemovedSubscription, one.id, delete, came)
 }
 
-/// The longest name of a resource, in characters, that the tables hold.
+/// The longest name of a resource that the tables hold, in characters.
 const LONGEST: usize = 511;
 
 /// The types of events that can be subscribed to.
@@ -161,12 +161,12 @@ pub(crate) const TYPES: [&str; EventType::ALL.len()] = {
     names
 };
 
-/// Those of them that are named, each once.
+/// The event types among these names, without duplicates.
 pub(crate) fn types(named: &[String]) -> Vec<&'static str> {
     TYPES.into_iter().filter(|name| named.iter().any(|named| named == name)).collect()
 }
 
-/// What a subscription is to.
+/// The resource of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resource {
     pub(crate) kind: &'static str,
@@ -179,29 +179,29 @@ impl Resource {
         Self { kind: "all", id: String::new() }
     }
 
-    /// What is addressed to a domain.
+    /// Mail to a domain.
     ///
     /// # Errors
-    /// Where it is none.
+    /// If the name is no domain, or is too long.
     pub(crate) fn domain(name: &str) -> Result<Self, String> {
-        // As an address's would be: folded, without an address literal's doubts.
+        // Folded as an address is, with the parser's rules for address literals.
         let address = Address::parse(&format!("x@{name}")).map_err(|error| format!("--domain {name}: {error}"))?;
         Self::of("domain", address.folded().domain().to_owned())
     }
 
-    /// What is addressed to one address.
+    /// Mail to one address.
     ///
     /// # Errors
-    /// Where it is none.
+    /// If it is no address, or is too long.
     pub(crate) fn address(address: &str) -> Result<Self, String> {
         Address::parse(address).map_err(|error| format!("--address {address}: {error}"))?;
         Self::of("address", fold(address))
     }
 
-    /// What is in a mailbox: the mailbox store's user, a slash, and its name.
+    /// Mail in a mailbox, named as the mailbox store's user, a slash, and the mailbox's name.
     ///
     /// # Errors
-    /// Where it has no slash between two names.
+    /// If the slash between two names is missing, or if the name is too long.
     pub(crate) fn mailbox(name: &str) -> Result<Self, String> {
         match name.split_once('/') {
             Some((user, mailbox)) if !user.is_empty() && !mailbox.is_empty() => Self::of("mailbox", name.to_owned()),
@@ -212,7 +212,7 @@ impl Resource {
     /// The copies of one message.
     ///
     /// # Errors
-    /// Where it is no identity: 64 hexadecimal digits.
+    /// If it is no identity of 64 hexadecimal digits.
     pub(crate) fn message(identity: &str) -> Result<Self, String> {
         let digits = identity.to_ascii_lowercase();
         if digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {

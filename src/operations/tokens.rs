@@ -1,7 +1,7 @@
-//! Tokens of the API: how one looks, what it may do, and what becomes of it (`ledger::api_tokens` has the SQL).
+//! Tokens of the API: format, scopes, creation and revocation (`ledger::api_tokens` has the SQL).
 //!
-//! `mdt_`, and 256 random bits in base64url (RFC 4648, section 5). By `mdt_` those who look for secrets in what was published by mistake tell
-//! a token from any other text.
+//! A token is `mdt_` and 256 random bits in base64url (RFC 4648, section 5). The prefix lets secret scanners recognize a token in
+//! text that was published by mistake.
 
 use super::operations_log::{Came, logged};
 use crate::database::DatabaseError;
@@ -21,26 +21,26 @@ use uuid::Uuid;
 /// The longest name of a token.
 const LONGEST_NAME: usize = 48;
 
-/// How many requests a second are allowed where nobody says otherwise.
+/// The default limit of requests per second.
 pub(crate) const RATE: u32 = 50;
 
-/// What a token may do.
+/// The permissions of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     SubscriptionsRead,
-    /// To read them as well.
+    /// Includes reading subscriptions.
     SubscriptionsWrite,
     EventsRead,
     MessagesRead,
-    /// To read messages themselves.
+    /// Permits reading the content of messages.
     MessagesContent,
-    /// To bring messages.
+    /// Permits submitting messages.
     MessagesWrite,
-    /// What it brings is written by its envelope sender, who is to have a copy in Sent.
+    /// The envelope sender is the author of a submitted message, and gets a copy in Sent.
     Sent,
 }
 
-/// Their names, as `--scope` takes them, in the order of [`Scope`].
+/// The names of the scopes, as `--scope` takes them, in the order of [`Scope`].
 pub(crate) const SCOPES: [&str; 7] = [
     "subscriptions:read",
     "subscriptions:write",
@@ -56,27 +56,27 @@ impl Scope {
         SCOPES[self as usize]
     }
 
-    /// Whether a token has it.
+    /// Whether a token has this scope.
     pub(crate) fn is_of(self, token: &ApiToken) -> bool {
         let has = |scope: Self| token.scopes.iter().any(|one| one == scope.as_str());
         has(self) || (self == Self::SubscriptionsRead && has(Self::SubscriptionsWrite))
     }
 }
 
-/// What a token begins with, and how many random bytes it has.
+/// The prefix of a token, and its number of random bytes.
 const PREFIX: &str = "mdt_";
 const RANDOM_BYTES: usize = 32;
 
-/// A token's text, which lets in whoever has it.
+/// A token's text. It is a secret: its possession is enough to use the API.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TokenText(String);
 
-/// There are no random numbers.
+/// The system's random number generator failed.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("the system has no random numbers")]
 pub(crate) struct NoRandomNumbers;
 
-/// 256 random bits, as text that may stand in a URL and in a cookie.
+/// 256 random bits as text that is valid in a URL and in a cookie.
 pub(super) fn random_text() -> Result<String, NoRandomNumbers> {
     let mut bytes = [0; RANDOM_BYTES];
     SystemRandom::new().fill(&mut bytes).map_err(|_| NoRandomNumbers)?;
@@ -88,20 +88,20 @@ impl TokenText {
         Ok(Self(format!("{PREFIX}{}", random_text()?)))
     }
 
-    /// Reads one.
+    /// Parses a token.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix(PREFIX)?).ok()?;
         (bytes.len() == RANDOM_BYTES).then(|| Self(text.to_owned()))
     }
 
-    /// What is kept of it.
+    /// The digest that the ledger stores.
     #[must_use]
     pub(crate) fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_bytes()).into()
     }
 
-    /// The text itself, for the one who is given it.
+    /// The text itself, to be shown once to the token's owner.
     #[must_use]
     pub(crate) fn expose(&self) -> &str {
         &self.0
@@ -114,7 +114,7 @@ impl fmt::Debug for TokenText {
     }
 }
 
-/// A token as somebody wants it.
+/// The properties of a new token.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) name: &'a str,
@@ -124,7 +124,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) expires_after: Option<Duration>,
 }
 
-/// Why there is no new token.
+/// Why no token was created.
 #[derive(Debug, Error)]
 pub(crate) enum NotMade {
     #[error("the name {0:?}: letters, digits, and . _ - are wanted, {LONGEST_NAME} at most")]
@@ -135,10 +135,10 @@ pub(crate) enum NotMade {
     Database(#[from] DatabaseError),
 }
 
-/// Makes a token: its id and its text, which is nowhere else.
+/// Creates a token: its id, and its text, which is stored nowhere.
 ///
 /// # Errors
-/// Where its name is none, or where the database fails.
+/// If the name is invalid, or if the database fails.
 pub(crate) fn create(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -156,10 +156,10 @@ pub(crate) fn create(
     Ok((logged(database, by, Operation::MadeToken, Some(name), create, came)?, text))
 }
 
-/// Has a token count no more. `None` where there is no such token that was not revoked before.
+/// Revokes a token. `None` if there is no such token that was not revoked before.
 ///
 /// # Errors
-/// Where the database fails, or the operations log cannot be written.
+/// If the database fails, or if the operations log cannot be written.
 pub(crate) fn revoke(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<Option<ApiToken>, DatabaseError> {
     let came = |revoked: &Option<ApiToken>| match revoked {
         Some(token) => Came::to(token.name.as_str()),
@@ -169,10 +169,10 @@ pub(crate) fn revoke(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Re
     logged(database, by, Operation::RevokedToken, Some(&id.to_string()), revoke, came)
 }
 
-/// The token that somebody shows, if it counts.
+/// The token that a client presents, if it is valid.
 ///
 /// # Errors
-/// Where the database cannot be asked.
+/// If the database query fails.
 pub(crate) fn shown(database: &mut dyn Database, text: &TokenText) -> Result<Option<ApiToken>, DatabaseError> {
     api_tokens::with_digest(database, &text.digest())
 }

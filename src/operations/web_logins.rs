@@ -1,4 +1,4 @@
-//! Logging in to the page: a link that is good once, and the login that comes of it.
+//! Logins of the web UI: a link that is valid once, and the session that it starts.
 
 use super::operations_log::{Came, logged, write_down};
 use super::tokens;
@@ -9,23 +9,23 @@ use crate::ledger::web_sessions::{self, WebRole};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
-/// For how long a link is good.
+/// How long a link is valid.
 pub(crate) const LINK_LASTS: Duration = Duration::from_mins(10);
-/// How long a name may be, in characters.
+/// The longest name, in characters.
 const LONGEST_NAME: usize = 64;
 
-/// A text that nobody can guess.
+/// A random text that cannot be guessed.
 fn token() -> Result<String, DatabaseError> {
     tokens::random_text()
         .map_err(|error| DatabaseError::new(DatabaseFailure::Local, "making a login", error.to_string()))
 }
 
-/// What the ledger keeps of it.
+/// The digest that the ledger stores of a token.
 pub(crate) fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// A name that people are logged in by, or what is wrong with it.
+/// Checks the name of a login, and returns it or what is wrong with it.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     let fits = (1..=LONGEST_NAME).contains(&text.chars().count());
     if fits && text.chars().all(|c| c.is_alphanumeric() || "-._@+".contains(c)) {
@@ -35,8 +35,8 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
     }
 }
 
-/// A link that logs `name` in, once. `origin` is where browsers find the page. The token is in the fragment, which browsers send to
-/// nobody: it gets into no log of a proxy.
+/// Creates a link that logs `name` in, once. `origin` is the web UI's address for browsers. The token is in the fragment, which
+/// browsers do not send, so that no proxy logs it.
 pub(crate) fn link(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -51,10 +51,11 @@ pub(crate) fn link(
     Ok(format!("{origin}/login#{token}"))
 }
 
-/// Ends the login that people name so; `false` where there is none. Whoever is to be out has to be out, written down or not.
+/// Ends the session of this id, as it is shown to people; `false` if there is none. A failure of the operations log does not keep the
+/// session alive.
 ///
 /// # Errors
-/// Where the database fails.
+/// If the database fails.
 pub(crate) fn end(database: &mut dyn Database, by: Actor<'_>, id: &str) -> Result<bool, DatabaseError> {
     let ended = web_sessions::end_named(database, id)?;
     if ended {
@@ -63,20 +64,20 @@ pub(crate) fn end(database: &mut dyn Database, by: Actor<'_>, id: &str) -> Resul
     Ok(ended)
 }
 
-/// Somebody who has just logged in.
+/// A person who has just logged in.
 pub(crate) struct LoggedIn {
     pub(crate) name: String,
     pub(crate) role: WebRole,
-    /// What the browser is to show from now on.
+    /// The token that the browser sends from now on.
     pub(crate) token: String,
 }
 
-/// Whom the token of a link would log in; `None` where it is not good, or no more.
+/// The name and role that a link's token would log in; `None` if the token is not valid, or no longer.
 pub(crate) fn look(database: &mut dyn Database, link: &str) -> Result<Option<(String, WebRole)>, DatabaseError> {
     web_sessions::login(database, &digest(link.trim()))
 }
 
-/// Logs in by the token of a link, which ends the login that the browser had; `None` where it is not good, or no more.
+/// Logs in with a link's token, and ends the browser's earlier session. `None` if the token is not valid, or no longer.
 pub(crate) fn log_in(
     database: &mut dyn Database,
     link: &str,
@@ -137,7 +138,7 @@ mod tests {
             assert_eq!(database.change("turning the clock", &sql, &[by]).unwrap(), 1);
         };
         back("began_at", lifetimes.longest + Duration::from_secs(1));
-        // Nobody has come back by that cookie: the next link that is made takes it away.
+        // No request has used that cookie since; creating the next link removes the session.
         super::link(database, BY, "", "boris", WebRole::Viewer).unwrap();
         let left = database.select("looking", "SELECT count(*) FROM web_sessions", &[]).unwrap();
         assert_eq!(left[0].text(0), Some("0"));

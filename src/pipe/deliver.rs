@@ -1,6 +1,6 @@
 //! `deliver`: the message on standard input, to one envelope recipient.
 //!
-//! Each path through here ends in one [`Verdict`]: in doubt, 75.
+//! Every path through this module ends in one [`Verdict`]: in doubt, 75.
 
 use super::incoming;
 use super::standard_streams::StandardStreams;
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdict {
     let misconfigured = |text: &str| Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, text);
 
-    // Where to.
+    // The site: configured or embedded.
     let setting = match (&arguments.config, &arguments.embedded) {
         (Some(file), _) => Setup::configured(file, DatabaseRole::Deliveries),
         // Under pipe(8) the working directory is Postfix's queue.
@@ -100,7 +100,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
             return misconfigured("--embedded wants the whole path of the directory, from / on");
         }
         (None, Some(directory)) => Setup::embedded(directory),
-        // A forgotten option must not swallow mail into a folder.
+        // A forgotten option must not deliver mail into a folder.
         (None, None) => return misconfigured("neither --config FILE nor --embedded DIR is given"),
     };
     let Setup { place, log: log_settings, bounced_at, size_limit, deadline, settle } = match setting {
@@ -108,7 +108,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         Err(problem) => return misconfigured(&problem),
     };
     let allowed = arguments.deadline.unwrap_or(deadline);
-    // How late an APPEND may land is what imap.settle is above delivery.deadline: `check` looks at that, and knows no option.
+    // imap.settle minus delivery.deadline is how late an APPEND may land. `check` verifies that difference, and cannot know this option.
     if !settle.is_zero() && allowed > deadline {
         let [deadline, settle] = [deadline, settle].map(humantime::format_duration);
         let text = format!(
@@ -131,7 +131,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         warn!("core dumps could not be switched off: one of this process would hold passwords");
     }
 
-    // By the service, which has all that a delivery needs open already.
+    // The service already has open everything that a delivery needs.
     let mut left = None;
     if let Some(socket) = arguments.via.as_ref().filter(|_| !arguments.dry_run) {
         match by_the_service(arguments, socket, size_limit, deadline) {
@@ -147,7 +147,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let mut policy = site.policy();
     policy.lock_wait = arguments.lock_wait.unwrap_or_else(|| site.lock_wait(allowed));
 
-    // The message is always read to its end: for Postfix exit 0 means delivered, whether it was read or not.
+    // The message is always read to its end: for Postfix exit 0 means delivered, whether the message was read or not.
     let received = left.map_or_else(|| incoming::read(size_limit).and_then(incoming::understood), Ok);
     let message = match received {
         Ok(message) => message,
@@ -183,11 +183,11 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     verdict
 }
 
-/// What came of handing the message over to the service.
+/// The result of handing the message over to the service.
 enum ByService {
-    /// It is delivered or deferred, by the service or before it was asked.
+    /// The message is delivered or deferred, by the service or before the service was asked.
     Answered(Verdict),
-    /// The service did not take it: it is to be delivered from here.
+    /// The service did not take the message: this process must deliver it.
     NotTaken(Box<Message>),
 }
 
@@ -196,7 +196,7 @@ fn by_the_service(arguments: &Arguments, socket: &Path, size_limit: Option<u64>,
         Ok(raw) => raw,
         Err(verdict) => return ByService::Answered(no_message(verdict)),
     };
-    // The message is read by the service. Only where one of its lines names the recipient, it is read here as well.
+    // The service parses the message. This process parses it only if one of its lines names the recipient.
     let topmost = |name: &str| Message::receive(raw.clone()).ok()?.topmost(name);
     let envelope = match envelope(arguments, topmost) {
         Ok(envelope) => envelope,
@@ -225,18 +225,18 @@ fn no_message(verdict: Verdict) -> Verdict {
     verdict
 }
 
-/// Logs why nobody is known to deliver it to.
+/// Logs why the recipient is not known.
 fn no_envelope(problem: &str) -> Verdict {
     warn!(problem, "no envelope");
     Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, problem)
 }
 
-/// An option's value, if it is not empty: Postfix passes an option even where its macro is empty.
+/// An option's value, if it is not empty: Postfix passes an option even if its macro is empty.
 fn text(value: &Option<OsString>) -> Option<String> {
     value.as_deref().map(OsStr::to_string_lossy).filter(|value| !value.is_empty()).map(String::from)
 }
 
-/// Who sends it and to whom: by the options, by a header where the operator says so, or by what local(8) sets.
+/// The sender and the recipient: from the options, from a header if the operator says so, or from local(8)'s environment variables.
 fn envelope(arguments: &Arguments, topmost: impl FnOnce(&str) -> Option<String>) -> Result<Envelope, String> {
     let from_environment = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let recipient = match (text(&arguments.recipient), &arguments.recipient_header) {
@@ -261,8 +261,8 @@ fn envelope(arguments: &Arguments, topmost: impl FnOnce(&str) -> Option<String>)
     })
 }
 
-/// Says what a delivery would do. It exits 75, like any delivery that did not happen: left in a master.cf by mistake, it must not
-/// lose mail.
+/// Reports what a delivery would do. It exits 75, like any delivery that did not happen: a --dry-run left in a master.cf by mistake
+/// must not lose mail.
 fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadline) -> Verdict {
     let planned = site
         .open_database(envelope.queue_id.as_deref(), deadline)
@@ -277,7 +277,7 @@ fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadli
     }
 }
 
-/// The verdict of a dry run, wherever it ended: whatever a delivery would have refused, Postfix keeps.
+/// The verdict of a dry run, at whichever step it ended: Postfix keeps the message even if a delivery would have refused it.
 fn nothing_done(verdict: Verdict) -> Verdict {
     match verdict.class() {
         4 => verdict,

@@ -1,4 +1,4 @@
-//! The one line on standard output, and the exit status that goes with it: once per process.
+//! The one line on standard output, and its exit status: once per process.
 
 use crate::delivery::{StatusDetail, Verdict};
 use std::fs::File;
@@ -24,18 +24,18 @@ const NONE: u8 = u8::MAX;
 /// The exit code of the verdict that this process has reported, or [`NONE`].
 static REPORTED: AtomicU8 = AtomicU8::new(NONE);
 
-/// Whether its line was written, or could not be.
+/// Whether the line of that verdict was written, or could not be.
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// How long a line may take: a stdout that nobody reads may block for ever.
+/// The time limit for the line: a stdout without a reader may block for ever.
 pub(crate) const LINE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Reports the verdict on stdout, if it is the first of this process, and returns the code to exit with: that of the *first*
-/// verdict. The delivery and the [watchdog](crate::pipe::watchdog) may race, and the line of one with the exit code of the other
-/// would bounce the message (`2.0.0` with exit 75).
+/// Reports the verdict on stdout, if it is the first of this process, and returns the exit code of the *first* verdict. The delivery
+/// and the [watchdog](crate::pipe::watchdog) may race. The line of one with the exit code of the other would bounce the message
+/// (`2.0.0` with exit 75).
 ///
-/// One write, which may fail: Postfix may not read its pipe (EAGAIN) or may have closed it (EPIPE), and the exit code is enough.
-/// Takes no lock that another thread could hold, and does not panic. It does not block, since that pipe is O_NONBLOCK.
+/// One write, which may fail: Postfix may not read its pipe (EAGAIN) or may have closed it (EPIPE), and the exit code is enough. It
+/// takes no lock that another thread could hold, and does not panic. It does not block, since that pipe is O_NONBLOCK.
 #[must_use = "the process must end with this code"]
 pub fn report(verdict: &Verdict) -> ExitCode {
     match claim(verdict) {
@@ -44,7 +44,7 @@ pub fn report(verdict: &Verdict) -> ExitCode {
             exit_status(verdict)
         }
         Err(first) => {
-            // The process must not end before the watchdog's line is out: a deferral without a reason helps nobody.
+            // The process must not end before the watchdog's line is written: a deferral without a reason helps no reader of the log.
             let begun = Instant::now();
             while !WRITTEN.load(Ordering::Acquire) && begun.elapsed() < LINE_LIMIT {
                 std::thread::sleep(Duration::from_millis(2));
@@ -54,8 +54,7 @@ pub fn report(verdict: &Verdict) -> ExitCode {
     }
 }
 
-/// Makes this the verdict of the process, without waiting; then the caller writes its line. `Err`: the exit code of the verdict
-/// that was first.
+/// Makes this the verdict of the process, without waiting; the caller then writes its line. `Err`: the exit code of an earlier verdict.
 pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
     match REPORTED.compare_exchange(NONE, u8::from(exit_status(verdict)), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(()),
@@ -65,12 +64,12 @@ pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
 
 /// Writes the line of the verdict that was claimed.
 pub(crate) fn write_line(verdict: &Verdict) {
-    // A failure is nothing unusual (see `report`), and it is not logged, since a log could block.
+    // A failure is normal (see `report`). It is not logged, since a log could block.
     let _ = write_once(verdict.line().as_bytes());
     WRITTEN.store(true, Ordering::Release);
 }
 
-/// The code of a verdict, by its number. There is no other; 75 would be right for it.
+/// The exit code with this number. No other number occurs; for one, 75 would be right.
 fn exit_code(code: u8) -> ExitCode {
     [ExitCode::Ok, ExitCode::NoUser, ExitCode::DataErr, ExitCode::NoPerm]
         .into_iter()
@@ -78,13 +77,13 @@ fn exit_code(code: u8) -> ExitCode {
         .unwrap_or(ExitCode::TempFail)
 }
 
-/// One write(2) to stdout. [`std::io::Stdout`] has a lock; a duplicate of the descriptor is the same pipe, O_NONBLOCK as well.
+/// One write(2) to stdout. [`std::io::Stdout`] has a lock. A duplicate of the descriptor is the same pipe, O_NONBLOCK as well.
 fn write_once(line: &[u8]) -> io::Result<()> {
     let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     loop {
         match stdout.write(line) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // Up to PIPE_BUF bytes a pipe takes all or none (pipe(7)).
+            // A pipe takes up to PIPE_BUF bytes completely or not at all (pipe(7)).
             written => return written.map(drop),
         }
     }
@@ -94,7 +93,7 @@ fn write_once(line: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// sysexits(3). Postfix bounces by 65, 67 and 77, and tries again by 75.
+    /// sysexits(3). Postfix bounces on 65, 67 and 77, and retries on 75.
     #[test]
     fn each_verdict_has_its_exit_code_and_another_one_is_deferred() {
         for (verdict, code) in [
@@ -133,7 +132,7 @@ mod tests {
         claim(&Verdict::deferred(StatusDetail::SYSTEM, "the watchdog's")).unwrap();
         let begun = Instant::now();
         assert_eq!(report(&Verdict::delivered("too late")), ExitCode::TempFail);
-        // Nobody wrote one. That it takes longer on a busy machine says nothing.
+        // No line was written. A longer wait on a busy machine is no failure.
         assert!(begun.elapsed() >= LINE_LIMIT && !WRITTEN.load(Ordering::Acquire));
         WRITTEN.store(true, Ordering::Release);
         assert_eq!(report(&Verdict::unknown_recipient("too late, too")), ExitCode::TempFail);

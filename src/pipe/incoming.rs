@@ -6,39 +6,39 @@ use crate::delivery::{Caller, Deferral, Refusal, StatusDetail, Verdict};
 use crate::message::Message;
 use std::io::{self, IsTerminal, Read};
 
-/// Reads the message to its end, as it comes.
+/// Reads the message to its end, unchanged.
 ///
 /// # Errors
-/// The verdict, where the message is too large, cannot be read, or its writer has died.
+/// The verdict, if the message is too large, if it cannot be read, or if its writer has died.
 pub(super) fn read(size_limit: Option<u64>) -> Result<Vec<u8>, Verdict> {
     if io::stdin().is_terminal() {
-        // A person tries it, and waits.
+        // A person runs this, and may not know that the program waits for input.
         complain("reading the message from the terminal; end it with Ctrl-D, or give a file: … < message.eml");
     }
     let limit = size_limit.unwrap_or(u64::MAX);
     let mut raw = Vec::new();
-    // One byte more shows that it is too large.
+    // One byte more shows that the message is too large.
     let read = io::stdin().lock().take(limit.saturating_add(1)).read_to_end(&mut raw);
     read.map_err(|error| failed(&format!("reading the message: {error}")))?;
     if raw.len() as u64 > limit {
         return Err(Verdict::too_big(format!("the message is larger than the {limit} bytes allowed here")));
     }
-    // Asked again before each copy is stored: here it saves the servers the work.
+    // The delivery checks this before each copy is stored. The check here saves the servers the work.
     if StandardStreams.is_gone() {
         return Err(caller_gone());
     }
     Ok(raw)
 }
 
-/// What is said where nobody is there to hear it.
+/// The verdict for a caller that has ended, although no process receives it.
 pub(super) fn caller_gone() -> Verdict {
     Verdict::from(&Refusal::from(Deferral::CallerGone))
 }
 
-/// The message that these bytes are.
+/// Parses the bytes as a message.
 ///
 /// # Errors
-/// The verdict, where they are none.
+/// The verdict, if the bytes are no message.
 pub(super) fn understood(raw: Vec<u8>) -> Result<Message, Verdict> {
     Message::receive(raw).map_err(|error| failed(&error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! The way in for Postfix's pipe(8) and local(8): one message on standard input, one recipient, one exit status.
+//! The interface for Postfix's pipe(8) and local(8): one message on standard input, one recipient, one exit status.
 
 pub mod deliver;
 mod exit_status;

@@ -1,4 +1,4 @@
-//! Whether the program that runs `deliver` still lives.
+//! Whether the program that runs `deliver` is still alive.
 
 use crate::delivery::Caller;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,10 +9,10 @@ use tracing::warn;
 
 /// The program at the other ends of standard input and standard output: pipe(8) or local(8).
 ///
-/// Where it is killed while it writes the message, as by each `postfix stop`, the end of standard input looks like that of the
-/// message. But both keep the reading end of our standard output open until they have read all of it
-/// (`src/global/pipe_command.c`): only their death closes it. poll(2) then says POLLERR of a pipe, and POLLHUP of a socket. A
-/// file, a terminal and /dev/null tell nothing.
+/// Each `postfix stop` may kill that program while it writes the message. The end of standard input then looks like the end of the
+/// message. But both programs keep the reading end of our standard output open until they have read all of it
+/// (`src/global/pipe_command.c`). Only their death closes it. poll(2) then returns POLLERR for a pipe, and POLLHUP for a socket. A
+/// file, a terminal and /dev/null show nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StandardStreams;
 

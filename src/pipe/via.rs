@@ -1,4 +1,4 @@
-//! `--via`: hands the message over to the running service, which may not be there.
+//! `--via`: hands the message over to the running service, if there is one.
 
 use super::incoming::caller_gone;
 use crate::base::deadline::Deadline;
@@ -11,16 +11,16 @@ use std::time::Duration;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-/// What came of it.
+/// The result of handing a message over.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Handed {
-    /// The service has the message, or may have it, or it is not to be delivered by anybody.
+    /// The service has the message, or may have it, or no process may deliver it.
     Over(Verdict),
-    /// The service does not have the message, and will not deliver it. Why.
+    /// The service does not have the message, and will not deliver it; the reason.
     NotOver(String),
 }
 
-/// Hands a message over, and waits for what becomes of it.
+/// Hands a message over, and waits for its verdict.
 pub(super) fn hand_over(
     socket: &Path,
     envelope: &Envelope,
@@ -37,7 +37,7 @@ pub(super) fn hand_over(
             warn!(verdict = %verdict, queue_id = envelope.queue_id, "no message");
             verdict
         }
-        // There is one recipient, and so there is one.
+        // There is one recipient, and so there is one verdict.
         client::Handed::Answered(verdicts) => verdicts.into_iter().next().unwrap_or_else(|| deferred(Lost::Nonsense)),
         client::Handed::Lost(lost) => deferred(lost),
     };
@@ -45,7 +45,7 @@ pub(super) fn hand_over(
     Handed::Over(verdict)
 }
 
-/// It may have been delivered. The next try finds out.
+/// The message may have been delivered. The next try finds that out.
 fn deferred(lost: Lost) -> Verdict {
     let (detail, text) = match lost {
         Lost::Connection => (StatusDetail::BAD_CONNECTION, "the connection to the delivery service was lost"),

@@ -1,7 +1,7 @@
 //! Ends the process at the deadline, whatever it is waiting for.
 //!
-//! Each wait is bounded by the [deadline](crate::base::deadline); this is for the one that is not: a name server, a disk that
-//! hangs, a bug. Past Postfix's own limit the message would *bounce*.
+//! The [deadline](crate::base::deadline) bounds the waits that the program knows of. The watchdog covers the others: a name server, a
+//! hanging disk, a bug. If a delivery exceeded Postfix's own limit, the message would *bounce*.
 
 use crate::base::watchdog;
 use crate::delivery::Verdict;
@@ -11,13 +11,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// How long exit(3) may take: it runs what was registered with atexit(3), and waits for another thread that is in it.
+/// The time limit of exit(3): it runs the handlers of atexit(3), and waits for another thread that is running them.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
-/// What is watched.
+/// The name of the watched work.
 const DELIVERY: &str = "a delivery";
 
-/// In how many steps that is waited for.
+/// The number of sleeps into which the wait before the abort is divided.
 const STEPS: u32 = 15;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Watchdog {
     /// deferral for Postfix, too (killed by a signal: 4.3.0).
     ///
     /// # Errors
-    /// Where there is no thread to be had. The delivery must then not begin, since nothing would bound it.
+    /// If no thread can be started. The delivery must then not begin, since nothing would bound it.
     pub fn start(deadline: Duration, verdict: Verdict) -> io::Result<Self> {
         let watchdog = watchdog::Watchdog::start(move |_| end(verdict.clone()))?;
         watchdog.watch_always(DELIVERY, deadline);
@@ -46,16 +46,16 @@ impl Watchdog {
 }
 
 fn end(verdict: Verdict) -> ! {
-    // There may be no thread to be had. Nothing depends on it: the exit code is enough.
+    // A failure to start this thread is harmless: the exit code is enough.
     let _ = thread::Builder::new().name("abort".into()).spawn(|| {
-        // In short steps. A process that stands still as a whole (stopped, or without a processor) loses one of them, and the others are
-        // left to it for its end: one that has reported would else be killed beside its own exit.
+        // Several short sleeps, not a long one. If the whole process is stopped or gets no processor, only one sleep elapses meanwhile.
+        // The remaining sleeps leave time to exit; otherwise a process that has already reported would be aborted during its exit.
         for _ in 0..STEPS {
             thread::sleep((LINE_LIMIT + EXIT_LIMIT) / STEPS);
         }
         std::process::abort();
     });
-    // Claimed here, before any thread is waited for: from now on the delivery cannot report anything else.
+    // The claim precedes any wait for another thread: from now on the delivery cannot report anything else.
     let exit = match claim(&verdict) {
         Ok(()) => {
             let exit = exit_status(&verdict);
@@ -68,7 +68,7 @@ fn end(verdict: Verdict) -> ! {
             exit
         }
         Err(first) => {
-            // The delivery is writing its own line, or has, and ends by itself.
+            // The delivery is writing its own line, or has written it, and ends by itself.
             thread::sleep(LINE_LIMIT);
             first
         }

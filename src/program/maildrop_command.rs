@@ -1,8 +1,8 @@
 //! The command line as a whole: a delivery, or a subcommand.
 //!
-//! No subcommand means `deliver`: that is what `master.cf` runs. A delivery prints one line and exits 0, 65, 67, 75 or
-//! 77, whatever happens, panics and unreadable arguments included; the other subcommands use the exit statuses of
-//! sysexits(3) as they are meant.
+//! Without a subcommand, `deliver` runs: `master.cf` uses that. A delivery prints one line and exits 0, 65, 67, 75 or 77 in every case,
+//! also after a panic and with unreadable arguments. The other subcommands use the exit statuses of sysexits(3) in their documented
+//! meaning.
 
 use crate::base::terminal::complain;
 use crate::delivery::{StatusDetail, Verdict};
@@ -49,8 +49,8 @@ Examples:
 
 Exit status of a delivery: 0 delivered, 75 try again later; by a rule of yours 67 (unknown recipient), 65 or 77.";
 
-/// The options of a delivery and nothing else: what Postfix writes can be read without making the definitions of all the
-/// subcommands first. Whatever this cannot read, [`Arguments`] reads, or says what is wrong with it.
+/// The options of a delivery and nothing else: Postfix's command line is parsed without building the definitions of all subcommands.
+/// [`Arguments`] parses any other command line, or reports what is wrong with it.
 #[derive(Debug, Parser)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 struct PlainDelivery {
@@ -120,7 +120,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
     crate::base::log::panic_hook();
     let other = arguments.get(1).and_then(|a| a.to_str()).is_some_and(is_other_subcommand);
     let outcome = catch_unwind(AssertUnwindSafe(|| match dispatch(arguments, other) {
-        // All went well, but part of the output could not be written: a reader of the file would take it for whole.
+        // The work succeeded, but part of the output could not be written: a reader of the file would mistake it for complete.
         0 if other && cli::UNSAID.load(Ordering::Relaxed) => ExitCode::IoErr.into(),
         status => status,
     }));
@@ -134,7 +134,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
     })
 }
 
-/// Whether this first word tells a command line apart from a delivery, even where the rest of it cannot be read.
+/// Whether this first word marks a command line as no delivery, even if the rest of it cannot be parsed.
 fn is_other_subcommand(name: &str) -> bool {
     name == "help" || (name != "deliver" && Command::has_subcommand(name))
 }
@@ -171,11 +171,11 @@ fn dispatch(arguments: &[OsString], other: bool) -> u8 {
     ended.map_or_else(|failure| failure.report(), u8::from)
 }
 
-/// A command line that asks for help, or cannot be read.
+/// The end of a command line that asks for help, or cannot be parsed.
 fn unreadable(error: &clap::Error, arguments: &[OsString], other: bool) -> ExitCode {
     let asks = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    // A stray `--help` among the options of a delivery must not end in exit 0: Postfix takes that for delivered, and
-    // the message would be lost.
+    // A stray `--help` among the options of a delivery must not exit 0: Postfix would take that for delivered, and the message would be
+    // lost.
     let alone = arguments.len() <= 2 || (arguments.len() == 3 && arguments.get(1).is_some_and(|a| a == "deliver"));
     if asks && (other || alone) {
         cli::said(error.print().and_then(|()| std::io::Write::flush(&mut std::io::stdout())));
@@ -188,7 +188,7 @@ fn unreadable(error: &clap::Error, arguments: &[OsString], other: bool) -> ExitC
     let text = error.render().to_string();
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
-    // A person who has mistyped a subcommand is told so by the same line.
+    // The same line helps a person who has mistyped a subcommand.
     let tip = lines.find_map(|line| line.trim_start().strip_prefix("tip: "));
     let tip = tip.map(|tip| format!("; {tip}")).unwrap_or_default();
     pipe::report(&Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, format!("bad arguments: {first}{tip}")))

@@ -89,10 +89,10 @@ struct Arguments {
     slice: Option<Slice>,
 }
 
-/// How long opening the ledger of a directory may take.
+/// The time limit for opening the ledger of a directory.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A mistyped role gets one line: what clap would say of all options is no help with one that is hidden.
+/// Checks a role's name here, not in clap: clap's usage text does not help with a hidden option.
 fn role(name: &str) -> Result<Role, String> {
     Role::ALL.into_iter().find(|role| role.as_str() == name).ok_or_else(|| {
         let names = Role::ALL.map(Role::as_str).join(", ");
@@ -130,7 +130,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
             ExitCode::Usage
         }
         Err(asked) => match asked.print().and_then(|()| std::io::stdout().flush()) {
-            // The reader has enough: `… | head`.
+            // The reader has ended early, as in `… | head`.
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                 complain(&format!("standard output: {error}"));
                 ExitCode::IoErr
@@ -169,7 +169,7 @@ fn be_master(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Says what went wrong, where something did.
+/// Prints and logs the problem, if there is one.
 fn ended(result: Result<(), (ExitCode, String)>) -> ExitCode {
     result.map_or_else(
         |(exit, problem)| {
@@ -189,7 +189,7 @@ fn unavailable(problem: impl ToString) -> (ExitCode, String) {
     (ExitCode::Unavailable, problem.to_string())
 }
 
-/// The configuration that a role goes by, once its process has begun: from the master, or from its file if somebody starts it manually.
+/// The configuration of a role once its process has started: from the master, or from its file if a person starts it manually.
 fn begin(role: Role, arguments: &Arguments) -> Result<Config, (ExitCode, String)> {
     let file = config_file(arguments)?;
     if let (Some(master), Some(checked)) = (arguments.master, &arguments.checked) {
@@ -216,7 +216,7 @@ fn cannot_begin(error: CannotBegin) -> (ExitCode, String) {
 
 /// The front reads no password.
 fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
-    // Before any thread is started.
+    // The inherited descriptors are taken before any thread starts.
     let inherited = listeners::inherited().map_err(unavailable)?;
     let config = begin(Role::Front, arguments)?;
     let mut settings = FrontSettings::of(&config);
@@ -239,7 +239,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections, disk: disk.clone() };
         let http = Http::new(http, sources);
         let lmtp = async {
-            // Without it this process is of no use: the next one may have more luck.
+            // Without LMTP this process is useless. The next front may succeed.
             server.run(hand, stop.clone()).await.map_err(|source| FrontError::System { doing: "serving LMTP", source })
         };
         let told = async {
@@ -259,7 +259,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
                 }
                 std::future::pending::<()>().await;
             };
-            // Without a master this process is about to end. The next one wants the port.
+            // Without a master this process is about to end, and the next front needs the port.
             tokio::select! {
                 () = served => {}
                 () = told => {}
@@ -279,7 +279,7 @@ fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     worker::run(&site, settings, Box::new(another_could_begin)).map_err(unavailable)
 }
 
-/// Whether a worker could begin: reads what one reads then.
+/// Whether a worker could start: reads the files that a worker reads at its start.
 fn could_work(file: &Path, checked: Option<&Path>) -> Result<(), CannotBegin> {
     let config = match checked {
         Some(checked) => child_start::checked_configuration(file, checked)?,
@@ -297,7 +297,7 @@ fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     runner::run(&settings).map_err(|error| (ExitCode::CantCreat, error.to_string()))
 }
 
-/// The timer reads no password of the database but that of its own role.
+/// The timer reads no database password except that of its own role.
 fn be_timer(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Timer, arguments)?;
     let settings = TimerSettings::of(&config);
@@ -315,7 +315,7 @@ fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     notifier::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
 }
 
-/// The page of a directory, for whoever tries this program: in the foreground, with a link to log in.
+/// The web UI of a directory, for evaluation: in the foreground, with a login link.
 fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> {
     let directory = std::path::absolute(directory).map_err(unusable)?;
     let settings = WebSettings::at(listen).map_err(|_| {
@@ -330,7 +330,7 @@ fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> 
     let link = link.map_err(unavailable)?;
     drop(database);
     let mut out = std::io::stdout();
-    // Whoever does not look has no use for it.
+    // A closed standard output is harmless.
     let _ = writeln!(
         out,
         "The page is at {}/ until you press Ctrl-C. This link logs you in, once, within ten minutes:\n{link}",
@@ -340,7 +340,7 @@ fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> 
     web::run(&site, settings, |_, _| Router::new()).map_err(unavailable)
 }
 
-/// The page reads the password of mailboxes only where it may open them.
+/// The web UI reads the mailbox password only if it may open mailboxes.
 fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Web, arguments)?;
     let settings = WebSettings::of(&config).map_err(unusable)?;

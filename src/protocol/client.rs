@@ -1,5 +1,5 @@
-//! The client's side: hands a message over to the service, as a lazy pirate does (<https://zguide.zeromq.org/docs/chapter4/>):
-//! asks, waits a little, asks again on a new connection, and gives up after three tries.
+//! The client's side of a delivery through the service. It is a lazy pirate (<https://zguide.zeromq.org/docs/chapter4/>): it
+//! sends the message, waits a little, retries on a new connection, and gives up after three attempts.
 //!
 //! ```text
 //! Deliver ──▶   a message, which waits in the broker
@@ -8,8 +8,8 @@
 //!         ◀── Reply
 //! ```
 //!
-//! Before Go nothing can have been delivered: the message is still the client's. After Go it may have been, and without an answer
-//! it is deferred.
+//! Before Go nothing can have been delivered: the message is still the client's. After Go it may have been delivered. Without
+//! an answer it is deferred.
 
 use super::{Header, LONGEST_HEADER, Reply, Request};
 use crate::base::deadline::Deadline;
@@ -25,81 +25,82 @@ use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-/// How long one try may take, to the word that the message has arrived.
+/// How long one attempt may take until the service has confirmed the message.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
 const TRIES: u32 = 3;
 
-/// How long the last word may take to a service that did not answer: it is a courtesy.
+/// How long sending a cancellation may take, to a service that did not answer. It is a courtesy.
 const CANCEL: Duration = Duration::from_millis(100);
 
-/// What is left of the time, at its end, for the log and the line.
+/// The rest of the time that is kept for the log and the line of output.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// The path of the service's socket, as `--via` names it.
 ///
 /// # Errors
-/// Where it is not absolute: under pipe(8) the working directory is Postfix's queue.
+/// If the path is not absolute: under pipe(8), the working directory is Postfix's queue.
 pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err("it wants the socket's whole path, from / on".into()) }
 }
 
-/// A message to be handed over.
+/// A message to pass to the service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handing<'a> {
-    /// All that is known of it. How much time is left is filled in with each try.
+    /// The request. Each attempt fills in the remaining time.
     pub request: &'a Request,
-    /// Its bytes.
+    /// The bytes of the message.
     pub message: &'a [u8],
-    /// Who gave it to us: once he is gone, nothing of it may be delivered.
+    /// The program that passed the message to us. Once it is gone, nothing may be delivered.
     pub caller: &'a dyn Caller,
-    /// When the answer has to be here.
+    /// When the answer has to be available.
     pub deadline: Deadline,
 }
 
-/// What came of it.
+/// The result of passing a message to the service.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Handed {
-    /// The service has never said that it has the message: nothing was delivered, and nothing will be.
+    /// The service has never confirmed the message: nothing was delivered, and nothing will be.
     NotTaken(NotTaken),
-    /// The service had the message, and the caller was gone by then. It was taken back: nothing was delivered.
+    /// The caller was gone when the service had the message. The message was cancelled: nothing was delivered.
     CallerGone,
-    /// The service has answered, before Go by nothing but deferrals: a verdict for each recipient, in the request's order.
+    /// The service has answered with a verdict for each recipient, in the request's order. Before Go, all of them are
+    /// deferrals.
     Answered(Vec<Verdict>),
-    /// The message may have been delivered, and nobody can say.
+    /// The message may have been delivered; the result is unknown.
     Lost(Lost),
 }
 
 /// Why the service did not take a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotTaken {
-    /// For people.
+    /// The reason, for people.
     pub why: String,
-    /// Whether there is no service at all, or none that may have mail of ours: then another message would fare the same.
+    /// Whether no service runs, or none that may read our mail. Then another message would fail in the same way.
     pub no_service: bool,
 }
 
-/// Why nobody can say what became of a message.
+/// Why the result is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
     /// The connection was lost after Go.
     Connection,
     /// No answer has come in time.
     Silent,
-    /// The answer makes no sense.
+    /// The answer is invalid.
     Nonsense,
 }
 
-/// Why a try came to nothing. No Go was sent.
+/// Why an attempt failed. Go was not sent.
 enum Failed {
-    /// Another connection may help.
+    /// An attempt on another connection may succeed.
     Try(String),
-    /// Nothing will.
+    /// No attempt will succeed.
     ForGood(NotTaken),
 }
 
-/// Hands a message over, and waits for what becomes of it.
+/// Passes a message to the service, and waits for the result.
 pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> Handed {
     let patience = for_one_try(handing.deadline.remaining());
     let mut reason = String::new();
@@ -118,7 +119,7 @@ pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> Handed {
 }
 
 impl Handing<'_> {
-    /// One try: what came of it, as soon as no other try may follow.
+    /// One attempt. `Ok` if no further attempt may follow.
     fn once(&self, socket: &Path, until: Instant, last: bool) -> Result<Handed, Failed> {
         // Replies are small.
         let longest = LONGEST_HEADER + 8;
@@ -147,7 +148,7 @@ impl Handing<'_> {
             Ok(_) => return Err(Failed::Try("its answer is about something else".into())),
             Err(problem) => return Err(Failed::Try(problem)),
         }
-        // What was read may be the beginning of a message: see `StandardStreams`.
+        // The bytes that were read may be only the beginning of a message: see `StandardStreams`.
         if self.caller.is_gone() {
             self.cancel(&mut connection);
             return Ok(Handed::CallerGone);
@@ -155,7 +156,7 @@ impl Handing<'_> {
         Ok(self.go(&mut connection))
     }
 
-    /// Nothing is delivered by anybody else any more.
+    /// Sends Go, and waits for the answer. From here on, only the service delivers the message.
     fn go(&self, connection: &mut Blocking) -> Handed {
         let until = Instant::now() + for_the_answer(self.deadline.remaining());
         let lost = |error: &dyn std::fmt::Display| {
@@ -180,7 +181,7 @@ impl Handing<'_> {
         }
     }
 
-    /// A reply where a receipt is due: the service may defer a message without a word from us, and nothing else.
+    /// Handles a reply that came instead of a receipt. The service may defer a message without Go, but may do nothing else.
     fn refused(&self, reply: Reply) -> Handed {
         match self.verdicts(reply) {
             Ok(verdicts) if verdicts.iter().all(|verdict| verdict.class() == 4) => Handed::Answered(verdicts),
@@ -189,7 +190,7 @@ impl Handing<'_> {
         }
     }
 
-    /// One for each recipient.
+    /// The verdicts: one for each recipient.
     fn verdicts(&self, reply: Reply) -> Result<Vec<Verdict>, &'static str> {
         if reply.id != self.id() {
             return Err("it is about another message");
@@ -206,7 +207,7 @@ impl Handing<'_> {
         Handed::Lost(Lost::Nonsense)
     }
 
-    /// The message is not the service's any more. That no Go has come says the same: it may fail.
+    /// Withdraws the message from the service. The send may fail: without Go, the service does not deliver, either.
     fn cancel(&self, connection: &mut Blocking) {
         let frame = Header::Cancel { id: self.id() }.frame(b"");
         let sent = frame.map(|frame| connection.send(&to_client(&frame), Instant::now() + CANCEL));
@@ -227,22 +228,23 @@ impl Handing<'_> {
     }
 }
 
-/// How long one try may take, of the time that is left: a delivery from here needs time as well.
+/// How long one attempt may take, of the remaining time `left`: a delivery by this process needs time as well.
 fn for_one_try(left: Duration) -> Duration {
     PATIENCE.min(left / (TRIES + 1) / 2)
 }
 
-/// How long the answer is waited for: a little less than what is left, so that the log has it before the watchdog ends the process.
+/// How long to wait for the answer. It is a little less than the remaining time, so that the result is logged before the
+/// watchdog ends the process.
 fn for_the_answer(left: Duration) -> Duration {
     left.saturating_sub(LAST_WORDS.min(left / 20))
 }
 
-/// How much time the service has: a little less than what is left, so that its answer is here before our own end.
+/// How much time the service gets: a little less than the remaining time, so that its answer comes before our own deadline.
 fn for_the_service(left: Duration) -> Duration {
     left.saturating_sub(Duration::from_secs(1).min(left / 10))
 }
 
-/// A span of time as requests have it.
+/// A duration in the unit of requests.
 pub(crate) fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
@@ -258,13 +260,14 @@ fn read(answer: Message) -> Result<Header, String> {
 
 fn failed(error: BlockingError) -> Failed {
     match error {
-        // A service that is stopped costs no seconds.
+        // If the service is stopped, no time is spent on retries.
         BlockingError::NobodyThere(_) => for_good(error.to_string(), true),
         _ => Failed::Try(error.to_string()),
     }
 }
 
-/// Whether the program that listens may read this mail: it is root's, our own user's, or of the user whose folder the socket is in.
+/// Checks whether the listening program may read this mail: it runs as root, as our own user, or as the owner of the socket's
+/// folder.
 fn peer_may_have_it(socket: &Path, stream: &UnixStream) -> Result<(), String> {
     let problem = |error: std::io::Error| format!("who listens on {} cannot be told: {error}", socket.display());
     let peer = socket_peercred(stream).map_err(|error| problem(error.into()))?.uid.as_raw();
@@ -296,7 +299,7 @@ mod tests {
         assert!(!may_have_it(3, 0, 0));
     }
 
-    /// In milliseconds: what is left, one try, the wait for the answer, the service's time.
+    /// In milliseconds: the remaining time, one attempt, the wait for the answer, the service's time.
     #[test]
     fn tries_answer_and_service_have_their_parts_of_the_time() {
         for (left, one_try, answer, service) in
@@ -307,7 +310,7 @@ mod tests {
         }
     }
 
-    /// The file queue waits for the one, and puts a single message off for the other.
+    /// With no service, the file queue waits; with one that refuses, it defers the single message.
     #[test]
     fn no_service_at_all_and_one_that_does_not_take_this_message_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
@@ -322,7 +325,7 @@ mod tests {
         assert!(is_missing());
         let listener = UnixListener::bind(&path).unwrap();
         std::thread::scope(|scope| {
-            // It hangs up at each try.
+            // The peer closes each connection.
             scope.spawn(|| (0..TRIES).for_each(|_| drop(listener.accept().unwrap())));
             assert!(!is_missing());
         });

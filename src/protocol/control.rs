@@ -1,4 +1,4 @@
-//! How the service is asked how it is, and told what to do: one line of JSON each way on its control socket.
+//! The requests and replies of the master's control socket: one line of JSON in each direction.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,143 +6,145 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The longest line, in bytes: the status of some hundred processes, each with the last lines that it wrote.
+/// The longest line, in bytes. It has space for the status of some hundred processes, each with the last lines that it wrote.
 pub const LONGEST_LINE: usize = 1 << 20;
 
-/// What is asked of the master of the service.
+/// A request to the master of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// How it is. Answered at once.
+    /// Report the status. The master answers at once.
     Status,
-    /// End after the messages in hand. Answered once all other processes of the service have ended.
+    /// End the service; each process finishes the message in progress. The master answers once all other processes have ended.
     Stop,
-    /// Replace one process after the other, each after the message in hand. Answered once all are new, and up.
+    /// Replace the processes one at a time; each finishes its message in progress. The master answers once all new ones are
+    /// ready.
     Restart,
-    /// Read the configuration anew, open the log anew, then restart as above. Answered as [`Restart`](Self::Restart) is, or at
-    /// once where the configuration is not in order: then nothing has changed.
+    /// Read the configuration again, reopen the log, then restart as above. The master answers as for
+    /// [`Restart`](Self::Restart). If the configuration is invalid, it answers at once, and nothing has changed.
     Reload,
-    /// Open the log anew. Answered once that is done.
+    /// Reopen the log. The master answers once that is done.
     Reopen,
 }
 
-/// A line to the master.
+/// The line that a client sends to the master.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     pub command: Command,
-    /// What stands in the file [`key_beside`] the socket. [`Command::Status`] needs none.
+    /// The content of the file [`key_beside`] the socket. [`Command::Status`] needs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// The file with the control socket's key. The master writes it anew at each start. The kernel keeps confined processes of the service
-/// from reading it, and a connection's user does not tell them from an operator's command.
+/// The file with the control socket's key. The master writes a new key at each start. The kernel keeps confined processes of
+/// the service from reading it. The user of a connection would not do: confined processes and an operator's command run as the
+/// same user.
 #[must_use]
 pub fn key_beside(socket: &Path) -> PathBuf {
     socket.with_file_name("control.key")
 }
 
-/// The line that comes back.
+/// The line that the master answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Whether it was done.
+    /// Whether the master did what was requested.
     pub done: bool,
-    /// Why not, and what mends it.
+    /// Why not, and how to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// What else is to be known where it was done.
+    /// Additional information for the operator, if it was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// How the service is, if that was asked.
+    /// The status, if it was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
 }
 
 impl Answer {
-    /// It was done.
+    /// An answer to a request that was done.
     #[must_use]
     pub fn done() -> Self {
         Self { done: true, problem: None, note: None, status: None }
     }
 
-    /// It was not.
+    /// An answer to a request that was not done, with the reason.
     #[must_use]
     pub fn failed(problem: impl Into<String>) -> Self {
         Self { done: false, problem: Some(problem.into()), note: None, status: None }
     }
 }
 
-/// How the service is.
+/// The status of the service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the program that runs.
+    /// The version of the running program.
     pub version: String,
     /// The master's process id.
     pub pid: u32,
-    /// Since when it runs: RFC 3339.
+    /// When the master started: RFC 3339.
     pub since: String,
-    /// The same in seconds.
+    /// Uptime of the master, in seconds.
     pub up_s: f64,
     /// The configuration file.
     pub configuration: PathBuf,
-    /// How it is as a whole.
+    /// The overall state.
     pub state: State,
-    /// Why it is not well, one sentence each.
+    /// Why the service is not well, one sentence each.
     #[serde(default)]
     pub reasons: Vec<String>,
-    /// Where mail comes in.
+    /// The addresses on which the front accepts LMTP.
     #[serde(default)]
     pub listeners: Vec<String>,
-    /// Where metrics and health are asked for.
+    /// The addresses on which the front serves metrics and health.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub http: Vec<String>,
-    /// The front, then the workers by their numbers.
+    /// The front, then the workers by their numbers, then the other processes.
     pub processes: Vec<Process>,
-    /// What the front knows: how long its queue is, how many workers are busy, what is in the file queue.
+    /// The front's own figures: the length of its queue, the number of busy workers, the content of the file queue.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub front: Value,
-    /// What the timer does, and what came of it.
+    /// The timer's tasks and their last results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timer: Vec<Task>,
-    /// What the master has counted.
+    /// The master's counters.
     #[serde(default)]
     pub counted: Counted,
 }
 
-/// What the master has counted since it began. It outlives each front.
+/// The master's counters since its start. They outlive each front.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
-    /// Processes that were started, and how they ended, by what they do.
+    /// How many processes were started, and how they ended, by role.
     pub roles: BTreeMap<Role, Ends>,
-    /// Whether the configuration that is in the file was taken over when it was last read.
+    /// Whether the master applied the configuration file when it last read it.
     pub configuration_is_taken_over: bool,
-    /// When a configuration was last taken over: RFC 3339.
+    /// When the master last applied a configuration: RFC 3339.
     pub configuration_taken_over_at: String,
 }
 
-/// The processes of one role.
+/// The counters of one role's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ends {
     /// How many were started.
     pub started: u64,
-    /// How many ended in which way: `asked` to by the master, or `killed` by it, `done` with their share; `exit 70`, `SIGSEGV`,
-    /// `not started`.
+    /// How many ended in each way. `asked`: the master requested it; `killed`: the master did it; `done`: after their share of
+    /// messages. Otherwise it is the kind of [`End`]: `exit 70`, `SIGSEGV`, `not started`.
     pub ended: BTreeMap<String, u64>,
 }
 
 impl Counted {
-    /// A process was started.
+    /// Counts a process that was started.
     pub(crate) fn started(&mut self, role: Role) {
         self.roles.entry(role).or_default().started += 1;
     }
 
-    /// A process has ended, or could not be started.
+    /// Counts a process that has ended, or could not be started.
     pub(crate) fn ended(&mut self, role: Role, how: String) {
         *self.roles.entry(role).or_default().ended.entry(how).or_default() += 1;
     }
 }
 
-/// How the service is as a whole.
+/// The overall state of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -151,7 +153,7 @@ pub enum State {
     Well,
     /// Mail flows more slowly than it should, or not at all.
     Degraded,
-    /// It has been told to end.
+    /// The service is ending, as requested.
     Stopping,
 }
 
@@ -168,21 +170,21 @@ impl State {
     }
 }
 
-/// What a process of the service does.
+/// The role of a process of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Holds the LMTP connections, and hands messages to the workers.
+    /// Accepts LMTP connections, and passes messages to the workers.
     Front,
-    /// Delivers one message after the other.
+    /// Delivers messages, one at a time.
     Worker,
-    /// Takes messages out of the file queue, and hands them to the front.
+    /// Takes messages out of the file queue, and passes them to the front.
     Runner,
-    /// Finishes owed copies, and prunes.
+    /// Retries owed copies, prunes, and renews the proof of logins.
     Timer,
-    /// Publishes events, and tells subscribers.
+    /// Publishes events, and sends webhooks to subscribers.
     Notify,
-    /// Serves the page.
+    /// Serves the web UI.
     Web,
 }
 
@@ -190,7 +192,7 @@ impl Role {
     /// In the order in which the master starts them.
     pub const ALL: [Self; 6] = [Self::Front, Self::Worker, Self::Runner, Self::Timer, Self::Notify, Self::Web];
 
-    /// What people call it, where there is one of it; of a worker or a runner, with its number.
+    /// The role's name for people. A worker's or a runner's number follows it.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -203,19 +205,19 @@ impl Role {
         }
     }
 
-    /// Whether there may be several of it.
+    /// Whether the role may have several processes.
     #[must_use]
     pub fn is_numbered(self) -> bool {
         matches!(self, Self::Worker | Self::Runner)
     }
 
-    /// Whether mail goes through it: nobody waits for one through which none does.
+    /// Whether mail goes through the role. A restart does not wait for a process of another role.
     #[must_use]
     pub fn carries_mail(self) -> bool {
         !matches!(self, Self::Timer | Self::Notify | Self::Web)
     }
 
-    /// Its name, as the command line and the JSON have it.
+    /// The name on the command line and in the JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -229,57 +231,57 @@ impl Role {
     }
 }
 
-/// One process that the master starts, and starts again whenever it has ended.
+/// One process that the master starts, and restarts whenever it ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     pub role: Role,
-    /// Which of its role, from 1.
+    /// The number within the role, from 1.
     pub number: u32,
     /// Its process id, if it runs.
     pub pid: Option<u32>,
-    /// Since when it runs: RFC 3339.
+    /// When the process started: RFC 3339.
     pub since: Option<String>,
-    /// The same in seconds.
+    /// Uptime of the process, in seconds.
     pub up_s: Option<f64>,
-    /// Whether it takes work: the front listens, the worker has said that it is ready.
+    /// Whether the process takes work: the front listens, or the worker has reported that it is ready.
     pub ready: bool,
-    /// Whether it has been told to end after what it has in hand.
+    /// Whether the master has requested that the process ends after the message in progress.
     pub ending: bool,
-    /// How often it was started again.
+    /// How often the master has restarted the process.
     pub restarts: u64,
-    /// Whether it died so often that it is started once a minute only.
+    /// Whether the process died so often that the master starts it only once a minute.
     pub throttled: bool,
-    /// In how many seconds it is started again, if it does not run.
+    /// Seconds until the master starts the process, if it does not run.
     pub starts_in_s: Option<f64>,
-    /// How the last one ended.
+    /// How the previous process ended.
     pub last_end: Option<LastEnd>,
 }
 
-/// What is done at intervals.
+/// A task that the timer runs at intervals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// `finish_owed`, `prune` or `renew_proof`.
     pub task: String,
-    /// How often, in seconds.
+    /// The interval, in seconds.
     pub every_s: f64,
-    /// When the next run begins, if none is under way: RFC 3339.
+    /// When the next run begins, if the task is not running: RFC 3339.
     pub next_at: Option<String>,
-    /// How many runs have failed since one went well.
+    /// How many runs have failed since the last one that succeeded.
     pub failed_runs: u32,
-    /// What came of the last run that ended.
+    /// The result of the last run that ended.
     pub last: Option<LastRun>,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastRun {
-    /// When it began: RFC 3339.
+    /// When the run began: RFC 3339.
     pub at: String,
-    /// How long it took, in seconds.
+    /// How long the run took, in seconds.
     pub took_s: f64,
-    /// Whether nothing was amiss: single copies may be owed still.
+    /// Whether the run succeeded. Single copies may still be owed after a run that succeeded.
     pub well: bool,
-    /// In one line.
+    /// The result in one line.
     pub said: String,
 }
 
@@ -295,20 +297,20 @@ pub struct LastEnd {
     pub said: Vec<String>,
 }
 
-/// How a process ended: by itself and by a signal are two things, whatever the numbers.
+/// How a process ended. An exit status and a signal of the same number are different ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// By itself, with this exit status.
+    /// The process ended itself, with this exit status.
     Exit(i32),
     /// A signal ended it.
     Signal(i32),
-    /// It could not be started.
+    /// The master could not start the process, with the reason.
     NotStarted(String),
 }
 
 impl End {
-    /// In one or two words, as it is counted.
+    /// The end in one or two words, as the counters name it.
     #[must_use]
     pub fn kind(&self) -> String {
         match self {
@@ -333,10 +335,10 @@ impl fmt::Display for End {
     }
 }
 
-/// A value as one line.
+/// A value as one line of JSON, with its newline.
 #[must_use]
 pub fn line(what: &impl Serialize) -> String {
-    // It fails only for map keys that are not text.
+    // Serialization fails only for map keys that are not text.
     let mut line = serde_json::to_string(what).unwrap_or_default();
     line.push('\n');
     line

@@ -1,4 +1,4 @@
-//! Asks the master of the service, at its control socket.
+//! The client of the master's control socket.
 
 use super::control::{Answer, Command, LONGEST_LINE, Request, key_beside, line};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long an answer may take that needs no waiting.
+/// How long an immediate answer may take.
 pub(crate) const SHORT: Duration = Duration::from_secs(30);
 
-/// Why the service was not asked.
+/// Why the master could not answer.
 #[derive(Debug, Error)]
 pub(crate) enum NotAsked {
     #[error("maildropd is not running")]
@@ -25,7 +25,7 @@ pub(crate) enum NotAsked {
     Another(serde_json::Error),
 }
 
-/// Asks the master, and waits for the answer.
+/// Sends a request to the master, and waits for the answer.
 pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result<Answer, NotAsked> {
     let mut stream = UnixStream::connect(socket).map_err(not_connected)?;
     let silent = |error: io::Error| match error.kind() {
@@ -46,7 +46,7 @@ pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result
     serde_json::from_str(&answer).map_err(NotAsked::Another)
 }
 
-/// A master of an older version has written none, and wants none.
+/// A master of an older version has written no key, and needs none.
 fn read_key(socket: &Path) -> Result<Option<String>, NotAsked> {
     match std::fs::read_to_string(key_beside(socket)) {
         Ok(key) => Ok(Some(key)),
@@ -69,7 +69,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread;
 
-    /// What comes of asking a master that does this with who asks.
+    /// The result of a request to a master that does this with its client.
     fn asked(master: impl FnOnce(UnixStream) + Send, patience: Duration) -> Result<Answer, NotAsked> {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("control.sock");
@@ -88,7 +88,7 @@ mod tests {
         assert!(nobody(&socket));
         drop(UnixListener::bind(&socket).unwrap());
         assert!(nobody(&socket));
-        // Root may ask each, so nobody can be refused here.
+        // Root may connect to any socket, so that the test cannot be refused.
         assert!(matches!(not_connected(io::ErrorKind::PermissionDenied.into()), NotAsked::NotAllowed(_)));
         assert!(matches!(not_connected(io::ErrorKind::OutOfMemory.into()), NotAsked::Silent(_)));
     }
@@ -112,7 +112,7 @@ mod tests {
         let longest = |mut stream: UnixStream| {
             let problem = "x".repeat(2 * LONGEST_LINE - line(&Answer::failed("")).len());
             stream.write_all(line(&Answer::failed(problem)).as_bytes()).unwrap();
-            // Not a reset: what was asked is read.
+            // The request is read first, so that closing does not reset the connection.
             stream.read_to_end(&mut Vec::new()).unwrap();
         };
         assert!(!asked(longest, SHORT).unwrap().done);

@@ -1,7 +1,7 @@
-//! What a way in hands over to the service, and what it is told: frames that front, thin client, runners and workers understand.
+//! The protocol of a mail transport with the service: frames between front, thin client, runners and workers.
 //!
-//! A frame is `MDR1`, the length of its header (four bytes, the highest first), the header (a JSON object), and the bytes of a
-//! message, where one follows. It is one frame of ZMTP, since the Paranoid Pirate's workers take exactly one.
+//! A frame is `MDR1`, the length of its header (four bytes, big-endian), the header (a JSON object), and the bytes of a
+//! message, if any. It is one frame of ZMTP, since the Paranoid Pirate's workers take exactly one.
 
 pub(crate) mod client;
 pub mod control;
@@ -20,39 +20,40 @@ use std::path::PathBuf;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// How each frame of ours begins. What begins otherwise comes from another program.
+/// The first bytes of each frame. A frame that begins differently comes from another program.
 pub const MARK: &[u8; 4] = b"MDR1";
 
-/// The longest header, in bytes: a thousand recipients, each with an original address, of 300 bytes each, and some more.
+/// The longest header, in bytes. It has space for a thousand recipients with original addresses, of 300 bytes each, and for the
+/// other fields.
 pub const LONGEST_HEADER: usize = 1 << 20;
 
-/// Mark and length.
+/// The length of the mark and of the header's length, in bytes.
 const PREFIX: usize = 8;
 
-/// What a frame is about.
+/// The kind and the content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Header {
-    /// Deliver a message. From a client it waits for [`Go`](Self::Go); to a worker it counts at once.
+    /// Deliver a message. A client's request waits for [`Go`](Self::Go); a worker begins at once.
     Deliver(Request),
-    /// The broker has all of this request.
+    /// The broker has received the whole request.
     Received { id: Uuid },
-    /// Its client is still there, and wants it: it may begin.
+    /// The client of the request is still connected, and waits for the delivery: it may begin.
     Go { id: Uuid },
-    /// Its client does not want it any more. What has begun goes on.
+    /// The client withdraws the request. A delivery that has begun goes on.
     Cancel { id: Uuid },
-    /// What became of it.
+    /// The result of the request.
     Reply(Reply),
 }
 
-/// A message to be delivered, and all that is known of it besides its bytes.
+/// A message to deliver, with everything known about it except its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Its name. One that is handed over again keeps it.
+    /// The request's id. A retry of the same request keeps it.
     pub id: Uuid,
-    /// How long the delivery may take, in milliseconds, from when a worker gets it. The broker takes off what it has waited.
+    /// How long the delivery may take, in milliseconds, from when a worker gets it. The broker subtracts the time in its queue.
     pub time_left_ms: u64,
-    /// The envelope sender as the way in has it.
+    /// The envelope sender as the transport received it.
     pub sender: String,
     /// The envelope recipients, in their order. There is at least one.
     pub recipients: Vec<Recipient>,
@@ -65,32 +66,32 @@ pub struct Request {
     /// The SASL user name, if the client logged in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sasl_username: Option<String>,
-    /// How long to wait for a lock held elsewhere, in milliseconds, where the way in was told.
+    /// How long to wait for a lock held elsewhere, in milliseconds, if the transport has a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock_wait_ms: Option<u64>,
-    /// Whether the author gets no copy, whatever the site has chosen: nobody vouches for who it is.
+    /// Whether the author gets no copy, whatever the configuration says: the author is not authenticated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_sent: bool,
     /// The size of the message in bytes.
     pub size: u64,
-    /// The file that the message is in, by its whole path. `None`: it follows the header.
+    /// The absolute path of the file with the message. `None`: the message follows the header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// Who hands it over.
+    /// Where the request comes from.
     #[serde(default, skip_serializing_if = "is_default")]
     pub source: Source,
-    /// The message has crashed a worker before: this one is its own, and ends after it. The broker fills it in.
+    /// The message has crashed a worker before: it gets a worker of its own, which ends after it. The broker sets this.
     #[serde(default, skip_serializing_if = "is_default")]
     pub suspect: bool,
-    /// Some of its recipients had a worker wait of late, and then nothing was delivered to them: their mailboxes may take all of the time to
-    /// open, since such messages have no more than their part of the workers. The broker fills it in.
+    /// All recipients of this message made a worker wait recently, and nothing was delivered to them. Their mailboxes may take all of the
+    /// time to open, since such messages have no more than their share of the workers. The broker sets this.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slow: bool,
 }
 
 #[cfg(test)]
 impl Request {
-    /// A message of so many bytes to these addresses, in tests.
+    /// A request to these addresses with a message of `size` bytes, for tests.
     pub(crate) fn to(addresses: &[&str], size: usize) -> Self {
         Self {
             id: Uuid::nil(),
@@ -111,23 +112,23 @@ impl Request {
     }
 }
 
-/// Who hands a message over, and has it until it is delivered.
+/// The origin of a request, which keeps the message until it is delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Postfix, or another mail system.
     #[default]
     Mta,
-    /// A runner, out of the file queue: no mail system has it.
+    /// A runner, from the file queue: no mail system has the message.
     Queue,
-    /// A person, out of what is shunted: it gets a worker of its own.
+    /// An operator, from the shunted messages: the message gets a worker of its own.
     Shunt,
-    /// The service, out of what is shunted, once a new build is there: behind other mail.
+    /// The service, from the shunted messages, once a new build runs: behind other mail.
     Upgrade,
 }
 
 impl Source {
-    /// Whether it has a copy of a shunted message alone: its holder tries it, too.
+    /// Whether the source has only a copy of a shunted message, which its sender retries, too.
     #[must_use]
     pub fn is_shunt(self) -> bool {
         matches!(self, Self::Shunt | Self::Upgrade)
@@ -141,49 +142,49 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 /// One envelope recipient.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recipient {
-    /// As the way in has it.
+    /// The address as the transport received it.
     pub address: String,
-    /// Before any rewriting.
+    /// The address before any rewriting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     pub id: Uuid,
-    /// One for each recipient, in the request's order.
+    /// One result for each recipient, in the request's order.
     pub results: Vec<Told>,
-    /// Whether the worker ends now, as it was asked to, or because it has served for long enough: it gets nothing more.
+    /// Whether the worker ends now, because it was asked to, or because it has served its share. It gets no more messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
-    /// What the worker has opened since its last reply.
+    /// The sessions that the worker has opened since its last reply.
     #[serde(default, skip_serializing_if = "is_default")]
     pub logins: Logins,
-    /// How the worker has found the database.
+    /// Whether the worker could use the database.
     #[serde(default, skip_serializing_if = "is_default")]
     pub database: Found,
 }
 
-/// How a delivery has found what every delivery needs.
+/// The state of the database during a delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Found {
-    /// It was not asked.
+    /// The delivery did not use the database.
     #[default]
     NotAsked,
-    /// It is there.
+    /// The database is available.
     There,
-    /// Nothing can be delivered by it, and why.
+    /// No delivery can use the database, for this reason.
     Away(String),
 }
 
-/// How many sessions were opened, which is what takes most of the time of a delivery that has to.
+/// How many sessions were opened. Opening one takes most of the time of a delivery that needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logins {
     /// With the database.
     pub database: u64,
-    /// With the IMAP server, as a user.
+    /// With the IMAP server, as one user.
     pub imap: u64,
 }
 
@@ -194,7 +195,7 @@ impl Logins {
     }
 }
 
-/// Why a frame is none of ours, or cannot be read.
+/// Why a frame belongs to another program, or cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreadable {
     #[error("it does not begin with MDR1: another program's")]
@@ -212,10 +213,10 @@ pub enum Unreadable {
 }
 
 impl Header {
-    /// The frame, with the message that it is about.
+    /// Encodes the frame with the bytes of its message.
     ///
     /// # Errors
-    /// Where a path is not UTF-8.
+    /// [`Unreadable::Header`] if a path is not UTF-8; [`Unreadable::TooLong`] if the header is too long.
     pub fn frame(&self, message: &[u8]) -> Result<Vec<u8>, Unreadable> {
         let header = serde_json::to_vec(self).map_err(|error| Unreadable::Header(error.to_string()))?;
         let length = u32::try_from(header.len()).ok().filter(|_| header.len() <= LONGEST_HEADER);
@@ -228,10 +229,10 @@ impl Header {
         Ok(frame)
     }
 
-    /// Reads a frame: the header, and the bytes of the message that follows it.
+    /// Parses a frame: the header, and the bytes of the message that follows it.
     ///
     /// # Errors
-    /// [`Unreadable::NotOurs`] for another program's; the others for one of ours that makes no sense.
+    /// [`Unreadable::NotOurs`] if the frame is another program's; the other variants if it is one of ours and invalid.
     pub fn read(frame: &[u8]) -> Result<(Self, &[u8]), Unreadable> {
         let rest = frame.strip_prefix(MARK).ok_or(Unreadable::NotOurs)?;
         let (length, rest) = rest.split_first_chunk::<4>().ok_or(Unreadable::CutShort)?;
@@ -295,7 +296,7 @@ mod tests {
         }
     }
 
-    /// A service of an older version reads what it knows.
+    /// Omitted fields keep the frame readable for a service of an older version.
     #[test]
     fn a_header_says_nothing_of_what_is_as_it_mostly_is() {
         let fields = |header: &Header| match serde_json::to_value(header).unwrap() {

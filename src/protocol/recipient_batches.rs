@@ -1,15 +1,15 @@
-//! A message for many, in portions: what was taken in is handed over, however many recipients one message may have by now, and however
-//! long their addresses are.
+//! Splits a message with many recipients into batches. So a message that was accepted can be passed on, whatever the present
+//! limits of recipients and header lengths are.
 
 use super::{LONGEST_HEADER, Recipient};
 
-/// How many recipients one request has at most. Each is answered, and one answer has to have room for all of them.
+/// The largest number of recipients of one request. One answer has to have space for all of their results.
 const MOST: usize = 500;
 
-/// How long they are at most, as JSON. Half of a header is left for all else.
+/// The largest total length of the recipients as JSON, in bytes. The other half of the header is for all other fields.
 const LONGEST: usize = LONGEST_HEADER / 2;
 
-/// The recipients in their order, in portions that one request can have. None is empty.
+/// The recipients in their order, in batches that fit into one request. No batch is empty.
 pub(crate) fn portions(recipients: &[Recipient]) -> Vec<&[Recipient]> {
     let (mut portions, mut begin, mut length) = (Vec::new(), 0, 0);
     for (at, recipient) in recipients.iter().enumerate() {
@@ -44,7 +44,7 @@ mod tests {
     fn a_portion_is_as_long_as_it_may_be_and_one_that_is_longer_stands_alone() {
         let of_length = |length: usize| {
             let to = |address: String| Recipient { address, original: None };
-            // In the list, a comma follows it.
+            // The comma after it counts, too.
             let bare = serde_json::to_vec(&to(String::new())).unwrap().len() + 1;
             to("a".repeat(length - bare))
         };

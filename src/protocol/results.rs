@@ -1,4 +1,4 @@
-//! What one recipient's delivery came to, as it is told from process to process.
+//! One recipient's verdict, in the form in which processes send it to each other.
 
 use crate::delivery::Verdict;
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,13 @@ use thiserror::Error;
 /// A [`Verdict`] as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// The enhanced status code: `2.0.0`.
+    /// The enhanced status code: `2.0.0` (RFC 3463).
     code: String,
-    /// The line that goes with it.
+    /// The text after the code.
     text: String,
 }
 
-/// It is no verdict that this program could have reached.
+/// The code is none of this program's verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("its status code is none of ours")]
 pub struct Untellable;
@@ -28,7 +28,7 @@ impl TryFrom<Told> for Verdict {
     type Error = Untellable;
 
     /// # Errors
-    /// Where the code is none that a delivery ends with: a `5` that came about by accident would bounce mail.
+    /// If the code is not one of this program's verdicts. A `5` that came about by accident would bounce mail.
     fn try_from(told: Told) -> Result<Self, Untellable> {
         Verdict::by_code(&told.code, told.text).ok_or(Untellable)
     }

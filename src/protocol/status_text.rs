@@ -1,18 +1,18 @@
-//! How the service is, in words for people: the same on a terminal and in a browser.
+//! The status of the service as text for people: the same on a terminal and in a browser.
 
 use super::control::{Process, Task};
 use crate::base::timestamp::{read_exact, span, told as told_moment};
 use std::time::Duration;
 
 impl Process {
-    /// What people call it: `worker 2`.
+    /// The process's name for people: `worker 2`.
     #[must_use]
     pub fn name(&self) -> String {
         let title = self.role.title();
         if self.role.is_numbered() { format!("{title} {}", self.number) } else { title.into() }
     }
 
-    /// How it does: `ready`, or `starts in 42s, throttled`.
+    /// The state of the process: `ready`, or `starts in 42s, throttled`.
     #[must_use]
     pub fn standing(&self) -> String {
         let state = match (self.pid, self.starts_in_s) {
@@ -25,7 +25,7 @@ impl Process {
         if self.throttled { format!("{state}, throttled") } else { state }
     }
 
-    /// How the one before it ended, and the last line that it wrote.
+    /// How the previous process ended, and the last line that it wrote.
     #[must_use]
     pub fn how_the_last_ended(&self) -> Option<String> {
         let last = self.last_end.as_ref()?;
@@ -35,7 +35,7 @@ impl Process {
 }
 
 impl Task {
-    /// What is done at intervals, what came of it, and when it is done next, in one line.
+    /// A task, the result of its last run, and the time of its next run, in one line.
     #[must_use]
     pub fn told(&self) -> String {
         let Self { task: name, next_at, failed_runs, last, .. } = self;
@@ -54,12 +54,12 @@ impl Task {
     }
 }
 
-/// A moment as all commands tell it.
+/// A timestamp in the format of all commands.
 fn told_exact(at: &str) -> String {
     read_exact(at).map_or_else(|| at.to_owned(), told_moment)
 }
 
-/// A time span in seconds, for people.
+/// A duration in seconds, as text for people.
 #[must_use]
 pub fn age(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".into(), span)
@@ -70,7 +70,7 @@ pub(crate) mod tests {
     use super::super::control::{End, LastEnd, LastRun, Role};
     use super::*;
 
-    /// The second one of its role, whose process has ended.
+    /// A process of this role, number 2, that has ended.
     pub(crate) fn gone(role: Role) -> Process {
         Process {
             role,
@@ -133,7 +133,7 @@ pub(crate) mod tests {
         for (failed_runs, failed) in [(0, ""), (1, "FAILED: "), (3, "FAILED 3 times in a row: ")] {
             assert_eq!(Task { failed_runs, ..done.clone() }.told(), format!("finish owed: {failed}{told}"));
         }
-        // A moment of another program's is told as it is.
+        // A timestamp in another format is shown unchanged.
         let odd = Task { next_at: Some("soon".into()), ..done };
         assert!(odd.told().ends_with("; next at soon"));
     }

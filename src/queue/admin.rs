@@ -1,4 +1,4 @@
-//! What a person does with a message of the queue: hold, release, drop, read.
+//! What a person can do with a message of the queue: hold, release, drop, read.
 
 use super::folder::{Folder, Found};
 use super::{Envelope, Folders, Name, Queue, QueueError, State};
@@ -6,10 +6,10 @@ use std::io::Read;
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
-/// How often a message that was just taken away is looked for again.
+/// How often a message that has just moved is searched for.
 const LOOKS: usize = 5;
 
-/// Why a message was left as it is.
+/// Why a message was left unchanged.
 #[derive(Debug, Error)]
 pub enum ByHandError {
     #[error("there is no message {id} in the queue")]
@@ -21,7 +21,7 @@ pub enum ByHandError {
     BeingDelivered { id: String },
     #[error("{id} is in {state}/: only a message in {allowed} can be {done}")]
     NotFrom { id: String, state: State, allowed: &'static str, done: &'static str },
-    /// What is older than the ledger remembers may have been delivered without anybody knowing.
+    /// The ledger may have forgotten the delivery of a message that is older than it remembers.
     #[error(
         "{id} has been in the queue for longer than the ledger remembers: if it was delivered, it would be there twice"
     )]
@@ -33,10 +33,10 @@ pub enum ByHandError {
 }
 
 impl Queue {
-    /// Keeps runners from a message, until it is released.
+    /// Keeps runners from a message until it is released.
     ///
     /// # Errors
-    /// Where it is not in `new/`.
+    /// If it is not in `new/`.
     pub fn hold(&self, id: &str) -> Result<Name, ByHandError> {
         self.act(id, |folders, state, name| match state {
             State::New => Ok(move_for_good(&folders.new, &folders.held, name, name)?),
@@ -44,14 +44,14 @@ impl Queue {
         })
     }
 
-    /// Lets runners have a message that was held, refused or set aside: as soon as may be.
+    /// Releases a message that was held, refused or moved to `bad/`: runners may try it at once.
     ///
-    /// `age_limit` is for how long the ledger remembers what was delivered. A message that was accepted longer ago is released
-    /// only `again`: some of it may have been delivered, and be delivered once more. (What counts is when it was accepted. When it
-    /// was held is known to the file's times alone, which a backup changes.)
+    /// `age_limit` is for how long the ledger remembers deliveries. A message that was accepted longer ago is released only with
+    /// `again`. Some recipients may have received it already, and would receive it once more. (What counts is when it was
+    /// accepted. Only the times of the file say when it was held, and a backup changes those.)
     ///
     /// # Errors
-    /// Where it is somewhere else, or too old.
+    /// If it is in another folder, or too old.
     pub fn release(
         &self,
         id: &str,
@@ -74,10 +74,10 @@ impl Queue {
         })
     }
 
-    /// Removes a message, which nobody else has: it is lost.
+    /// Removes a message. No other system has it any more, so it is lost.
     ///
     /// # Errors
-    /// Where a runner is at it.
+    /// If a runner is delivering it.
     pub fn drop_message(&self, id: &str) -> Result<Name, ByHandError> {
         self.act(id, |folders, state, name| {
             if state == State::Work {
@@ -95,10 +95,10 @@ impl Queue {
         })
     }
 
-    /// A message of the queue, wherever it is: its envelope, and its bytes as they came.
+    /// A message in any folder of the queue: its envelope, and its bytes as they came.
     ///
     /// # Errors
-    /// Where there is none, or it cannot be read.
+    /// If there is none, or it cannot be read.
     pub fn read(&self, id: &str) -> Result<(Envelope, Vec<u8>), ByHandError> {
         let unreadable = |problem: String| ByHandError::Unreadable { id: id.to_owned(), problem };
         for _ in 0..LOOKS {
@@ -117,7 +117,7 @@ impl Queue {
         Err(ByHandError::BeingDelivered { id: id.to_owned() })
     }
 
-    /// Finds a message and does something with it, which says `None` where the message has left that place meanwhile.
+    /// Finds a message and applies `does` to it. `does` returns `None` if the message has left that folder meanwhile.
     fn act(
         &self,
         id: &str,
@@ -134,16 +134,16 @@ impl Queue {
 }
 
 impl Folders {
-    /// Where the message of this id, or file name, is.
+    /// The folder and the name of the message with this id or file name.
     fn named(&self, id: &str) -> Result<(State, Name), ByHandError> {
         let mut found = Vec::new();
-        // It may be on its way from one folder to another while we look.
+        // The message may move from one folder to another during the search.
         for _ in 0..LOOKS {
             for (state, folder) in self.all() {
                 let names = folder.messages()?.into_iter();
                 found.extend(names.filter(|n| n.id() == id || n.to_string() == id).map(|name| (state, name)));
             }
-            // The same message may have moved while we looked.
+            // A message that moved during the search may have been found twice.
             found.retain(|(state, name)| self.folder(*state).has(&name.to_string()).unwrap_or(true));
             match found.as_slice() {
                 [] => {}
@@ -159,7 +159,8 @@ impl Folders {
     }
 }
 
-/// Removes what said why a message was in `bad/`. The message itself has been moved or removed: nobody is to take that for failed.
+/// Removes the file that says why a message was in `bad/`. An error is only logged: the message itself has been moved or removed,
+/// which must not be reported as failed.
 fn remove_reason(folders: &Folders, name: Name) {
     if let Err(error) = folders.bad.remove(name.of_reason().as_str()) {
         tracing::warn!(message = name.id(), %error, "the reason of a message that is not there any more is left behind");
@@ -173,7 +174,7 @@ fn not_from(id: &str, state: State, allowed: &'static str, done: &'static str) -
     }
 }
 
-/// Moves a message; once this returns, it stays moved after a power failure, too.
+/// Moves a message. Once this returns, the move survives a power failure.
 pub(super) fn move_for_good(
     from: &Folder,
     to: &Folder,

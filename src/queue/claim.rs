@@ -1,4 +1,4 @@
-//! A runner's claim on one message, and what becomes of it.
+//! The claim of a runner on one message, and its settlement.
 
 use super::envelope::{Recipient, Unreadable};
 use super::folder::{Folder, Moved};
@@ -12,59 +12,61 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tracing::warn;
 
-/// A message that is ours to deliver, until this is settled or dropped. Where it is dropped, or the process dies, the message
-/// comes back by [`Queue::recover`].
+/// A message that this process delivers until it settles or drops the claim. If the claim is dropped or the process dies,
+/// [`Queue::recover`] puts the message back.
 #[derive(Debug)]
 pub struct Claim {
     folders: Arc<Folders>,
     name: Name,
-    /// For as long as it is open: whoever finds the file unlocked in `work/` takes it for one whose owner is gone.
+    /// The lock, which lasts as long as this is open. A file in `work/` without a lock counts as one whose owner is dead.
     _locked: File,
     envelope: Envelope,
     message: Vec<u8>,
 }
 
-/// What became of one recipient's delivery.
+/// The result of the delivery to one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
     /// It is delivered, and recorded.
     Delivered,
-    /// It is to be tried again.
+    /// It is to be tried again later.
     Deferred,
-    /// It was refused for good, and why.
+    /// It was refused permanently, for this reason.
     Refused(String),
 }
 
-/// What is left of a claim that was settled.
+/// The files that remain of a settled claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// The file with the recipients that are still to be delivered; `None` where there are none.
+    /// The file with the recipients that are still to be delivered; `None` if there are none.
     pub remaining: Option<Name>,
-    /// A file for each recipient that was refused.
+    /// One file for each recipient that was refused.
     pub refused: Vec<Name>,
 }
 
-/// How long a runner goes by what it has listed: a message that comes meanwhile, and was due before those that wait, has to wait for
-/// no longer than this.
+/// How long a runner uses its listing. A message that arrives meanwhile, and was due before those that are listed, waits no
+/// longer than this.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
-/// For how long at least what was never tried goes before what was tried and deferred.
+/// For how long, at least, untried messages go before those that were tried and deferred.
 const AHEAD: Duration = Duration::from_mins(1);
 
-/// What one runner found to be due when it looked last. A queue of a hundred thousand is not listed for each of them.
+/// The messages that one runner found due in its last listing. A queue of a hundred thousand is not listed for each of them.
 ///
-/// What was never tried goes before what was tried: that may be for mailboxes that hang, each of which takes up all of a runner's time
-/// for as long as a try may last, and a queue full of it would hold up each message that comes. But what was tried has its turn,
-/// however much comes: once the others have had as much time as the last of them took, and at least a minute.
+/// Untried messages go before tried ones. A tried message may be for a mailbox that hangs, and such an attempt takes a runner's
+/// whole time until its limit. A queue full of them would hold up each new message.
+///
+/// Tried messages still get their turn, however many new ones arrive. It comes when the untried ones have had as much time as the
+/// last tried one took, and at least a minute.
 #[derive(Debug)]
 pub struct Listed {
-    /// What was never tried, and what was, each in the order in which it became due.
+    /// The untried messages and the tried ones, each in the order in which they became due.
     untried: VecDeque<Name>,
     tried: VecDeque<Name>,
-    /// For how long what was never tried still goes first.
+    /// For how long untried messages still go first.
     ahead: Duration,
     pub(super) at: Option<Instant>,
-    /// For how long the ledger knows what was delivered. `None`: for ever.
+    /// For how long the ledger remembers deliveries. `None`: for ever.
     remembered: Option<Duration>,
 }
 
@@ -75,14 +77,14 @@ impl Default for Listed {
 }
 
 impl Listed {
-    /// What was tried and has been in the queue for longer than the ledger remembers is held, and not claimed: some try may have
-    /// delivered it, and been forgotten while its mailbox was out of reach.
+    /// A tried message that has been in the queue for longer than the ledger remembers is held, not claimed. An earlier attempt
+    /// may have delivered it, and the ledger may have forgotten that while its mailbox was unreachable.
     #[must_use]
     pub fn remembering(remembered: Option<Duration>) -> Self {
         Self { remembered, ..Self::default() }
     }
 
-    /// The runner was at a message for so long, which had had so many tries before.
+    /// Records that the runner spent `time` on a message that had had `tries` attempts before.
     pub fn took(&mut self, tries: u32, time: Duration) {
         self.ahead = if tries == 0 { self.ahead.saturating_sub(time) } else { time.max(AHEAD) };
     }
@@ -102,17 +104,17 @@ impl Listed {
 }
 
 impl Queue {
-    /// Claims the message of this slice that may be tried now, and may be so for longest; what was never tried goes before what was.
-    /// `None`: there is none at this moment.
+    /// Claims the message of this shard that has been due for longest; untried messages go before tried ones. `None`: none is due
+    /// now.
     ///
     /// # Errors
-    /// Where the system fails us. The message that it was about is still in the queue; others may be claimed.
+    /// If a system call fails. The message in question is still in the queue; others may be claimed.
     pub fn claim(&self, slice: Slice, now: SystemTime) -> Result<Option<Claim>, QueueError> {
         self.claim_listed(&mut Listed::default(), slice, now)
     }
 
-    /// The same for a runner that claims one after the other: it lists the queue once a second, and whenever it has come to the
-    /// end.
+    /// Like [`claim`](Self::claim), for a runner that claims one message after the other. It lists the queue once a second, and
+    /// whenever it has reached the end of its listing.
     ///
     /// # Errors
     /// As for [`claim`](Self::claim).
@@ -135,9 +137,9 @@ impl Queue {
         if claim.is_some() { Ok(claim) } else { failed.map_or(Ok(None), Err) }
     }
 
-    /// What may be tried now: what became due first comes first, so that each has its turn. Ordered by when they were accepted, old
-    /// messages for mailboxes that hang would go before all that is newer each time that they are due again, and some of them take up
-    /// all of a runner's time.
+    /// The messages that may be tried now, ordered by the moment at which they became due, so that each has its turn. In the
+    /// order of acceptance, old messages for mailboxes that hang would go before all newer ones each time they are due. A few of
+    /// them would take all of a runner's time.
     fn due(&self, slice: Slice, now: SystemTime) -> Result<Vec<Name>, QueueError> {
         let busy = self.0.locks_in_work()?;
         let mine = |name: &Name| slice.has_first_bytes(name.lock) && name.is_due(now) && !busy.contains(&name.lock);
@@ -146,8 +148,8 @@ impl Queue {
         Ok(due)
     }
 
-    /// Claims the first of them that can be had. One that cannot, for whatever reason, does not keep us from the others; the
-    /// first error is kept.
+    /// Claims the first of them that can be claimed. One that cannot does not keep the runner from the others; the first error is
+    /// kept.
     fn first_of(&self, listed: &mut Listed, now: SystemTime, failed: &mut Option<QueueError>) -> Option<Claim> {
         while let Some(name) = listed.next() {
             let is_forgotten = listed.remembered.is_some_and(|remembered| name.was_tried_before(now, remembered));
@@ -179,23 +181,23 @@ impl Queue {
 }
 
 impl Folders {
-    /// The locks of which a message is claimed.
+    /// The locks of the messages that are claimed now.
     fn locks_in_work(&self) -> Result<HashSet<u64>, QueueError> {
         Ok(self.work.messages()?.into_iter().map(|name| name.lock).collect())
     }
 
-    /// Makes the message ours, if nobody was faster.
+    /// Claims the message for this process, unless another runner was faster.
     fn claim(&self, name: Name) -> Result<Option<File>, QueueError> {
         let text = name.to_string();
-        // The lock comes before the rename. In the other order, the file would be in `work/` and unlocked for a moment, and
-        // whoever looks for claims of the dead would take it away again. Once it is locked it may have left `new/`: a lock on a
-        // file that another runner has released, or that was removed, would be worth nothing.
+        // The lock comes before the rename. In the other order, the file would be unlocked in `work/` for a moment. A recovery
+        // would then take it back as the claim of a dead process. Before it is locked, it may have left `new/`. A lock on a file
+        // that another runner has released, or that was removed, would be worth nothing.
         let Some(file) = self.new.lock(text.as_str())? else { return Ok(None) };
         if self.new.rename(text.as_str(), &self.work, &text)? != Moved::Done {
             return Ok(None);
         }
-        // Another runner may have claimed a message of the same lock since we looked. Each renames first and looks then, so at
-        // least one of the two sees the other, and gives its own back.
+        // Another runner may have claimed a message of the same lock since the listing. Each runner renames first and checks
+        // then. So at least one of the two sees the other's file and gives its own back.
         let others = self.work.messages()?.into_iter().any(|other| other.lock == name.lock && other != name);
         if others {
             self.work.rename_to_a_free(text.as_str(), &self.new, name)?;
@@ -204,7 +206,7 @@ impl Folders {
         Ok(Some(file))
     }
 
-    /// Puts a file that cannot be read where nobody tries it again, with the reason beside it. The caller holds its lock.
+    /// Moves an unreadable file to `bad/`, where no runner tries it, with the reason beside it. The caller holds its lock.
     pub(super) fn set_aside(
         &self,
         from: &Folder,
@@ -216,7 +218,7 @@ impl Folders {
         while self.bad.has(&name.to_string())? || self.bad.has(&name.of_reason())? {
             name = name.later();
         }
-        // The reason comes first. It is of some help only, and not worth failing for: on a full disk there is room for a rename.
+        // The reason is written first. It is only a help, so its failure is ignored: a full disk still has space for a rename.
         let reason = self.tmp.write(&[why.to_string().as_bytes(), b"\n"]);
         if let Err(error) = reason.and_then(|reason| reason.place_over(&self.bad, &name.of_reason())) {
             warn!(%error, message = name.id(), "the reason cannot be kept beside the file");
@@ -237,7 +239,7 @@ impl Claim {
     ) -> Result<Result<Self, (File, Unreadable)>, QueueError> {
         let mut bytes = Vec::new();
         if let Err(error) = (&file).read_to_end(&mut bytes) {
-            // That says nothing about the file. Others have their turn before it is tried again.
+            // A failed read says nothing about the file. Other messages have their turn before it is tried again.
             let text = name.to_string();
             let error = QueueError::of_io("reading", &folders.work.path.join(&text), error);
             folders.work.rename_to_a_free(text.as_str(), &folders.new, name.deferred(now))?;
@@ -275,11 +277,12 @@ impl Claim {
         &self.message
     }
 
-    /// Writes down what became of its recipients, in the envelope's order. One of whom nothing is said is deferred.
+    /// Records the result for each recipient, in the order of the envelope. A recipient without a settlement is deferred.
     ///
     /// # Errors
-    /// What was delivered or refused may be tried again: the whole message is still in the queue. Where possible it waits in
-    /// `new/` as if all of it had been deferred.
+    /// If the remaining recipients cannot be written, or the old file cannot be removed. The whole message is then still in the
+    /// queue, and recipients that were delivered or refused may be tried again. If possible it waits in `new/` as if all
+    /// recipients had been deferred.
     pub fn settle(self, settlements: &[Settlement], now: SystemTime) -> Result<Settled, QueueError> {
         let settlements = settlements.iter().chain(iter::repeat(&Settlement::Deferred));
         let (mut deferred, mut refused) = (Vec::new(), Vec::new());
@@ -293,9 +296,9 @@ impl Claim {
         if deferred.len() == self.envelope.recipients.len() {
             return Ok(Settled { remaining: self.defer(now)?, refused: Vec::new() });
         }
-        // All that remains is on the disk before the old file goes. A crash in between leaves both, which is harmless: the ledger
-        // knows what was delivered, and a second delivery of the same message to the same recipient finds it there already. In
-        // the other order, those that remain would be lost.
+        // All that remains is on the disk before the old file is removed. A crash in between leaves both files, which is
+        // harmless: the ledger has recorded the deliveries. A second delivery of the same message to the same recipient finds
+        // that record. In the other order, a crash would lose the remaining recipients.
         match self.write_what_remains(deferred, refused, now) {
             Ok(settled) => {
                 self.remove()?;
@@ -314,8 +317,9 @@ impl Claim {
         refused: Vec<(Recipient, String)>,
         now: SystemTime,
     ) -> Result<Settled, QueueError> {
-        // Each has an id of its own, so that it can be named. What remains, and may be divided again, stays below all of those
-        // that were refused: there is one recipient less in it for each of them.
+        // Each part has an id of its own, so that it can be named. The file with the remaining recipients, which may be divided
+        // again, gets the lowest number. All numbers of later divisions stay below those of the recipients refused now: each of
+        // these leaves one recipient less in it.
         let mut kept = Vec::new();
         for (place, (recipient, reason)) in (deferred.len()..).zip(refused) {
             let envelope = Envelope { recipients: vec![recipient], reason: Some(reason), ..self.envelope.clone() };
@@ -333,23 +337,24 @@ impl Claim {
         Ok(Settled { remaining, refused: kept })
     }
 
-    /// Each recipient has it. Its file is removed.
+    /// Removes the file after each recipient has received the message.
     ///
     /// # Errors
-    /// Where the system cannot. Then it is tried again, and found to be delivered.
+    /// If the system cannot remove it. Then the message is tried again, and the ledger reports it as delivered.
     pub fn finish(self) -> Result<(), QueueError> {
         self.remove()
     }
 
-    /// Back to `new/`, to be tried again after a pause. The name that it waits by; `None` where it was removed by hand.
+    /// Moves the message back to `new/`, to be tried again after a pause. Returns its new name; `None` if the file was removed
+    /// manually.
     ///
     /// # Errors
-    /// Where the system cannot. Then it comes back by [`Queue::recover`].
+    /// If the system cannot rename it. Then [`Queue::recover`] puts it back.
     pub fn defer(self, now: SystemTime) -> Result<Option<Name>, QueueError> {
         self.back_as(self.name.deferred(now))
     }
 
-    /// Back to `new/` as it came, for another runner: it was not tried.
+    /// Moves the message back to `new/` unchanged, for another runner: it was not tried.
     ///
     /// # Errors
     /// As for [`defer`](Self::defer).
@@ -365,7 +370,7 @@ impl Claim {
         Ok(there)
     }
 
-    /// Removes the file. The name is still ours: nobody takes a file out of `work/` that is locked.
+    /// Removes the file. The name still stands for it: no process takes a locked file out of `work/`.
     fn remove(&self) -> Result<(), QueueError> {
         if !self.folders.work.remove(self.name.to_string().as_str())? {
             warn!(message = self.name.id(), "the file of a claim has left work/ by another hand");

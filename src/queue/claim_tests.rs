@@ -1,4 +1,4 @@
-//! In which order messages are claimed, and which are not.
+//! The order in which messages are claimed, and which are not claimed.
 
 use super::tests::{accepted, at, claim_nothing, claimed, queue};
 use super::*;
@@ -18,13 +18,13 @@ fn the_oldest_comes_first_and_one_that_was_deferred_waits_for_its_time() {
     claim_nothing(&queue, 3059);
     let again = claimed(&queue, 3060);
     assert_eq!((again.name(), again.tries()), (deferred, 1));
-    // Not tried: nothing is counted.
+    // It was not tried, so nothing is counted.
     assert_eq!(again.give_back().unwrap(), Some(deferred));
     let again = claimed(&queue, 3060).defer(at(3060)).unwrap().unwrap();
     assert_eq!(again.to_string(), format!("{},2,3180.msg", older.id()));
 }
 
-/// Messages for mailboxes that hang may take the whole deadline each time. Once they are due again, what comes meanwhile goes first.
+/// Each message for a mailbox that hangs may take the whole deadline. When these are due again, new ones go first.
 #[test]
 fn what_was_never_tried_goes_before_what_was_and_each_in_the_order_in_which_it_became_due() {
     let (_directory, queue) = queue();
@@ -42,7 +42,7 @@ fn what_was_never_tried_goes_before_what_was_and_each_in_the_order_in_which_it_b
     assert_eq!(ids, [before, at_once, after, hung[0], hung[1], once_more].map(|name| name.id()));
 }
 
-/// However much comes.
+/// This holds however many new messages arrive.
 #[test]
 fn what_was_tried_has_its_turn_once_the_others_have_had_as_much_time() {
     let (_directory, queue) = queue();
@@ -58,10 +58,10 @@ fn what_was_tried_has_its_turn_once_the_others_have_had_as_much_time() {
         claims.push(claim);
         claims.last().unwrap().name().id()
     };
-    // A minute of what is new comes first.
+    // New messages come first, for a minute.
     let ids: Vec<String> = [30, 29, 1, 200].map(&mut next).into();
     assert_eq!(ids, [&new[..3], &hung[..1]].concat());
-    // That took longer, and so the others have as long; what took little takes nothing of the minute away.
+    // The tried message took longer than a minute, so the new ones get that much time. A short one does not shorten the minute.
     let ids: Vec<String> = [199, 1, 2].map(&mut next).into();
     assert_eq!(ids, [&new[3..5], &hung[1..2]].concat());
     let ids: Vec<String> = [59, 0, 1, 0].map(&mut next).into();
@@ -76,7 +76,7 @@ fn a_runner_that_goes_by_its_list_takes_nothing_twice_and_overlooks_nothing() {
     let mut next = || queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap();
     let first = next().unwrap();
     assert_eq!(first.name(), names[0]);
-    // Another runner takes one, and one more comes, of the lock that is claimed already.
+    // Another runner claims a message. A new one arrives, of a lock that is already claimed.
     let others = claimed(&queue, 100);
     assert_eq!(others.name(), names[1]);
     let of_the_same_lock = accepted(&queue, "1", 50);
@@ -95,7 +95,7 @@ fn what_comes_meanwhile_and_is_older_is_claimed_first_as_soon_as_a_list_is_a_sec
     let mut listed = Listed::default();
     let first = queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap().unwrap();
     let older = accepted(&queue, "1", 1);
-    // However busy this machine is, that is within the second.
+    // This is within the second, however busy the machine is.
     listed.at = Some(Instant::now() + Duration::from_hours(1));
     let second = queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap().unwrap();
     listed.at = Instant::now().checked_sub(Duration::from_secs(1));
@@ -103,7 +103,7 @@ fn what_comes_meanwhile_and_is_older_is_claimed_first_as_soon_as_a_list_is_a_sec
     assert_eq!([first.name(), second.name(), third.name()], [names[0], names[1], older]);
 }
 
-/// Its mailbox may have been out of reach since the try that delivered it: of such tries the ledger has nothing.
+/// Its mailbox may have been unreachable since the attempt that delivered it: the ledger has no record of such attempts.
 #[test]
 fn what_was_tried_for_longer_than_the_ledger_remembers_is_held_and_what_somebody_releases_has_a_try() {
     let (_directory, queue) = queue();

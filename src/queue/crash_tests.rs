@@ -1,4 +1,4 @@
-//! Processes that are killed, at each step, and processes that race: what was accepted is there once, and whole.
+//! Processes that are killed at each step, and processes that race: every accepted message is there once, and whole.
 
 use super::tests::{at, lock, mail};
 use super::*;
@@ -13,9 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// In a process that a test started: the folder that it works in.
+/// Set in a process that a test started: the folder that it works in.
 const FOLDER: &str = "MAILDROP_TEST_QUEUE";
-/// In such a process: before which of its steps it is killed.
+/// Set in such a process: the number of the step before which it is killed.
 const KILLED_AT: &str = "MAILDROP_TEST_QUEUE_KILLED_AT";
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
@@ -23,19 +23,19 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 type Interruption = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// What is to happen, and before which of this thread's next steps.
+    /// The interruption, and the number of steps of this thread before it.
     static BETWEEN: RefCell<Option<(u64, Interruption)>> = const { RefCell::new(None) };
 }
 
-/// Does something of this thread, and something else before its step of this number, as another process could. Whether there was
-/// such a step.
+/// Runs `does` on this thread, and `between` before its step of this number, as another process could do. Returns whether there
+/// was such a step.
 pub(super) fn interrupted(step: u64, between: Interruption, does: impl FnOnce()) -> bool {
     BETWEEN.set(Some((step, between)));
     does();
     BETWEEN.take().is_none()
 }
 
-/// Kills this very process, or lets something else happen, if it was ordered here.
+/// Kills this process, or runs the interruption, if one is set for this step.
 pub(super) fn step() {
     match BETWEEN.take() {
         Some((0, between)) => between(),
@@ -63,7 +63,7 @@ fn folder_of_a_child() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(PathBuf::from)
 }
 
-/// What a process has written down, a line for each thing: a kill takes none of it away.
+/// The notes of a process, one line per event: they survive a kill.
 struct Notes(PathBuf);
 
 impl Notes {
@@ -77,7 +77,7 @@ impl Notes {
     }
 }
 
-/// A life of six messages. Before something may go, or is in two files for a moment, that is written down.
+/// The life of six messages. A note is written before a message may disappear, or is in two files for a moment.
 #[test]
 fn everything_that_a_queue_does() {
     let Some(folder) = folder_of_a_child() else { return };
@@ -108,16 +108,16 @@ fn everything_that_a_queue_does() {
     queue.drop_message(&ids["e"]).unwrap();
     notes.add("closed e -");
     let (d, f) = (claim(), claim());
-    // Their runner is gone.
+    // Their runner is dead.
     drop((d, f));
     queue.recover(at(100), Duration::MAX).unwrap();
-    // A file under a name of its own: set aside, and released.
+    // A file with a foreign name: moved to `bad/`, and released.
     let f = queue.hold(&ids["f"]).unwrap().to_string();
     fs::rename(queue.path().join("held").join(&f), queue.path().join("new/strange")).unwrap();
     queue.recover(at(100), Duration::MAX).unwrap();
     let bad = queue.list().unwrap().into_iter().find(|entry| entry.state == State::Bad).unwrap();
     queue.release(&bad.id, None, false, at(100)).unwrap();
-    // One that cannot be read, put there by somebody.
+    // An unreadable file that another program has put there.
     fs::write(queue.path().join("new/00000000000000000001-0000000000000001.msg"), "cut sho").unwrap();
     notes.add("unreadable");
     let d = claim();
@@ -125,7 +125,7 @@ fn everything_that_a_queue_does() {
     notes.add("end");
 }
 
-/// Each message, and its recipients in all files.
+/// Each message, with its recipients from all files.
 fn contents(queue: &Queue) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for entry in queue.list().unwrap() {
@@ -145,7 +145,7 @@ fn contents(queue: &Queue) -> BTreeMap<String, String> {
     all.into_iter().map(|(message, recipients)| (message, sorted(recipients))).collect()
 }
 
-/// What has to be there by the notes, and is.
+/// Checks the queue against the notes.
 fn check(queue: &Queue, notes: &[String], step: u64) {
     let mut there = contents(queue);
     let mut expected: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
@@ -172,7 +172,7 @@ fn check(queue: &Queue, notes: &[String], step: u64) {
     }
     for (message, recipients) in there {
         let by_us = unreadable && message.starts_with("unreadable");
-        // It was on its way in: whole, or not there.
+        // It was being accepted: it is whole, or not there.
         assert!(by_us || (message.len() == 1 && recipients == "123"), "{message}, step {step}: {recipients}");
     }
 }
@@ -209,7 +209,7 @@ fn a_process_that_is_killed_at_any_step_loses_nothing_and_leaves_nothing_half() 
     assert!(steps > 100, "only {steps} steps were killed");
 }
 
-/// Claims all that it can, and writes down what.
+/// Claims all messages that it can, and notes them.
 #[test]
 fn a_runner() {
     let Some(folder) = folder_of_a_child() else { return };
@@ -217,7 +217,7 @@ fn a_runner() {
     let notes = Notes(folder.join(format!("notes-{}", std::process::id())));
     while queue.counts().unwrap().new > 0 {
         let Some(claim) = queue.claim(Slice::WHOLE, at(100)).unwrap() else { continue };
-        // Nobody else is at a message of this lock.
+        // No other runner works on a message of this lock.
         let busy = folder.join(format!("busy-{:016x}", claim.name().lock));
         fs::create_dir(&busy).unwrap();
         notes.add(&format!("{}", claim.name()));

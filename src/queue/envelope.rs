@@ -1,4 +1,4 @@
-//! What a file of the queue holds: the envelope as TOML, a line `---`, and the bytes of the message as they came.
+//! The format of a file of the queue: the envelope as TOML, a line `---`, and the bytes of the message as they came.
 
 use super::QueueError;
 use super::shunted::{MessageHolder, Origin};
@@ -8,15 +8,15 @@ use serde::Deserialize;
 use std::fmt::Write;
 use thiserror::Error;
 
-/// What divides the envelope from the message. No line of the TOML that we write is like this: each value is one line.
+/// Separates the envelope from the message. No line of the written TOML looks like this, since each value is on one line.
 const DIVIDER: &[u8] = b"\n---\n";
 
-/// The longest envelope. Where the divider does not come before, it does not come.
+/// The longest envelope, in bytes, with the divider. A file without a divider up to there is unreadable.
 pub(super) const LONGEST: usize = 1 << 22;
 
-/// The envelope of a queued message, and what is to be known of it besides its bytes.
-// An unknown key makes the file unreadable, and so it is set aside: what a later release has written there could change what is to
-// be done with the message.
+/// The envelope of a queued message: all that the file has besides the message bytes.
+// An unknown key makes the file unreadable, so that it is moved to `bad/`. A later release may have written the key, and it could
+// change how the message must be handled.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
@@ -25,17 +25,17 @@ pub struct Envelope {
     /// When it was accepted, in microseconds since 1970.
     #[serde(deserialize_with = "read_time")]
     pub queued_at: i64,
-    /// Who brought it.
+    /// The submitter of the message.
     pub injected_by: String,
     /// Whether the sender's Sent mailbox may get a copy.
     #[serde(default)]
     pub may_owe_sent: bool,
-    /// Whether who brought it vouches for the sender: that the sender is who the envelope says.
+    /// Whether the submitter vouches that the sender is the one in the envelope.
     #[serde(default)]
     pub vouches: bool,
-    /// Why it was refused, last time.
+    /// Why it was refused at the last attempt.
     pub reason: Option<String>,
-    /// The size of the message in bytes: what is cut short is found out by it.
+    /// The size of the message in bytes, which reveals a truncated file.
     pub size: u64,
     /// Where a shunted message came from.
     pub origin: Option<Origin>,
@@ -48,11 +48,11 @@ pub struct Envelope {
 #[serde(deny_unknown_fields)]
 pub struct Recipient {
     pub address: String,
-    /// Before any rewriting.
+    /// The address before any rewriting.
     pub original: Option<String>,
 }
 
-/// What keeps a file from being a message of the queue.
+/// Why a file cannot be read as a message of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum Unreadable {
     #[error("no line `---` follows an envelope: it is cut short, or is no file of the queue")]
@@ -70,11 +70,11 @@ pub(super) enum Unreadable {
 }
 
 impl Envelope {
-    /// The beginning of a file: what comes before the message.
+    /// The beginning of a file: everything before the message.
     pub(super) fn written(&self) -> Result<Vec<u8>, QueueError> {
         let toml = self.toml().map_err(|error| QueueError::Envelope { problem: error.to_string() })?;
         let bytes = [toml.trim_end_matches('\n').as_bytes(), DIVIDER].concat();
-        // Nothing is accepted that could not be read again.
+        // No message is accepted whose envelope could not be read back.
         match Self::read(&bytes) {
             Ok((read, at)) if read == *self && at == bytes.len() => Ok(bytes),
             Ok(_) => Err(QueueError::Envelope { problem: "it would not be read as it is written".into() }),
@@ -82,7 +82,7 @@ impl Envelope {
         }
     }
 
-    /// By hand, since a library's writer puts texts with a line end in them into several lines.
+    /// Without a library's writer, since that puts texts with a line end in them into several lines.
     fn toml(&self) -> Result<String, std::fmt::Error> {
         let Self { sender, queued_at, injected_by, may_owe_sent, vouches, reason, size, origin, recipients } = self;
         let mut toml = String::new();
@@ -117,7 +117,7 @@ impl Envelope {
         Ok(toml)
     }
 
-    /// Reads the beginning of a file, and says where the message begins.
+    /// Reads the envelope at the beginning of a file. Returns it with the offset at which the message begins.
     pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), Unreadable> {
         let end = memmem::find(bytes.get(..LONGEST).unwrap_or(bytes), DIVIDER).ok_or(Unreadable::NoEnvelope)?;
         let text = str::from_utf8(bytes.get(..end).unwrap_or_default()).map_err(|_| Unreadable::NotUtf8)?;
@@ -128,7 +128,7 @@ impl Envelope {
         Ok((envelope, end + DIVIDER.len()))
     }
 
-    /// Reads a whole file: the envelope, and the message.
+    /// Reads a whole file: the envelope and the message.
     pub(super) fn read_with_message(mut file: Vec<u8>) -> Result<(Self, Vec<u8>), Unreadable> {
         let (envelope, at) = Self::read(&file)?;
         envelope.check_size((file.len() - at) as u64)?;
@@ -136,14 +136,14 @@ impl Envelope {
         Ok((envelope, file))
     }
 
-    /// Whether so many bytes are the whole message.
+    /// Checks that `found` bytes are the whole message.
     pub(super) fn check_size(&self, found: u64) -> Result<(), Unreadable> {
         let expected = self.size;
         if found == expected { Ok(()) } else { Err(Unreadable::AnotherSize { expected, found }) }
     }
 }
 
-/// A text in quotes: JSON's string is TOML's basic string, but for U+007F, which JSON leaves as it is.
+/// A text in quotes. A JSON string is a TOML basic string, except for U+007F, which JSON leaves unescaped.
 fn quoted(text: &str) -> Result<String, std::fmt::Error> {
     let json = serde_json::to_string(text).map_err(|_| std::fmt::Error)?;
     Ok(json.replace('\u{7f}', "\\u007f"))

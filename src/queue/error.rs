@@ -1,14 +1,15 @@
-//! What can go wrong with the queue's files.
+//! Errors of the queue's files.
 
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why the queue could not do what it was asked for. Whatever it is, no file that was accepted before has been changed by it.
+/// Why the queue could not do what it was asked for. No such error has changed a file that was accepted before.
 #[derive(Debug, Error)]
 pub enum QueueError {
-    /// The disk, or the share of it that this user may fill, is full, but for what is kept free for others. Trying again later can help (SMTP 452, HTTP 507).
+    /// The disk, or the quota of this user, is full except for the reserve for others. Trying again later can help (SMTP 452,
+    /// HTTP 507).
     #[error("{doing} {}: no room is left on the disk", path.display())]
     NoSpace { doing: &'static str, path: PathBuf },
     /// Anything else that the system reports. Trying again later can help.
@@ -25,38 +26,38 @@ pub enum QueueError {
         path.display()
     )]
     AnotherFileSystem { path: PathBuf },
-    /// A rename that could overwrite a file could lose a message.
+    /// A rename that can overwrite a file can lose a message.
     #[error(
         "the file system of {} cannot rename without overwriting (renameat2(2), RENAME_NOREPLACE): put the queue on a local \
          ext4, XFS, Btrfs or tmpfs",
         path.display()
     )]
     RenamesOverwrite { path: PathBuf },
-    /// Somebody else could have put files there, or could take them away.
+    /// The other user could have put files there, or could remove them.
     #[error("{} belongs to user {owner}, and this process runs as user {user}", path.display())]
     AnotherOwner { path: PathBuf, owner: u32, user: u32 },
-    /// The same.
+    /// Other users could put files there, or could remove them.
     #[error("others may write to {} (mode {mode:04o}): run `chmod 0700` on it", path.display())]
     WritableByOthers { path: PathBuf, mode: u32 },
-    /// No queue has been made there.
+    /// No queue has been created there.
     #[error("there is no queue at {}", path.display())]
     NoQueue { path: PathBuf },
-    /// Mail for nobody.
+    /// The mail has no recipient.
     #[error("a message without a recipient cannot be queued")]
     NoRecipient,
-    /// An envelope that cannot be written down.
+    /// An envelope that cannot be written as TOML and read back unchanged.
     #[error("the envelope cannot be written: {problem}")]
     Envelope { problem: String },
 }
 
 impl QueueError {
-    /// Whether it is for want of room.
+    /// Whether disk space is missing.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::NoSpace { .. })
     }
 
-    /// What the system said when we were `doing` something with `path`.
+    /// The error of a system call on `path`; `doing` names the attempted operation.
     pub(super) fn of(doing: &'static str, path: &Path, errno: Errno) -> Self {
         let path = path.to_owned();
         match errno {
@@ -65,7 +66,7 @@ impl QueueError {
         }
     }
 
-    /// The same, where the standard library said it.
+    /// The same for an error of the standard library.
     pub(super) fn of_io(doing: &'static str, path: &Path, error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::StorageFull {
             return Self::NoSpace { doing, path: path.to_owned() };

@@ -1,4 +1,4 @@
-//! One folder of the queue: every system call on it is here, by its open descriptor, and no link is followed.
+//! One folder of the queue. Every system call on it is in this module, goes through its open descriptor, and follows no link.
 
 use super::{Name, QueueError};
 use crate::base::files::sync;
@@ -13,10 +13,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// How many names in a row may be taken. Each is a nanosecond later.
+/// How many taken names in a row are skipped. Each next name is a nanosecond later.
 const NAMES: usize = 100_000;
 
-/// A folder, open.
+/// An open folder.
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
@@ -26,13 +26,13 @@ pub(super) struct Folder {
 /// What a name stands for.
 pub(super) enum Found {
     File(File),
-    /// A link, a folder, a pipe, a socket, a device: none of ours, never opened.
+    /// A link, a folder, a pipe, a socket or a device. The queue makes none of these and never opens them.
     NoFile(&'static str),
-    /// Nothing, now.
+    /// There is no such file (any more).
     Gone,
 }
 
-/// What became of a rename.
+/// The result of a rename.
 #[derive(PartialEq, Eq)]
 pub(super) enum Moved {
     Done,
@@ -43,7 +43,10 @@ pub(super) enum Moved {
 }
 
 impl Folder {
-    /// Opens a folder that is ours alone.
+    /// Opens a folder that belongs to this user (or any folder, as root) and that no other user can write to.
+    ///
+    /// # Errors
+    /// If it is missing or cannot be opened, if another user owns it, or if its mode lets the group or others write.
     pub(super) fn open(path: PathBuf) -> Result<Self, QueueError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|errno| match errno {
@@ -71,12 +74,12 @@ impl Folder {
         QueueError::of(doing, &self.path.join(name), errno)
     }
 
-    /// The names in it, but for those that begin with a dot.
+    /// The names in it, except those that begin with a dot.
     pub(super) fn names(&self) -> Result<Vec<OsString>, QueueError> {
         self.names_that(|name| !name.starts_with(b"."))
     }
 
-    /// What [`prove_renames`] left behind when it was killed.
+    /// The files that [`prove_renames`] left behind if its process was killed.
     pub(super) fn probes(&self) -> Result<Vec<OsString>, QueueError> {
         self.names_that(|name| name.starts_with(b".") && !matches!(name, b"." | b".."))
     }
@@ -109,8 +112,8 @@ impl Folder {
         if let Some(errno) = FAULT.take() {
             return Err(self.error_at("examining", &told(), errno));
         }
-        // A link planted there could lead anywhere, and a pipe would hold us up for ever. What is no file is not even opened:
-        // opening a device can do something.
+        // A planted link could lead anywhere, and opening a pipe could block for ever. Something that is no regular file is not
+        // even opened, since opening a device can have an effect.
         let stat = match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(Found::Gone),
@@ -130,7 +133,7 @@ impl Folder {
         Ok(no_file(&stat).map_or_else(|| Found::File(File::from(descriptor)), Found::NoFile))
     }
 
-    /// Whether `name` stands for this very file.
+    /// Whether `name` still stands for this very file.
     fn is(&self, name: impl rustix::path::Arg + Copy, file: &File) -> Result<bool, QueueError> {
         let told = || name.to_string_lossy().into_owned();
         let open = rustix::fs::fstat(file).map_err(|errno| self.error_at("examining", &told(), errno))?;
@@ -141,7 +144,8 @@ impl Folder {
         }
     }
 
-    /// Opens a file and locks it (flock(2)), if nobody else has, and if it still has this name then.
+    /// Opens a file and locks it (flock(2)). `None` if it is no regular file, if another process holds the lock, or if the name
+    /// no longer stands for this file once it is locked.
     pub(super) fn lock(&self, name: impl rustix::path::Arg + Copy) -> Result<Option<File>, QueueError> {
         let Found::File(file) = self.find(name)? else { return Ok(None) };
         step();
@@ -159,7 +163,7 @@ impl Folder {
         }
     }
 
-    /// Waits until nobody else changes this folder. Its lock (flock(2)) is held until what is returned is dropped.
+    /// Waits until no other process changes this folder. The lock (flock(2)) is held until the returned file is dropped.
     pub(super) fn lock_whole(&self) -> Result<File, QueueError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own = rustix::fs::openat(&self.descriptor, ".", flags, Mode::empty());
@@ -177,7 +181,7 @@ impl Folder {
         }
     }
 
-    /// Renames a file, and overwrites none.
+    /// Renames a file without overwriting another one.
     pub(super) fn rename(
         &self,
         name: impl rustix::path::Arg + Copy,
@@ -199,7 +203,7 @@ impl Folder {
         }
     }
 
-    /// The same to this name, or to the next one that is free. `None` where the file is gone.
+    /// Renames a file to this name, or to the next free one. `None` if the file is gone.
     pub(super) fn rename_to_a_free(
         &self,
         from: impl rustix::path::Arg + Copy,
@@ -217,14 +221,14 @@ impl Folder {
         Err(to.error_at("renaming a file to", &name.to_string(), Errno::EXIST))
     }
 
-    /// The same, and what was there is overwritten: for files that are no messages.
+    /// Renames a file and overwrites the target: for files that are no messages.
     pub(super) fn rename_over(&self, name: &str, to: &Self, new_name: &str) -> Result<(), QueueError> {
         step();
         rustix::fs::renameat(&self.descriptor, name, &to.descriptor, new_name)
             .map_err(|errno| to.error_at("renaming a file to", new_name, errno))
     }
 
-    /// Removes a file. `false` where there was none.
+    /// Removes a file. `false` if there was none.
     pub(super) fn remove(&self, name: impl rustix::path::Arg + Copy) -> Result<bool, QueueError> {
         step();
         let removed = rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty());
@@ -236,7 +240,7 @@ impl Folder {
         }
     }
 
-    /// Puts its names on the disk.
+    /// Syncs the names in this folder to the disk.
     pub(super) fn sync(&self) -> Result<(), QueueError> {
         step();
         sync(&self.descriptor).map_err(|error| QueueError::of_io("syncing", &self.path, error))
@@ -267,13 +271,13 @@ impl Folder {
             };
             let written = Written { folder: self, file: File::from(descriptor), name, placed: false };
             if rustix::process::geteuid().is_root() {
-                // The user whose queue it is could not read a file of root's.
+                // The user who owns the queue could not read a file that belongs to root.
                 let owner =
                     rustix::fs::fstat(self.descriptor.as_fd()).map_err(|errno| self.error("examining", errno))?;
                 let to = |id| std::os::unix::fs::fchown(&written.file, Some(id), Some(owner.st_gid));
                 to(owner.st_uid).map_err(|error| QueueError::of_io("giving away a file in", &self.path, error))?;
             }
-            // Before it was locked, a clean-up may have taken it for one whose writer is gone, and removed it.
+            // Before the file was locked, a clean-up may have removed it as one whose writer is dead.
             if self.locked(written.name.as_str(), &written.file)? {
                 return Ok(written);
             }
@@ -281,7 +285,7 @@ impl Folder {
     }
 }
 
-/// A file that has been written into `tmp/`. It is removed again unless it is given its place.
+/// A file that has been written into `tmp/`. Dropping it removes the file, unless it was moved to its place.
 #[derive(Debug)]
 pub(super) struct Written<'a> {
     folder: &'a Folder,
@@ -292,10 +296,10 @@ pub(super) struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// Gives it its place for good: once this returns, it is there after a power failure, too.
+    /// Moves it to its final place. Once this returns, the file survives a power failure.
     ///
-    /// It stays locked until then, so that nobody takes it before its name is on the disk. Where that fails, it is taken away
-    /// again: who is told of a failure brings the message once more.
+    /// The file stays locked until then, so that no runner claims it before its name is on the disk. If the sync fails, the file
+    /// is removed again: the client that receives the error submits the message once more.
     pub(super) fn place(mut self, to: &Folder, name: Name) -> Result<Name, QueueError> {
         let placed = self.folder.rename_to_a_free(self.name.as_str(), to, name)?;
         let name = placed.ok_or_else(|| self.folder.error_at("renaming", &self.name, Errno::NOENT))?;
@@ -307,7 +311,7 @@ impl Written<'_> {
         Ok(name)
     }
 
-    /// The same under a name that may be taken, for a file that is no message.
+    /// Moves it over a name that may be taken: for a file that is no message.
     pub(super) fn place_over(mut self, to: &Folder, name: &str) -> Result<(), QueueError> {
         self.folder.rename_over(&self.name, to, name)?;
         self.placed = true;
@@ -325,12 +329,12 @@ impl Drop for Written<'_> {
     }
 }
 
-/// Root may look after the queue of another user: it follows no link there, and what it writes belongs to that user.
+/// Root may work on the queue of another user: it follows no link there, and the files that it writes belong to that user.
 pub(super) fn may_look_after(user: u32, owner: u32) -> bool {
     user == owner || user == 0
 }
 
-/// What it is that is no file.
+/// What it is, if it is no regular file.
 fn no_file(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,
@@ -342,10 +346,10 @@ fn no_file(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-/// Shows that names can be moved from each of these folders to the next, without overwriting.
+/// Shows that files can be moved from each of these folders to the next without overwriting.
 pub(super) fn prove_renames(tmp: &Folder, others: &[&Folder]) -> Result<(), QueueError> {
     let probe = tmp.write(&[])?;
-    // With a dot, nobody takes it for a message.
+    // The dot keeps everyone from taking it for a message.
     let name = format!(".{}", probe.name);
     let mut from = (tmp, probe.name.clone());
     for to in others.iter().copied() {
@@ -361,7 +365,7 @@ pub(super) fn prove_renames(tmp: &Folder, others: &[&Folder]) -> Result<(), Queu
     Ok(())
 }
 
-/// Where a process may be killed: between any two system calls that change something.
+/// A point at which a test may kill the process: between any two system calls that change something.
 #[cfg(test)]
 fn step() {
     super::crash_tests::step();
@@ -371,16 +375,16 @@ const fn step() {}
 
 #[cfg(test)]
 thread_local! {
-    /// What this thread is told when it looks for a file next, as by a disk that fails.
+    /// The error that this thread gets from its next search for a file, as from a failing disk.
     pub(super) static FAULT: std::cell::Cell<Option<Errno>> = const { std::cell::Cell::new(None) };
 }
 
-/// Keeps root from making a queue in another user's folder: that user could not open what root makes.
+/// Keeps root from making a queue in another user's folder: that user could not open files that root makes.
 pub(super) fn refuse_root(path: &Path) -> Result<(), QueueError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    // Where nothing can be examined, the first use tells why.
+    // If nothing can be examined, the first use of the queue reports why.
     let there = path.ancestors().find_map(|path| Some((path, std::fs::symlink_metadata(path).ok()?.uid())));
     match there {
         Some((path, owner)) if owner != 0 => Err(QueueError::AnotherOwner { path: path.to_owned(), owner, user: 0 }),

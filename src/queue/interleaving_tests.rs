@@ -1,4 +1,4 @@
-//! Two at once: whatever one does, at each of its steps another does something else, from beginning to end.
+//! Two processes at once: at each step of one action, another action runs from beginning to end.
 
 use super::crash_tests::interrupted;
 use super::tests::{at, lock, mail};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What one of the two does.
+/// One of the two actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Claim,
@@ -43,7 +43,7 @@ const ALL: [Act; 13] = [
     Act::Open,
 ];
 
-/// The queue, and what has to be in it: bodies, with their recipients.
+/// The queue, and its expected content: bodies, with their recipients.
 struct World {
     folder: tempfile::TempDir,
     queue: Queue,
@@ -74,7 +74,7 @@ fn world() -> World {
 }
 
 fn act(world: &Rc<RefCell<World>>, act: Act) {
-    // Nothing of the world is borrowed while the queue works: the other one comes in between.
+    // The world must not be borrowed while the queue works, because the other action runs in between.
     let queue = world.borrow().queue.clone();
     let (first, held) = (world.borrow().first.to_string(), world.borrow().held.to_string());
     let claim = || queue.claim(Slice::WHOLE, at(9)).unwrap();
@@ -136,7 +136,7 @@ fn act(world: &Rc<RefCell<World>>, act: Act) {
     }
 }
 
-/// The body of a new message, which has to be there from now on.
+/// The body of a new message, which must be in the queue from now on.
 fn made(world: &Rc<RefCell<World>>) -> String {
     let mut world = world.borrow_mut();
     world.made += 1;
@@ -159,7 +159,7 @@ fn contents(queue: &Queue) -> BTreeMap<String, String> {
 fn check(world: &World, what: &str) {
     // Each is there once, and whole.
     assert_eq!(contents(&world.queue), world.expected, "{what}");
-    // Nobody takes away what is claimed, and no two claims are of one lock.
+    // No other process takes a claimed file away, and no two claims are of one lock.
     let names: Vec<Name> = world.claims.iter().map(Claim::name).collect();
     for name in &names {
         assert_eq!(names.iter().filter(|other| other.lock == name.lock).count(), 1, "{what}: {names:?}");
@@ -174,7 +174,7 @@ fn check(world: &World, what: &str) {
         assert_eq!(message, claim.message(), "{what}");
     }
     assert_eq!(std::fs::read_dir(world.folder.path().join("queue/tmp")).unwrap().count(), 0, "{what}");
-    // What was there all the time was listed, once.
+    // A message that was there all the time is listed once.
     for listed in &world.listed {
         for (name, body) in [(world.first, "first"), (world.held, "held")] {
             let is = |entry: &&Entry| entry.id == name.id() && entry.recipients.len() == 3;
@@ -190,7 +190,7 @@ fn whatever_another_does_at_any_step_each_message_is_there_once_and_claimed_by_o
     let mut interruptions = 0;
     for one in ALL {
         for other in ALL {
-            // Which of the two would be dropped by that name is for the clock to say.
+            // The clock decides which of the two messages is dropped by that name.
             let pair = [one, other];
             if pair.contains(&Act::FinishAndQueueAnotherOfThatName) && pair.contains(&Act::DropFirst) {
                 continue;

@@ -1,4 +1,4 @@
-//! What is in the queue. Only read, without a lock: runners go on meanwhile.
+//! Lists the messages in the queue. It only reads and takes no lock, so runners go on meanwhile.
 
 use super::envelope::LONGEST;
 use super::folder::{Folder, Found};
@@ -13,28 +13,28 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 
-/// In which folder a message is.
+/// The folder that a message is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It waits for a runner, or for its next try.
+    /// It waits for a runner, or for its next attempt.
     New,
-    /// A runner is at it.
+    /// A runner is delivering it.
     Work,
     /// An operator holds it back.
     Held,
-    /// A recipient refused it for good.
+    /// A recipient refused it permanently.
     Refused,
     /// It cannot be read.
     Bad,
-    /// It has crashed two workers. Its holder tries it further; it is in no list of the queue.
+    /// It has crashed two workers. Its holder, an MTA or the file queue, tries it again; no list of the queue contains it.
     Shunted,
 }
 
-/// One message of the queue; or something else that lies there, which nobody touches.
+/// One message of the queue, or another thing in its folders, which no runner touches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// By which it is held, released and dropped.
+    /// The id for holding, releasing and dropping it.
     pub id: String,
     /// The name of its file.
     pub file: String,
@@ -47,16 +47,16 @@ pub struct Entry {
     pub sender: Option<String>,
     pub recipients: Vec<String>,
     pub injected_by: Option<String>,
-    /// How often it was tried, and deferred.
+    /// How often it was tried and deferred.
     pub tries: u32,
-    /// Not before this moment, in microseconds since 1970.
+    /// The earliest moment of the next attempt, in microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub next_try: Option<i64>,
-    /// Why it was refused, or set aside, or is none of the queue's.
+    /// Why it was refused, or moved to `bad/`, or does not belong to the queue.
     pub reason: Option<String>,
 }
 
-/// The messages of one folder, by their names alone.
+/// The messages of one folder, counted by their names alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
     pub messages: usize,
@@ -75,15 +75,16 @@ pub struct Counts {
 }
 
 impl Queue {
-    /// All messages, by folder, the oldest first. What is in the queue and stays where it is, is listed; what moves meanwhile is
-    /// listed once, in most cases.
+    /// All messages, by folder, the oldest first. Every message that stays where it is, is listed. A message that moves meanwhile
+    /// is listed once in most cases.
     ///
     /// # Errors
-    /// Where a folder cannot be read. A file that cannot be read is listed with the reason.
+    /// If a folder cannot be read. A file that cannot be read is listed with the reason.
     pub fn list(&self) -> Result<Vec<Entry>, QueueError> {
         let folders = &*self.0;
         let mut entries = BTreeMap::new();
-        // Messages go to and fro between these two: one that is taken up, or put back, while we look is seen by the second look.
+        // Messages move between these two folders in both directions. The second read finds one that was claimed or put back
+        // during the first.
         let again = [(State::New, &folders.new), (State::Work, &folders.work)];
         for (state, folder) in folders.all().into_iter().chain(again) {
             for file in folder.names()? {
@@ -91,7 +92,7 @@ impl Queue {
                     continue;
                 }
                 if let Some((inode, entry)) = folders.entry(state, &file)? {
-                    // A rename keeps the inode. What is no file, or cannot be opened, is nothing that a runner moves.
+                    // A rename keeps the inode. No runner moves a thing that is no file or cannot be opened.
                     let key =
                         inode.map_or_else(|| (0, format!("{state}/{}", entry.file)), |inode| (inode, String::new()));
                     entries.insert(key, entry);
@@ -103,11 +104,11 @@ impl Queue {
         Ok(entries)
     }
 
-    /// How many bytes of messages there are, by who brought them: what waits, and what waits for a person. Each file is opened; one that
-    /// is moved meanwhile may count twice.
+    /// How many bytes of messages there are in all listed folders, by the submitter of each message. Each file is opened; one
+    /// that moves meanwhile may count twice.
     ///
     /// # Errors
-    /// Where a folder cannot be read. A file that cannot be read counts for nobody.
+    /// If a folder cannot be read. A file that cannot be read counts for nobody.
     pub fn bytes_by_bringer(&self) -> Result<HashMap<String, u64>, QueueError> {
         let mut bytes: HashMap<String, u64> = HashMap::new();
         for (state, folder) in self.0.all() {
@@ -124,20 +125,20 @@ impl Queue {
         Ok(bytes)
     }
 
-    /// Half of the size of the file system that it is on, in bytes; all there can be where that has no size.
+    /// Half of the size of its file system, in bytes; `u64::MAX` if the file system reports no size.
     ///
     /// # Errors
-    /// Where the system does not say.
+    /// If the system call statvfs(3) fails.
     pub fn half_of_the_disk(&self) -> Result<u64, QueueError> {
         let path = self.path();
         let system = rustix::fs::statvfs(path).map_err(|errno| QueueError::of("examining", path, errno))?;
         Ok(system.f_blocks.checked_mul(system.f_frsize).filter(|all| *all > 0).map_or(u64::MAX, |all| all / 2))
     }
 
-    /// How many messages there are in each folder, and since when, by their names alone.
+    /// How many messages there are in each folder, and when the oldest was accepted, by their names alone.
     ///
     /// # Errors
-    /// Where a folder cannot be read.
+    /// If a folder cannot be read.
     pub fn waiting(&self) -> Result<Vec<(State, Waiting)>, QueueError> {
         let waiting = |(state, folder): (State, &Folder)| {
             let names = folder.messages()?;
@@ -148,10 +149,10 @@ impl Queue {
         self.0.all().into_iter().chain([(State::Shunted, &self.0.shunted)]).map(waiting).collect()
     }
 
-    /// How many messages there are, by their names alone.
+    /// How many messages there are in each folder, by their names alone.
     ///
     /// # Errors
-    /// Where a folder cannot be read.
+    /// If a folder cannot be read.
     pub fn counts(&self) -> Result<Counts, QueueError> {
         let count = |folder: &Folder| folder.messages().map(|names| names.len());
         let folders = &*self.0;
@@ -166,7 +167,7 @@ impl Queue {
 }
 
 impl Folders {
-    /// What a name in a folder stands for, with the inode of its file. `None` where it is gone.
+    /// What a name in a folder stands for, with the inode of its file. `None` if it is gone.
     fn entry(&self, state: State, file: &OsStr) -> Result<Option<(Option<u64>, Entry)>, QueueError> {
         let mut inode = None;
         let told = file.to_string_lossy().into_owned();
@@ -199,7 +200,7 @@ impl Folders {
                     }
                 }
             }
-            // Files that others own, say: the rest can still be listed.
+            // Other users may own some files, for example. The rest can still be listed.
             Err(error) => entry.reason = Some(error.to_string()),
         }
         if let (State::Bad, Some(name)) = (state, name)
@@ -224,10 +225,10 @@ impl Entry {
     }
 }
 
-/// The envelope at the beginning of a file, if the whole message follows it; or what is wrong with it.
+/// The envelope at the beginning of a file if the whole message follows it; otherwise what is wrong with the file.
 pub(super) fn read_envelope(file: &File) -> std::io::Result<Result<Envelope, String>> {
     let mut beginning = Vec::new();
-    // Most envelopes end within the first of these.
+    // Most envelopes end within the first of these lengths.
     for length in [4096, LONGEST as u64] {
         file.take(length.saturating_sub(beginning.len() as u64)).read_to_end(&mut beginning)?;
         if let Ok((envelope, at)) = Envelope::read(&beginning) {

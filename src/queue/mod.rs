@@ -1,27 +1,27 @@
-//! The file queue: mail that has no Postfix behind it, a file for each message, until it is delivered. Beside it, in `shunted/`,
-//! messages that crashed workers, which their holders try again.
+//! The file queue, for mail that no Postfix queue holds: one file for each message, until it is delivered. The folder `shunted/`
+//! beside it has the messages that crashed workers. Their holders, an MTA or this queue, try them again.
 //!
 //! ```text
 //! enqueue ──▶ tmp/ ──▶ new/ ◀──▶ work/ ──▶ (delivered: removed)      bad/      what cannot be read
-//!                       ▲ ▼        └─────▶ refused/                  held/     what an operator holds back, or may have been delivered longer ago than the ledger remembers
+//!                       ▲ ▼        └─────▶ refused/                  held/     held by an operator, or too old for the ledger
 //! ```
 //!
-//! * **Accepted is what is on the disk.** A message is written to `tmp/` and synced, renamed to `new/`, and `new/` is
-//!   synced; only then is it accepted. Whatever fails before, nothing is there.
-//! * **A file is never rewritten, and no rename overwrites one** (`RENAME_NOREPLACE`). What changes from try to try is
-//!   in its name: see [`Name`].
-//! * **A claim is a rename to `work/` and a lock (flock(2)) on the file.** The lock comes first, so a file in `work/`
-//!   that nobody has locked is one whose owner is gone, at any moment. The kernel frees the lock with its process;
-//!   nothing has to expire, and no clock counts.
-//! * **Two files of one lock are never claimed at once**: a runner that finds another one of it in `work/` gives its
-//!   own back.
-//! * **Nothing is dropped, and nothing is bounced.** What was refused for good is kept in `refused/`, what cannot be
-//!   read in `bad/`, what was tried for longer than the ledger remembers in `held/`, until a person says what is to become
-//!   of it.
+//! * **A message is accepted once it is on the disk.** It is written to `tmp/` and synced, renamed to `new/`, and `new/` is
+//!   synced; only then is it accepted. If anything fails before, nothing is left of it.
+//! * **A file is never rewritten, and no rename overwrites one** (`RENAME_NOREPLACE`). What changes between attempts is in
+//!   its name: see [`Name`].
+//! * **A claim is a rename to `work/` and a lock (flock(2)) on the file.** The lock comes first. So at any moment, a file in
+//!   `work/` without a lock is one whose owner is dead. The kernel frees the lock when its process ends. Nothing has to
+//!   expire, and no clock matters.
+//! * **Two files of one lock are never claimed at once**: a runner that finds another file of that lock in `work/` gives
+//!   its own back.
+//! * **Nothing is dropped, and nothing is bounced.** Mail that was refused permanently is kept in `refused/`, and what cannot
+//!   be read in `bad/`. What was tried for longer than the ledger remembers is kept in `held/`. A person decides what happens
+//!   to it.
 //!
-//! A crash may leave a message, or some of its recipients, in two files: a claim that was partly delivered is written
-//! anew, with the recipients that remain, before the old file is removed. The other order could lose them. Twice is
-//! harmless: the ledger knows what was delivered, and a second delivery of it finds it there already.
+//! A crash may leave a message, or some of its recipients, in two files. A claim that was partly delivered is written to a new
+//! file, with the recipients that remain, before the old file is removed. The other order could lose them. Two files are
+//! harmless: the ledger has recorded the deliveries, and a second delivery finds that record.
 
 mod admin;
 mod claim;
@@ -70,7 +70,7 @@ struct Folders {
     held: Folder,
     refused: Folder,
     bad: Folder,
-    /// Messages that crashed workers: none of the queue's states.
+    /// Messages that crashed workers. This folder is none of the queue's states.
     shunted: Folder,
 }
 
@@ -81,28 +81,29 @@ pub struct NewMail {
     pub sender: String,
     /// At least one.
     pub recipients: Vec<Recipient>,
-    /// Who brings it.
+    /// The submitter of the message.
     pub injected_by: String,
     /// Whether the sender's Sent mailbox may get a copy.
     pub may_owe_sent: bool,
-    /// Whether who brings it vouches for the sender.
+    /// Whether the submitter vouches for the sender.
     pub vouches: bool,
 }
 
 impl Queue {
-    /// Opens the queue in this folder, and makes what is missing of it: for the service, as its own user.
+    /// Opens the queue in this folder, and creates the folders that are missing. This is for the service, which runs as the
+    /// queue's user.
     ///
     /// # Errors
-    /// Where a folder cannot be made, or would belong to root in another user's folder, where it belongs to somebody
-    /// else or can be written by others; where the folders are not on one file system
-    /// ([`QueueError::AnotherFileSystem`]), or that cannot rename without overwriting.
+    /// If a folder cannot be created, or root would create it in the folder of another user. If a folder belongs to another user
+    /// or others can write to it. If the folders are on several file systems ([`QueueError::AnotherFileSystem`]), or theirs
+    /// cannot rename without overwriting.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
         let made = |path: &Path| create_directory(path).map_err(|error| QueueError::of_io("making", path, error));
         folder::refuse_root(path)?;
         if !folder::is_there(path) {
             made(path)?;
         }
-        // Its owner and its mode come first: nothing is made in a folder of somebody else.
+        // Owner and mode are checked first, so that nothing is created in a folder of another user.
         Folder::open(path.to_owned())?;
         for name in ["tmp", "new", "work", "held", "refused", "bad", "shunted"] {
             let folder = path.join(name);
@@ -110,7 +111,7 @@ impl Queue {
                 made(&folder)?;
             }
         }
-        // Where a process that made them was killed before it had synced them.
+        // A process that created them may have been killed before it synced them.
         sync_directory(path).map_err(|error| QueueError::of_io("syncing", path, error))?;
         let queue = Self::existing(path)?;
         let Folders { tmp, new, work, held, refused, bad, .. } = &*queue.0;
@@ -118,12 +119,11 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Opens the queue in this folder, and makes nothing: for people, who look at it or hold, release or drop a
-    /// message.
+    /// Opens the queue in this folder, and creates nothing. This is for people who list messages, or hold, release or drop one.
     ///
     /// # Errors
-    /// [`QueueError::NoQueue`] where there is none, and where it belongs to somebody else or can be written by others.
-    /// Root may look after everybody's.
+    /// [`QueueError::NoQueue`] if there is none. An error too if it belongs to another user, or if others can write to it. Root
+    /// may work on the queue of any user.
     pub fn existing(path: &Path) -> Result<Self, QueueError> {
         Folder::open(path.to_owned())?;
         let open = |name: &str| Folder::open(path.join(name));
@@ -145,21 +145,20 @@ impl Queue {
         &self.0.path
     }
 
-    /// Takes a message in. `lock` is the lock that its deliveries take; messages of one lock are never delivered at
-    /// once.
+    /// Accepts a message. `lock` is the lock that its deliveries take; messages of one lock are never delivered at once.
     ///
-    /// Once this has returned its name, the message is there, whatever happens: it must be answered for as accepted.
+    /// Once this returns a name, the message survives whatever happens, and the caller must report it as accepted.
     ///
     /// # Errors
-    /// Nothing was accepted, and nothing is left of it. [`QueueError::is_no_space`] says whether the disk is full, or would be but
-    /// for what is kept free for others. (Where the disk fails so badly that what was written can neither be synced nor removed, it may be
-    /// delivered all the same.)
+    /// If nothing was accepted; then nothing is left of the message. [`QueueError::is_no_space`] says whether the disk is full,
+    /// or only the reserve for others is left. (If the disk fails so badly that the file can neither be synced nor removed, it
+    /// may still be delivered.)
     pub fn enqueue(&self, lock: &LockName, mail: NewMail, message: &[u8], now: SystemTime) -> Result<Name, QueueError> {
         let NewMail { sender, recipients, injected_by, may_owe_sent, vouches } = mail;
         if recipients.is_empty() {
             return Err(QueueError::NoRecipient);
         }
-        // What was accepted before is still moved and settled where this is refused.
+        // Messages that were accepted before are still moved and settled when this refuses a new one.
         leaves_the_reserve(&self.0.path, message.len() as u64)
             .map_err(|error| QueueError::of_io("writing below", &self.0.path, error))?;
         let name = Name::new(now, lock);
@@ -179,7 +178,7 @@ impl Queue {
 }
 
 impl Folders {
-    /// Each folder in which a message can be, with what its being there means.
+    /// Each folder of the queue's messages, with the state of the messages in it.
     fn all(&self) -> [(State, &Folder); 5] {
         [
             (State::New, &self.new),
@@ -201,11 +200,11 @@ impl Folders {
         }
     }
 
-    /// Writes a message into a folder, by this name or the next one that is free.
+    /// Writes a message into a folder, under this name or the next free one.
     fn write(&self, envelope: &Envelope, message: &[u8], to: &Folder, name: Name) -> Result<Name, QueueError> {
         let written = self.tmp.write(&[&envelope.written()?, message])?;
-        // By its name a message is held, released and dropped. A clock that was set back could give it the name of one
-        // that is in another folder by now.
+        // People hold, release and drop a message by its name. A clock that was set back could give it the name of one that is in
+        // another folder by now.
         let mut name = name;
         while self.knows(name)? {
             name = name.later();
@@ -213,7 +212,7 @@ impl Folders {
         written.place(to, name)
     }
 
-    /// Whether a message has this name, in any folder.
+    /// Whether a message has this name, in any of these folders.
     fn knows(&self, name: Name) -> Result<bool, QueueError> {
         let name = name.to_string();
         for (_, folder) in self.all() {

@@ -1,4 +1,4 @@
-//! Anything that several runners and people do, in any order, beside a model of what has to come of it.
+//! Several runners and people act in any order, and a model predicts the result.
 
 use super::tests::{at, lock, mail};
 use super::*;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-/// One thing that somebody does. Numbers choose among what is there.
+/// One action. Its numbers select one of the existing items.
 #[derive(Clone, Debug)]
 enum Act {
     Enqueue {
@@ -51,14 +51,14 @@ enum Act {
     Clock {
         seconds: i32,
     },
-    /// Somebody cuts a file in new/ short.
+    /// A file in `new/` is cut short.
     Spoil {
         message: usize,
     },
     Reopen,
 }
 
-/// A file that has to be there.
+/// A file that must exist.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct File {
     state: State,
@@ -99,14 +99,14 @@ struct World {
     runners: [Queue; 2],
     clock: u64,
     bodies: usize,
-    /// All files, as they have to be.
+    /// All files that must exist.
     files: BTreeSet<File>,
     claims: Vec<Claim>,
 }
 
 impl World {
     fn new() -> Self {
-        // In memory, where there is such a place: thousands of files are synced.
+        // In memory if possible: thousands of files are synced.
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
         let open = || Queue::open(&folder.path().join("queue")).unwrap();
@@ -141,7 +141,7 @@ impl World {
             Act::Enqueue { lock: number, recipients } => {
                 let recipients = &["a@x", "b@x", "c@x"][..recipients];
                 let body = self.bodies.to_string();
-                // No two come in the same nanosecond, whatever is done to the clock.
+                // No two messages arrive in the same nanosecond, whatever the clock does.
                 let now = now + Duration::from_micros(self.bodies as u64);
                 let name = queue.enqueue(&lock(&number.to_string()), mail(recipients), body.as_bytes(), now).unwrap();
                 assert!(self.files.iter().all(|file| file.name != name), "a name twice");
@@ -175,7 +175,7 @@ impl World {
                 assert_eq!(claim.give_back().unwrap(), Some(file.name));
                 self.replace(&file, [File { state: State::New, ..file.clone() }]);
             }
-            // The model keeps it in work/, until somebody looks.
+            // The model keeps it in `work/` until a recovery.
             Act::Die { claim } => drop(self.take_claim(claim)),
             Act::Recover { runner } => {
                 let claimed: Vec<Name> = self.claims.iter().map(Claim::name).collect();
@@ -222,7 +222,8 @@ impl World {
         }
     }
 
-    /// What was never tried, or else what was, and may be tried for longest, and is nobody's, and of whose lock nobody has another.
+    /// Claims the expected message: untried ones first, then the one that has been due for longest. It skips messages that are
+    /// not in `new/`, and those whose lock is in use.
     fn claim(&mut self, runner: usize, slice: u32) {
         let slice = [Slice::WHOLE, Slice::new(0, 2).unwrap(), Slice::new(1, 2).unwrap()][slice as usize];
         let now = at(self.clock);
@@ -239,7 +240,7 @@ impl World {
         let claim = self.runners[runner].claim(slice, now).unwrap();
         for file in expected {
             if file.spoilt {
-                // It has made room in new/ and has a name in bad/, which need not be the same.
+                // It has left `new/` for `bad/`, where its name may differ.
                 let name = self.newest_in_bad();
                 self.replace(&file, [File { state: State::Bad, name, ..file.clone() }]);
                 continue;
@@ -254,7 +255,7 @@ impl World {
         assert!(claim.is_none());
     }
 
-    /// A name in bad/ that the model does not know yet.
+    /// A name in `bad/` that the model does not know yet.
     fn newest_in_bad(&self) -> Name {
         let known = |name: &Name| self.files.iter().any(|file| file.state == State::Bad && file.name == *name);
         let names = self.runners[0].0.bad.messages().unwrap();
@@ -282,7 +283,7 @@ impl World {
         self.replace(file, remaining.into_iter().chain(refused).collect::<Vec<_>>());
     }
 
-    /// What is listed is what the model has, to the last byte.
+    /// The listed messages are those of the model, to the last byte.
     fn check(&self) {
         let listed: BTreeSet<File> = self.runners[1]
             .list()

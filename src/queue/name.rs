@@ -1,35 +1,35 @@
 //! The name of a queued message: `TIME-LOCK[,TRIES[,NEXT]].msg`.
 //!
-//! What changes from try to try is in the name alone. A rename is there or it is not; a file that is rewritten may be neither.
+//! What changes between attempts is in the name alone. A rename is atomic; rewriting a file is not.
 
 use crate::base::back_off::doubled;
 use crate::lock::LockName;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How the name of a message ends.
+/// The suffix of a message's file name.
 const ENDING: &str = ".msg";
-/// How the name of the file ends that says why the message beside it is in `bad/`.
+/// The suffix of the file that says why the message beside it is in `bad/`.
 const REASON: &str = ".reason";
-/// The pause after the first try. Each further one is twice as long, up to [`LONGEST_PAUSE`].
+/// The pause after the first attempt. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_mins(1);
-/// The longest pause between two tries.
+/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
-/// How many ids, which are nanoseconds, a part of a message has for itself: one for each time that it is settled in part, or
-/// refused, released and refused again.
+/// How many ids (nanoseconds) each part of a message has for itself. It uses one each time it is settled in part, or refused,
+/// released and refused again.
 const IDS_OF_A_PART: u64 = 32;
 
 /// The name of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
-    /// When it was accepted, in nanoseconds since 1970; later by a few where that moment was taken.
+    /// When it was accepted, in nanoseconds since 1970; a few nanoseconds later if that moment was taken.
     pub(super) time: u64,
     /// The first eight bytes of the lock's digest: two files of one Message-ID have the same.
     pub(super) lock: u64,
     /// How often it was tried, and deferred.
     pub(super) tries: u32,
-    /// Not before this time, in seconds since 1970. `None`: as soon as may be.
+    /// The earliest next attempt, in seconds since 1970. `None`: as soon as possible.
     pub(super) next: Option<u64>,
 }
 
@@ -38,12 +38,12 @@ impl Name {
         Self::of_digest(now, lock.number_at(0))
     }
 
-    /// The name of a file that is found by these bytes of a digest.
+    /// The name of a file that is found by these first bytes of a digest.
     pub(super) fn of_digest(now: SystemTime, lock: u64) -> Self {
         Self { time: nanoseconds(now), lock, tries: 0, next: None }
     }
 
-    /// Reads the name of a file. `None` for each that this program would not have written in just this way.
+    /// Reads the name of a file. `None` unless this program would have written it in exactly this way.
     pub(super) fn read(text: &str) -> Option<Self> {
         let (id, state) = match text.strip_suffix(ENDING)?.split_once(',') {
             Some((id, state)) => (id, Some(state)),
@@ -59,7 +59,7 @@ impl Name {
         (name.to_string() == text).then_some(name)
     }
 
-    /// What stays the same for as long as the message is in the queue.
+    /// The part of the name that stays the same for as long as the message is in the queue.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{:020}-{:016x}", self.time, self.lock)
@@ -76,36 +76,37 @@ impl Name {
         text.strip_suffix(REASON).is_some_and(|name| Self::read(&format!("{name}{ENDING}")).is_some())
     }
 
-    /// The next name, where this one is taken.
+    /// The next name, for when this one is taken.
     pub(super) fn later(self) -> Self {
         Self { time: self.time.saturating_add(1), ..self }
     }
 
-    /// The next name for a part of what has this one: the one at this place, of as many as there are recipients.
+    /// The first name for one part of this message. `place` is the number of the part; there are at most as many parts as
+    /// recipients.
     pub(super) fn of_part(self, place: usize) -> Self {
         let ids = u64::try_from(place).unwrap_or(u64::MAX).saturating_mul(IDS_OF_A_PART).saturating_add(1);
         Self { time: self.time.saturating_add(ids), ..self }
     }
 
-    /// Tried once more, and deferred.
+    /// The name after one more attempt that was deferred.
     pub(super) fn deferred(self, now: SystemTime) -> Self {
         let tries = self.tries.saturating_add(1);
         Self { tries, next: Some(seconds(now).saturating_add(pause_after(tries).as_secs())), ..self }
     }
 
-    /// To be tried as soon as may be.
+    /// The same, to be tried as soon as possible.
     pub(super) fn due_at_once(self) -> Self {
         Self { next: None, ..self }
     }
 
-    /// Whether it may be tried now. No pause is longer than an hour: a later time was written by a clock that was wrong.
+    /// Whether it may be tried now. No pause is longer than an hour, so a later time was written by a clock that was wrong.
     pub(super) fn is_due(&self, now: SystemTime) -> bool {
         let now = seconds(now);
         self.next.is_none_or(|next| next <= now || next > now.saturating_add(LONGEST_PAUSE.as_secs()))
     }
 
-    /// Since when it may be tried, in nanoseconds since 1970. A next try that lies ahead was written by a clock that was wrong, and
-    /// says nothing.
+    /// Since when it may be tried, in nanoseconds since 1970. A next attempt in the future was written by a wrong clock and is
+    /// ignored.
     pub(super) fn due_since(&self, now: SystemTime) -> u64 {
         let next = self.next.filter(|next| *next <= seconds(now));
         next.map_or(self.time, |next| next.saturating_mul(1_000_000_000).max(self.time))
@@ -116,19 +117,19 @@ impl Name {
         i64::try_from(self.time / 1000).unwrap_or(i64::MAX)
     }
 
-    /// When it may be tried again, in microseconds since 1970.
+    /// The earliest next attempt, in microseconds since 1970.
     pub(super) fn next_try(&self) -> Option<i64> {
         self.next.map(|next| i64::try_from(next.saturating_mul(1_000_000)).unwrap_or(i64::MAX))
     }
 
-    /// For how long it might have been tried, as it waits now.
+    /// How long ago its last attempt may have begun: the time since it became due.
     pub(super) fn overdue(&self, now: SystemTime) -> Duration {
         let since = self.next.map_or(self.time, |next| next.saturating_mul(1_000_000_000).max(self.time));
         Duration::from_nanos(nanoseconds(now).saturating_sub(since))
     }
 
-    /// Whether it waits for a further try, and has been in the queue for longer than `span`. One that a person has released has a try
-    /// in any case.
+    /// Whether it waits for a further attempt and has been in the queue for longer than `span`. A message that a person has
+    /// released is tried in any case.
     pub(super) fn was_tried_before(&self, now: SystemTime, span: Duration) -> bool {
         self.next.is_some() && self.age(now) > span
     }
@@ -152,8 +153,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// How long to wait after so many tries: a minute, then twice as long each time, up to an hour, and every hour from then on. It
-/// never ends: nobody else has the message any more.
+/// How long to wait after this many attempts: a minute, then twice as long each time, up to an hour, and every hour from then on.
+/// Attempts never end, since no other system has the message any more.
 #[must_use]
 pub fn pause_after(tries: u32) -> Duration {
     doubled(FIRST_PAUSE, tries.saturating_sub(1), LONGEST_PAUSE)

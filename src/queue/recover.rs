@@ -1,5 +1,5 @@
-//! What processes have left behind that are gone: at the start of a runner, and each minute. And what is held, since the ledger may
-//! have forgotten that it was delivered.
+//! Cleans up after dead processes, at the start of a runner and once a minute. It also holds messages whose delivery the ledger
+//! may have forgotten.
 
 use super::admin::move_for_good;
 use super::envelope::Unreadable;
@@ -11,31 +11,32 @@ use std::time::{Duration, SystemTime};
 use tracing::{info, warn};
 use uuid::Uuid;
 
-/// What was found, and put right.
+/// How many files a clean-up has moved or removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Claims whose owner is gone: they are in `new/` again.
+    /// Claims whose owner is dead: they are in `new/` again.
     pub returned: usize,
-    /// Claims whose owner is gone, and which may have been delivered so long ago that nobody knows any more: they are in `held/`.
+    /// Claims whose owner is dead, and whose delivery the ledger may have forgotten: they are in `held/`.
     pub held: usize,
-    /// Files with a name that is none: they are in `bad/`.
+    /// Files whose name is not one of the queue's: they are in `bad/`.
     pub set_aside: usize,
     /// Files that were never accepted: they are removed.
     pub removed: usize,
 }
 
 impl Queue {
-    /// Looks for what processes have left behind that are gone. It may run at any time, beside anything else.
+    /// Cleans up after dead processes. It may run at any time, beside anything else.
     ///
-    /// A claim of theirs comes back as it was: that its runner died says nothing about the message. But it may have been delivered, and
-    /// the ledger tells the next try only for as long as it remembers: one that was due longer than `remembered` ago, by its name, is
-    /// held, until a person releases it. (When it was claimed is known to the file's times alone, which a backup changes.)
+    /// A claim of a dead process goes back to `new/` unchanged, because the death of its runner says nothing about the message.
+    /// But the message may have been delivered, and the ledger can report that to the next attempt only for as long as it
+    /// remembers. So a claim that was due longer than `remembered` ago, by its name, is held until a person releases it. (Only
+    /// the times of the file say when it was claimed, and a backup changes those.)
     ///
     /// # Errors
-    /// Where the system fails us; what was put right before stays so.
+    /// If a system call fails; what was cleaned up before stays so.
     pub fn recover(&self, now: SystemTime, remembered: Duration) -> Result<Recovered, QueueError> {
         let (folders, mut recovered, mut failed) = (&*self.0, Recovered::default(), None);
-        // What cannot be put right, for whatever reason, does not keep us from the rest.
+        // One failure does not keep the clean-up from the rest.
         let mut count = |counter: fn(&mut Recovered) -> &mut usize, done: Result<bool, QueueError>| match done {
             Ok(done) => *counter(&mut recovered) += usize::from(done),
             Err(error) => {
@@ -66,7 +67,7 @@ impl Queue {
 }
 
 impl Folders {
-    /// Brings back a claim if its owner is gone.
+    /// Moves a claim back to `new/` if its owner is dead.
     fn bring_back(&self, name: Name) -> Result<bool, QueueError> {
         let returned = self.take_over(name, &self.new)?;
         if returned {
@@ -75,7 +76,7 @@ impl Folders {
         Ok(returned)
     }
 
-    /// The same, but to where nobody tries it.
+    /// Moves a claim to `held/`, where no runner tries it, if its owner is dead.
     fn hold_back(&self, name: Name) -> Result<bool, QueueError> {
         let held = self.take_over(name, &self.held)?;
         if held {
@@ -89,7 +90,7 @@ impl Folders {
         Ok(held)
     }
 
-    /// Moves a message that waits for a further try to where nobody tries it.
+    /// Moves a message that waits for a further attempt to `held/`, where no runner tries it.
     pub(super) fn hold_forgotten(&self, name: Name) -> Result<(), QueueError> {
         if move_for_good(&self.new, &self.held, name, name)?.is_some() {
             warn!(
@@ -104,12 +105,13 @@ impl Folders {
 
     fn take_over(&self, name: Name, to: &Folder) -> Result<bool, QueueError> {
         let text = name.to_string();
-        // Locked by us, it is nobody's claim: a claim is locked before it comes to work/. Our lock lasts until it is there.
+        // A file that this process can lock is no live claim: a claim is locked before it comes to `work/`. The lock lasts until
+        // the rename is done.
         let Some(_locked) = self.work.lock(text.as_str())? else { return Ok(false) };
         Ok(self.work.rename_to_a_free(text.as_str(), to, name)?.is_some())
     }
 
-    /// A file that somebody has put there under a name of its own. What is no file stays where it is, and is listed.
+    /// Moves a file with a foreign name to `bad/`. Anything that is no regular file stays where it is, and is listed.
     fn set_strange_name_aside(&self, folder: &Folder, name: &OsStr, now: SystemTime) -> Result<bool, QueueError> {
         let known = |name: &str| Name::read(name).is_some() || Name::is_of_reason(name);
         if name.to_str().is_some_and(known) {
@@ -124,10 +126,11 @@ impl Folders {
     }
 }
 
-/// Removes a file that nobody is writing any more, if it has a name that only this program gives.
+/// Removes a file that no process is writing any more, if it has a name that only this program gives.
 pub(super) fn remove_unlocked(folder: &Folder, name: &OsStr) -> Result<bool, QueueError> {
     let ours = name.to_str().is_some_and(|name| Uuid::try_parse(name.trim_start_matches('.')).is_ok());
-    // Until it is removed, our lock tells a writer that has just made it, and locks it next, that it has lost it.
+    // A writer locks its file right after creating it. Until the file is removed, the lock taken here shows that writer that it
+    // has lost it.
     match if ours { folder.lock(name)? } else { None } {
         Some(_locked) => folder.remove(name),
         None => Ok(false),

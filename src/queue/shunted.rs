@@ -1,7 +1,8 @@
 //! Messages that crashed workers of the service, in `shunted/`, in the queue's own format: `TIME-DIGEST,CRASHES.msg`.
 //!
-//! After one crash a message is a suspect; from [`SHUNTED_AFTER`] crashes on it is shunted. Whoever changes the folder holds its lock
-//! (flock(2)): the service's front, and a person who drops a message. A file has the envelope of the message's first crash.
+//! After one crash a message is a suspect; from [`SHUNTED_AFTER`] crashes on it is shunted. Two parties change the folder: the
+//! front process of the service, and a person who drops a message. Each of them holds the lock of the folder (flock(2))
+//! meanwhile. A file has the envelope of the message's first crash.
 
 use super::folder::{Folder, Found};
 use super::listing::read_envelope;
@@ -19,18 +20,18 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
-/// A message is shunted once it has crashed so many workers.
+/// A message is shunted once it has crashed this many workers.
 pub const SHUNTED_AFTER: u32 = 2;
 
-/// The first eight bytes of the SHA-256 of a message's bytes, by which its next try is recognised.
+/// The first eight bytes of the SHA-256 of a message's bytes. They identify the message at its next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(u64);
 
-/// It is no digest: that has 16 hexadecimal digits.
+/// The text is no digest, which has 16 hexadecimal digits.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoDigest;
 
-/// Who has a message besides us, and what it came with.
+/// Which other system holds a message, and what came with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
@@ -41,7 +42,7 @@ pub struct Origin {
     pub sasl_username: Option<String>,
 }
 
-/// Who tries a message again.
+/// The system that tries a message again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageHolder {
@@ -58,9 +59,9 @@ pub struct CrashedMessage {
     pub digest: Digest,
     /// How many workers it has crashed.
     pub crashes: u32,
-    /// When it first did, in microseconds since 1970.
+    /// When it first crashed one, in microseconds since 1970.
     pub since: i64,
-    /// When its file was changed last, by a crash or by a backup: in seconds since 1970.
+    /// When its file was last changed, by a crash or by a backup: in seconds since 1970.
     pub changed: i64,
     pub file: PathBuf,
     pub envelope: Envelope,
@@ -76,7 +77,7 @@ pub struct UnreadableFile {
 }
 
 impl Digest {
-    /// Before and after all others.
+    /// The lowest and the highest digest.
     pub const FIRST: Self = Self(0);
     pub const LAST: Self = Self(u64::MAX);
 
@@ -85,10 +86,10 @@ impl Digest {
         Self::first_bytes(Sha256::digest(message).into())
     }
 
-    /// The digest of what is in a file.
+    /// The digest of the bytes of a file.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If the file cannot be read.
     pub fn of_file(mut file: impl Read) -> io::Result<Self> {
         let (mut hash, mut buffer) = (Sha256::new(), vec![0; 64 << 10]);
         loop {
@@ -106,7 +107,7 @@ impl Digest {
     }
 }
 
-/// What people call the message by.
+/// 16 hexadecimal digits, by which people name the message.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -123,7 +124,7 @@ impl FromStr for Digest {
 }
 
 impl CrashedMessage {
-    /// Whether it is shunted: it has crashed its own worker, too.
+    /// Whether it is shunted: it has also crashed a worker of its own.
     #[must_use]
     pub fn is_shunted(&self) -> bool {
         self.crashes >= SHUNTED_AFTER
@@ -137,20 +138,20 @@ impl CrashedMessage {
 }
 
 impl Queue {
-    /// All suspects and shunted messages, the oldest first. What cannot be read is told with the reason.
+    /// All suspects and shunted messages, the oldest first. A file that cannot be read is reported with the reason.
     ///
     /// # Errors
-    /// Where the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn crashed(&self) -> Result<Vec<Result<CrashedMessage, UnreadableFile>>, QueueError> {
         let folder = &self.0.shunted;
         let read = |name| open(folder, name).map(|found| found.map(|(message, _)| message)).transpose();
         Ok(folder.messages()?.into_iter().filter_map(read).collect())
     }
 
-    /// A message that crashed workers, with its bytes. `None` where there is none of this digest.
+    /// A message that crashed workers, with its bytes. `None` if there is none of this digest.
     ///
     /// # Errors
-    /// Where it cannot be read, or its bytes were changed.
+    /// If it cannot be read, or its bytes were changed.
     pub fn crashed_message(&self, digest: Digest) -> Result<Option<(CrashedMessage, Vec<u8>)>, UnreadableFile> {
         let folder = &self.0.shunted;
         let unreadable = |problem: String| UnreadableFile { digest, file: folder.path.clone(), problem };
@@ -168,11 +169,11 @@ impl Queue {
         Ok(Some((found, message)))
     }
 
-    /// Writes down that a message has crashed so many workers, with its bytes where they are not there yet. The envelope's size and time
-    /// are filled in.
+    /// Records that a message has crashed this many workers, and stores its bytes if they are not stored yet. The envelope's size
+    /// and time are filled in.
     ///
     /// # Errors
-    /// Where it could not be written. [`QueueError::is_no_space`] says whether the disk is full.
+    /// If it could not be written. [`QueueError::is_no_space`] says whether the disk is full.
     pub fn record_crash(
         &self,
         digest: Digest,
@@ -198,10 +199,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Removes a message that crashed workers. Whether there was one.
+    /// Removes a message that crashed workers. Returns whether there was one.
     ///
     /// # Errors
-    /// Where it could not be.
+    /// If it could not be removed.
     pub fn drop_crashed(&self, digest: Digest) -> Result<bool, QueueError> {
         let folder = &self.0.shunted;
         let _lock = folder.lock_whole()?;
@@ -213,7 +214,7 @@ impl Queue {
 }
 
 impl Folder {
-    /// The file of a digest. A backup may have brought back a second one: that of more crashes counts.
+    /// The file of a digest. A backup may have restored a second one; the file with more crashes counts.
     fn of_digest(&self, digest: Digest) -> Result<Option<Name>, QueueError> {
         let names = self.messages()?.into_iter().filter(|name| name.lock == digest.0);
         Ok(names.max_by_key(|name| name.tries))
@@ -300,7 +301,7 @@ mod tests {
         let second = queue.crashed().unwrap().remove(0).unwrap();
         assert!(second.is_shunted() && second.since == first.since && second.envelope == first.envelope);
         assert_eq!(recipients(&queue), ["a@x", "b@x"]);
-        // What was counted before a restart is not forgotten by a lower count.
+        // A lower count, as after a restart, does not lower the stored one.
         record(&queue, 1, &["a@x"]);
         let all = queue.crashed().unwrap();
         assert!(all.len() == 1 && all[0].as_ref().unwrap().crashes == 2);

@@ -46,7 +46,7 @@ pub(super) fn claim_nothing(queue: &Queue, seconds: u64) {
     assert!(queue.claim(Slice::WHOLE, at(seconds)).unwrap().is_none());
 }
 
-/// Each message's folder and name.
+/// The folder and the name of each message.
 fn files(queue: &Queue) -> Vec<String> {
     queue.list().unwrap().into_iter().map(|entry| format!("{}/{}", entry.state, entry.file)).collect()
 }
@@ -132,7 +132,7 @@ fn two_messages_of_one_lock_are_never_claimed_at_once() {
     let second = claimed(&queue, 10);
     assert_eq!(second.name(), other);
     claim_nothing(&queue, 10);
-    // Deferred, it does not hold up the next.
+    // A deferred message does not hold up the next.
     first.defer(at(10)).unwrap();
     assert_eq!(claimed(&queue, 10).name(), names[1]);
 }
@@ -166,7 +166,7 @@ fn what_remains_of_a_message_is_kept_and_what_was_refused_too() {
     assert_eq!(remaining.to_string(), format!("{},1,1060.msg", name.of_part(0).id()));
     let listed: Vec<_> =
         queue.list().unwrap().into_iter().map(|e| (e.state, e.recipients.join(" "), e.reason)).collect();
-    // Of the last one nothing was said: in doubt, it is tried again.
+    // The last recipient has no settlement: in doubt, it is tried again.
     let refused = (State::Refused, "c@x".to_owned(), Some("5.1.1 unknown".to_owned()));
     assert_eq!(listed, [(State::New, "b@x d@x".to_owned(), None), refused]);
     let claim = claimed(&queue, 1060);
@@ -179,7 +179,7 @@ fn what_remains_of_a_message_is_kept_and_what_was_refused_too() {
     assert_eq!((envelope.reason.as_deref(), &message[..]), (Some("5.1.1 unknown"), MESSAGE));
 }
 
-/// Refused, released and refused again, it does not come to have the id of another part that waits.
+/// A part that is refused, released and refused again does not get the id of another part that waits.
 #[test]
 fn each_part_of_a_message_can_be_named_whatever_becomes_of_the_others() {
     let (_directory, queue) = queue();
@@ -200,7 +200,7 @@ fn the_claim_of_a_runner_that_is_gone_comes_back_and_that_of_another_does_not() 
     let (_directory, queue) = queue();
     let names = ["a", "b"].map(|lock| accepted(&queue, lock, 1));
     let alive = claimed(&queue, 1);
-    // Its lock goes with the process, or with its descriptor.
+    // The lock ends with the process, or with its descriptor.
     drop(claimed(&queue, 1));
     assert_eq!(queue.counts().unwrap().work, 2);
     let another = Queue::open(queue.path()).unwrap();
@@ -243,7 +243,7 @@ fn a_clock_that_was_set_back_gives_no_name_twice() {
     queue.hold(&second.id()).unwrap();
     assert_eq!(accepted(&queue, "a", 1000), second.later());
     assert_eq!(accepted(&queue, "a", 999).time, 999_000_000_000);
-    // Released, each finds a place.
+    // On release, each gets a free name.
     for name in [first, second] {
         queue.release(&name.id(), None, false, at(1)).unwrap();
     }
@@ -260,7 +260,7 @@ fn no_rename_overwrites_a_message() {
         let whole = String::from_utf8_lossy(&whole).replace("a test", text);
         fs::write(queue.path().join(to).join(&file), whole).unwrap();
     };
-    // As somebody may have copied them.
+    // As if a person had copied them.
     copy("held", "one");
     copy("refused", "two");
     copy("bad", "three");
@@ -302,7 +302,7 @@ fn what_cannot_be_read_is_set_aside_with_the_reason() {
     for (reason, part) in reasons.iter().zip(["cut short", "unknown field", "no line", "\"a name of its own\""]) {
         assert!(reason.contains(part), "{reasons:?}");
     }
-    // The last one was readable: it only had no name. Released, it is delivered; the others come back.
+    // The last one was readable, and only its name was wrong: once released, it is delivered. The others return to `bad/`.
     for entry in &bad {
         queue.release(&entry.id, None, false, at(10)).unwrap();
     }
@@ -317,7 +317,7 @@ fn what_cannot_be_read_is_set_aside_with_the_reason() {
     assert_eq!(fs::read_dir(queue.path().join("bad")).unwrap().count(), 4);
 }
 
-/// Neither where somebody has removed a reason by hand, nor where he has removed the file and left its reason.
+/// This holds even if a person has removed a reason manually, or has removed a file and left its reason.
 #[test]
 fn what_is_set_aside_has_a_reason_of_its_own_beside_it_whatever_lies_there() {
     let (_directory, queue) = queue();
@@ -383,7 +383,7 @@ fn a_person_holds_releases_and_drops_and_not_what_is_being_delivered() {
     assert!(matches!(queue.release(&id, None, true, at(1)), Err(ByHandError::BeingDelivered { .. })));
     assert!(matches!(queue.drop_message(&id), Err(ByHandError::BeingDelivered { .. })));
     let deferred = claim.defer(at(1101)).unwrap().unwrap();
-    // What was deferred is held and released with its tries, and is due at once.
+    // A deferred message is held and released with its tries, and is due at once.
     queue.hold(&id).unwrap();
     let released = queue.release(&deferred.to_string(), limit, false, at(1100)).unwrap();
     assert_eq!(released.to_string(), format!("{id},1.msg"));
@@ -417,7 +417,7 @@ fn a_queue_is_its_owners_and_roots_to_look_after() {
     assert_eq!(who.map(|(user, owner)| folder::may_look_after(user, owner)), [true, true, false, false]);
 }
 
-/// Nobody waits for whoever may write into the pipe.
+/// Opening a named pipe must not wait for a writer.
 #[test]
 fn what_is_there_in_place_of_a_folder_is_refused_at_once() {
     let (_directory, queue) = queue();
@@ -436,7 +436,7 @@ fn what_is_there_in_place_of_a_folder_is_refused_at_once() {
     }
 }
 
-/// What a process that was killed while it opened the queue has left, which nobody sees.
+/// The hidden file of a process that was killed while it opened the queue.
 #[test]
 fn a_probe_that_was_left_behind_is_removed_and_what_others_hide_there_is_not() {
     let (_directory, queue) = queue();
@@ -474,7 +474,7 @@ fn root_makes_no_queue_for_another_user_and_what_it_queues_there_belongs_to_that
         chown(&queue.path().join(folder)).unwrap();
     }
     refused(queue.path());
-    // An administrator may look after it.
+    // An administrator may work on it.
     let queue = Queue::existing(queue.path()).unwrap();
     let name = accepted(&queue, "a", 1000);
     let metadata = fs::metadata(queue.path().join("new").join(name.to_string())).unwrap();
@@ -493,12 +493,12 @@ fn want_of_room_is_told_from_whatever_else_the_disk_says() {
     for errno in [Errno::IO, Errno::ROFS] {
         assert!(!of(errno).is_no_space() && !of_io(errno).is_no_space(), "{errno}");
     }
-    // What the standard library has found out by itself.
+    // An error of the standard library itself.
     let error = QueueError::of_io("reading", Path::new("/q"), std::io::ErrorKind::InvalidData.into());
     assert!(matches!(error, QueueError::Io { doing: "reading", .. }), "{error}");
 }
 
-/// Both are told apart, since different things mend them.
+/// The two errors are distinct because their fixes differ.
 #[test]
 fn a_folder_on_another_file_system_and_one_whose_renames_may_overwrite_are_refused() {
     let (_directory, queue) = queue();
@@ -508,7 +508,7 @@ fn a_folder_on_another_file_system_and_one_whose_renames_may_overwrite_are_refus
     let elsewhere = Folder::open(format!("/proc/{}", std::process::id()).into()).unwrap();
     let error = queue.0.new.rename(file, &elsewhere, file).err().unwrap();
     assert!(matches!(error, QueueError::AnotherFileSystem { .. }), "{error}");
-    // EINVAL is what a file system answers that knows no such rename, and what any answers to a folder that is to go into itself.
+    // A file system without such renames answers EINVAL. So does any file system if a folder is to be moved into itself.
     fs::create_dir(queue.path().join("new/folder")).unwrap();
     let within = Folder::open(queue.path().join("new/folder")).unwrap();
     let error = queue.0.new.rename("folder", &within, file).err().unwrap();
@@ -533,7 +533,7 @@ fn it_is_told_how_many_wait_in_each_folder_and_since_when() {
     ];
     assert_eq!(queue.waiting().unwrap(), expected);
     for (state, _) in expected {
-        // What is shunted is in no list of the queue.
+        // Shunted messages are in no list of the queue.
         let is_listed = state != State::Shunted;
         assert_eq!(
             state.to_string().parse(),

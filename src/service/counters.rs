@@ -1,25 +1,25 @@
-//! What the front counts, for whoever watches the service. Numbers only grow, from when the front began.
+//! The front's counters, for monitoring. They only grow, from the front's start on.
 
 use crate::protocol::Source;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What came in by one way, and what was answered.
+/// The traffic of one transport.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Messages that were there whole.
+    /// Messages that were received completely.
     pub messages: u64,
-    /// Their recipients, each of whom is owed one reply.
+    /// Their recipients, each of which gets one reply.
     pub recipients: u64,
     /// The size of all these messages, in bytes.
     pub bytes: u64,
-    /// Replies by their enhanced status code: one for each recipient of each message, counted when it is given.
+    /// Replies by their enhanced status code: one for each recipient of each message, counted when it is sent.
     pub replies: BTreeMap<String, u64>,
-    /// How long it took from the end of a message to its replies: one for each message that was answered.
+    /// The time from the end of a message to its replies, once per answered message.
     pub durations: Spans,
 }
 
-/// How messages come in: what comes by each way is counted apart.
+/// The transport of a message. Each has its own counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Via {
     Lmtp,
@@ -27,14 +27,14 @@ pub enum Via {
     Command,
     /// From the file queue, by a runner.
     Queue,
-    /// From what is shunted.
+    /// From the shunted messages.
     Shunt,
 }
 
 impl Via {
     pub(super) const ALL: [Self; 4] = [Self::Lmtp, Self::Command, Self::Queue, Self::Shunt];
 
-    /// Its name, as the figures have it.
+    /// The name of the transport in the metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl Via {
     }
 }
 
-/// What a client of the broker's says of itself. What comes by LMTP is counted where it comes in.
+/// The transport of a client's request at the broker. The LMTP server counts its own traffic.
 impl From<Source> for Via {
     fn from(source: Source) -> Self {
         match source {
@@ -57,18 +57,18 @@ impl From<Source> for Via {
     }
 }
 
-/// By the ways in.
+/// The traffic by transport.
 pub type Traffics = BTreeMap<Via, Traffic>;
 
 impl Traffic {
-    /// A message is there.
+    /// Counts a message that was received.
     pub(super) fn received(&mut self, recipients: usize, bytes: u64) {
         self.messages += 1;
         self.recipients += recipients as u64;
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// A message is answered, after so long a time: a code for each recipient.
+    /// Counts the replies to a message, after this time: one code for each recipient.
     pub(super) fn replied<'a>(&mut self, codes: impl IntoIterator<Item = &'a str>, after: Duration) {
         for code in codes {
             match self.replies.get_mut(code) {
@@ -80,18 +80,18 @@ impl Traffic {
     }
 }
 
-/// The upper ends of the spans that [`Spans`] sorts by, in milliseconds: from a delivery with warm sessions to the deadline of one.
+/// The upper bounds of the buckets in [`Spans`], in milliseconds: from a delivery with open sessions to the deadline of one.
 pub const ENDS_MS: [u64; 17] =
     [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 240_000];
 
-/// How long things took.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    /// How many took no longer than the span of the same place in [`ENDS_MS`], and longer than the one before it.
+    /// How many durations were at most the bound of the same index in [`ENDS_MS`], and longer than the previous bound.
     pub buckets: [u64; ENDS_MS.len()],
-    /// How many took longer than all of these.
+    /// How many were longer than the last bound.
     pub longer: u64,
-    /// All of them together.
+    /// The sum of all durations.
     pub sum: Duration,
 }
 

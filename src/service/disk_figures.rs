@@ -1,4 +1,4 @@
-//! Figures from the disk and of processes: how much is in the file queue, what the timer has written down, how much memory is used.
+//! Figures from the disk and about processes: the content of the file queue, the timer's state file, the memory use.
 
 use super::timer::written_down;
 use crate::base::summary_cache::{Summary, SummaryCache};
@@ -10,25 +10,25 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::warn;
 
-/// How old figures may be, at least.
+/// Within this time, figures are not read again.
 const FRESH: Duration = Duration::from_secs(5);
-/// How long new ones are waited for; then the last ones count. A folder of a million files takes a while.
+/// How long a caller waits for new figures; then it gets the last ones. A folder of a million files takes a while.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct DiskFigures {
-    /// The file queue, by folder. `None` where it could not be read.
+    /// The file queue, by folder. `None` if it could not be read.
     pub queue: Option<Vec<(State, Waiting)>>,
     pub timer: Vec<Task>,
-    /// The memory that each process has, in bytes.
+    /// The memory use of each process, in bytes: role, number within the role, bytes.
     pub memory: Vec<(Role, u32, u64)>,
 }
 
-/// Reads them now and then, on a thread of its own.
+/// Reads the figures on a thread of its own.
 #[derive(Clone)]
 pub struct DiskFiguresReader {
     queue: PathBuf,
-    /// `None`: there is no timer.
+    /// The timer's state file. `None`: there is no timer.
     timer: Option<PathBuf>,
     last: SummaryCache<DiskFigures>,
 }
@@ -40,7 +40,7 @@ impl DiskFiguresReader {
         Self { queue: serve.queue(), timer, last: SummaryCache::new(FRESH, PATIENCE) }
     }
 
-    /// What was read within the last five seconds, or what is read now.
+    /// The figures, at most five seconds old if they could be read in time.
     pub(super) async fn read(&self, service: Option<&Status>) -> DiskFigures {
         let (queue, timer, processes) = (self.queue.clone(), self.timer.clone(), processes(service));
         let read = async move { tokio::task::spawn_blocking(move || read(&queue, timer.as_deref(), &processes)).await };
@@ -66,7 +66,7 @@ fn read(queue: &Path, timer: Option<&Path>, processes: &[(Role, u32, u32)]) -> D
     }
 }
 
-/// How much memory a process has, in bytes. `None` where it has ended.
+/// The memory use of a process, in bytes. `None` if it has ended.
 fn memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -90,7 +90,7 @@ mod tests {
         Queue::open(&serve.queue()).unwrap();
         let last = SummaryCache::new(Duration::from_hours(1), PATIENCE);
         let reader = DiskFiguresReader { last, ..DiskFiguresReader::of(&serve) };
-        // What is not waited for any more still counts for who asks next.
+        // A read that came too late for one caller still serves the next.
         while reader.read(None).await.queue.is_none() {}
         fs::remove_dir_all(serve.queue()).unwrap();
         let figures = reader.read(None).await;

@@ -1,7 +1,7 @@
-//! The front: LMTP and thin clients on one side, workers on the other, the broker between them.
+//! The front: LMTP and thin clients on one side, workers on the other, and the broker between them.
 //!
-//! It reads no mail and no password, and delivers nothing, so that no message can end it: lmtp(8) takes a connection that is
-//! dropped for a failure of the whole site, and defers all that waits for it.
+//! It parses no mail, reads no password and delivers nothing, so that no message can end it. lmtp(8) treats a dropped
+//! connection as a failure of the whole site, and defers all mail that waits for it.
 
 use super::broker::sockets::{Peers, Report, Sockets, Started};
 use super::broker::state::{Broker, Settings};
@@ -24,41 +24,41 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use uuid::Uuid;
 
-/// How many workers may be connected: more than anybody has. It does not go by the configuration, since a restart replaces the front
-/// last: until then this front, with the old configuration, has all workers of the new one.
+/// The largest number of connected workers: more than any site has. The configured number does not serve as the limit, since a
+/// restart replaces the front last. Until then this front, with the old configuration, has all workers of the new one.
 const MOST_WORKERS: usize = 65_536;
 
-/// What a front goes by.
+/// The settings of a front.
 #[derive(Clone, Debug)]
 pub struct FrontSettings {
-    /// Where clients connect to.
+    /// The broker's socket for clients.
     pub clients: PathBuf,
-    /// Where workers connect to.
+    /// The broker's socket for workers.
     pub workers: PathBuf,
     pub broker: Settings,
-    /// Where messages that crash workers are remembered, and how a new build tries them.
+    /// Where the crash records are stored, and how a new build retries shunted messages.
     pub crashes: UpgradeSettings,
     /// The longest frame, in bytes.
     pub longest_frame: usize,
-    /// Which messages of clients wait in files.
+    /// Which messages of clients are kept in files.
     pub spool: Spool,
     /// How many clients may be connected at once.
     pub most_clients: usize,
-    /// Whether only those are served as workers that the master has started: another process of the same user, which the kernel confines,
-    /// could take mail otherwise, and say that it is delivered. Without a master, whoever has our user may be a worker.
+    /// Whether only processes that the master has started are accepted as workers. Otherwise a confined process of the same
+    /// user could take mail, and report that it is delivered. Without a master, any process of our user may be a worker.
     pub workers_of_master: bool,
-    /// For how long what has begun is waited for, once the front is told to end.
+    /// How long the front waits for messages in progress after the request to end.
     pub stop_within: Duration,
 }
 
 impl FrontSettings {
-    /// As a configuration says.
+    /// The settings in a configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let (serve, deadline) = (&config.serve, config.delivery.deadline);
         let whole = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-        // What was taken in while the limit was a higher one, or none, is handed over still. A frame takes up memory as it comes, and
-        // those who can connect are this user and root.
+        // Mail that was accepted under a higher limit, or without one, still has to fit. A frame uses memory only as it
+        // arrives, and only this user and root can connect.
         let message = config.delivery.message_size_limit.unwrap_or_default().max(LARGEST_MESSAGE);
         let message = usize::try_from(message).unwrap_or(usize::MAX);
         Self {
@@ -85,13 +85,13 @@ impl FrontSettings {
             spool: Spool::new(config),
             most_clients: whole(serve.max_connections),
             workers_of_master: false,
-            // The broker answers for what takes longer.
+            // The broker answers for deliveries that take longer.
             stop_within: deadline.saturating_add(Duration::from_secs(10)),
         }
     }
 }
 
-/// Why there can be no front.
+/// Why the front cannot run.
 #[derive(Debug, Error)]
 pub enum FrontError {
     #[error("making the folder {}: {source}", path.display())]
@@ -102,26 +102,27 @@ pub enum FrontError {
     System { doing: &'static str, source: io::Error },
 }
 
-/// What reaches the broker from inside this process.
+/// The channels to the broker inside this process.
 #[derive(Clone, Debug)]
 pub struct Inside {
-    /// Hands it a message.
+    /// Passes a message to the broker.
     pub hand: mpsc::Sender<Handed>,
-    /// Asks it how it stands.
+    /// Requests a report of the broker.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
     /// The workers that the master has started, and that have not ended.
     pub started: watch::Sender<Started>,
-    /// Tells it how a worker's process has ended.
+    /// Notifies the broker how a worker's process has ended.
     pub ended: mpsc::Sender<WorkerEnd>,
-    /// Becomes true once this process is to end. The broker waits for what holds `hand` until that is dropped.
+    /// Becomes true once this process is to end. The broker waits until all clones of `hand` are dropped.
     pub stop: watch::Receiver<bool>,
 }
 
-/// Makes the folder of its sockets, in which messages on their way are kept, too. Whoever connects there hands out mail under any name,
-/// or gets everybody's: nobody else may enter it, and each connection is asked for its user besides (unix(7), SO_PEERCRED).
+/// Makes the folder of the broker's sockets, which also stores the messages in progress. A client there can submit mail under
+/// any name, and a worker gets everybody's. So no other user may enter the folder, and each connection's user is checked as
+/// well (unix(7), SO_PEERCRED).
 ///
 /// # Errors
-/// Where it cannot be had.
+/// If the folder cannot be made.
 pub fn prepare(settings: &FrontSettings) -> Result<(), FrontError> {
     for socket in [&settings.clients, &settings.workers] {
         if let Some(path) = socket.parent() {
@@ -131,12 +132,12 @@ pub fn prepare(settings: &FrontSettings) -> Result<(), FrontError> {
     Ok(())
 }
 
-/// Runs a front until SIGTERM or SIGINT, and then until all that has begun is answered. `beside` runs in the same runtime once the
-/// sockets are there: the LMTP server, which hands its messages to the broker. Where it fails, so does the front: whoever has started it
-/// starts another one.
+/// Runs a front until SIGTERM or SIGINT. Then all messages in progress are still answered. `beside` runs in the same runtime
+/// once the sockets exist: the LMTP server, which passes its messages to the broker. If it fails, the front fails too, and the
+/// master starts another one.
 ///
 /// # Errors
-/// Where its sockets cannot be had, or `beside` fails.
+/// If its sockets cannot be made, or `beside` fails.
 pub fn run<B>(settings: &FrontSettings, beside: impl FnOnce(Inside) -> B) -> Result<(), FrontError>
 where
     B: Future<Output = Result<(), FrontError>> + 'static,
@@ -144,7 +145,7 @@ where
     let system = |doing| move |source| FrontError::System { doing, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(system("starting the runtime"))?.block_on(async {
-        // Before anybody can connect: a client that finds the front finds the folders, too.
+        // Before a client can connect, so that a client that finds the front finds the folders, too.
         let remembered = writer::remembered(&settings.crashes.queue, Instant::now());
         prepare(settings)?;
         let clients = listen(&settings.clients)?;
@@ -219,7 +220,7 @@ mod tests {
         assert!(is_closed());
     }
 
-    /// Otherwise it would be taken for one that is well, and nothing would come in by LMTP.
+    /// Otherwise the front would seem to be well, and would accept no LMTP.
     #[test]
     fn a_front_ends_where_what_runs_in_it_fails() {
         let folder = tempfile::tempdir().unwrap();
@@ -249,7 +250,7 @@ mod tests {
         let two = format!("{SITE}[serve]\nworkers = 2\n");
         let two = FrontSettings::of(&Config::parse(Path::new("/x"), &two).unwrap());
         assert_eq!(two.broker.per_user, 1, "a mailbox that hangs does not take both");
-        // What was taken in before the limit was lowered is handed over still.
+        // Mail that was accepted before the limit was lowered still has to fit.
         assert_eq!(front.longest_frame, (LARGEST_MESSAGE as usize) + LONGEST_HEADER + 64);
         let text = format!("{SITE}[delivery]\nmessage_size_limit = \"1GB\"\n");
         let larger = FrontSettings::of(&Config::parse(Path::new("/x"), &text).unwrap());

@@ -1,4 +1,4 @@
-//! A message on its way from the LMTP server to the broker, and what becomes of it on its way back.
+//! A message on its way from the LMTP server to the broker, and the channel for its verdicts.
 
 use crate::delivery::Verdict;
 use crate::protocol::Request;
@@ -9,29 +9,29 @@ use std::path::{Path, PathBuf};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-/// A message that the LMTP server has whole, and hands out to be delivered.
+/// A message that the LMTP server has received completely, and passes on for delivery.
 #[derive(Debug)]
 pub struct Handed {
-    /// Its envelope. `file` names the file where `message` is one, and `size` is that of the message.
+    /// The envelope. `file` is the path if `message` is a file, and `size` is the size of the message in bytes.
     pub request: Request,
-    /// Its bytes: a Return-Path line, and what came after DATA.
+    /// The bytes: a Return-Path line, and the data after DATA.
     pub message: Body,
-    /// Takes one verdict for each recipient, in the request's order. With any other number of them, or where it is dropped,
-    /// everybody is answered 451. Nobody may listen any more: the delivery goes on all the same.
+    /// Takes one verdict for each recipient, in the request's order. With another number of verdicts, or if this is dropped,
+    /// every recipient is answered 451. If the client has gone, the delivery goes on all the same.
     pub answer: oneshot::Sender<Vec<Verdict>>,
 }
 
-/// Where a message's bytes are.
+/// The storage of a message's bytes.
 #[derive(Debug)]
 pub enum Body {
-    /// Here.
+    /// In memory.
     Memory(Vec<u8>),
-    /// In a file, which is there for as long as this is: whoever delivers the message keeps it until the delivery has ended.
+    /// In a file, which exists as long as this value. The broker keeps the value until the delivery has ended.
     File(MessageFile),
 }
 
 impl Body {
-    /// What follows the request's header in a frame: nothing where the message is in a file.
+    /// The bytes that follow the request's header in a frame: none if the message is in a file.
     #[must_use]
     pub fn in_memory(&self) -> &[u8] {
         match self {
@@ -41,8 +41,8 @@ impl Body {
     }
 }
 
-/// A file with a message in it, which is removed when this is dropped. It is locked (flock(2)) until then, so that another process
-/// sees whether it was left behind.
+/// A file with a message, which is removed when this is dropped. It is locked (flock(2)) until then, so that another process
+/// can detect a file that was left behind.
 #[derive(Debug)]
 pub struct MessageFile {
     path: PathBuf,
@@ -50,10 +50,10 @@ pub struct MessageFile {
 }
 
 impl MessageFile {
-    /// Makes a file that only we may read.
+    /// Makes a file that only our user may read.
     ///
     /// # Errors
-    /// Where there is such a file, or the system cannot make one.
+    /// If the file exists, or the system cannot make it.
     pub(super) fn create(path: PathBuf) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         let made = Self { path, file };
@@ -61,10 +61,10 @@ impl MessageFile {
         Ok(made)
     }
 
-    /// Removes a file that nobody has, and says whether it did.
+    /// Removes a file that no process has locked. Returns whether it did.
     ///
     /// # Errors
-    /// Where the system cannot open or remove it.
+    /// If the system cannot open or remove the file.
     pub(super) fn remove_if_left_behind(path: &Path) -> io::Result<bool> {
         match File::open(path)?.try_lock() {
             Ok(()) => fs::remove_file(path).map(|()| true),
@@ -77,7 +77,7 @@ impl MessageFile {
         self.file.write_all(bytes)
     }
 
-    /// The file's whole path.
+    /// The absolute path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

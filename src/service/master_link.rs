@@ -1,4 +1,4 @@
-//! What the front tells the master, and hears of it: how it stands, and which workers have ended.
+//! The front's side of its channel with the master: reports of the front, and notices about the service and its workers.
 
 use super::broker::sockets::{Report as Broker, Started};
 use super::disk_figures::DiskFiguresReader;
@@ -15,13 +15,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
-/// How often it is looked whether the database is away, which the master hears of unasked.
+/// The interval of checks whether the database is away, which the front reports without a poll.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Answers the master, and tells it of each change, until it has ended. What it says of the service goes to `service`.
+/// Answers the master's polls, and reports each change, until the master has ended. The master's status goes to `service`.
 ///
 /// # Errors
-/// Where it cannot be talked with any more: it has ended, and the system is about to tell us to.
+/// If the master cannot be reached any more. It has ended, and the system is about to send us SIGTERM.
 pub async fn tell_master(
     master: UnixStream,
     ask: mpsc::Sender<oneshot::Sender<Broker>>,
@@ -48,7 +48,7 @@ pub async fn tell_master(
                         false
                     }
                     Heard::Ended(worker) => {
-                        // Its number may be another process's from now on.
+                        // From now on, another process may have this id.
                         let pid = i32::try_from(worker.pid).ok();
                         started.send_modify(|started| started.retain(|one| Some(*one) != pid));
                         // The broker ends with this process.
@@ -71,7 +71,7 @@ pub async fn tell_master(
         if asked || last.as_ref() != Some(&standing) {
             let (accepting, database_away) = standing.clone();
             let status = service.borrow().clone();
-            // The master is answered at once: what is not read yet counts the next time.
+            // The poll is answered at once. Figures that are not read yet are in the next report.
             let figures = timeout(Duration::ZERO, disk.read(status.as_ref())).await.unwrap_or_default();
             let known = known(&broker, figures.queue.iter().flatten());
             let report = Report::Standing { accepting, database_away, known, timer: figures.timer };
@@ -81,11 +81,11 @@ pub async fn tell_master(
     }
 }
 
-/// What the master says.
+/// A notice of the master.
 enum Heard {
-    /// It asks how we stand.
+    /// A poll of the front's status.
     Asks,
-    /// A worker, by its process.
+    /// A worker with this process id has started.
     Started(i32),
     Ended(WorkerEnd),
     Nothing,
@@ -104,7 +104,7 @@ fn heard_of(notice: &str, service: &watch::Sender<Option<Status>>) -> Heard {
             }
             Heard::Ended(WorkerEnd { pid, end, by_us, said })
         }
-        // The system gives no other numbers.
+        // The system has no larger process ids.
         Ok(Notice::WorkerStarted { pid, .. }) => i32::try_from(pid).map_or(Heard::Nothing, Heard::Started),
         Err(error) => {
             warn!(%error, "what the master says cannot be read");
@@ -113,7 +113,7 @@ fn heard_of(notice: &str, service: &watch::Sender<Option<Status>>) -> Heard {
     }
 }
 
-/// The figures for people.
+/// The figures for `service status`.
 fn known<'a>(broker: &Broker, queue: impl Iterator<Item = &'a (State, Waiting)>) -> Map<String, Value> {
     let standing = &broker.standing;
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);

@@ -8,10 +8,10 @@ use tokio::io::Lines;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinHandle;
 
-/// How long something is waited for that has to come.
+/// How long to wait for something that has to happen.
 const LONG: Duration = Duration::from_mins(1);
 
-/// The master's end, and what stands behind the other one.
+/// The master's end, and the channels behind the front's end.
 struct Scene {
     says: OwnedWriteHalf,
     hears: Lines<BufReader<OwnedReadHalf>>,
@@ -52,7 +52,7 @@ impl Scene {
         self.says.write_all(line(notice).as_bytes()).await.unwrap();
     }
 
-    /// Whether it accepts, whether the database is away, the figures, and what the timer did: what it says next.
+    /// The next report: whether the front accepts, whether the database is away, the figures, and the timer's tasks.
     async fn hear(&mut self) -> (bool, bool, Map<String, Value>, Vec<Task>) {
         let text = tokio::time::timeout(LONG, self.hears.next_line()).await.unwrap().unwrap().unwrap();
         match serde_json::from_str(&text).unwrap() {
@@ -74,7 +74,7 @@ async fn it_says_how_it_stands_when_it_is_asked_and_unasked_only_where_that_chan
         assert_eq!(scene.hear().await, (true, false, known.clone(), Vec::new()));
     }
     let standing = Standing { busy: 3, ready: 2, ..Standing::default() };
-    // Figures alone are no news.
+    // A change of the figures alone is not reported.
     scene.broker.send_modify(|broker| broker.standing = standing);
     scene.broker.send_modify(|broker| broker.database_away = Some("no".into()));
     let (accepting, away, known, _) = scene.hear().await;
@@ -97,7 +97,7 @@ async fn what_the_master_says_reaches_whom_it_is_for() {
     let (end, said) = (End::Signal(11), vec!["x".to_owned()]);
     scene.say(&Notice::WorkerEnded { number: 1, pid: 7, end: end.clone(), by_us: false, said: said.clone() }).await;
     assert_eq!(scene.ended.recv().await, Some(WorkerEnd { pid: 7, end, by_us: false, said }));
-    // Its number may be another process's by now.
+    // Another process may have this id by now.
     assert_eq!(*scene.started.borrow(), Started::from([8]));
     let status = Status {
         version: "1".into(),

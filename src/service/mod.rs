@@ -1,5 +1,5 @@
-//! The service: a front that speaks LMTP and hands messages out, workers that deliver them, runners that empty the file queue, a
-//! timer for what is done at intervals, and a master that starts them all.
+//! The service. A front accepts LMTP and passes messages to workers, which deliver them. Runners empty the file queue, and a
+//! timer runs periodic tasks. A master starts them all.
 
 pub mod broker;
 mod counters;
@@ -18,7 +18,7 @@ pub mod timer;
 mod watchdog;
 pub mod worker;
 
-/// A configuration whose folders are in this one, in tests.
+/// A configuration with its folders in this one, for tests.
 #[cfg(test)]
 fn configured(folder: &std::path::Path) -> crate::config::Config {
     let text = format!(

@@ -1,7 +1,7 @@
-//! An hour without a database, and an hour without a front, by a clock of the test's own.
+//! An hour without a database, and an hour without a front, with a simulated clock.
 //!
-//! Real are the broker, the master's pauses before it starts a process again, and a worker's pauses before it looks for a broker again; each
-//! is told the time. Played are the processes, what a delivery meets, and the messages, one a second.
+//! The broker, the master's pauses before a restart, and a worker's pauses before it connects again are real, and get the
+//! simulated time. The processes, the results of deliveries, and the messages, one a second, are simulated.
 
 use super::broker::state::{Action, Broker, ConnectionId, Event, LocalId, Settings};
 use super::inflight_message::Body;
@@ -20,38 +20,38 @@ use uuid::Uuid;
 const HOUR: Duration = Duration::from_hours(1);
 const MINUTE: Duration = Duration::from_mins(1);
 const WORKERS: usize = 4;
-/// From a process's start until it is ready.
+/// The time from a process's start until it is ready.
 const START: Duration = Duration::from_millis(200);
 const MESSAGE: &[u8] = b"Subject: x\r\n\r\nx\r\n";
 
-/// What the hour does to the service.
+/// The kind of outage in this hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hour {
-    /// The database is away: workers stay, and defer what they are handed. A few are ended by their watchdogs, for something hung.
+    /// The database is away: workers stay, and defer their messages. The watchdog ends a few workers that hang.
     WithoutDatabase,
     /// The same, and the front is killed once.
     AndAFrontThatIsKilled,
-    /// A worker ends as soon as it has begun, as if it could not do without a database.
+    /// A worker ends as soon as it has begun, as if it required a database.
     WithoutWorkers,
     /// A front ends as soon as it has begun.
     WithoutFront,
 }
 
-/// A place for a worker, as the master has it.
+/// A slot for a worker, as the master has it.
 struct Slot {
     restarts: Restarts,
     back_off: BackOff,
     /// When its process began.
     since: Instant,
     process: Process,
-    /// How many messages it has delivered since the hour was over.
+    /// How many messages it has delivered since the end of the hour.
     delivered: usize,
 }
 
 enum Process {
-    /// There is none until then.
+    /// No process runs until then.
     None(Instant),
-    /// It looks for a broker then.
+    /// It connects to the broker then.
     Looks(Instant),
     Waits(ConnectionId),
     Delivers {
@@ -67,7 +67,7 @@ enum Process {
 struct World {
     hour: Hour,
     now: Instant,
-    /// When the hour is over.
+    /// The end of the hour.
     over: Instant,
     slots: Vec<Slot>,
     front: Option<Broker>,
@@ -75,14 +75,14 @@ struct World {
     front_since: Instant,
     /// When the next front begins.
     front_due: Instant,
-    /// When somebody kills the front.
+    /// When the front is killed.
     front_killed: Option<Instant>,
     connections: u64,
-    /// How many there had been when this front began.
+    /// The number of connections before this front began.
     before_this_front: u64,
     messages: u64,
     next_message: Instant,
-    /// What this front has not answered.
+    /// The messages that this front has not answered.
     open: BTreeSet<LocalId>,
     random: u64,
 }
@@ -90,7 +90,7 @@ struct World {
 impl World {
     fn new(hour: Hour, seed: u64) -> Self {
         let now = Instant::now();
-        // As a configuration has it by default.
+        // The default configuration.
         let restarts = || Restarts::new(10, 10 * MINUTE);
         let slot = |_| Slot {
             restarts: restarts(),
@@ -123,7 +123,7 @@ impl World {
         world
     }
 
-    /// Knuth's generator, of which the upper bits are used.
+    /// Knuth's generator, with its upper bits only.
     fn below(&mut self, limit: u64) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % limit
@@ -133,7 +133,7 @@ impl World {
         self.now >= self.over
     }
 
-    /// Has all happen until then.
+    /// Simulates all events until then.
     fn run_until(&mut self, end: Instant) {
         loop {
             let processes = self.slots.iter().filter_map(|slot| match slot.process {
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// What it has had in hand is done, or deferred, or it dies.
+    /// Its message in progress is delivered, or deferred, or the worker dies.
     fn ends_its_delivery(&mut self, at: usize) {
         let (now, is_over) = (self.now, self.is_over());
         let slot = &mut self.slots[at];
@@ -254,7 +254,7 @@ impl World {
         let slot = &mut self.slots[at];
         slot.delivered += usize::from(is_over);
         if !is_ours {
-            // Its broker has gone meanwhile: the answer is dropped.
+            // Its broker has gone meanwhile: the reply is dropped.
             slot.process = Process::Looks(now + slot.back_off.pause());
             return;
         }
@@ -292,7 +292,7 @@ impl World {
                     assert!(self.open.remove(&id), "answered once");
                     assert!(self.is_over() || verdicts.iter().all(|verdict| verdict.class() == 4), "{verdicts:?}");
                 }
-                // No worker here is silent, no message is one that workers die of by their own hand, and there are no clients.
+                // In this test no worker is unresponsive, no message crashes a worker, and there are no clients.
                 other => panic!("{other:?}"),
             }
         }
@@ -306,7 +306,7 @@ impl World {
         slot.expect("it waits").process = Process::Delivers { by, address, id, recipients, until, dies };
     }
 
-    /// When a delivery ends that begins now and has so much time, and whether its worker ends with it.
+    /// When a delivery that begins now, with this much time, ends; and whether its worker ends with it.
     fn what_it_meets(&mut self, time: Duration) -> (Instant, bool) {
         let moment = Duration::from_millis(50);
         if self.is_over() {
@@ -314,16 +314,16 @@ impl World {
         }
         let chance = self.below(100);
         let (after, dies) = match chance {
-            // A connect that is refused, or not answered, again and again for `database.wait`.
+            // Connects are refused, or not answered, until `database.wait` is over.
             0..50 => (Duration::from_secs(25), false),
-            // A session that it had ends.
+            // An open session ends.
             50..80 => (moment, false),
-            // One that says nothing.
+            // The server does not answer.
             80..98 => (Duration::from_secs(30), false),
-            // Its deadline, and its watchdog.
+            // The delivery exceeds its deadline, and the watchdog ends the worker.
             _ => (time + Duration::from_secs(3), true),
         };
-        // Whoever tries again and again meets the database that is back: after ten seconds for a connect, and six of a pause.
+        // Retries succeed at most 16 s after the database is back: ten seconds for a connect, and six for a pause.
         let met = self.over + Duration::from_secs(16);
         if dies && self.now + after > self.over {
             (met.min(self.now + time), false)
@@ -332,7 +332,7 @@ impl World {
         }
     }
 
-    /// A message has come by LMTP.
+    /// A message comes over LMTP.
     fn message(&mut self) {
         self.messages += 1;
         let recipient = Recipient { address: format!("{}@x", self.messages % 50), original: None };
@@ -396,7 +396,7 @@ proptest! {
             }
             world.run_until(world.over + MINUTE);
             world.all_are_back();
-            // Nor is anything forgotten.
+            // No message stays unanswered.
             world.next_message = world.now + HOUR;
             world.run_until(world.now + 5 * MINUTE);
             prop_assert_eq!(&world.open, &BTreeSet::new());
@@ -404,14 +404,14 @@ proptest! {
     }
 }
 
-/// The longest pause of the master's, and of a worker's: nobody has to lend a hand, whatever an hour has done.
+/// The longest pauses of the master and of a worker. After them no operator has to intervene, whatever happened in the hour.
 #[test]
 fn who_died_for_an_hour_is_back_after_its_longest_pause() {
     for (hour, longest) in [(Hour::WithoutWorkers, MINUTE), (Hour::WithoutFront, MINUTE + Duration::from_secs(32))] {
         let mut world = World::new(hour, 1);
         world.run_until(world.over - Duration::from_millis(1));
         assert_eq!(world.workers_that_take_work(), 0, "{hour:?}");
-        // A process takes a moment to begin; and each worker is to deliver something.
+        // A process takes a moment to begin, and each worker has to deliver something.
         world.run_until(world.over + longest + Duration::from_secs(2));
         world.all_are_back();
     }

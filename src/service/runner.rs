@@ -1,17 +1,17 @@
-//! A runner: a process that takes its slice of the file queue, and hands one message after the other to the broker, as any client
-//! does. A message for many goes in portions, one after the other.
+//! A runner: a process for one shard of the file queue. It passes the messages one at a time to the broker, as any client does.
+//! A message with many recipients goes in batches, one after the other.
 //!
-//! It has one message in hand at a time, so that a mailbox that hangs holds up all others: [its first tries](time_for) have little time,
-//! and [what was never tried](Listed) goes before what was.
+//! Since it has one message in progress at a time, a mailbox that hangs delays all others. So [the first attempts](time_for)
+//! have little time, and [messages without an attempt](Listed) come first.
 //!
-//! | what becomes of a message | what the runner does |
+//! | result of a message | what the runner does |
 //! |---|---|
 //! | delivered (2.x) | removes it |
 //! | deferred (4.x) | defers it by the queue's own pauses |
-//! | refused (5.x) | keeps it in `refused/` with the reason: nobody is there who could be told |
-//! | nobody knows: the connection was lost after Go, or the answer makes no sense | defers it: the ledger tells the next try |
-//! | not taken by a broker that is there | defers it: it may be the message, and others have their turn |
-//! | no broker is there | gives it back as it was, and waits: each other message would fare the same |
+//! | refused (5.x) | keeps it in `refused/` with the reason: there is no sender to notify |
+//! | unknown: the connection was lost after GO, or the answer is invalid | defers it: at the retry, the ledger knows the result |
+//! | not taken by a running broker | defers it: the message may be the cause, and others get their turn |
+//! | no broker runs | gives it back unchanged, and waits: any other message would have the same result |
 //!
 //! A runner that dies leaves its claim to the next one: see [`Queue::recover`].
 
@@ -33,36 +33,36 @@ use thiserror::Error;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-/// How long an empty queue is left alone. inotify(7) would tell of new files at once, but not of those whose next try is due, nor of
-/// those that another runner gives back for their lock; and to list an empty folder each second costs next to nothing.
+/// The interval at which an empty queue is polled. inotify(7) would report new files at once, but neither due retries nor
+/// messages that another runner gives back because of their lock. Listing an empty folder each second costs next to nothing.
 const LOOK_EACH: Duration = Duration::from_secs(1);
-/// How long the first try of a message of less than a megabyte for one recipient may take: a few seconds more than such a delivery does on
-/// a busy site. (The broker has it wait for a worker for half of that at most.)
+/// How long the first attempt may take, for a message of less than a megabyte to one recipient. It is a few seconds more than
+/// such a delivery takes on a busy site. (The message waits at the broker for half of that at most.)
 const FIRST_TRY: Duration = Duration::from_secs(15);
-/// How much longer it may take for each further recipient, and for each megabyte.
+/// The additional time for each further recipient, and for each megabyte.
 const FOR_MORE: Duration = Duration::from_secs(1);
-/// How often it is looked for what runners have left behind that are gone.
+/// The interval at which the claims of dead runners are recovered.
 const RECOVER_EACH: Duration = Duration::from_mins(1);
 
-/// What a runner goes by.
+/// The settings of a runner.
 #[derive(Clone, Debug)]
 pub struct RunnerSettings {
     /// The folder of the queue.
     queue: PathBuf,
-    /// Where the broker listens for clients.
+    /// The broker's socket for clients.
     broker: PathBuf,
     /// How long one delivery may take.
     deadline: Duration,
-    /// For how long the ledger remembers what was delivered, at least: no `retention` is shorter than Postfix's queue lifetime, and
-    /// `prune` may be told another one by options, or by a file that nobody knows here.
+    /// How long the ledger remembers deliveries, at least: no `retention` is shorter than Postfix's queue lifetime. `prune` may
+    /// use another value, from its options or from a file that this process does not know.
     remembered: Duration,
-    /// The same as far as this configuration and the timer's say. `None`: for ever.
+    /// The retention in this configuration, which the timer uses. `None`: for ever.
     retention: Option<Duration>,
-    /// Its part of all messages.
+    /// The runner's shard of all messages.
     slice: Slice,
 }
 
-/// Why there can be no runner.
+/// Why the runner cannot run.
 #[derive(Debug, Error)]
 pub enum RunnerError {
     #[error("{doing}: {source}")]
@@ -72,7 +72,7 @@ pub enum RunnerError {
 }
 
 impl RunnerSettings {
-    /// As a configuration says.
+    /// The settings in a configuration.
     #[must_use]
     pub fn of(config: &Config, slice: Slice) -> Self {
         let Delivery { deadline, postfix_queue_lifetime, .. } = config.delivery;
@@ -82,14 +82,14 @@ impl RunnerSettings {
     }
 }
 
-/// Hands out what is in the queue, until SIGTERM or SIGINT, and then until the message in hand has its answer.
+/// Passes the messages of the queue to the broker, until SIGTERM or SIGINT. Then the message in progress still gets its answer.
 ///
 /// # Errors
-/// Where the queue cannot be opened, or the system gives us no signals.
+/// If the queue cannot be opened, or the system provides no signal handlers.
 pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
     let stop = Stop::on_signals().map_err(|source| RunnerError::System { doing: "setting up signals", source })?;
     let queue = match Queue::open(&settings.queue) {
-        // What is delivered makes room.
+        // Deliveries free disk space.
         Err(error) if error.is_no_space() => Queue::existing(&settings.queue),
         opened => opened,
     }?;
@@ -110,16 +110,16 @@ struct Runner<'a> {
     settings: &'a RunnerSettings,
     queue: Queue,
     stop: Stop,
-    /// Before the next look, where the system fails us or no broker is there.
+    /// The pause after a system error, or if no broker runs.
     pause: BackOff,
-    /// When it was last looked for what runners have left behind.
+    /// When claims of dead runners were last recovered.
     recovered: Option<Instant>,
-    /// What it found in the queue when it looked last.
+    /// The last listing of the queue.
     listed: Listed,
 }
 
 impl Runner<'_> {
-    /// One message, if there is one; says how long to wait before the next.
+    /// Handles one message, if there is one. Returns how long to wait before the next.
     fn once(&mut self) -> Duration {
         self.recover();
         let claim = match self.queue.claim_listed(&mut self.listed, self.settings.slice, SystemTime::now()) {
@@ -140,7 +140,7 @@ impl Runner<'_> {
             }
             Ok(Next::Pause) => self.pause.pause(),
             Err(error) => {
-                // It is in the queue still: at the latest, it is brought back within a minute.
+                // The message is still in the queue: it is recovered within a minute at the latest.
                 warn!(%error, "what became of a message cannot be written down");
                 self.pause.pause()
             }
@@ -162,7 +162,7 @@ impl Runner<'_> {
         let recipients = recipients(&claim);
         let (mut settlements, mut next) = (Vec::new(), Next::Go);
         for some in portions(&recipients) {
-            // Of whom nothing is said is deferred.
+            // Recipients without a settlement are deferred.
             if !settlements.is_empty() && self.stop.is_told() {
                 break;
             }
@@ -183,7 +183,7 @@ impl Runner<'_> {
                     claim.give_back()?;
                     return Ok(Next::Pause);
                 }
-                // A broker that takes nothing at this moment must not have the whole queue deferred at once.
+                // The pause keeps a broker that temporarily takes nothing from having the whole queue deferred.
                 Handed::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
                 Handed::CallerGone => ("it was taken back".into(), Next::Pause),
                 Handed::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
@@ -199,22 +199,22 @@ impl Runner<'_> {
     }
 }
 
-/// How long a try may take, after so many others: twice as long as the one before, up to `longest`.
+/// How long an attempt may take after `tries` others: twice as long as the previous one, up to `longest`.
 ///
-/// It is the time of the delivery, too: its worker gives it up by then, and the next try begins a minute later at the earliest. What
-/// came of an APPEND that was given up meanwhile is found out by that one, as after any other loss: nothing is there twice. Mail for a
-/// store that is slow, and not hung, is delivered by a later try, which has longer.
+/// This is the time of the delivery, too: its worker gives up by then, and the next attempt begins a minute later at the
+/// earliest. That attempt determines the result of an APPEND that was given up, as after any other loss: nothing is duplicated.
+/// A store that is slow, but does not hang, gets its mail by a later attempt, which has more time.
 fn time_for(recipients: usize, size: usize, tries: u32, longest: Duration) -> Duration {
     let more = recipients.saturating_sub(1).saturating_add(size / 1_000_000);
     let first = FIRST_TRY.saturating_add(FOR_MORE.saturating_mul(u32::try_from(more).unwrap_or(u32::MAX)));
     doubled(first, tries, longest)
 }
 
-/// How it goes on.
+/// How the runner continues.
 enum Next {
-    /// With the next message.
+    /// At once, with the next message.
     Go,
-    /// After a pause, which is longer each time.
+    /// After a pause, which becomes longer each time.
     Pause,
 }
 
@@ -226,7 +226,7 @@ fn recipients(claim: &Claim) -> Vec<Recipient> {
     claim.envelope().recipients.iter().map(recipient).collect()
 }
 
-/// Each try has an id of its own: what the broker still has of an earlier one is another delivery.
+/// Each attempt has its own id: a request of an earlier attempt that the broker still has is another delivery.
 fn request(claim: &Claim, recipients: &[Recipient]) -> Request {
     let (envelope, id) = (claim.envelope(), claim.name().id());
     Request {
@@ -234,10 +234,10 @@ fn request(claim: &Claim, recipients: &[Recipient]) -> Request {
         time_left_ms: 0,
         sender: envelope.sender.clone(),
         recipients: recipients.to_vec(),
-        // By it the log and `trace` find the message, as they find one of Postfix's.
+        // The log and `trace` find the message by this id, like a queue id of Postfix.
         queue_id: Some(id),
         client_address: None,
-        // Who logs in at Postfix is vouched for in the same way.
+        // A user who is logged in at Postfix is authenticated in the same way.
         sasl_username: envelope.vouches.then(|| envelope.sender.clone()).filter(|sender| !sender.is_empty()),
         lock_wait_ms: None,
         no_sent: !envelope.may_owe_sent,
@@ -285,7 +285,7 @@ mod tests {
         assert!(matches!(settlement(&Verdict::deferred(StatusDetail::SYSTEM, "x")), Settlement::Deferred));
     }
 
-    /// In seconds.
+    /// Times are in seconds.
     #[test]
     fn each_try_may_take_twice_as_long_as_the_one_before_up_to_the_deadline() {
         let time =
@@ -312,7 +312,7 @@ mod tests {
         runner.recover();
         let first = runner.recovered;
         assert!(first.is_some());
-        // However long it takes to get there.
+        // An hour ahead, so that a slow test makes no difference.
         let later = Instant::now() + Duration::from_hours(1);
         runner.recovered = Some(later);
         runner.recover();

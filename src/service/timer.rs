@@ -1,15 +1,15 @@
-//! The timer: a process that finishes owed copies, prunes, and renews the proof that logins lead to the users that they name, at intervals.
-//! Of all hosts that share a database one does it at a time.
+//! The timer: a process that runs tasks at intervals. It finishes owed copies, prunes, and renews the proof that a login leads
+//! to the named user's mailbox. Of all hosts that share a database, one at a time runs a task.
 //!
-//! | what a run comes to | when the next one begins |
+//! | result of a run | when the next one begins |
 //! |---|---|
-//! | it went well, whatever became of single copies | after the interval |
-//! | another host is at it | after the interval |
-//! | it failed: no database, no right to delete, a lock that was lost | after a pause that doubles, from 5 s to an hour or the interval |
+//! | success, even if single copies are still owed | after the interval |
+//! | another host runs the task | after the interval |
+//! | failure: no database, no right to delete, a lost lock | after a pause that doubles, from 5 s to an hour or the interval |
 //!
-//! It has one thread of work. A second one ends the process where a copy outlives its deadline
-//! ([`watchdog`](super::watchdog)): that copy is the last of those that were tried. What came of the last
-//! runs is in a file, so that a process that is replaced goes on where the one before it was, and `service status` tells it.
+//! One thread does the work. A second one ends the process if a copy outlives its deadline ([`watchdog`](super::watchdog)): the
+//! log then names that copy last. A file keeps the results of the last runs. So a new process continues the schedule of the
+//! previous one, and `service status` shows the results.
 
 use super::watchdog;
 use crate::base::back_off::doubled;
@@ -37,30 +37,31 @@ use tracing::{info, warn};
 /// The first pause after a run that failed, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
-/// How long opening a session, or asking for the lock, may take.
+/// How long the timer may take to open a session or to request the lock.
 const BEGINNING: Duration = Duration::from_mins(2);
-/// After so long without a question the server frees the lock: more than one copy, or one batch, takes.
+/// The times without a query after which the server frees the lock. A copy's deadline is added to the first. They are longer
+/// than a copy or a batch takes.
 const AROUND_A_COPY: Duration = Duration::from_mins(2);
 const SILENCE_OF_PRUNE: Duration = Duration::from_hours(1);
-/// How long all of `prune` may take: the first time there may be years to forget.
+/// How long a whole run of `prune` may take. The first run may have years of entries to remove.
 const LONGEST_PRUNE: Duration = Duration::from_hours(12);
-/// How long one batch of it may take, or the counting at its end.
+/// How long one batch of `prune`, or the count at its end, may take.
 const LONGEST_BATCH: Duration = Duration::from_hours(1);
 /// How long `prune` rests after each batch, for the sake of replicas.
 const REST: Duration = Duration::from_millis(50);
 
-/// What a timer goes by.
+/// The settings of the timer.
 #[derive(Clone, Debug)]
 pub struct TimerSettings {
-    /// How often owed copies are finished; zero: never.
+    /// The interval of `finish_owed`. Zero: never.
     finish_owed_every: Duration,
-    /// How often what is old is forgotten, and what that is.
+    /// The interval of `prune`, and how long it keeps entries.
     prune: Option<(Duration, Retention)>,
-    /// Where it is written down what was done.
+    /// The file with the results of the last runs.
     state: PathBuf,
 }
 
-/// Why there can be no timer.
+/// Why the timer cannot run.
 #[derive(Debug, Error)]
 pub enum TimerError {
     #[error("{doing}: {source}")]
@@ -68,7 +69,7 @@ pub enum TimerError {
 }
 
 impl TimerSettings {
-    /// As a configuration says.
+    /// The settings in a configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let Serve { finish_owed_every, prune_every, .. } = config.serve;
@@ -76,17 +77,17 @@ impl TimerSettings {
         Self { finish_owed_every, prune, state: config.serve.timer_state() }
     }
 
-    /// Whether it opens mailboxes.
+    /// Whether the timer opens mailboxes.
     #[must_use]
     pub fn opens_mailboxes(&self) -> bool {
         !self.finish_owed_every.is_zero()
     }
 }
 
-/// Does what is due, until SIGTERM or SIGINT, and then until the copy in hand has ended.
+/// Runs the tasks when they are due, until SIGTERM or SIGINT. Then the copy in progress still ends.
 ///
 /// # Errors
-/// Where the system gives us no signals or threads.
+/// If the system provides no signal handlers or threads.
 pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     let system = |doing| move |source| TimerError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
@@ -115,9 +116,9 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     Ok(())
 }
 
-/// What is to be done, and of what is due at one time, first: `prune`, which makes all else cheaper; and last, what the process before
-/// this one ended in the middle of, so that nothing else waits for what ends each process. A timer that opens no mailboxes has read no
-/// password for it, and has no proof to renew.
+/// The tasks, in the order in which those of the same due time run. `prune` is first, since it makes the others cheaper. A task
+/// in which the previous process ended is last: if it ends every process, the other tasks still run. A timer that opens no
+/// mailboxes has not read the password for it, and has no proof to renew.
 fn planned_tasks(settings: &TimerSettings, proves_logins: bool, written: &[Task]) -> Vec<Planned> {
     let prune = settings.prune.map(|(every, retention)| (Kind::Prune(retention), every));
     let finish_owed = (!settings.finish_owed_every.is_zero()).then_some((Kind::FinishOwed, settings.finish_owed_every));
@@ -127,7 +128,7 @@ fn planned_tasks(settings: &TimerSettings, proves_logins: bool, written: &[Task]
     kinds.into_iter().map(|(kind, every)| Planned::new(kind, every, written)).collect()
 }
 
-/// What is to be done.
+/// The kind of a task.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     FinishOwed,
@@ -144,7 +145,7 @@ impl Kind {
         }
     }
 
-    /// The name of its lock.
+    /// The name of the task's lock.
     fn lock(self) -> &'static str {
         match self {
             Self::FinishOwed => "maildropd finish_owed",
@@ -154,20 +155,20 @@ impl Kind {
     }
 }
 
-/// A task, and when it is done next.
+/// A task, and when it runs next.
 struct Planned {
     kind: Kind,
     every: Duration,
     next: Instant,
-    /// The same for people; nothing while it runs.
+    /// `next` as wall-clock time, for people. `None` while the task runs.
     next_wall: Option<i64>,
     failed_runs: u32,
     last: Option<LastRun>,
 }
 
 impl Planned {
-    /// It goes on where the process before this one was; at once, if nothing is known, or if that has ended in the
-    /// middle of it.
+    /// Continues the schedule of the previous process. The task runs at once if nothing is known of it, or if that process
+    /// ended during the task.
     fn new(kind: Kind, every: Duration, written: &[Task]) -> Self {
         let before = written.iter().find(|task| task.task == kind.name());
         let last_at = before.and_then(|task| task.last.as_ref()).and_then(|last| read_exact(&last.at));
@@ -192,7 +193,7 @@ impl Planned {
         self.next_wall = Some(wall_clock().saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
     }
 
-    /// How long to wait after a run that went so.
+    /// The wait after a run with this result.
     fn pause(&self, well: bool) -> Duration {
         if well {
             return self.every;
@@ -219,7 +220,7 @@ struct Timer<'a> {
     refused: Cell<BTreeSet<String>>,
 }
 
-/// What came of a run: in a line, and whether all went well.
+/// The result of a run, in one line: `Err` if it failed.
 type Came = Result<String, String>;
 
 impl Timer<'_> {
@@ -261,7 +262,7 @@ impl Timer<'_> {
             }
         };
         let mut may_take = |span: Duration| {
-            // The old one first: to drop it ends what is watched.
+            // The old guard first: dropping it ends its watch.
             drop(watched.take());
             watched = Some(self.watchdog.watch("what is done at intervals", span));
         };
@@ -317,7 +318,7 @@ fn told(error: DatabaseError) -> String {
     error.to_string()
 }
 
-/// What the timer has written down; nothing where there is none, or where another release wrote it.
+/// The timer's state file. Empty if there is none, or if another release wrote it.
 pub(super) fn written_down(state: &Path) -> Vec<Task> {
     match std::fs::read(state) {
         Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
@@ -329,7 +330,7 @@ pub(super) fn written_down(state: &Path) -> Vec<Task> {
     }
 }
 
-/// Writes it down. Where that fails, a timer that is started anew begins at once: nothing is lost by that.
+/// Writes the state file. If that fails, a restarted timer runs its tasks at once, which loses nothing.
 fn write_down(state: &Path, tasks: &[Planned]) {
     let tasks: Vec<Task> = tasks.iter().map(Planned::task).collect();
     let temporary = state.with_extension("new");

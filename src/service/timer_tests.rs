@@ -11,7 +11,7 @@ fn planned(every: Duration, written: &[Task]) -> Planned {
     Planned::new(Kind::FinishOwed, every, written)
 }
 
-/// A task whose last run began so long ago.
+/// A task whose last run began this long ago.
 fn task(ago: Duration, failed_runs: u32, next_at: Option<&str>) -> Task {
     let at = exact(wall_clock() - i64::try_from(ago.as_micros()).unwrap());
     let last = LastRun { at, took_s: 0.1, well: failed_runs == 0, said: "x".into() };
@@ -31,12 +31,12 @@ fn a_process_that_is_replaced_goes_on_where_the_one_before_it_was() {
     let goes_on = planned(day, std::slice::from_ref(&before));
     assert!(waits(&goes_on) > 22 * hour && waits(&goes_on) <= 23 * hour);
     assert_eq!(goes_on.last, before.last);
-    // Made shorter meanwhile.
+    // The interval has become shorter.
     assert_eq!(waits(&planned(hour / 2, &[before])), Duration::ZERO);
-    // It had failed, or ended in the middle of a run.
+    // The last run had failed, or the process ended during a run.
     assert_eq!(waits(&planned(day, &[task(hour, 2, Some("2026-01-01T00:00:00Z"))])), Duration::ZERO);
     assert_eq!(waits(&planned(day, &[task(hour, 0, None)])), Duration::ZERO);
-    // The clock was set back: no longer than an interval.
+    // The clock was set back: the wait is never longer than the interval.
     let mut future = task(Duration::ZERO, 0, Some("2026-01-01T00:00:00Z"));
     future.last.as_mut().unwrap().at = "2999-01-01T00:00:00Z".into();
     assert!(waits(&planned(day, &[future])) <= day);
@@ -73,7 +73,7 @@ fn what_was_written_down_is_read_back_and_nonsense_is_nothing() {
     assert_eq!(written_down(&state), []);
 }
 
-/// A timer of a site that has had no mail; and its folder.
+/// A timer of a site that has had no mail, and its folder.
 fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
     let folder = tempfile::tempdir().unwrap();
     let mail = folder.path().join("mail");
@@ -88,7 +88,7 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
     play(&timer, &mail)
 }
 
-/// A process that a task ends is started anew: what else is due must not wait for that one.
+/// A process in which a task ends is restarted. The other due tasks must not wait for that task.
 #[test]
 fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
     let settings = TimerSettings { prune: Some((DAY, old())), ..settings() };
@@ -104,7 +104,7 @@ fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
     assert_eq!(first(&[of("prune", None), of("finish_owed", due)]), "finish_owed");
 }
 
-/// Who reads no password has none to renew, and that is no failure.
+/// A timer without a password has no proof to renew, which is no failure.
 #[test]
 fn the_proof_is_renewed_once_a_day_by_a_timer_that_logs_in() {
     let settings = settings();
@@ -167,7 +167,7 @@ fn what_came_of_a_run_says_when_the_next_one_begins() {
         let last = planned.last.clone().unwrap();
         assert!(last.well && planned.failed_runs == 0, "{last:?}");
         assert!(waits(&planned) > DAY / 2);
-        // No database can be where a file is.
+        // A file in the place of the database's folder makes the database fail.
         std::fs::remove_dir_all(mail).unwrap();
         std::fs::write(mail, "").unwrap();
         for failed_runs in 1..=2 {

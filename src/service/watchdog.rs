@@ -1,10 +1,10 @@
-//! How a process of the service ends where something takes longer than it may.
+//! Ends a process of the service in which an operation takes longer than it may.
 //!
-//! It aborts: the broker sees a worker's connection end and defers its message, and SIGABRT counts as a crash. There is no other way
-//! out of a thread that hangs.
+//! The process aborts, since there is no other way to stop a thread that hangs. The broker notices that a worker's connection
+//! ends, and defers its message. SIGABRT counts as a crash.
 //!
-//! Where a server owes this process an answer, the message is not to blame: then it is SIGKILL, which is no crash of the message
-//! ([`shunt`](super::shunt)).
+//! If a server owes this process an answer, the message is not the cause. Then the process gets SIGKILL, which does not count
+//! as a crash of the message ([`shunt`](super::shunt)).
 
 use crate::base::server_waits;
 use crate::base::watchdog::Watchdog;
@@ -15,10 +15,10 @@ use std::thread;
 use std::time::Duration;
 use tracing::error;
 
-/// How long the last record of the log may take: the log may be what hangs.
+/// How long writing the last log record may take: the log may be the cause of the hang.
 const LAST_RECORD: Duration = Duration::from_secs(1);
 
-/// Starts it.
+/// Starts the watchdog.
 pub(super) fn start() -> io::Result<Watchdog> {
     Watchdog::start(end_the_process)
 }
@@ -26,14 +26,14 @@ pub(super) fn start() -> io::Result<Watchdog> {
 fn end_the_process(what: &'static str) {
     let waits_for_a_server = server_waits::is_awaited();
     let (done, wait) = mpsc::channel();
-    // Where there is no thread to be had, there is no record.
+    // If no thread can be started, there is no record.
     let _ = thread::Builder::new().name("last record".into()).spawn(move || {
         error!(what, waits_for_a_server, "it took too long: this process ends, and what it had in hand is deferred");
         let _ = done.send(());
     });
     let _ = wait.recv_timeout(LAST_RECORD);
     if waits_for_a_server {
-        // Where that fails, there is the abort.
+        // If the kill fails, the abort follows.
         let _ = kill_process(getpid(), Signal::KILL);
     }
     std::process::abort();
@@ -43,14 +43,14 @@ fn end_the_process(what: &'static str) {
 mod tests {
     use super::*;
 
-    /// The front decides by the signal whether the message in progress is to blame.
+    /// The signal determines whether the front treats the message in progress as the cause.
     #[test]
     fn an_end_while_a_server_owes_an_answer_is_a_kill_and_any_other_an_abort() {
         use std::os::unix::process::ExitStatusExt;
         use std::process::{Command, Stdio};
         const OWES: &str = "MAILDROP_TEST_THIS_PROCESS_ENDS_WHILE_A_SERVER_OWES_AN_ANSWER";
         if let Ok(owes) = std::env::var(OWES) {
-            // The process below.
+            // This branch is the process that the test starts.
             let _awaited = (owes == "true").then(|| server_waits::for_answer(server_waits::Whom::Database));
             return end_the_process("this");
         }

@@ -1,4 +1,4 @@
-//! The session with the database: on the first of its servers that takes writes.
+//! The session with the database, on the first of its servers that accepts writes.
 
 use super::{Configured, Kind, Site};
 use crate::base::deadline::Deadline;
@@ -11,14 +11,14 @@ use crate::ledger::schema;
 use std::time::Duration;
 use tracing::debug;
 
-/// A session, or why there is none.
+/// A session, or the error.
 type Opened = Result<Box<dyn Database>, DatabaseError>;
 
 impl Site {
-    /// Opens a session with the database. Where none of its servers takes writes, it is one that can be read.
+    /// Opens a session with the database. If none of its servers accepts writes, the session is with one that can be read.
     ///
     /// # Errors
-    /// Where it cannot be reached in time, refuses us, or (embedded) cannot be made.
+    /// If the database cannot be reached in time, refuses the login, or (embedded) cannot be created.
     pub fn open_database(
         &self,
         queue_id: Option<&str>,
@@ -27,8 +27,8 @@ impl Site {
         self.find_database(queue_id, deadline).map(|(Found::Writing(database) | Found::Reading(database))| database)
     }
 
-    /// Opens one for somebody who waits for the answers, but no longer than this: neither goes a question on in the server then, nor does
-    /// one that stands still have the thread for ever.
+    /// Opens a session for a client that waits for answers until this deadline. The server then ends longer statements, and a
+    /// server that hangs does not block the thread for ever.
     ///
     /// # Errors
     /// As [`Self::open_database`].
@@ -38,11 +38,11 @@ impl Site {
         Ok(database)
     }
 
-    /// Opens one for what shall not begin on a server that was the primary before: a lock there excludes nobody who asks the new one.
-    /// One round trip more, where there are several.
+    /// Opens a session for work that must not begin on a former primary: a lock there excludes no client of the new primary.
+    /// This takes one more round trip if there are several servers.
     ///
     /// # Errors
-    /// Where it cannot be reached in time, refuses us, or has missed a fail-over.
+    /// If the database cannot be reached in time, refuses the login, or has missed a fail-over.
     pub(crate) fn open_primary(&self, deadline: Deadline) -> Result<Box<dyn Database>, DatabaseError> {
         let mut database = self.open_database(None, deadline)?;
         if !self.has_several_databases() {
@@ -50,16 +50,16 @@ impl Site {
         }
         let asked = database.is_read_only();
         match asked.and_then(|_| self.make_sure_of_the_primary(database.as_mut(), deadline)) {
-            // From now on that one is known.
+            // This host now knows the new primary.
             Err(error) if error.a_new_session_can_help() => self.open_database(None, deadline),
             asked => asked.map(|()| database),
         }
     }
 
-    /// Opens one for a delivery, which needs a server that takes writes, and waits for it.
+    /// Opens a session for a delivery, which needs a server that accepts writes, and waits for one.
     ///
     /// # Errors
-    /// Where none is to be had.
+    /// If no such server is available in time.
     pub(super) fn await_database(
         &self,
         queue_id: Option<&str>,
@@ -81,16 +81,16 @@ impl Site {
         }
     }
 
-    /// For how long a delivery with this deadline waits for a server that takes writes.
+    /// How long a delivery with this deadline waits for a server that accepts writes.
     pub(super) fn patience(&self, deadline: Deadline) -> Patience {
         Patience::new(self.config().map_or(Duration::ZERO, |config| config.database.wait), deadline)
     }
 
-    /// Where no commit comes to an end, hears of each server how far its history reaches, if it takes writes: then that of a former
-    /// primary is known to be behind.
+    /// If no commit completes, asks each server how far its history reaches, and whether it accepts writes. That reveals a
+    /// former primary whose history is behind.
     ///
     /// # Errors
-    /// Where another one has taken over.
+    /// If another server has taken over.
     pub(super) fn make_sure_of_the_primary(
         &self,
         database: &mut dyn Database,
@@ -105,14 +105,15 @@ impl Site {
         for server in &site.database {
             let asked = site.open(&server.in_haste(), &client, deadline).and_then(|mut other| {
                 self.logins.database();
-                // How far it reaches goes along with any question, which is no longer waited for than to be let in.
+                // Any statement also returns how far the server's history reaches. Its answer is awaited no longer than a
+                // login.
                 other.hurry();
                 if other.said_read_only() { Ok(true) } else { other.is_read_only() }
             });
             if let Err(error) = asked {
                 debug!(%error, "this database server cannot be asked");
             }
-            // Once that is known, none of the others need be waited for.
+            // Once another server is known to have taken over, the remaining ones need no connection.
             database.compare_again()?;
         }
         Ok(())
@@ -123,7 +124,7 @@ impl Site {
         self.as_configured().is_some_and(|site| site.database.len() > 1)
     }
 
-    /// A session with each of the database's servers, by name; none where the database is in a directory.
+    /// A session with each of the database's servers, by name; none for a database in a directory.
     pub(crate) fn open_each_database(&self, deadline: Deadline) -> Vec<(String, Opened)> {
         let (client, site) = (self.client(None), self.as_configured());
         let servers = site.iter().flat_map(|site| site.database.iter().map(move |server| (*site, server)));
@@ -149,7 +150,7 @@ impl Site {
         }
     }
 
-    /// What a database's list of sessions says of us.
+    /// The description of this process in a database's list of sessions.
     pub(super) fn client(&self, queue_id: Option<&str>) -> Client {
         Client { host: self.host.clone(), pid: std::process::id(), queue_id: queue_id.map(ToOwned::to_owned) }
     }
@@ -163,7 +164,7 @@ impl Configured {
         })
     }
 
-    /// What people call it.
+    /// The database's name for people.
     pub(super) fn database_name(&self) -> String {
         let servers: Vec<String> = self.database.iter().map(|server| server.address.to_string()).collect();
         format!("the database at {}", servers.join(", "))

@@ -1,4 +1,4 @@
-//! One delivery at a site, from the route to the record; a copy of the ledger delivered again; and what a delivery would do.
+//! One delivery at a site, from the route to the record; the redelivery of a recorded copy; and the plan of a delivery.
 
 use super::Site;
 use super::destinations::{Destinations, role_of_sent};
@@ -21,10 +21,10 @@ use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-/// What Postfix knows of a message besides its bytes.
+/// The attributes of a message that Postfix knows besides its bytes.
 #[derive(Clone, Debug)]
 pub struct Envelope {
-    /// The envelope sender; empty for the null sender, `None` where that is not known.
+    /// The envelope sender; empty for the null sender, `None` if it is unknown.
     pub sender: Option<String>,
     /// The envelope recipient.
     pub recipient: Address,
@@ -38,18 +38,18 @@ pub struct Envelope {
     pub sasl_username: Option<String>,
 }
 
-/// By what rules, for which caller and until when a message is delivered.
+/// The rules, the caller and the deadline of a delivery.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
-    /// What the operator has chosen.
+    /// The operator's settings.
     pub policy: &'a Policy,
     /// The program that handed the message over.
     pub caller: &'a dyn Caller,
-    /// When the delivery has ended, whatever happens.
+    /// The time by which the delivery has ended in any case.
     pub deadline: Deadline,
 }
 
-/// A copy that a delivery owes, and what the ledger says of it.
+/// A copy that a delivery owes, with its state in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedCopy {
     /// Why the mailbox gets it.
@@ -58,20 +58,20 @@ pub(crate) struct PlannedCopy {
     pub user: String,
     /// The mailbox.
     pub mailbox: String,
-    /// How it stands.
+    /// Its state before the delivery.
     pub standing: Standing,
 }
 
-/// How a copy stands before a delivery.
+/// The state of a copy before a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is delivered; where, if the server told.
+    /// It is delivered, with its place if the server reported one.
     ThereAlready(Option<Placement>),
-    /// No attempt at it, or all have ended without it.
+    /// No attempt exists, or all have ended without a copy.
     ToBeAppended,
-    /// Its author's own mail program saves one: see [`Site::left_to_authors_for`].
+    /// The author's own mail program saves one: see [`Site::left_to_authors_for`].
     ToBeLeft,
-    /// So many attempts at it have not ended: they run now, or have died.
+    /// This many attempts have not ended: they are running, or have died.
     ToBeLookedFor(usize),
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for PlannedCopy {
 
 const NO_OUTCOME: Deferral = Deferral::Internal("no outcome for a recipient");
 
-/// What became of a message for one of its recipients, and how long that took.
+/// The result of a message for one of its recipients, and how long it took.
 #[derive(Debug)]
 pub struct Outcome {
     pub result: Result<Delivered, Refusal>,
@@ -99,10 +99,10 @@ pub struct Outcome {
 }
 
 impl Site {
-    /// Delivers a message to the envelope's recipient by `sessions`; what is not open yet is opened.
+    /// Delivers a message to the envelope's recipient over `sessions`, and opens the sessions that are missing.
     ///
     /// # Errors
-    /// Where the message is to be tried again, which is nearly always, or is refused for good: [`Refusal`] says why.
+    /// If the message is deferred, which is nearly always the case, or refused for good: [`Refusal`] has the reason.
     pub fn deliver(
         &self,
         sessions: &mut Sessions,
@@ -118,8 +118,9 @@ impl Site {
         outcome.result
     }
 
-    /// Delivers a message to several recipients, whose envelopes differ in nothing else; says of each what came of it, in their
-    /// order. As many as can have their mailboxes open at once are delivered to under one lock, and then the next ones.
+    /// Delivers a message to several recipients, whose envelopes differ in nothing else; returns one outcome for each, in
+    /// their order. One batch of recipients, as many as can have their mailboxes open at once, is delivered under one lock;
+    /// then the next.
     pub fn deliver_to_all(
         &self,
         sessions: &mut Sessions,
@@ -146,8 +147,8 @@ impl Site {
         let Opened { mut database, greeting, has_served } =
             sessions.for_a_delivery(self, queue_id, terms, &mut patience).map_err(Deferral::Database)?;
         stages.connect = began.elapsed();
-        // A server may have ended a session that was kept, or not be the one that takes writes. Nothing is journalled yet, so that
-        // another session may start over.
+        // The server may have ended a kept session, or may not be the primary. Nothing is journalled yet, so another session
+        // may start over.
         let mut may_be_stale = has_served || self.has_several_databases();
         let routed = loop {
             let routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
@@ -172,7 +173,7 @@ impl Site {
         result
     }
 
-    /// Where the copies go; an unknown recipient is refused, or deferred.
+    /// Finds the mailboxes of the copies; an unknown recipient is refused, or deferred.
     fn route_or_refuse(
         &self,
         message: &Message,
@@ -187,7 +188,7 @@ impl Site {
         for (destination, envelope) in destinations.recipients.iter_mut().zip(envelopes) {
             if let Err(refusal @ Refusal::UnknownRecipient) = destination {
                 *refusal = match self.refuse(&envelope.recipient, database) {
-                    // The session is of no use to the others either.
+                    // The other recipients cannot use this session either.
                     Refusal::Deferred(Deferral::Database(error)) if error.a_new_session_can_help() => {
                         return Err(Deferral::Database(error));
                     }
@@ -223,7 +224,7 @@ impl Site {
                 },
             }
         }
-        // Where Sent is the mailbox of a recipient's copy, a note to oneself is there once.
+        // If Sent is the mailbox of a recipient's copy, a note to oneself has one copy.
         sender.take_if(|sender| mailboxes.iter().any(|known| known.is_at(&sender.user, &sender.sent)));
         let at_once = self.mailbox_sessions() - usize::from(sender.is_some());
         let upload_time = UploadTime::until_deadline(terms.deadline);
@@ -235,30 +236,31 @@ impl Site {
                 false => unproven.clone(),
             });
             let asked = sender.as_ref().filter(|_| closed.is_none());
-            // Each batch has as much time.
+            // Each batch has the full opening time.
             let times = OpeningTimes::of(terms, mailboxes.len() > 1);
             let mut owed = self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times);
-            // A server that is silent to all says nothing of one author.
+            // A server that hangs for all mailboxes proves nothing about one author.
             if let Some(author) = owed.iter().find_map(Owed::silent_author)
                 && owed.iter().any(|one| !one.took_too_long())
             {
                 sessions.silent.note(author, Instant::now(), SILENT);
             }
             owed.extend(sender.as_ref().zip(closed).map(|(author, error)| Owed::unopened(author, error)));
-            // Of the first batch, the proof of the way in is part of it.
+            // In the first batch, this includes the proof of the logins.
             stages.authenticate = began.elapsed();
             let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
             let to = places.iter().filter_map(|&place| envelopes.get(place)).collect();
             let batch =
                 Batch { envelopes: to, is_one_of_several: batch.len() < mailboxes.len(), upload_time: &upload_time };
             let ended = self.deliver_copies(message, &batch, terms, database, &mut owed, &mut stages);
-            // It has taken as much time as there was, under the message's lock: this process does not ask it again before what it was
-            // sent has settled. So its other messages do not hold it up as long, one after the other.
+            // The author's mailbox has used all the time there was, under the message's lock. This process does not use it
+            // again before the bytes sent to it have settled. Otherwise each of the author's other messages would wait as
+            // long, one after the other.
             if let Some(author) = sender.as_ref().filter(|_| ended.author_hangs) {
                 sessions.silent.note(&author.user, Instant::now(), terms.policy.settle.max(SILENT));
             }
-            // An author's mailbox that hangs is waited for once; and a copy in it that nothing was heard of is not appended again by the
-            // next batch, which would not find it as long as it is on its way.
+            // Only one batch waits for an author's mailbox that hangs. The next batch does not append a copy whose APPEND got
+            // no answer: its search would miss that copy while it is in flight.
             sender.take_if(|_| ended.author_is_seen_to);
             sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
             stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
@@ -274,9 +276,11 @@ impl Site {
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect())
     }
 
-    /// Proves the way in to the mailbox store, if that is due, by the mailbox of one of the recipients: of several, one that cannot be
-    /// logged in to does not hold up the others. Where all of them are the service account, their mail needs no proof. The author's
-    /// copy does, and it is proven by the author's mailbox then: `Some` says why that is not to be opened.
+    /// Proves the logins to the mailbox store, if a proof is due, with the mailbox of one of the recipients. Of several
+    /// recipients, one whose login fails does not delay the others.
+    ///
+    /// Mail for the service account needs no proof. If it is the only recipient, the author's copy still needs one, over the
+    /// author's mailbox. `Some` is the reason not to open that mailbox.
     fn prove_way_in_by_one_of(
         &self,
         Destinations { recipients, sender, proven }: &Destinations,
@@ -295,7 +299,7 @@ impl Site {
             let only_try = self.policy.batch_patience;
             return self.prove_way_in_by(&ways, COUNTS_FOR, database, terms.deadline, only_try).map(|()| None);
         }
-        // Who leaves it to the author's mail program opens no mailbox of the author's now.
+        // If the copy is left to the author's mail program, the author's mailbox is not opened now.
         let is_opened = !known.is_empty() && self.left_to_authors_for().is_none();
         let author = sender.as_ref().filter(|_| is_opened).filter(is_another);
         let Some(author) = author else { return Ok(None) };
@@ -348,11 +352,11 @@ impl Site {
         ended
     }
 
-    /// Delivers one copy of the ledger again, to the mailbox that the ledger names: one that is owed, or with `restore` one that
-    /// its mailbox may have lost. Its author was vouched for when it was recorded.
+    /// Delivers one recorded copy again, to the mailbox that the ledger names: an owed copy, or with `restore` one that its
+    /// mailbox may have lost. The author was checked when the copy was recorded.
     ///
     /// # Errors
-    /// Where the copy is not there afterwards, or that is not known: [`Refusal`] says why.
+    /// If the copy is not in the mailbox afterwards, or if this is unknown: [`Refusal`] has the reason.
     pub(crate) fn deliver_again(
         &self,
         copy: &RecordedCopy,
@@ -365,7 +369,7 @@ impl Site {
         let mut mailbox = self.mailbox(&copy.user, &copy.mailbox, deadline);
         let owed = OwedCopy {
             role: copy.role,
-            // Only an author's copy is ever owed.
+            // Only an author's copy is ever recorded as owed.
             whose: if !restore || copy.role == Role::Sender { Whose::Authors } else { Whose::Recipients(vec![0]) },
             user: copy.user.clone(),
             mailbox_name: copy.mailbox.clone(),
@@ -374,7 +378,7 @@ impl Site {
                 Err(error) => Err(error.clone().into()),
             },
         };
-        // Only the operator tries this again: a failure is told, not recorded as owed once more.
+        // Only the operator retries this: a failure is reported, not recorded as owed once more.
         let policy = Policy { sent_retry_for: Duration::MAX, keep_source_up_to: 0, ..self.policy() };
         let delivery = Delivery {
             message,
@@ -398,10 +402,11 @@ impl Site {
         Ok(delivered.copies.into_iter().next().map_or(Manner::AlreadyThere, |copy| copy.manner))
     }
 
-    /// What [`deliver`](Self::deliver) would do with each copy, the recipient's first. Nothing is written, created or locked.
+    /// Plans what [`deliver`](Self::deliver) would do with each copy, the recipient's first. Writes, creates and locks
+    /// nothing.
     ///
     /// # Errors
-    /// Where a delivery would end with this refusal before it has opened a mailbox.
+    /// If a delivery would end with this refusal before it opens a mailbox.
     pub(crate) fn plan(
         &self,
         message: &Message,
@@ -422,7 +427,7 @@ impl Site {
         let planned = copies.into_iter().zip(&histories).enumerate().map(|(at, ((role, user, mailbox), history))| {
             let standing = match (&history.delivered, history.open_attempts.len()) {
                 (Some(delivered), 0) => Standing::ThereAlready(delivered.placement),
-                // The author's is the second.
+                // The author's copy is the second.
                 (None, _) if at > 0 && left_to_authors => Standing::ToBeLeft,
                 (None, 0) => Standing::ToBeAppended,
                 (_, open) => Standing::ToBeLookedFor(open),
@@ -433,32 +438,34 @@ impl Site {
     }
 }
 
-/// A message, and where its copies go.
+/// A message, and the mailboxes of its copies.
 struct Routed<'a> {
     message: &'a Message,
     envelopes: &'a [Envelope],
     destinations: Destinations,
 }
 
-/// Recipients who have their copies under one lock.
+/// Recipients whose copies are delivered under one lock.
 struct Batch<'a> {
     envelopes: Vec<&'a Envelope>,
     /// Whether the message has other batches as well.
     is_one_of_several: bool,
-    /// For all batches of the message.
+    /// Shared by all batches of the message.
     upload_time: &'a UploadTime,
 }
 
-/// As few batches as can be, of sizes that differ by one at most: so that hardly any has a single mailbox.
+/// Splits the mailboxes into as few batches as possible, whose sizes differ by at most one: so hardly any batch has a single
+/// mailbox.
 fn batches<T>(all: &[T], at_once: usize) -> impl Iterator<Item = &[T]> {
     let count = all.len().div_ceil(at_once.max(1));
-    // The larger ones first: where a mailbox of the first hangs, another one shows that the server is not slow for all.
+    // The larger batches come first: if a mailbox of the first batch hangs, another one shows that the server is not slow for
+    // all.
     let end = move |batch: usize| (batch * all.len()).div_ceil(count);
     (0..count).filter_map(move |batch| all.get(end(batch)..end(batch + 1)))
 }
 
-/// How the recipient's copy came to be there, where it was there already, for the log. All is recorded by now, and the lock is
-/// free: if this fails, the message is delivered all the same.
+/// Reads for the log how the recipient's copy was delivered earlier, if it was there already. All is recorded and the lock is
+/// free: if this fails, the message is still delivered.
 fn how_it_came(message: &Message, copies: &[CopyReport], database: &mut dyn Database) -> Option<EarlierDelivery> {
     let is_there = |copy: &&CopyReport| copy.role == Role::Recipient && copy.manner == Manner::AlreadyThere;
     let copy = copies.iter().find(is_there)?;
@@ -480,7 +487,7 @@ mod tests {
         assert_eq!(sizes(1, 8), [1]);
         assert_eq!(sizes(8, 8), [8]);
         assert_eq!(sizes(9, 8), [5, 4]);
-        // What postfix/main.cf.maildropd has Postfix hand over at once, with an author who lives here.
+        // Postfix hands over 50 at once (postfix/main.cf.maildropd), and the author is local.
         assert_eq!(sizes(50, 7), [7, 6, 6, 6, 7, 6, 6, 6]);
         assert_eq!(sizes(3, 2), [2, 1]);
         assert_eq!(sizes(3, 1), [1, 1, 1]);

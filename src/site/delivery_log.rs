@@ -1,4 +1,4 @@
-//! What the log says of a delivery.
+//! The log record of a delivery.
 
 use super::Envelope;
 use crate::base::{hex, timestamp};
@@ -8,8 +8,8 @@ use crate::message::Message;
 use std::time::Instant;
 use tracing::{info, warn};
 
-/// Logs a delivery: one record. It has Postfix's queue id, so that one search finds the message in both logs. docs/log.md says
-/// what each field means.
+/// Logs a delivery as one record. It has Postfix's queue id, so that one search finds the message in both logs. docs/log.md
+/// explains each field.
 pub fn log_delivery(
     message: &Message,
     envelope: &Envelope,

@@ -1,4 +1,4 @@
-//! Where the copies of one message go: to the recipient's mailbox, by the table of addresses, and to the author's Sent, where the
+//! The mailboxes of one message's copies. The table of addresses names the recipient's mailbox, and the author's Sent if the
 //! author is vouched for.
 
 use super::{Configured, Envelope, Kind, Site};
@@ -10,19 +10,19 @@ use crate::message::{Address, Message, Role};
 use crate::site::routing::{Party, Route};
 use tracing::info;
 
-/// Where the copies of one message go.
+/// The mailboxes of one message's copies.
 pub(super) struct Destinations {
-    /// Each recipient's, in their order; or why there is none.
+    /// Each recipient's mailbox, in their order, or the refusal.
     pub(super) recipients: Vec<Result<Destination, Refusal>>,
-    /// The author's, if a Sent copy is owed.
+    /// The author's mailbox, if a Sent copy is owed.
     pub(super) sender: Option<Destination>,
-    /// How many seconds ago the way in to the mailbox store was proven.
+    /// The age in seconds of the proof of logins to the mailbox store.
     pub(super) proven: Option<f64>,
 }
 
 impl Site {
-    /// Where the recipients' copies go, and the author's, if one is owed: asked for in one round trip. An unknown recipient is not
-    /// refused yet: see [`refuse`](Self::refuse).
+    /// Finds the mailboxes of the recipients' copies, and of the author's, if one is owed, in one round trip. An unknown
+    /// recipient is not refused yet: see [`refuse`](Self::refuse).
     pub(super) fn destinations(
         &self,
         message: &Message,
@@ -44,7 +44,7 @@ impl Site {
         };
         let sent = &site.config.sent;
         let author = message.from_address().filter(|_| self.sent_copies);
-        // What vouches for the author is the same for all of them.
+        // The evidence for the author is the same for all recipients.
         let vouched = |author: &&Address| {
             envelopes.first().is_some_and(|envelope| author_vouched_for(sent, message, envelope, author))
         };
@@ -54,7 +54,7 @@ impl Site {
         let of_author = author.iter().flat_map(|author| router.lookups(author, Party::Sender));
         let mut lookups: Vec<String> = Vec::with_capacity(4);
         for lookup in of_recipients.chain(of_author) {
-            // Those of one domain have some in common.
+            // Addresses of one domain share some lookups.
             if !lookups.contains(&lookup) {
                 lookups.push(lookup);
             }
@@ -69,11 +69,11 @@ impl Site {
         Ok(Destinations { recipients, sender, proven: book.proven })
     }
 
-    /// Says of each of these recipients whether mail for it can be taken in: at a door behind which nobody hears of a refusal any
-    /// more. For one that is unknown, that is committed by the database, as for a delivery.
+    /// Decides for each recipient whether its mail can be accepted, for entry points at which a later refusal reaches no
+    /// client. For an unknown recipient the database commits the decision, as in a delivery.
     ///
     /// # Errors
-    /// Where the database cannot say.
+    /// If the database cannot decide.
     pub(crate) fn at_the_door(
         &self,
         recipients: &[Address],
@@ -97,8 +97,8 @@ impl Site {
         Ok(recipients.iter().map(known).collect())
     }
 
-    /// Refuses the recipient for good if the database commits that it is unknown; otherwise defers. A read alone does not count:
-    /// a replica that lags behind may not have the address yet.
+    /// Refuses the recipient for good if the database commits that it is unknown; otherwise defers. A read alone is not
+    /// sufficient: a replica that lags behind may not have the address yet.
     pub(super) fn refuse(&self, recipient: &Address, database: &mut dyn Database) -> Refusal {
         let Some(site) = self.as_configured() else {
             return Deferral::Internal("an embedded site refuses nobody").into();
@@ -114,7 +114,7 @@ impl Site {
 }
 
 impl Configured {
-    /// Where mail for this address goes, by what the database knows of it.
+    /// The mailbox for mail to this address, according to the database's rows.
     fn recipient(&self, address: &Address, book: &AddressBook) -> Result<Destination, Refusal> {
         match self.router.route(address, Party::Recipient, book) {
             Route::To(destination) => Ok(destination),
@@ -127,21 +127,22 @@ impl Configured {
     }
 }
 
-/// The role of the author's copy: an ordinary recipient's where what is sent is kept in the author's inbox, or in INBOX, which other
-/// addresses of the same user mostly have. A message to oneself and to others is then one copy there, whichever delivery comes first.
+/// The role of the author's copy. It is an ordinary recipient's if sent mail is kept in the author's inbox, or in INBOX.
+/// Other addresses of the same user mostly have INBOX. A message to oneself and to others is then one copy there, whichever
+/// delivery comes first.
 pub(super) fn role_of_sent(author: &Destination) -> Role {
     if author.sent == author.inbox || author.sent == "INBOX" { Role::Recipient } else { Role::Sender }
 }
 
-/// Whether a Sent copy may be made for this author at all. A forged From must not write into a member's mailbox.
+/// Whether a Sent copy may be made for this author. A forged From must not write into a member's mailbox.
 fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelope, author: &Address) -> bool {
     if !sent.enabled {
         return false;
     }
     match sent.trust {
         Trust::Header => true,
-        // Who may send as whom is Postfix's to say (smtpd_sender_login_maps), and it says so of the envelope sender only:
-        // a member who has logged in can still write anybody's name into the From field.
+        // Postfix decides who may send under which address (smtpd_sender_login_maps), and checks only the envelope sender. A
+        // member who has logged in can still write any name into the From field.
         Trust::Authenticated
             if envelope.sasl_username.as_deref().is_some_and(|name| !name.is_empty())
                 && envelope.sender.as_deref().is_some_and(|sender| {
@@ -196,7 +197,7 @@ mod tests {
         assert!(!vouched("lisa@axial.net", "", "lisa"));
     }
 
-    /// What she writes to others and to herself is there once, whichever delivery comes first.
+    /// A message to others and to its author is one copy there, whichever delivery comes first.
     #[test]
     fn where_an_author_keeps_what_is_sent_in_inbox_her_copy_is_that_of_a_recipient() {
         for (inbox, sent, role) in [
@@ -204,7 +205,7 @@ mod tests {
             ("INBOX", "INBOX", Role::Recipient),
             ("INBOX", "Inbox", Role::Recipient),
             ("Mail", "Mail", Role::Recipient),
-            // Another address of hers has its mail in INBOX.
+            // Another address of the author has its mail in INBOX.
             ("Sales", "inbox", Role::Recipient),
             ("Sales", "Sent", Role::Sender),
         ] {

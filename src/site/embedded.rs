@@ -1,11 +1,11 @@
-//! `--embedded DIR`: no configuration, no servers. A Maildir per address, the ledger and the locks, all under one
-//! directory of one machine; any address is welcome.
+//! `--embedded DIR`: no configuration, no servers. A Maildir per address, the ledger and the locks are in one directory of
+//! one machine. Any address is accepted.
 //!
 //! ```text
 //! DIR/ledger.sqlite            the ledger
 //! DIR/locks/                   a file per lock that is held right now
 //! DIR/delivery.log             the log
-//! DIR/doug@mail.axial.net/     a Maildir: tmp/ new/ cur/ is his INBOX, .Sent/ his sent mail (Maildir++)
+//! DIR/doug@mail.axial.net/     a Maildir: tmp/ new/ cur/ is Doug's INBOX, .Sent/ Doug's sent mail (Maildir++)
 //! ```
 //!
 //! Under local(8), which runs a command as the recipient, DIR may be `$HOME/mail`.
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 const INBOX: &str = "INBOX";
 /// The mailbox for sent mail.
 const SENT: &str = "Sent";
-/// The longest name of a directory that we make, in bytes. File systems take 255.
+/// The longest directory name that this module creates, in bytes. File systems allow 255.
 const LONGEST_NAME: usize = 200;
 
 /// The directory of `--embedded`, and the mailboxes in it.
@@ -33,26 +33,27 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Everything under `directory`. Nothing is made or looked at yet.
+    /// A site with everything in `directory`. This does not access the file system.
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
         Self { directory }
     }
 
-    /// The directory.
+    /// The directory of the ledger, the locks and the Maildirs.
     #[must_use]
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Why this process must not work here: it is root, in another user's directory. That user could not open the files that root
-    /// makes, so that each delivery would be deferred until it bounces, and could plant links for root to write through.
+    /// The reason why this process must not work here: it is root, in another user's directory. That user could not open
+    /// root's files, so each delivery would be deferred until it bounces. The user could also plant links, and root would
+    /// write through them.
     #[must_use]
     pub(crate) fn refuses_root(&self) -> Option<String> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
-        // A directory that cannot be examined cannot be used either: the first use tells why.
+        // A directory that cannot be examined cannot be used either: the first use reports the error.
         let there = self
             .directory
             .ancestors()
@@ -62,13 +63,13 @@ impl Embedded {
             .then(|| format!("{directory} belongs to user {}: run this as that user, not as root", there.uid()))
     }
 
-    /// Where mail for `address` goes: every address has a mailbox here, made by its first message.
+    /// The mailbox for mail to `address`: each address has one here, which its first message creates.
     #[must_use]
     pub fn recipient(&self, address: &str) -> Destination {
         Destination { user: folded(address), inbox: INBOX.into(), sent: SENT.into() }
     }
 
-    /// Where the mail that `address` has sent is kept, if it has a Maildir here by now. `None` for the null sender.
+    /// The mailbox for mail that `address` has sent, if the address already has a Maildir here. `None` for the null sender.
     #[must_use]
     pub fn sender(&self, address: &str) -> Option<Destination> {
         if address.is_empty() {
@@ -80,21 +81,22 @@ impl Embedded {
             Ok(found) => found.is_dir().then_some(destination),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => None,
             Err(e) => {
-                // Taken for there, the append fails and the delivery is deferred; taken for missing, a Sent copy would be lost.
+                // If the Maildir counts as present, the append fails and the delivery is deferred. If it counted as missing,
+                // a Sent copy would be lost.
                 tracing::warn!(directory = %arriving.display(), error = %e, "cannot see whether the sender lives here");
                 Some(destination)
             }
         }
     }
 
-    /// The mailbox `mailbox` (`INBOX`, `Sent`) of `user`, as [`Destination`] names both.
+    /// The mailbox `mailbox` (`INBOX`, `Sent`) of `user`, with names from [`Destination`].
     #[must_use]
     pub fn mailbox(&self, user: &str, mailbox: &str) -> MaildirMailbox {
         let maildir = self.maildir(user);
         if mailbox.eq_ignore_ascii_case(INBOX) {
             MaildirMailbox::inbox(maildir)
         } else {
-            // Maildir++: a folder is a Maildir inside, its name begins with a dot, and a dot inside it divides levels.
+            // Maildir++: a folder is a Maildir inside. Its name begins with a dot, and each further dot separates levels.
             let folder = maildir.join(format!(".{}", safe_name(mailbox).replace('.', "%2E")));
             MaildirMailbox::folder(maildir, folder)
         }
@@ -105,17 +107,18 @@ impl Embedded {
     }
 }
 
-/// The address in lower case. Only ASCII is folded: Unicode folds some different characters into one (the Kelvin sign and k), and
-/// one person's mail would go to another.
+/// The address in lower case. Only ASCII is folded: Unicode folds some different characters into one (the Kelvin sign and k),
+/// so one person's mail would go to another.
 fn folded(address: &str) -> String {
     address.to_ascii_lowercase()
 }
 
-/// The name of a directory for `text`: readable where it can be, and never the same for two texts.
+/// The name of a directory for `text`: readable if possible, and never the same for two texts.
 ///
-/// What is not an ASCII letter, digit or one of `@._-+=` becomes `%XX`, a dot at the beginning too: there is no `/`, no NUL, no `..`
-/// and no hidden name. So does the first letter of a name that we use ourselves. What is longer than 200 bytes is cut and ends in
-/// `%-` and the SHA-256 of the whole; otherwise `%` is always followed by two hexadecimal digits.
+/// Any byte except an ASCII letter, a digit or one of `@._-+=` becomes `%XX`, and so does a dot at the beginning. So there is
+/// no `/`, no NUL, no `..` and no hidden name. The first letter of a name that this program uses itself is encoded as well. A
+/// name longer than 200 bytes is cut and ends in `%-` and the SHA-256 of the whole text. Otherwise `%` is always followed by
+/// two hexadecimal digits.
 fn safe_name(text: &str) -> String {
     use std::fmt::Write;
     let reserved = matches!(text, "locks" | "delivery.log") || text.starts_with("ledger.sqlite");
@@ -136,7 +139,7 @@ fn safe_name(text: &str) -> String {
         return name;
     }
     let digest = hex::encode(&Sha256::digest(text.as_bytes()));
-    // All ASCII: every byte is a boundary.
+    // The name is ASCII, so each byte is a character boundary.
     name.truncate(LONGEST_NAME - digest.len() - 2);
     format!("{name}%-{digest}")
 }
@@ -157,7 +160,7 @@ mod tests {
         let long = "x".repeat(500);
         let nearly = format!("{}y", "x".repeat(499));
         let just = "x".repeat(200);
-        // What a short text would have to be to look like the hashed one, or like an escape.
+        // A short text that equals the hashed name, or an escape.
         let hashed = safe_name(&long);
         let texts = [
             "",

@@ -1,8 +1,9 @@
-//! Proves that logins lead to the mailboxes of the users that they name, before anything is appended to a mailbox or taken out of
-//! it. A server that ignores that name says OK to everything, and all mail would go into one INBOX.
+//! Proves that logins lead to the mailboxes of the users that they name, before a copy is appended or removed. A server that
+//! ignores this name says OK to everything, and all mail would go into one INBOX.
 //!
-//! The proof is kept in the ledger, and read together with the addresses. The timer renews it once a day: servers are upgraded, and proxies
-//! changed. The service account's own mailbox is no part of it: its mail goes there in any case.
+//! The ledger keeps the proof; a delivery reads it together with the addresses. The timer renews it once a day, because
+//! servers are upgraded and proxies change. The service account's own mailbox needs no proof: its mail goes there in any
+//! case.
 //!
 //! | the proof is | what a delivery does |
 //! |---|---|
@@ -10,8 +11,9 @@
 //! | older, or there is none | proves it, or defers its message |
 //! | found to be wrong | as without one, from that moment on, in all processes |
 //!
-//! That a proof cannot be renewed says nothing of where logins lead: a server may begin to delay logins of users who do not exist, or
-//! never answer them, and let in those who do as before. That must not stop all mail, so the old proof counts meanwhile.
+//! A failed renewal does not show where logins lead. A server may begin to delay the logins of users who do not exist, or
+//! never answer them, and let in existing users as before. That must not stop all mail, so the old proof remains valid
+//! meanwhile.
 
 use super::Site;
 use crate::base::deadline::Deadline;
@@ -28,30 +30,32 @@ use tracing::{debug, info, warn};
 /// How often the timer renews a proof.
 pub(crate) const RENEWED_EVERY: Duration = Duration::from_hours(24);
 
-/// A proof of this age is renewed. It is less than a day, since clocks differ; a younger one is of another host's timer.
+/// A proof of this age is renewed. It is less than a day, since clocks differ; a younger proof comes from another host's
+/// timer.
 const RENEWED_FROM: Duration = Duration::from_hours(12);
 
-/// A proof of this age counts no more.
+/// A proof of this age is no longer valid.
 pub(super) const COUNTS_FOR: Duration = Duration::from_hours(14 * 24);
 
-/// How long a renewal may take: logins, two of which some servers delay by seconds.
+/// The time limit of a renewal: it consists of logins, and some servers delay two of them by seconds.
 pub(crate) const RENEWAL: Duration = Duration::from_mins(1);
 
-/// By how many users' mailboxes it is tried to prove it.
+/// How many users' mailboxes a proof tries.
 pub(super) const PROOFS: usize = 3;
 
-/// How long to wait for another delivery that is proving it: some servers delay the answer to a failed login by seconds.
+/// How long to wait for another delivery that tries to prove it: some servers delay the answer to a failed login by seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the user's own mailbox may take at the first try; at each further one it has twice as long. It may be one that hangs, while all
-/// others wait: between two tries any of them may prove it.
+/// How long the user's own mailbox may take in the first try; each further try has twice as long. The mailbox may hang while
+/// all other deliveries wait. Between two tries any of them may find the proof.
 const FIRST_TRY: Duration = Duration::from_secs(5);
 
 impl Site {
-    /// Makes sure that logins lead to their users' mailboxes: by the proof in the ledger, or by a new one with this user's `mailbox`.
+    /// Makes sure that logins lead to their users' mailboxes, with the proof in the ledger, or with a new one over this
+    /// user's `mailbox`.
     ///
     /// # Errors
-    /// Where they do not, or where it cannot be proven now.
+    /// If logins do not lead there, or if no proof is possible now.
     pub(crate) fn prove_way_in(
         &self,
         user: &str,
@@ -65,7 +69,8 @@ impl Site {
         }
     }
 
-    /// Proves it by one of these mailboxes, unless that was done within this time. All but the last are tried once, and have so long to open.
+    /// Proves it with one of these mailboxes, unless a proof is younger than `unless_within`. Each mailbox except the last is
+    /// tried once, and has `only_try` to open.
     pub(super) fn prove_way_in_by(
         &self,
         mailboxes: &[(&str, &str)],
@@ -88,7 +93,7 @@ impl Site {
         Ok(())
     }
 
-    /// The same by one mailbox.
+    /// The same, with one mailbox.
     pub(super) fn prove_way_in_by_one(
         &self,
         unless_within: Duration,
@@ -98,7 +103,7 @@ impl Site {
         only_try: Option<Duration>,
     ) -> Result<(), Deferral> {
         let Some(way_in) = self.way_in().filter(|_| !self.is_service_account(user)) else { return Ok(()) };
-        // One at a time: a hundred failed logins at once look like an attack, and servers lock such hosts out.
+        // One login test at a time: a hundred failed logins at once look like an attack, and servers lock such hosts out.
         let lock = lock_of(way_in);
         let patience = only_try.unwrap_or(PATIENCE).min(deadline.half_way().remaining());
         let (until, mut patience_with_one) = (deadline.half_way(), only_try.unwrap_or(FIRST_TRY));
@@ -115,7 +120,7 @@ impl Site {
                 debug!(%error, "the lock was not released; the server frees it with the connection");
             }
             match proven {
-                // It may be this mailbox that hangs: between two tries others may prove it.
+                // This mailbox may hang: between two tries other deliveries may find the proof with theirs.
                 Err(Deferral::Mailbox(error))
                     if error.failure == MailboxFailure::TimedOut && only_try.is_none() && !until.passed() =>
                 {
@@ -127,11 +132,11 @@ impl Site {
         }
     }
 
-    /// Renews the proof by users of the table, unless it is fresh; says what came of it. Until the old one counts no more, deliveries go by
-    /// that, whatever fails here.
+    /// Renews the proof with users of the address table, unless it is fresh, and returns a sentence about the result. Until
+    /// the old proof expires, deliveries rely on it even if the renewal fails.
     ///
     /// # Errors
-    /// Where the server is found to ignore the name: from then on there is no proof. Or where it cannot be proven now.
+    /// If the server ignores the name: from then on there is no proof. Also if no proof is possible now.
     pub(crate) fn renew_proof(&self, deadline: Deadline) -> Result<&'static str, Deferral> {
         if self.way_in().is_none() {
             return Ok(
@@ -157,8 +162,8 @@ impl Site {
         (deadline, in_time): (Deadline, Deadline),
     ) -> Result<(), Deferral> {
         let Some(site) = self.as_configured() else { return Ok(()) };
-        // Whoever had the lock before us may have proven it. (On PostgreSQL this statement's snapshot then stays during the logins: for
-        // seconds, once a day.)
+        // The previous holder of the lock may have found the proof. (On PostgreSQL this statement's snapshot then lasts
+        // through the logins: for seconds, once a day.)
         let proven = database.look_up(&[], Some(way_in)).map_err(Deferral::Database)?.proven;
         if proven.is_some_and(|age| is_within(age, unless_within)) {
             return Ok(());
@@ -168,7 +173,7 @@ impl Site {
         let proven = |imap| authorization::prove(imap, (user, other), mailbox, deadline, in_time);
         let honoured = site.imap().and_then(proven).map_err(|error| {
             if error.failure == MailboxFailure::IdentityIgnored
-                // Nobody goes by what was proven before, while others find out the same.
+                // No delivery may rely on the earlier proof while others find the same failure.
                 && let Err(error) = database.disprove_way_in(way_in, &self.host)
             {
                 warn!(%error, "that the way in is disproved is not written down");
@@ -179,32 +184,33 @@ impl Site {
         database.record_way_in(way_in, &self.host).map_err(Deferral::Database)
     }
 
-    /// Whether the way in is to be proven before anything is delivered, where the ledger says that it was so many seconds ago.
+    /// Whether logins have to be proven before a delivery. `proven` is the age of the ledger's proof in seconds.
     pub(super) fn is_proof_due(&self, proven: Option<f64>) -> bool {
         self.way_in().is_some() && !proven.is_some_and(counts)
     }
 
-    /// How old the proof is by which deliveries go, if any is valid.
+    /// The age of the proof on which deliveries rely, if one is valid.
     ///
     /// # Errors
-    /// Where the database cannot be asked.
+    /// If the database cannot be read.
     pub(crate) fn age_of_the_proof(&self, database: &mut dyn Database) -> Result<Option<Duration>, DatabaseError> {
         let Some(way_in) = self.way_in() else { return Ok(None) };
         let proven = database.look_up(&[], Some(way_in))?.proven.filter(|age| counts(*age));
         Ok(proven.and_then(|age| Duration::try_from_secs_f64(age.abs()).ok()))
     }
 
-    /// How the mailbox store is logged in to, where a login names the user, and its password was read. Otherwise there is nothing to prove.
+    /// The settings of the mailbox store, if a login names the user and the store's password was read. Otherwise there is
+    /// nothing to prove.
     pub(crate) fn imap_of_named_users(&self) -> Option<&imap::Settings> {
         self.imap_settings().filter(|imap| imap.name_the_user())
     }
 
-    /// Whether this user is the service account, whose own mail needs no proof, and gives none.
+    /// Whether this user is the service account. Its own mail needs no proof, and its mailbox provides none.
     pub(crate) fn is_service_account(&self, user: &str) -> bool {
         self.imap_of_named_users().is_some_and(|imap| imap.user == user)
     }
 
-    /// How we log in, where a login names the user. Otherwise the mailboxes' names do, and there is nothing to prove.
+    /// The kind of login, if a login names the user. Otherwise the mailboxes' names do, and there is nothing to prove.
     pub(super) fn way_in(&self) -> Option<&WayIn> {
         self.as_configured().and_then(|site| site.way_in.as_ref())
     }
@@ -214,12 +220,12 @@ fn lock_of(way_in: &WayIn) -> LockName {
     LockName::new("maildrop way in", &way_in.digest)
 }
 
-/// Whether what was proven so many seconds ago counts.
+/// Whether a proof of this age, in seconds, is valid.
 fn counts(age: f64) -> bool {
     is_within(age, COUNTS_FOR)
 }
 
-/// A negative age is that of a clock that was set back.
+/// A negative age comes from a clock that was set back.
 fn is_within(age: f64, span: Duration) -> bool {
     age.abs() < span.as_secs_f64()
 }
@@ -233,7 +239,7 @@ mod tests {
         let days = |days: f64| days * RENEWED_EVERY.as_secs_f64();
         assert!(counts(0.0) && counts(days(13.9)) && counts(days(-13.9)));
         assert!(!counts(days(14.0)) && !counts(days(-14.1)) && !counts(f64::INFINITY) && !counts(f64::NAN));
-        // The timer's interval finds it due, whatever clocks it goes by.
+        // The proof is due after the timer's interval even if clocks differ.
         assert!(!is_within(days(0.9), RENEWED_FROM) && is_within(days(0.4), RENEWED_FROM));
     }
 }

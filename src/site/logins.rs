@@ -1,15 +1,15 @@
-//! How many sessions were opened, which is what takes most of the time of a delivery that has to.
+//! Counts the opened sessions: opening one takes most of the time of a delivery that has to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counted by all threads that open sessions for one [`Site`](super::Site), and for those made of it.
+/// Counts for all threads that open sessions for one [`Site`](super::Site), and for its copies.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     database: AtomicU64,
     imap: AtomicU64,
 }
 
-/// How many there were at a moment.
+/// The counts at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Logins {
     /// Sessions with the database.

@@ -1,4 +1,4 @@
-//! Opens the mailboxes that one delivery needs, side by side.
+//! Opens the mailboxes that one delivery needs, in parallel.
 
 use super::destinations::role_of_sent;
 use super::logins::Counter;
@@ -18,16 +18,16 @@ use tracing::debug;
 
 const OPENING_SENDERS: &str = "opening the sender's mailbox";
 
-/// How long mailboxes may take to open.
+/// The time limits for opening mailboxes.
 #[derive(Clone, Copy)]
 pub(super) struct OpeningTimes {
-    /// The delivery's.
+    /// The deadline of the delivery.
     pub(super) deadline: Deadline,
-    /// Whether the message goes to several mailboxes: then nobody's holds up the others.
+    /// Whether the message goes to several mailboxes: then no mailbox may delay the others.
     pub(super) several: bool,
     pub(super) recipients: Deadline,
-    /// A server that hangs for the sender's mailbox only leaves the recipient's copy half of the time: otherwise each delivery would end
-    /// at its deadline, until Postfix bounces.
+    /// A server may hang only for the sender's mailbox: then half of the time is left for the recipient's copy. Otherwise
+    /// each delivery would end at its deadline, until Postfix bounces the message.
     pub(super) authors: Deadline,
 }
 
@@ -58,7 +58,7 @@ enum UserMailbox {
 }
 
 impl Owed {
-    /// The copy for one delivery, which has the use of the mailbox.
+    /// Lends the copy and its mailbox to one delivery.
     pub(super) fn lend(&mut self) -> OwedCopy<'_> {
         OwedCopy {
             role: self.role,
@@ -73,7 +73,7 @@ impl Owed {
         }
     }
 
-    /// The author's, which is not opened.
+    /// The author's copy, whose mailbox is not opened.
     pub(super) fn unopened(author: &Destination, why: MailboxError) -> Self {
         Self::authors(author, Err(NotOpened::Trouble(why)))
     }
@@ -83,7 +83,7 @@ impl Owed {
         Self { role: role_of_sent(author), whose: Whose::Authors, user, mailbox_name: sent, mailbox }
     }
 
-    /// Whether its mailbox was not open in time; or it is the author's, which nobody waits for.
+    /// Whether the mailbox was not open in time, or is the author's, for which no copy waits.
     pub(super) fn took_too_long(&self) -> bool {
         self.whose == Whose::Authors || self.timed_out()
     }
@@ -107,15 +107,15 @@ impl Owed {
     }
 }
 
-/// Why an author's mailbox is not asked.
+/// The error for an author's mailbox that is not asked, because it has just timed out.
 pub(super) fn silent_a_moment_ago() -> MailboxError {
     MailboxError::new(MailboxFailure::TimedOut, OPENING_SENDERS, "it did not answer a moment ago")
 }
 
-/// A mailbox, and the recipients whose it is.
+/// A mailbox, and the recipients who have it.
 pub(super) struct RecipientsMailbox {
     pub(super) to: Destination,
-    /// By their places among all recipients of the message.
+    /// The indexes of these recipients among all recipients of the message.
     pub(super) recipients: Vec<usize>,
 }
 
@@ -126,8 +126,8 @@ impl RecipientsMailbox {
 }
 
 impl Site {
-    /// Opens the mailboxes that copies go to, and asks for their positions, side by side. Of several recipients, whoever's mailbox is
-    /// not open in time is left out: nobody holds up the others.
+    /// Opens the mailboxes of the copies and asks for their positions, in parallel. With several recipients, a mailbox that
+    /// is not open in time is left out, so that it does not delay the others.
     pub(super) fn open_mailboxes(
         &self,
         recipients: &[RecipientsMailbox],
@@ -166,9 +166,9 @@ impl Site {
                 let senders = sender
                     .filter(|_| !is_left_to_author)
                     .map(|sender| beside("imap-sender", &sender.user, &sender.sent, times.authors));
-                // This thread opens the first.
+                // This thread opens the first mailbox.
                 let first = site.imap().and_then(|settings| {
-                    // The greeting has as much time as one mailbox alone.
+                    // The time for a greeting is that of a single mailbox, so it is not used for several.
                     let anew = || match greeting.filter(|_| !times.several) {
                         Some(greeting) => {
                             let mut connection = greeting.finish("opening the recipient's mailbox")?;
@@ -203,7 +203,7 @@ impl Site {
             }
         };
         let mut owed: Vec<Owed> = Vec::with_capacity(recipients.len() + 1);
-        // The delivery counts the recipients of these mailboxes, one mailbox after the other.
+        // The delivery numbers the recipients mailbox by mailbox.
         let mut places = 0..;
         for (it, mailbox) in recipients.iter().zip(of_recipients) {
             let Destination { user, inbox, .. } = it.to.clone();
@@ -217,8 +217,8 @@ impl Site {
     }
 }
 
-/// A mailbox of a user, and its position: by a session of this user that was kept, or else `anew`. Nothing is journalled yet, so a
-/// kept session may fail.
+/// Opens a mailbox of a user and asks for its position, over this user's kept session or over the connection from `anew`.
+/// Nothing is journalled yet, so a kept session may fail.
 fn open_mailbox(
     settings: &imap::Settings,
     session: Option<imap::Session>,
@@ -229,7 +229,7 @@ fn open_mailbox(
     logins: &Counter,
 ) -> Result<ImapMailbox, MailboxError> {
     let leads_there = |session: &imap::Session| session.user() == user && settings.lead_to(user, mailbox);
-    // Half of the time, so that some is left for logging in.
+    // Half of the time, so that a new login is still possible.
     let session = session.filter(leads_there).and_then(|session| session.begin(deadline.half_way()));
     match session.map(|session| session.open(mailbox).ask_position()) {
         Some(Ok(mut mailbox)) => {
@@ -244,7 +244,7 @@ fn open_mailbox(
     opened.ask_position()
 }
 
-/// A connection to the IMAP server, while its greeting is waited for.
+/// A connection to the IMAP server whose greeting has not come yet.
 pub(super) type Greeting = Beside<imap::Connection>;
 
 impl Greeting {
@@ -254,7 +254,7 @@ impl Greeting {
     }
 }
 
-/// Work on another thread, whose result is fetched later. A panic in it is a failure like any other.
+/// Work on another thread, whose result is fetched later. A panic there becomes a failure like any other.
 pub(super) struct Beside<T>(Result<thread::JoinHandle<Result<T, MailboxError>>, std::io::Error>);
 
 impl<T: Send + 'static> Beside<T> {
@@ -289,13 +289,13 @@ mod tests {
     use std::time::Duration;
     use tempfile::TempDir;
 
-    /// An IMAP server that lets everybody log in but lisa, whom it never answers: as a proxy with one backend that hangs.
+    /// An IMAP server that lets in every user except lisa, whom it never answers, like a proxy with one hanging backend.
     #[derive(Clone, Default)]
     struct Server {
-        /// What each session was asked, by its user.
+        /// The commands of each session, with its user.
         asked: Arc<Mutex<Vec<String>>>,
         sessions: Arc<Mutex<Vec<TcpStream>>>,
-        /// Whether it has forgotten the mailboxes of those who are logged in.
+        /// Whether the server has lost the mailboxes of the users who are logged in.
         forgets: Arc<Mutex<bool>>,
     }
 
@@ -332,19 +332,19 @@ mod tests {
             Some(())
         }
 
-        /// What it was asked since it was last looked at, in any order.
+        /// The commands since the last call, sorted.
         fn asked(&self) -> Vec<String> {
             let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
             asked.sort();
             asked
         }
 
-        /// Starts it, and a site that uses it.
+        /// Starts the server, and a site that uses it.
         fn start(self) -> (Site, TempDir) {
             self.start_as("127.0.0.1")
         }
 
-        /// The same, where the site knows the server by this name.
+        /// The same, for a site that knows the server by this name.
         fn start_as(self, host: &str) -> (Site, TempDir) {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let site = site_at(host, listener.local_addr().unwrap().port());
@@ -378,7 +378,7 @@ mod tests {
         (vec![RecipientsMailbox { to: destination(recipient), recipients: vec![0] }], sender.map(destination))
     }
 
-    /// Of a delivery to one mailbox, where a recipient's and the author's have so long to open.
+    /// The times of a delivery to one mailbox, with these limits for opening a recipient's and the author's mailbox.
     fn times(deadline: Deadline, opening: Option<Duration>, author: Option<Duration>) -> OpeningTimes {
         let policy = Policy { opening_patience: opening, author_patience: author, ..Policy::embedded() };
         OpeningTimes::of(&Terms { policy: &policy, caller: &NoCaller, deadline }, false)
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn a_senders_mailbox_that_hangs_leaves_the_recipients_copy_its_time() {
         let (site, _directory) = Server::default().start();
-        // Half of it is waited for; the other half is more than any machine stands still.
+        // The test waits for half of it. The other half exceeds any pause of the test machine.
         let deadline = Deadline::after(Duration::from_secs(16));
         let (recipients, sender) = destinations("doug", Some("lisa"));
         let times = times(deadline, None, None);
@@ -399,11 +399,11 @@ mod tests {
         assert!(matches!(&sender.mailbox, Err(NotOpened::Trouble(error)) if error.failure == MailboxFailure::TimedOut));
     }
 
-    /// As a worker does: its other messages wait meanwhile.
+    /// In a worker, its other messages wait meanwhile.
     #[test]
     fn a_senders_mailbox_that_hangs_is_waited_for_no_longer_than_the_patience_of_a_worker() {
         let (site, _directory) = Server::default().start();
-        // Half of it would be two minutes.
+        // Half of the deadline would be two minutes.
         let deadline = Deadline::after(Duration::from_mins(4));
         let times = times(deadline, None, Some(Duration::from_secs(10)));
         let (recipients, sender) = destinations("doug", Some("lisa"));
@@ -413,7 +413,7 @@ mod tests {
         assert!(!owed[0].timed_out());
     }
 
-    /// Whether the greeting hangs, which is waited for beside the database, or the login.
+    /// The greeting may hang, which is awaited in parallel with the database, or the login.
     #[test]
     fn a_recipients_mailbox_that_hangs_is_waited_for_no_longer_than_a_worker_opens_mailboxes() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -450,12 +450,12 @@ mod tests {
         deliver(&site, &mut sessions, destinations("doug", Some("scuba")));
         let both = ["doug AUTHENTICATE", "doug STATUS", "scuba AUTHENTICATE", "scuba STATUS"];
         assert_eq!(server.asked(), both);
-        // Whatever part a user has in it.
+        // A session serves its user as sender and as recipient.
         deliver(&site, &mut sessions, destinations("scuba", Some("doug")));
         assert_eq!(server.asked(), ["doug STATUS", "scuba STATUS"]);
         deliver(&site, &mut sessions, destinations("dou", Some("doug")));
         assert_eq!(server.asked(), ["dou AUTHENTICATE", "dou STATUS", "doug STATUS"]);
-        // A note to oneself needs two at once.
+        // A note to oneself needs two sessions at the same time.
         deliver(&site, &mut sessions, destinations("dou", Some("dou")));
         assert_eq!(server.asked(), ["dou AUTHENTICATE", "dou STATUS", "dou STATUS"]);
         deliver(&site, &mut sessions, destinations("dou", Some("dou")));
@@ -475,7 +475,7 @@ mod tests {
         deliver(&site, &mut sessions, destinations("doug", None));
         assert_eq!(server.asked(), ["doug AUTHENTICATE", "doug STATUS"]);
         *server.forgets.lock().unwrap() = true;
-        // So that the session at hand is an older one.
+        // This makes the kept session an older one.
         deliver(&site, &mut sessions, destinations("scuba", None));
         server.asked();
         deliver(&site, &mut sessions, destinations("doug", None));

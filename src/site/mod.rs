@@ -1,11 +1,12 @@
-//! A site: where its database and its mailboxes are, and who has one. A configuration file describes it, or one directory.
-//! Opens what one delivery needs, side by side, and runs it.
+//! A site: the addresses of its database and its mailboxes, and who has one. A configuration file describes it, or one
+//! directory. This module opens the sessions of one delivery in parallel, and runs it.
 //!
 //! ```text
 //! parse ── connect: database ∥ IMAP (greeting) ── route ── authenticate: recipient ∥ sender ── deliver
 //! ```
 //!
-//! After the route a delivery proves that logins lead to the users that they name, where that was not done of late (`login_check`).
+//! After the route, a delivery proves that logins lead to the users that they name, unless a recent proof exists
+//! (`login_check`).
 
 mod database;
 mod deliver;
@@ -46,21 +47,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a site's database and mailboxes are, and how it delivers.
+/// The database and mailboxes of a site, and the settings of its deliveries.
 #[derive(Clone, Debug)]
 pub struct Site {
     kind: Kind,
     /// This host's name.
     host: String,
-    /// Whether authors who live here get a copy, where the configuration says so.
+    /// Whether local authors get a copy, if the configuration enables that.
     sent_copies: bool,
-    /// What the operator has chosen about deliveries.
+    /// The operator's settings for deliveries.
     policy: Policy,
-    /// How long one may take.
+    /// The time limit of a delivery.
     deadline: Duration,
-    /// The namespace of their locks.
+    /// The namespace of the deliveries' locks.
     namespace: String,
-    /// The sessions that were opened.
+    /// Counts the opened sessions.
     logins: Arc<logins::Counter>,
 }
 
@@ -70,33 +71,34 @@ enum Kind {
     Embedded(Embedded),
 }
 
-/// A site by its configuration, the passwords read.
+/// A site from a configuration, with its passwords.
 #[derive(Clone, Debug)]
 struct Configured {
     config: Config,
-    /// The servers that may be the primary, in their order.
+    /// The servers that may be the primary, in the configured order.
     database: Vec<Server>,
     /// `None` for a site [without mailboxes](Site::without_mailboxes).
     imap: Option<imap::Settings>,
-    /// How we log in there, where a login names the user.
+    /// The kind of login there, if a login names the user.
     way_in: Option<WayIn>,
     router: Router,
 }
 
 impl Site {
-    /// By a configuration, whose passwords are read now.
+    /// Creates a site from a configuration, and reads its passwords.
     ///
     /// # Errors
-    /// [`ConfigError`] where a password cannot be read.
+    /// [`ConfigError`] if a password cannot be read.
     pub fn configured(config: Config) -> Result<Self, ConfigError> {
         let imap = config.imap_settings()?;
         Self::with(config, Some(imap))
     }
 
-    /// For who asks the database alone: the password of the mailbox store is not read, and no mailbox can be opened.
+    /// Creates a site for callers that use the database alone: the password of the mailbox store is not read, and no mailbox
+    /// can be opened.
     ///
     /// # Errors
-    /// [`ConfigError`] where the database's password cannot be read.
+    /// [`ConfigError`] if the database's password cannot be read.
     pub fn without_mailboxes(config: Config) -> Result<Self, ConfigError> {
         Self::with(config, None)
     }
@@ -118,7 +120,7 @@ impl Site {
         Ok(Self { kind, host, sent_copies: true, policy, deadline, namespace, logins: Arc::default() })
     }
 
-    /// One machine with everything under one directory.
+    /// A site on one machine, with everything in one directory.
     #[must_use]
     pub fn embedded(embedded: Embedded) -> Self {
         Self {
@@ -132,39 +134,39 @@ impl Site {
         }
     }
 
-    /// The same site, where no author gets a copy.
+    /// The same site, with no copies for authors.
     #[must_use]
     pub(crate) fn without_sent_copies(self) -> Self {
         Self { sent_copies: false, ..self }
     }
 
-    /// What the operator has chosen about deliveries.
+    /// The operator's settings for deliveries.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.policy.clone()
     }
 
-    /// How long a delivery that has this deadline waits for a lock held elsewhere.
+    /// How long a delivery with this deadline waits for a lock that another process holds.
     #[must_use]
     pub(crate) fn lock_wait(&self, deadline: Duration) -> Duration {
         self.config().map_or_else(|| deadline::lock_wait(deadline), |config| config.lock.wait_within(deadline))
     }
 
-    /// For how long a Sent copy is left to its author's own mail program, before `replay --owed` looks for it; `None` where
-    /// deliveries make it.
+    /// How long a Sent copy is left to its author's own mail program, before `replay --owed` searches for it. `None` if
+    /// deliveries append it.
     #[must_use]
     pub(crate) fn left_to_authors_for(&self) -> Option<Duration> {
         let sent = &self.config()?.sent;
         (sent.look == config::Look::Mailbox).then_some(sent.look_after)
     }
 
-    /// How many sessions were opened for deliveries so far.
+    /// The number of sessions that were opened for deliveries.
     #[must_use]
     pub(crate) fn logins(&self) -> Logins {
         self.logins.so_far()
     }
 
-    /// How long one delivery may take.
+    /// The time limit of one delivery.
     #[must_use]
     pub(crate) fn deadline(&self) -> Duration {
         self.deadline
@@ -176,13 +178,13 @@ impl Site {
         &self.namespace
     }
 
-    /// This host's name, as the ledger and the server's list of sessions have it.
+    /// This host's name, as in the ledger and in the server's list of sessions.
     #[must_use]
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// The directory, where everything is in one.
+    /// The directory of an embedded site.
     #[must_use]
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.kind {
@@ -203,12 +205,12 @@ impl Site {
         delivery::lock_of_message_id(self.namespace(), message_id)
     }
 
-    /// How the IMAP server is reached, if there is one and its password was read.
+    /// The settings of the IMAP server, if there is one and its password was read.
     fn imap_settings(&self) -> Option<&imap::Settings> {
         self.as_configured()?.imap.as_ref()
     }
 
-    /// Whether mailboxes can be opened: not [without them](Self::without_mailboxes).
+    /// Whether mailboxes can be opened: not for a site [without mailboxes](Self::without_mailboxes).
     #[must_use]
     pub(crate) fn opens_mailboxes(&self) -> bool {
         self.as_configured().is_none_or(|site| site.imap.is_some())
@@ -227,11 +229,11 @@ impl Site {
         self.as_configured().map(|site| &site.config)
     }
 
-    /// A mailbox of a user of the mailbox store, logged in to as a delivery logs in. Creates nothing, and asks nothing of
-    /// the mailbox yet.
+    /// A mailbox of a user of the mailbox store, opened with a delivery's kind of login. Creates nothing, and sends no
+    /// command about the mailbox.
     ///
     /// # Errors
-    /// Where the server cannot be reached, or does not let us in.
+    /// If the server cannot be reached, or refuses the login.
     pub fn mailbox(
         &self,
         user: &str,
@@ -254,7 +256,7 @@ impl Configured {
     }
 }
 
-/// This host's name, for whoever looks for the holder of a lock.
+/// This host's name, for people who search for the holder of a lock.
 fn host_name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }

@@ -1,5 +1,4 @@
-//! What is asked of a site's servers outside of a delivery: what `check` tries, and whether a server that keeps us waiting still
-//! answers.
+//! Requests to a site's servers outside of a delivery: the tests of `check`, and whether a slow server still answers.
 
 use super::Site;
 use crate::base::deadline::Deadline;
@@ -14,37 +13,38 @@ use crate::site::routing::{Party, Route};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Whose mailbox `check` can log in to.
+/// The user whose mailbox `check` can log in to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recipient {
-    /// This address's.
+    /// The user of this address.
     Known(Address, Destination),
     /// This address has no mailbox.
     Unknown(Address),
-    /// There is no address to try.
+    /// There is no address to test.
     Nobody,
 }
 
-/// What was seen of a user's mailboxes.
+/// The state of a user's mailboxes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeenMailboxes {
-    /// What the server says of itself.
+    /// The server's description of itself.
     pub said: String,
     /// Whether it has UIDPLUS.
     pub uid_plus: bool,
-    /// What we may do in INBOX.
+    /// Our rights to INBOX.
     pub inbox_rights: imap::Rights,
-    /// What we may do in Sent.
+    /// Our rights to Sent.
     pub sent_rights: imap::Rights,
-    /// Whether there is no Sent yet. Dovecot tells the rights to it all the same.
+    /// Whether Sent does not exist yet. Dovecot reports the rights to it nevertheless.
     pub sent_is_missing: bool,
 }
 
 impl Site {
-    /// Whose mailbox `check` may log in to: the one that was named, or some address of the table, of a user `other_than` these.
+    /// The user whose mailbox `check` may log in to: the named address, or any address of the table whose user is not in
+    /// `other_than`.
     ///
     /// # Errors
-    /// Where the database does not answer, or not with addresses.
+    /// If the database does not answer, or answers with an error.
     pub fn recipient(
         &self,
         named: Option<Address>,
@@ -68,10 +68,10 @@ impl Site {
         })
     }
 
-    /// Logs in to a user's mailboxes, and looks at them. Creates nothing.
+    /// Logs in to a user's mailboxes and reads their state. Creates nothing.
     ///
     /// # Errors
-    /// Where the server cannot be reached, or does not let us in.
+    /// If the server cannot be reached, or refuses the login.
     pub(crate) fn try_mailboxes(&self, to: &Destination, deadline: Deadline) -> Result<SeenMailboxes, MailboxError> {
         let Some(site) = self.as_configured() else { return Ok(SeenMailboxes::default()) };
         let mut inbox = imap::connect(site.imap()?, deadline)?.open(&to.user, &to.inbox)?;
@@ -89,7 +89,7 @@ impl Site {
         Ok(SeenMailboxes { said, uid_plus, inbox_rights, sent_rights, sent_is_missing })
     }
 
-    /// How long a login for this user takes, with its connection: the median of so many, one after the other.
+    /// How long a login for this user takes, with its connection: the median of `count` logins, one after the other.
     ///
     /// # Errors
     /// As [`try_mailboxes`](Self::try_mailboxes).
@@ -105,7 +105,7 @@ impl Site {
         Ok(times.get(count / 2).copied().unwrap_or_default())
     }
 
-    /// So many users of the table, as far as there are, none of whom is the service account.
+    /// Up to `count` users of the table, without the service account.
     ///
     /// # Errors
     /// As [`recipient`](Self::recipient).
@@ -126,8 +126,8 @@ impl Site {
         Ok(users)
     }
 
-    /// The servers of this site, and how each is asked whether it still answers: for [`server_waits::watch`]. An embedded site
-    /// has none.
+    /// The servers of this site, each with a function that asks whether it still answers, for [`server_waits::watch`]. An
+    /// embedded site has none.
     pub(crate) fn servers(&self) -> Vec<server_waits::Server> {
         let Some(configured) = self.as_configured() else { return Vec::new() };
         let site = self.clone();
@@ -136,7 +136,7 @@ impl Site {
             name: configured.database_name(),
             ask: Arc::new(move |deadline| {
                 let asked = site.open_database(None, deadline);
-                // An error is an answer, too.
+                // An error is an answer as well.
                 let answered =
                     asked.and_then(|mut database| database.select("asking whether it answers", "SELECT 1", &[]));
                 let silent = |failure| matches!(failure, DatabaseFailure::Unreachable | DatabaseFailure::TimedOut);
@@ -158,7 +158,7 @@ impl Site {
     /// The greeting of the mailbox store.
     ///
     /// # Errors
-    /// Where the server cannot be reached, or does not greet us.
+    /// If the server cannot be reached, or sends no greeting.
     pub(crate) fn try_greeting(&self, deadline: Deadline) -> Result<String, MailboxError> {
         let Some(site) = self.as_configured() else { return Ok("Maildir".into()) };
         Ok(imap::connect(site.imap()?, deadline)?.describe())

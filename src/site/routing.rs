@@ -1,15 +1,15 @@
-//! Routing: which mailboxes an address has.
+//! Routing: finds the mailboxes of an address.
 //!
-//! The table `addresses` is asked first, then the rules of the configuration file, which name whole domains. For a
-//! recipient the order within the table is Postfix's (`virtual(5)`, `canonical(5)`): the address as it stands, the
-//! address without its extension, then `@domain`, the row for all other addresses there.
+//! The table `addresses` comes first, then the rules of the configuration file, which name whole domains. For a recipient the
+//! order within the table is Postfix's (`virtual(5)`, `canonical(5)`). The full address comes first, then the address without
+//! its extension, then `@domain`, the row for all other addresses there.
 
 use crate::config::DomainRule;
 use crate::ledger::{AddressBook, Destination};
 use crate::message::{Address, fold};
 
-/// What a mailbox store, or a path, reads as more than a letter of a name: a domain, a folder, a wildcard (RFC 3501 section 6.3.8), the
-/// separator of a master user, or a variable. A sender may write it in a quoted local part.
+/// Characters with a special meaning in a mailbox store or a path. They mark a domain, a folder, a wildcard (RFC 3501 section
+/// 6.3.8), the separator of a master user, or a variable. A sender may write them in a quoted local part.
 const NOT_IN_A_LOCAL_PART: [char; 5] = ['@', '/', '*', '%', '\\'];
 
 /// Whether the rule names a user for this address. `"b@y.example"@x.example` is not the user b@y.example of another domain.
@@ -18,28 +18,29 @@ fn names_user_of(rule: &DomainRule, address: &Address) -> bool {
     fold(&rule.domain) == address.domain() && is_safe
 }
 
-/// In which capacity an address is routed.
+/// The capacity in which an address is routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Party {
     /// As the envelope recipient.
     Recipient,
-    /// As the author, who gets a Sent copy. Rows for `@domain` do not count: they would make every made-up address there a member.
+    /// As the author, who gets a Sent copy. Rows for `@domain` do not count: otherwise each invented address there would be a
+    /// member.
     Sender,
 }
 
-/// Where an address leads.
+/// The result of routing an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// To the mailboxes of a user here.
     To(Destination),
     /// No user here has this address.
     Unknown,
-    /// The table `addresses` has no row, and no rule names the domain: a database that is not filled yet, or the wrong one, and no
-    /// reason to refuse mail.
+    /// The table `addresses` has no row, and no rule names the domain. The database is not filled yet, or is the wrong one;
+    /// that is no reason to refuse mail.
     TableEmpty,
 }
 
-/// The rules that addresses are routed by.
+/// The rules for routing addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Router {
     rules: Vec<DomainRule>,
@@ -53,12 +54,12 @@ impl Router {
         Self { rules, delimiters: delimiters.into() }
     }
 
-    /// What to ask the table `addresses` for, in the order that counts, folded.
+    /// The keys to look up in the table `addresses`, folded, in order of precedence.
     ///
-    /// An author's extension is taken off whatever the domain, as Postfix does for senders (`canonical(5)`,
-    /// `smtpd_sender_login_maps`): only Postfix knows which domains are ours. The cost: where a member's address elsewhere is in the
-    /// table (anna@example.org) and names there contain the delimiter (anna-maria@example.org), the member gets the other's Sent
-    /// copies. config.example.toml warns of it.
+    /// An author's extension is removed in any domain, as Postfix does for senders (`canonical(5)`,
+    /// `smtpd_sender_login_maps`): only Postfix knows the local domains. This has a cost if a member's address elsewhere is
+    /// in the table (anna@example.org) and names there contain the delimiter (anna-maria@example.org). The member then gets
+    /// the other author's Sent copies. config.example.toml warns of it.
     #[must_use]
     pub(crate) fn lookups(&self, address: &Address, party: Party) -> Vec<String> {
         let address = address.folded();
@@ -71,7 +72,7 @@ impl Router {
         lookups
     }
 
-    /// Where the address leads, given what the table says of its [`lookups`](Self::lookups).
+    /// Routes the address with the table's rows for its [`lookups`](Self::lookups).
     #[must_use]
     pub(crate) fn route(&self, address: &Address, party: Party, book: &AddressBook) -> Route {
         if let Some(destination) = self.lookups(address, party).iter().find_map(|address| book.get(address)) {
@@ -87,7 +88,7 @@ impl Router {
     }
 }
 
-/// The template with its placeholders filled in, in one pass: nothing in an address is read as a placeholder.
+/// Fills in the template's placeholders in one pass, so that no part of an address is read as a placeholder.
 fn filled_in(template: &str, address: &Address) -> String {
     let mut user = String::new();
     let mut rest = template;
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(route("doug@other.example", &all), Route::Unknown);
     }
 
-    /// What is not found is refused for good: an address must not get lost between two ways to fold it.
+    /// An unknown recipient is refused for good: an address must not be missed because two functions fold it differently.
     #[test]
     fn case_keeps_nobody_from_being_found() {
         let router = Router::new(vec![rule("MÜLLER.example", "{local}")], "+");

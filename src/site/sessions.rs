@@ -1,4 +1,4 @@
-//! The session with the database and the users' sessions with the IMAP server, which one delivery may leave to the next.
+//! The database session and the users' IMAP sessions, which one delivery may leave to the next.
 
 use super::mailboxes::Greeting;
 use super::{Site, Terms};
@@ -9,42 +9,42 @@ use crate::mailbox::ImapMailbox;
 use std::time::{Duration, Instant};
 use tracing::debug;
 
-/// How many IMAP sessions are kept at most, where no configuration says how many.
+/// How many IMAP sessions are kept at most, unless the configuration sets the number.
 const KEPT: usize = 8;
-/// For how long one is kept that nobody uses.
+/// How long an unused session is kept.
 const IDLE: Duration = Duration::from_mins(1);
-/// For how long one is kept in all: a user's rights and the place of the mailboxes may change.
+/// How long a session is kept in all: a user's rights and the server of the mailboxes may change.
 const AGE: Duration = Duration::from_mins(10);
-/// For how long an author's mailbox that did not open in time is not asked again, by a process that others wait for.
+/// How long a process with waiting clients does not open an author's mailbox again after it has timed out.
 pub(super) const SILENT: Duration = Duration::from_mins(5);
 
 /// The sessions of one process with the servers of one [`Site`], which deliveries use one after the other.
 ///
-/// A delivery opens what it needs and does not find open. [`end`](Self::end) then keeps what is fit for another delivery; a process
-/// that delivers once does not call it.
+/// A delivery opens the sessions that it needs and that are missing. [`end`](Self::end) then keeps the sessions that another
+/// delivery may use; a process that delivers once does not call it.
 #[derive(Default)]
 pub struct Sessions {
-    /// Those of the last delivery, until it is ended.
+    /// The sessions of the last delivery, until it is ended.
     pub(super) used_database: Option<Box<dyn Database>>,
     pub(super) used_mailboxes: Vec<ImapMailbox>,
-    /// Those between two deliveries.
+    /// The sessions between two deliveries.
     database: Option<Idle<dyn Database>>,
     pub(super) kept: Kept<imap::Session>,
     pub(super) silent: Silent,
 }
 
-/// What was opened before it is known where a message goes.
+/// The connections that are opened before the route of a message is known.
 pub(super) struct Opened {
     pub(super) database: Box<dyn Database>,
     pub(super) greeting: Option<Greeting>,
-    /// Whether the session with the database has served another delivery: the server may have ended it meanwhile.
+    /// Whether the database session has served another delivery: the server may have ended it meanwhile.
     pub(super) has_served: bool,
 }
 
 impl Sessions {
-    /// What a delivery begins with: the session that is kept with the database, or a new one. If no user's session is kept then either, it
-    /// first begins a connection to the IMAP server, which greets us while the database checks our password. What the last delivery has
-    /// not [ended](Self::end) is closed.
+    /// The connections at the start of a delivery: the kept database session, or a new one. If it is new and no user's
+    /// session is kept, this first begins a connection to the IMAP server. That server sends its greeting while the database
+    /// checks our password. Sessions of a delivery that was not [ended](Self::end) are closed.
     pub(super) fn for_a_delivery(
         &mut self,
         site: &Site,
@@ -57,7 +57,7 @@ impl Sessions {
         self.kept.at_most = site.mailbox_sessions();
         match self.database.take().map(|idle| idle.begin(&site.client(queue_id), *deadline)) {
             Some(Ok(mut database)) => {
-                // It may hang by now, and is asked for addresses.
+                // The session may hang by now, and the next statement asks for addresses.
                 database.hurry();
                 return Ok(Opened { database, greeting: None, has_served: true });
             }
@@ -70,13 +70,13 @@ impl Sessions {
         Ok(Opened { database, greeting, has_served: false })
     }
 
-    /// Ends the last delivery: keeps what is fit for another one, and closes the rest.
+    /// Ends the last delivery: keeps the sessions that another delivery may use, and closes the rest.
     pub fn end(&mut self) {
         self.database = self.used_database.take().and_then(Idle::after);
         self.keep_mailboxes();
     }
 
-    /// Keeps the users' sessions that are fit to be used again, and closes the others.
+    /// Keeps the users' sessions that another delivery may use, and closes the others.
     pub(super) fn keep_mailboxes(&mut self) {
         let now = Instant::now();
         for mailbox in self.used_mailboxes.drain(..) {
@@ -88,16 +88,17 @@ impl Sessions {
 }
 
 impl Site {
-    /// How many users' sessions one process keeps, and so to how many mailboxes a message is delivered under one lock.
+    /// How many users' sessions one process keeps. That also limits the mailboxes to which a message is delivered under one
+    /// lock.
     pub(super) fn mailbox_sessions(&self) -> usize {
         self.config().map_or(KEPT, |config| config.serve.mailbox_sessions)
     }
 }
 
-/// Sessions by their users, the one that was used last at the end.
+/// Sessions by their users; the one used last is at the end.
 pub(super) struct Kept<S> {
     entries: Vec<Entry<S>>,
-    /// How many are kept.
+    /// The limit for kept sessions.
     pub(super) at_most: usize,
 }
 
@@ -119,7 +120,7 @@ impl<S> Kept<S> {
         self.entries.is_empty()
     }
 
-    /// A session of this very user, which is kept no longer.
+    /// Removes and returns a session of exactly this user.
     pub(super) fn take(&mut self, user: &str, now: Instant) -> Option<S> {
         self.drop_old(now);
         let at = self.entries.iter().rposition(|entry| entry.user == user)?;
@@ -141,12 +142,12 @@ impl<S> Kept<S> {
     }
 }
 
-/// Authors whose mailbox did not answer in time of late, and until when it is not asked again.
+/// Authors whose mailbox has recently timed out, with the time until which it is not opened.
 #[derive(Default)]
 pub(super) struct Silent(Vec<(String, Instant)>);
 
 impl Silent {
-    /// For so long from now.
+    /// Notes the user for this span from now.
     pub(super) fn note(&mut self, user: &str, now: Instant, span: Duration) {
         self.drop_old(now);
         self.0.push((user.to_owned(), now + span));
@@ -189,7 +190,7 @@ mod tests {
         silent.note("lisa", now, 60 * SECOND);
         assert!(silent.holds("lisa", now + 59 * SECOND) && !silent.holds("lis", now));
         assert!(!silent.holds("lisa", now + 60 * SECOND) && silent.0.is_empty());
-        // The longer of two counts.
+        // The longer span counts.
         silent.note("lisa", now, 600 * SECOND);
         silent.note("lisa", now, 60 * SECOND);
         assert!(silent.holds("lisa", now + 599 * SECOND) && !silent.holds("lisa", now + 600 * SECOND));
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(kept.take("idle", began + IDLE - SECOND), Some(1));
         kept.keep("idle".into(), began, 1, began);
         assert_eq!(kept.take("idle", began + IDLE), None);
-        // However busy it is.
+        // This holds however busy the session is.
         kept.keep("old".into(), began, 2, began + AGE - SECOND);
         assert_eq!(kept.take("old", began + AGE - SECOND), Some(2));
         kept.keep("old".into(), began, 2, began + AGE - SECOND);

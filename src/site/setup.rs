@@ -1,4 +1,4 @@
-//! What a process that delivers is set up with: where to, its log and the limits, by a configuration file or one directory.
+//! The setup of a process that delivers: its site, its log and its limits, from a configuration file or for one directory.
 
 use super::Site;
 use super::embedded::Embedded;
@@ -8,31 +8,31 @@ use crate::delivery::Policy;
 use std::path::Path;
 use std::time::Duration;
 
-/// Postfix's limit where no configuration says otherwise (`command_time_limit`, `<transport>_time_limit`).
+/// Postfix's limit, unless a configuration sets it (`command_time_limit`, `<transport>_time_limit`).
 const POSTFIX_TIME_LIMIT: Duration = Duration::from_secs(1000);
 
-/// Where is delivered to, the log, and the limits of a delivery. No password is read yet.
+/// The site, the log, and the limits of a delivery. No password is read yet.
 pub(crate) struct Setup {
     pub(crate) place: Place,
     pub(crate) log: log::Settings,
-    /// After this long Postfix kills a delivery, and bounces its message.
+    /// The time after which Postfix kills a delivery and bounces its message.
     pub(crate) bounced_at: Duration,
     /// The largest message, in bytes.
     pub(crate) size_limit: Option<u64>,
-    /// How long a delivery may take.
+    /// The time limit of a delivery.
     pub(crate) deadline: Duration,
-    /// After this long nothing of an attempt can arrive any more.
+    /// The time after which no copy of an attempt can arrive any more.
     pub(crate) settle: Duration,
 }
 
-/// What a [`Site`] is made of.
+/// The source of a [`Site`].
 pub(crate) enum Place {
     Configured(Box<Config>),
     Embedded(Embedded),
 }
 
 impl Place {
-    /// The site, its passwords read; or why they cannot be.
+    /// Creates the site and reads its passwords; the error is a text.
     pub fn site(self) -> Result<Site, String> {
         match self {
             Self::Configured(config) => Site::configured(*config).map_err(|error| error.to_string()),
@@ -42,7 +42,7 @@ impl Place {
 }
 
 impl Setup {
-    /// By a configuration file, for this part of the program; or what is wrong with it.
+    /// Reads a configuration file, for this part of the program; the error is a text.
     pub fn configured(file: &Path, role: DatabaseRole) -> Result<Self, String> {
         let config = Config::load(file).map_err(|error| error.to_string())?.acting_as(role);
         Ok(Self {
@@ -55,7 +55,7 @@ impl Setup {
         })
     }
 
-    /// In one directory, which is made if it is missing; or what is wrong with it.
+    /// Uses one directory, which is created if it is missing; the error is a text.
     pub fn embedded(directory: &Path) -> Result<Self, String> {
         let log = log::Settings {
             target: log::Target::File(directory.join("delivery.log")),

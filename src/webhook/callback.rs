@@ -1,4 +1,4 @@
-//! Where a subscriber is told: a URL, and which addresses it may lead to.
+//! Callback URLs, and the addresses that they may lead to.
 
 use super::networks::is_public;
 use crate::config::Notifications;
@@ -9,7 +9,7 @@ use url::{Host, Url};
 /// The longest URL, in bytes.
 const LONGEST: usize = 2048;
 
-/// A URL that may be called, as far as it says so itself: the addresses of a host name are judged each time that it is looked up.
+/// A URL that may be called, as far as the URL itself shows. The addresses of a host name are checked at each lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Callback {
     url: Url,
@@ -17,7 +17,7 @@ pub struct Callback {
     port: u16,
 }
 
-/// Why a callback is not called. For who made the subscription: it says nothing of what is in our networks.
+/// Why a callback is not called. The owner of the subscription sees the text, so it contains nothing about our networks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refused {
     #[error("this is no URL: {0}")]
@@ -37,10 +37,10 @@ pub enum Refused {
 }
 
 impl Callback {
-    /// Reads a URL, whatever way an address is spelt in it.
+    /// Parses a URL, whichever spelling of an address it contains.
     ///
     /// # Errors
-    /// Where it may not be called, whatever its name leads to.
+    /// If the URL may not be called, whatever its host name resolves to.
     pub fn parse(text: &str, rules: &Notifications) -> Result<Self, Refused> {
         if text.len() > LONGEST {
             return Err(Refused::TooLong);
@@ -55,24 +55,24 @@ impl Callback {
         if url.fragment().is_some() {
             return Err(Refused::Fragment);
         }
-        // Both are there, of these schemes.
+        // URLs of these schemes have both.
         let host = url.host().ok_or(Refused::NoUrl(url::ParseError::EmptyHost))?.to_owned();
         let port = url.port_or_known_default().ok_or(Refused::Port(0))?;
         let callback = Self { url, host, port };
         match callback.host {
             Host::Ipv4(address) => callback.judge(address.into(), rules)?,
             Host::Ipv6(address) => callback.judge(address.into(), rules)?,
-            // It may lead into a network of ours that is allowed.
+            // The name may resolve to an address in an allowed network of ours.
             Host::Domain(_) if rules.allow_networks.is_empty() => callback.judge_public(rules)?,
             Host::Domain(_) => {}
         }
         Ok(callback)
     }
 
-    /// Whether it may be called at this address.
+    /// Checks whether the callback may be called at this address.
     ///
     /// # Errors
-    /// Where it may not.
+    /// If it may not.
     pub fn judge(&self, address: IpAddr, rules: &Notifications) -> Result<(), Refused> {
         if rules.allow_networks.iter().any(|network| network.contains(address)) {
             return Ok(());
@@ -81,10 +81,10 @@ impl Callback {
         if is_public(address) { Ok(()) } else { Err(Refused::Address) }
     }
 
-    /// Of these addresses, which its host has, those that may be called.
+    /// Those of the host's addresses at which the callback may be called.
     ///
     /// # Errors
-    /// Where none may.
+    /// If none may be called.
     pub fn may_be_called_at(&self, addresses: &[IpAddr], rules: &Notifications) -> Result<Vec<SocketAddr>, Refused> {
         let judged = addresses.iter().map(|address| (address, self.judge(*address, rules)));
         let mut refused = Refused::Address;
@@ -106,7 +106,7 @@ impl Callback {
         if rules.allow_ports.contains(&self.port) { Ok(()) } else { Err(Refused::Port(self.port)) }
     }
 
-    /// Whether it is called by TLS.
+    /// Whether it is called over TLS.
     pub fn is_encrypted(&self) -> bool {
         self.url.scheme() == "https"
     }
@@ -121,20 +121,20 @@ impl Callback {
         self.url.origin().ascii_serialization()
     }
 
-    /// The header `host`.
+    /// The value of the header `host`.
     pub fn authority(&self) -> String {
         // Without the scheme's own port.
         self.url.port().map_or_else(|| self.host.to_string(), |port| format!("{}:{port}", self.host))
     }
 
-    /// What is asked for on a connection: path and query.
+    /// The request target: path and query.
     pub fn path(&self) -> String {
         self.url.query().map_or_else(|| self.url.path().to_owned(), |query| format!("{}?{query}", self.url.path()))
     }
 }
 
-/// This machine: loopback plain, short, decimal, octal, hexadecimal, mixed, with a dot at its end, in full-width digits; and no address
-/// in particular, which connect(2) takes for this machine.
+/// Spellings of this machine: loopback plain, short, decimal, octal, hexadecimal, mixed, with a dot at its end, and in
+/// full-width digits. The unspecified address is one, too: connect(2) takes it for this machine.
 #[cfg(test)]
 pub(crate) const THIS_MACHINE: &[&str] = &[
     "127.0.0.1",
@@ -164,10 +164,10 @@ pub(crate) const THIS_MACHINE: &[&str] = &[
     "[::]",
 ];
 
-/// Other machines that are not of the public Internet, and this one wrapped in an address of another kind.
+/// Other machines outside the public Internet, and this machine wrapped in another kind of address.
 #[cfg(test)]
 pub(crate) const NOT_PUBLIC: &[&str] = &[
-    // Where clouds give out credentials.
+    // The addresses from which clouds give out credentials.
     "169.254.169.254",
     "2852039166",
     "0xa9fea9fe",
@@ -206,7 +206,7 @@ pub(crate) const NOT_PUBLIC: &[&str] = &[
     "[fd12:3456::1]",
     "[fe80::1]",
     "[fec0::1]",
-    // For documents, benchmarks, protocols, many, nobody.
+    // Networks for documentation, benchmarks, protocols, multicast, reserved use and broadcast.
     "192.0.0.1",
     "192.0.2.1",
     "192.88.99.1",
@@ -241,12 +241,12 @@ mod tests {
         rules.allow_ports.push(8443);
         let callback = Callback::parse("https://[2606:4700::1111]:8443", &rules).unwrap();
         assert_eq!((callback.authority(), callback.path()), ("[2606:4700::1111]:8443".into(), "/".into()));
-        // A name beyond ASCII is asked for as DNS has it.
+        // A non-ASCII name is looked up in its DNS form.
         let callback = Callback::parse("https://bücher.example/", &strict()).unwrap();
         assert_eq!(callback.authority(), "xn--bcher-kva.example");
     }
 
-    /// However it is spelt: what a URL says is read once, and what was read is called.
+    /// Every spelling is refused: the URL is parsed once, and the parsed form is called.
     #[test]
     fn no_spelling_of_an_address_that_is_not_public_is_taken() {
         assert!(THIS_MACHINE.len() + NOT_PUBLIC.len() > 60);
@@ -271,7 +271,7 @@ mod tests {
             ("https://example.com/#in", Refused::Fragment),
             ("https://example.com:8443/", Refused::Port(8443)),
             ("https://example.com:25/", Refused::Port(25)),
-            // Backslashes are slashes to a URL, and tabs are nothing.
+            // In a URL a backslash is a slash, and a tab is ignored.
             (r"https:\\127.0.0.1\in", Refused::Address),
             ("https://127.0.0.1\t/", Refused::Address),
             ("https://127.0.0.1\\@example.com/", Refused::Address),
@@ -300,7 +300,7 @@ mod tests {
         Callback::parse("http://10.1.2.3:8080/in", &rules).unwrap();
         assert_eq!(Callback::parse("http://10.2.0.1:8080/in", &rules), Err(Refused::Scheme));
         assert_eq!(Callback::parse("https://10.2.0.1/in", &rules), Err(Refused::Address));
-        // Where a name leads is seen when it is looked up.
+        // The address of a name is checked when the name is looked up.
         let named = Callback::parse("http://hooks.internal:8080/in", &rules).unwrap();
         let at = |addresses: [&str; 2]| named.may_be_called_at(&addresses.map(|text| text.parse().unwrap()), &rules);
         assert_eq!(at(["10.1.2.3", "10.2.0.1"]), Ok(vec!["10.1.2.3:8080".parse().unwrap()]));
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(encrypted.may_be_called_at(&mixed, &rules), Ok(vec!["93.184.216.34:443".parse().unwrap()]));
         assert_eq!(encrypted.may_be_called_at(&mixed[..1], &rules), Err(Refused::Address));
         assert!(encrypted.is_encrypted() && !named.is_encrypted());
-        // Where http is allowed, it is allowed to everybody.
+        // `allow_http` allows HTTP to every host.
         let open = Notifications { allow_http: true, allow_ports: vec![80], ..strict() };
         assert!(Callback::parse("http://hooks.example.com/in", &open).is_ok());
     }

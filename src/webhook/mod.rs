@@ -1,5 +1,5 @@
-//! Webhooks as both ends agree on them: where a callback may be, the secret that it shares with us, what it is sent, signatures, and
-//! when a notification is tried again. No input or output but that of the keys' files.
+//! Webhooks as both ends agree on them: allowed callbacks, the shared secret, payloads, signatures, and the retry schedule. No
+//! input or output except for the key file.
 //!
 //! By the specification of Standard Webhooks, version 1.0.0 (<https://github.com/standard-webhooks/standard-webhooks>).
 

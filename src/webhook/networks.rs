@@ -1,19 +1,20 @@
-//! Which addresses may be called on behalf of somebody who is not of this site.
+//! Which addresses may be called on behalf of a person outside this site.
 //!
-//! What a stranger names must not lead into our own networks: a callback at 127.0.0.1, or at the address from which clouds give
-//! out credentials, would make the service ask in his place (server-side request forgery). So whatever is not of the public
-//! Internet is refused, by IANA's registries of special-purpose addresses, and so are addresses in which another one is wrapped.
+//! A URL from a stranger must not lead into our own networks. A callback at 127.0.0.1, or at the address from which clouds give
+//! out credentials, would make the service send requests on their behalf (server-side request forgery). So every address
+//! outside the public Internet is refused, by IANA's registries of special-purpose addresses. Addresses that wrap another
+//! address are refused, too.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IPv4 networks that are not of the public Internet: the first address, and the length of the prefix.
+/// IPv4 networks outside the public Internet: the first address, and the length of the prefix.
 /// <https://www.iana.org/assignments/iana-ipv4-special-registry>
 const V4: [(Ipv4Addr, u32); 18] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(127, 0, 0, 0), 8),
-    // Not of the registry: each machine in Azure reaches its own host there.
+    // Not in the registry: each machine in Azure reaches its own host there.
     // <https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16>
     (Ipv4Addr::new(168, 63, 129, 16), 32),
     (Ipv4Addr::new(169, 254, 0, 0), 16),
@@ -33,22 +34,22 @@ const V4: [(Ipv4Addr, u32); 18] = [
     (Ipv4Addr::new(224, 0, 0, 0), 3),
 ];
 
-/// All that is given out to the public Internet: unique local, link-local, multicast, loopback, v4-mapped and -compatible, NAT64's
-/// two prefixes, 100::/64, 5f00::/16 and fec0::/10 are not of it.
+/// The addresses assigned to the public Internet. Not among them are unique local, link-local, multicast, loopback, v4-mapped
+/// and v4-compatible addresses, NAT64's two prefixes, 100::/64, 5f00::/16 and fec0::/10.
 const V6_PUBLIC: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
-/// What is not public of that all the same. <https://www.iana.org/assignments/iana-ipv6-special-registry>
+/// The networks within [`V6_PUBLIC`] that are not public. <https://www.iana.org/assignments/iana-ipv6-special-registry>
 const V6_SPECIAL: [(Ipv6Addr, u32); 5] = [
     // Protocols: Teredo, ORCHID, benchmarks, and others.
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
-    // 6to4: an IPv4 address is wrapped in it.
+    // 6to4: wraps an IPv4 address.
     (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
     (Ipv6Addr::new(0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 0), 48),
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
-/// Whether the address is of the public Internet.
+/// Whether the address is in the public Internet.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -67,7 +68,7 @@ pub(super) fn is_public(address: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    /// First and last address of each network of the two registries; none of the public Internet.
+    /// First and last address of each network of the two registries; none is public.
     #[test]
     fn each_special_network_is_refused_from_its_first_to_its_last_address() {
         for (first, last) in [
@@ -98,7 +99,7 @@ mod tests {
         ] {
             let [first, last] = [first, last].map(|text| text.parse::<IpAddr>().unwrap());
             assert!(!is_public(first) && !is_public(last), "{first}");
-            // Those just outside are public, unless another network begins there.
+            // The adjacent addresses are public, unless another network begins there.
             let next = match (first, last) {
                 (IpAddr::V4(first), IpAddr::V4(last)) => [
                     first.to_bits().checked_sub(1).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))),

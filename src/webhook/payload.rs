@@ -1,5 +1,5 @@
-//! What a receiver is sent. The same bytes each time: everything in it is of rows that never change once they are published, and its
-//! fields have one order.
+//! The payloads of webhooks. Each try sends the same bytes: all data is from rows that never change after publication, and the
+//! order of fields is fixed.
 
 use crate::base::timestamp::exact;
 use crate::ledger::notifications::{Due, LONGEST_HEADERS, MessageDetail, TEST};
@@ -39,7 +39,7 @@ struct Copy<'a> {
     sequence: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     manner: Option<&'a str>,
-    /// What it has become: state, uid_validity, uid, reason.
+    /// The current state of the copy: state, uid_validity, uid, reason.
     #[serde(flatten)]
     now: Map<String, Value>,
 }
@@ -75,16 +75,16 @@ pub(crate) fn id(event: Uuid) -> String {
     format!("evt_{}", event.simple())
 }
 
-/// The event whose id this is.
+/// The event that has this id.
 pub(crate) fn read_id(text: &str) -> Option<Uuid> {
     let digits = text.strip_prefix("evt_").filter(|digits| digits.len() == 32)?;
     Uuid::try_parse(digits).ok()
 }
 
-/// Who sends notifications.
+/// The user agent of notifications.
 const AGENT: &str = concat!("maildrop_command/", env!("CARGO_PKG_VERSION"));
 
-/// What a request for a notification of this id says before its body, in each try alike.
+/// The header fields of a notification with this id, the same in each try.
 pub(crate) fn headers(id: &str, subscription: Uuid) -> [(&'static str, String); 4] {
     [
         ("user-agent", AGENT.to_owned()),
@@ -94,7 +94,7 @@ pub(crate) fn headers(id: &str, subscription: Uuid) -> [(&'static str, String); 
     ]
 }
 
-/// The body of a notification. `api` is where the message can be read.
+/// The body of a notification. `api` is the base URL under which the message can be read.
 pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
     let diff = serde_json::from_str(&due.diff).unwrap_or(Value::Object(Map::new()));
     let fields = diff.as_object().into_iter().flatten();
@@ -133,11 +133,11 @@ pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
             attempt: due.attempt.map(|attempt| attempt.to_string()),
         },
     };
-    // Only a map with keys that are no text could not be written.
+    // Only a map with non-text keys could not be serialized.
     serde_json::to_string(&payload).unwrap_or_default()
 }
 
-/// What a subscriber has asked for, to see that it comes.
+/// The body of a test notification, which a subscriber has requested.
 fn test(due: &Due) -> String {
     let (moment, subscription) = (exact(due.created_at), due.subscription.unwrap_or_default().to_string());
     serde_json::json!({
@@ -153,8 +153,8 @@ fn test(due: &Due) -> String {
     .to_string()
 }
 
-/// Whether the message was in the ledger when this came about: what was deferred or refused may be recorded between two tries, and the
-/// second one would say more than the first.
+/// Whether the message was in the ledger at the time of the event. A deferred or refused message may be recorded between two
+/// tries, and the second body would then differ from the first.
 fn is_recorded(event_type: &str) -> bool {
     !matches!(event_type, "message.deferred" | "message.refused")
 }
@@ -183,7 +183,7 @@ fn detail(message: &MessageDetail) -> Detail<'_> {
     }
 }
 
-/// The fields of a header that are there to their end, and whether these are all.
+/// The complete fields of a possibly cut header, and whether they are all of its fields.
 fn fields(headers: &str) -> (Vec<Value>, bool) {
     let (mut fields, mut rest) = (Vec::new(), headers.strip_prefix('[').unwrap_or_default());
     loop {
@@ -197,7 +197,7 @@ fn fields(headers: &str) -> (Vec<Value>, bool) {
     }
 }
 
-/// The question that a new callback is asked: it answers with the same challenge.
+/// The body of the verification request to a new callback, which has to return the challenge.
 pub(crate) fn question(id: &str, now: i64, subscription: Uuid, challenge: &str) -> String {
     serde_json::json!({
         "id": id,
@@ -208,7 +208,7 @@ pub(crate) fn question(id: &str, now: i64, subscription: Uuid, challenge: &str) 
     .to_string()
 }
 
-/// Whether the answer to a question has the challenge: `{"challenge": "…"}`.
+/// Whether the answer to a verification request contains the challenge: `{"challenge": "…"}`.
 pub(crate) fn has_challenge(answer: &[u8], challenge: &str) -> bool {
     let answer: Option<Value> = serde_json::from_slice(answer).ok();
     answer.is_some_and(|answer| answer.get("challenge").and_then(Value::as_str) == Some(challenge))
@@ -237,7 +237,7 @@ mod tests {
             queue_id: Some("4bXyz12abc".into()),
             subscription: None,
             host: "mx1.axial.net".into(),
-            // As PostgreSQL and MySQL give JSON back: each in an order of its own.
+            // As PostgreSQL and MySQL return JSON: each in its own order.
             diff: r#"{"uid": {"---": null, "+++": 4711}, "state": {"+++": "delivered", "---": null}}"#.into(),
             created_at: 1_763_780_645_678_901,
             message: None,
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(message["sender"], "list@gmail.com", "a list's sender names a recipient");
         assert_eq!((&message["subject"], &message["size"]), (&"Grüße\n\"".into(), &4096.into()));
         assert_eq!((message["headers"].as_array().unwrap().len(), &message["headers_truncated"]), (16, &true.into()));
-        // Whether the message is recorded by now makes no difference to what was deferred.
+        // For a deferred message it makes no difference whether the message is recorded by now.
         for event_type in ["message.deferred", "message.refused"] {
             full.event_type = event_type.into();
             let thin = Due { message: None, ..full.clone() };
@@ -358,7 +358,7 @@ mod tests {
         );
     }
 
-    /// As it is read: a part of a field is none, and a text that looks like the end of one ends nothing.
+    /// A partial field is dropped, and a text that looks like the end of a field ends nothing.
     #[test]
     fn of_a_header_that_is_cut_anywhere_the_whole_fields_are_told_and_that_there_are_more() {
         let all = serde_json::json!([["A", "1"], ["B", "\"], [\"x"], ["Ü", "]"]]);

@@ -1,9 +1,9 @@
-//! When a notification is tried again.
+//! When a notification is retried.
 
 use sha2::{Digest, Sha256};
 use std::time::{Duration, SystemTime};
 
-/// A receiver may ask for no longer rest than this.
+/// The longest wait that a receiver may ask for.
 const LONGEST_REST: Duration = Duration::from_hours(24);
 
 /// The waits between tries.
@@ -22,15 +22,16 @@ impl Schedule {
         Self(waits)
     }
 
-    /// How long to wait after so many tries have failed; `None`: no more tries. Each wait is up to a fifth shorter or longer, by
-    /// `of`, so that what failed together does not come back together. The receiver may have asked for a longer one.
+    /// How long to wait after this many failed tries; `None`: no more tries. Each wait is up to a fifth shorter or longer,
+    /// derived from `of`, so that notifications that failed together do not return together. The receiver may ask for a longer
+    /// wait (`asked`).
     pub fn after(&self, failed: u32, of: &[u8], asked: Option<Duration>) -> Option<Duration> {
         let index = usize::try_from(failed.checked_sub(1)?).ok()?;
         let wait = spread(*self.0.get(index)?, of, failed);
         Some(asked.map_or(wait, |asked| asked.min(LONGEST_REST).max(wait)))
     }
 
-    /// The same, without an end: the last wait comes again and again.
+    /// The same without an end: the last wait is repeated.
     pub fn after_at_least(&self, failed: u32, of: &[u8], asked: Option<Duration>) -> Duration {
         let last = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         self.after(failed.clamp(1, last.max(1)), of, asked).unwrap_or(LONGEST_REST)
@@ -49,11 +50,11 @@ fn spread(wait: Duration, of: &[u8], failed: u32) -> Duration {
 pub struct RetryAfter;
 
 impl RetryAfter {
-    /// How long to wait from `now` on: a number of seconds, or a moment, in any of HTTP's three forms.
+    /// How long to wait from `now` on: a number of seconds, or a date in any of HTTP's three forms.
     pub fn read(text: &str, now: SystemTime) -> Option<Duration> {
         let text = text.trim();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            // More digits than a number has are long enough, too.
+            // A number too large for `u64` is long enough as `u64::MAX`.
             return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
         }
         let moment = httpdate::parse_http_date(text).ok()?;
@@ -80,7 +81,7 @@ mod tests {
         assert_eq!(all.as_secs(), 272_105);
         assert_eq!((schedule.after(10, b"x", None), schedule.after(0, b"x", None)), (None, None));
         assert_ne!(schedule.after(3, b"x", None), schedule.after(3, b"y", None));
-        // A receiver that is down is asked on and on.
+        // A receiver that is down is retried without end.
         let day = Duration::from_hours(24);
         assert!(schedule.after_at_least(1000, b"x", None) >= day.mul_f64(0.8));
         assert_eq!(Schedule::new(Vec::new()).after_at_least(3, b"x", None), day);

@@ -1,8 +1,8 @@
-//! The secret of a subscription, and what is signed with it.
+//! The secret of a subscription, and its signatures.
 //!
-//! Secrets are derived (HKDF, RFC 5869, with SHA-256) from a key that all hosts share, and stored nowhere: nothing in the database
-//! or in a copy of it can sign. A subscription's generation is counted up to give it a new secret; for a while the one before it
-//! signs beside it, so that a receiver changes over when it wants to.
+//! Secrets are derived (HKDF, RFC 5869, with SHA-256) from a key that all hosts share, and are not stored. Neither the database
+//! nor a copy of it can therefore sign. A new secret is the next generation of a subscription. For [`ROTATION`] the previous
+//! one signs beside it, so that the receiver can change over at any time.
 
 use crate::config::Notifications;
 use base64::Engine;
@@ -15,27 +15,27 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long the key is, and each secret: in bytes. Standard Webhooks wants 24 to 64.
+/// The length of the key and of each secret, in bytes. Standard Webhooks asks for 24 to 64.
 const LENGTH: usize = 32;
-/// Keeps what is derived here apart from whatever else may be derived from the same key one day.
+/// Separates these secrets from others that may be derived from the same key later.
 const PURPOSE: &[u8] = b"maildrop_command webhook secret v1";
 
 /// How long the old secret signs beside the new one.
 pub const ROTATION: Duration = Duration::from_hours(24);
 
-/// The key that all secrets are derived from. It never shows itself.
+/// The key that all secrets are derived from. No output contains it.
 #[derive(Clone)]
 pub struct MasterKey(hkdf::Prk);
 
-/// The secret of one generation of a subscription. It shows itself only when it is asked to.
+/// The secret of one generation of a subscription. Only [`expose`](Self::expose) shows it.
 #[derive(Clone)]
 pub struct WebhookSecret([u8; LENGTH]);
 
 impl MasterKey {
-    /// The key that a configuration names; `None` if it has no notifications.
+    /// The key that a configuration names; `None` if it names none.
     ///
     /// # Errors
-    /// What is wrong with the file, with the key of the configuration that names it.
+    /// If the file is unusable: what is wrong with it, with the configuration key that names it.
     pub(crate) fn configured(settings: &Notifications) -> Result<Option<Self>, String> {
         let Some(path) = &settings.secret_key_file else { return Ok(None) };
         let named = |problem| format!("notifications.secret_key_file: {}: {problem}", path.display());
@@ -45,7 +45,7 @@ impl MasterKey {
     /// Reads it: a file of 32 random bytes.
     ///
     /// # Errors
-    /// What is wrong with the file, and what fixes it, without a word of what is in it.
+    /// If the file is unusable: what is wrong with it, and the fix, without any of its content.
     pub fn read(path: &Path) -> Result<Self, String> {
         let mut bytes = Vec::new();
         File::open(path)
@@ -60,19 +60,19 @@ impl MasterKey {
         Self(hkdf::Salt::new(hkdf::HKDF_SHA256, PURPOSE).extract(bytes))
     }
 
-    /// The secret of this generation of a subscription, the first of which is 1.
+    /// The secret of this generation of a subscription; the first generation is 1.
     pub fn secret(&self, subscription: Uuid, generation: u32) -> WebhookSecret {
         let mut derived = [0; LENGTH];
         let info = [subscription.as_bytes().as_slice(), &generation.to_be_bytes()];
         let filled = self.0.expand(&info, hkdf::HKDF_SHA256).and_then(|key| key.fill(&mut derived));
-        // Only a length that is not the algorithm's own could be refused.
+        // Only a length other than the algorithm's own could be refused.
         debug_assert!(filled.is_ok());
         WebhookSecret(derived)
     }
 }
 
 impl WebhookSecret {
-    /// As receivers are given it: `whsec_` and base64.
+    /// The form that receivers get: `whsec_` and base64.
     pub fn expose(&self) -> String {
         format!("whsec_{}", STANDARD.encode(self.0))
     }
@@ -90,8 +90,8 @@ impl fmt::Debug for WebhookSecret {
     }
 }
 
-/// The header `webhook-signature`: what is signed is `id.timestamp.body`, by each of the secrets. The id has no dot in it; the
-/// timestamp is of this very try, in seconds since 1970.
+/// The header `webhook-signature`: each secret signs `id.timestamp.body`. The id contains no dot; the timestamp is that of this
+/// try, in seconds since 1970.
 pub fn sign(secrets: &[WebhookSecret], id: &str, timestamp: i64, body: &str) -> String {
     let signed = |WebhookSecret(secret): &WebhookSecret| {
         let mut signing = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, secret));
@@ -127,7 +127,8 @@ mod tests {
         let secret = |subscription, generation| key.secret(subscription, generation).expose();
         let first = secret(SUBSCRIPTION, 1);
         assert_eq!(first, MasterKey::new(&[7; 32]).secret(SUBSCRIPTION, 1).expose());
-        // Worked out by Python's hmac and hashlib, step by step as RFC 5869 has it: receivers keep it, so that no release may change it.
+        // Computed with Python's hmac and hashlib, step by step after RFC 5869. Receivers store the secret, so no release may
+        // change it.
         assert_eq!(first, "whsec_X9LuMevsk0VTBXGrEd7m1lVWIM+pjLPSl8gW0xV4Chk=");
         for other in [secret(SUBSCRIPTION, 2), secret(Uuid::from_u128(1), 1)] {
             assert_ne!(first, other);

@@ -1,10 +1,10 @@
-//! The log: to syslog, to journald or to a file. A delivery's never goes to stdout or stderr: Postfix reads both, and sends
-//! what it reads to the message's sender. The subcommands for people tell what is amiss on stderr ([`to_stderr`]).
+//! The log: to syslog, to journald or to a file. The log of a delivery never goes to stdout or stderr: Postfix reads both, and
+//! sends what it reads to the message's sender. The subcommands for people report problems on stderr ([`to_stderr`]).
 //!
-//! Much of what is logged was written by strangers: a Message-ID, an address, what a server said. A record is one line
-//! whatever it holds: control characters (newline and ESC among them) and those that turn the direction of text are
-//! escaped, and a value that could be taken for another field is quoted. (tracing-subscriber escapes ESC, but not the
-//! newline in a `%` field or in the message.)
+//! Strangers write much of what is logged: a Message-ID, an address, a server's reply. So each record is one line, whatever its
+//! values are. Control characters (newline and ESC among them) and those that change the direction of text are escaped. A value
+//! that could look like another field is quoted. (tracing-subscriber escapes ESC, but not the newline in a `%` field or in the
+//! message.)
 
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;
@@ -33,19 +33,19 @@ use tracing_subscriber::{Layer, Registry};
 const COMMAND: &CStr = c"maildrop_command";
 /// The name of the service in the log.
 const SERVICE: &CStr = c"maildropd";
-/// Where syslog(3) sends to.
+/// The socket that syslog(3) sends to.
 const SYSLOG_SOCKET: &str = "/dev/log";
-/// The longest line of text, in bytes: rsyslog and syslog-ng take 8 KiB by default.
+/// The longest line of text, in bytes. rsyslog and syslog-ng accept 8 KiB by default.
 const LONGEST_LINE: usize = 8000;
 
-/// Where records go, which, and in what form.
+/// The target, the level and the format of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where they go.
+    /// Where records go.
     pub target: Target,
-    /// Which: this level and all that weigh more.
+    /// The lowest severity that is written.
     pub level: Level,
-    /// In what form; journald has its own.
+    /// The format; journald has its own.
     pub format: Format,
 }
 
@@ -60,13 +60,13 @@ pub enum Target {
     File(PathBuf),
 }
 
-/// How much a record weighs.
+/// The severity of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// A promise is in danger, or an operator has to act.
     Error,
-    /// It went well, and something is not as it should be.
+    /// The operation succeeded, but something is wrong.
     Warn,
     /// What happened to a message.
     #[default]
@@ -88,13 +88,13 @@ pub enum Format {
     Json,
 }
 
-/// The log cannot be set up.
+/// Why the log cannot be set up.
 #[derive(Debug, Error)]
 pub enum LogError {
     /// The file cannot be opened for appending.
     #[error("opening the log file {}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    /// The log service does not listen.
+    /// The log service is not listening.
     #[error("reaching {service}: {source}")]
     Unreachable {
         /// `syslog at /dev/log` or `journald`.
@@ -133,19 +133,19 @@ impl From<Level> for LevelFilter {
     }
 }
 
-/// Starts the log of this process. Until then, and after an error, records go nowhere.
+/// Starts the log of this process. Before that, and after an error, records are dropped.
 ///
 /// # Errors
-/// When the file cannot be opened, the service is out of reach, or a log was started before. There is no fall-back: the
-/// caller says what to do without a log.
+/// If the file cannot be opened, the log service cannot be reached, or a log was started before. There is no fall-back: the
+/// caller decides what to do without a log.
 pub fn start(settings: &Settings) -> Result<(), LogError> {
     start_as(COMMAND, settings)
 }
 
-/// The same for a process of the service.
+/// Starts the log of a process of the service.
 ///
 /// # Errors
-/// As [`start`].
+/// As for [`start`].
 pub(crate) fn start_of_service(settings: &Settings) -> Result<(), LogError> {
     start_as(SERVICE, settings)
 }
@@ -154,7 +154,7 @@ fn start_as(name: &'static CStr, settings: &Settings) -> Result<(), LogError> {
     let format = settings.format;
     let layer = match &settings.target {
         Target::Syslog => {
-            // syslog(3) itself drops records silently where no service listens.
+            // syslog(3) itself drops records silently if no service listens.
             std::fs::metadata(SYSLOG_SOCKET)
                 .map_err(|source| LogError::Unreachable { service: "syslog at /dev/log", source })?;
             syslog_layer(name, Options::LOG_PID, format)?
@@ -167,17 +167,18 @@ fn start_as(name: &'static CStr, settings: &Settings) -> Result<(), LogError> {
         .map_err(|_| LogError::Twice)
 }
 
-/// Starts the log of a subcommand for people: lines on stderr, of this level and all that weigh more. No configuration can
-/// ask for it, so none can do it to a delivery.
+/// Starts the log of a subcommand for people: lines on stderr, of this level and of all more severe ones. No configuration can
+/// select it, so no delivery can get it.
 ///
 /// # Errors
-/// When this process has a log already.
+/// If this process has a log already.
 pub(crate) fn to_stderr(level: Level) -> Result<(), LogError> {
     let layer = written(io::stderr, Format::Text, false).with_filter(LevelFilter::from(level));
     tracing::subscriber::set_global_default(Registry::default().with(layer)).map_err(|_| LogError::Twice)
 }
 
-/// Makes each panic a record of the log. It prints and ends nothing: panics that are caught come here, too.
+/// Makes each panic a record of the log. The hook neither prints nor ends the process, since it also runs for panics that are
+/// caught.
 pub(crate) fn panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map_or_else(|| "?".to_owned(), ToString::to_string);
@@ -191,7 +192,7 @@ type AnyLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 fn syslog_layer(name: &'static CStr, options: Options, format: Format) -> Result<AnyLayer, LogError> {
     let syslog = Syslog::new(name, options, Facility::Mail).ok_or(LogError::Twice)?;
-    // syslogd writes the time.
+    // syslogd adds the time.
     Ok(written(syslog, format, false))
 }
 
@@ -208,18 +209,18 @@ fn journald_layer(name: &'static CStr) -> Result<AnyLayer, LogError> {
 fn file_layer(path: &Path, format: Format) -> Result<AnyLayer, LogError> {
     let file = open_log(path).map_err(|source| LogError::File { path: path.to_owned(), source })?;
     let file = Arc::new(Mutex::new(Arc::new(file)));
-    // A process has one log: a test that makes a second layer reopens the first one's file.
+    // A process has one log. A test that makes a second layer still reopens the file of the first.
     let _ = LOG_FILE.set((path.to_owned(), Arc::clone(&file)));
     Ok(written(AppendTo(file), format, true))
 }
 
-/// The file that this process logs to, and where it is.
+/// The file that this process logs to, and its path.
 static LOG_FILE: OnceLock<(PathBuf, Arc<Mutex<Arc<File>>>)> = OnceLock::new();
 
-/// Opens the log file anew, after logrotate(8) has moved it away. syslog and journald need nothing of the kind.
+/// Opens the log file again after logrotate(8) has moved it. syslog and journald need no such step.
 ///
 /// # Errors
-/// When the file cannot be opened. Records go on to the one that was open.
+/// If the file cannot be opened. Records continue to go to the file that was open.
 pub(crate) fn reopen() -> Result<(), LogError> {
     let Some((path, open)) = LOG_FILE.get() else { return Ok(()) };
     let file = open_log(path).map_err(|source| LogError::File { path: path.clone(), source })?;
@@ -227,8 +228,8 @@ pub(crate) fn reopen() -> Result<(), LogError> {
     Ok(())
 }
 
-/// Opens the file, or makes it: a file of root's, made by an administrator's first `replay` or `check`, would defer every delivery
-/// after that.
+/// Opens or creates the file, which belongs to the owner of its folder. If an administrator's first `replay` or `check` created a
+/// file owned by root, every later delivery would be deferred.
 fn open_log(path: &Path) -> io::Result<File> {
     files::open_to_append(path, 0o640)
 }
@@ -238,8 +239,8 @@ fn written<W>(writer: W, format: Format, time: bool) -> AnyLayer
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // Without `log_internal_errors(false)`, a record that cannot be written is reported by eprintln!: to Postfix, or with
-    // a panic where stderr is closed.
+    // Without `log_internal_errors(false)`, a record that cannot be written is reported by eprintln!. That goes to Postfix, or
+    // panics if stderr is closed.
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .with_target(false)
@@ -253,7 +254,7 @@ where
     }
 }
 
-/// The log file, in append mode: each record is one write, so that records of many processes do not mix.
+/// The log file, in append mode. Each record is one write, so that records of many processes do not mix.
 struct AppendTo(Arc<Mutex<Arc<File>>>);
 
 impl<'a> MakeWriter<'a> for AppendTo {
@@ -264,7 +265,7 @@ impl<'a> MakeWriter<'a> for AppendTo {
     }
 }
 
-/// Makes each record one line.
+/// A writer that makes each record one line.
 struct OneLine<W> {
     inner: W,
     format: Format,
@@ -283,8 +284,8 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for OneLine<W> {
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// Called once per record, with all of it (`fmt_layer.rs`: `write_all` of the formatted event). A log that fails must not fail
-    /// a delivery, and there is nowhere to say so.
+    /// Called once per record, with all of it (`fmt_layer.rs`: `write_all` of the formatted event). A log that fails must not
+    /// fail a delivery, so errors are ignored; there is nowhere to report them.
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(record);
         let mut line = one_line(text.strip_suffix('\n').unwrap_or(&text), self.format);
@@ -299,11 +300,11 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// The record with everything escaped that could look like another line, steer a terminal or turn the text around.
+/// The record, with every character escaped that could start another line, control a terminal or change the direction of text.
 fn one_line(record: &str, format: Format) -> String {
     let mut line = String::with_capacity(record.len() + 1);
     for c in record.chars() {
-        // Writing to a String cannot fail. All of these lie below U+10000, so JSON needs no surrogates.
+        // Writing to a String cannot fail. All escaped characters are below U+10000, so JSON needs no surrogates.
         let _ = match format {
             _ if !is_unsafe(c) => line.write_char(c),
             Format::Json => write!(line, "\\u{:04x}", u32::from(c)),
@@ -317,7 +318,7 @@ fn one_line(record: &str, format: Format) -> String {
     line
 }
 
-/// What is shown of strangers' text neither in the log nor at a terminal: C0, DEL and C1; line and paragraph separator; the
+/// Characters from strangers that neither the log nor a terminal shows: C0, DEL and C1; line and paragraph separator; the
 /// bidirectional controls (Unicode Standard Annex 9, section 2).
 pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
@@ -325,8 +326,8 @@ pub(crate) fn is_unsafe(c: char) -> bool {
         || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Writes fields as `name=value`; a value that is empty, or holds a space, a quote or the like, in quotes. Otherwise a
-/// Message-ID like `x result=delivered` would write a field of its own.
+/// Writes fields as `name=value`. A value that is empty, or contains a space, a quote or the like, is quoted. Otherwise a
+/// Message-ID like `x result=delivered` would add a field of its own.
 struct QuotedFields;
 
 impl<'w> FormatFields<'w> for QuotedFields {
@@ -379,7 +380,7 @@ mod tests {
 
     const HOSTILE: &str = "x\n5.1.1 forged \u{1b}[31m\r\u{85}\u{9b}\u{202e} result=delivered \"";
 
-    /// Which layers a test writes to: a subscriber of this thread alone.
+    /// Logs hostile values to this layer, through a subscriber of this thread alone.
     fn log_hostile_things(layer: AnyLayer) {
         let subscriber = Registry::default().with(layer.with_filter(LevelFilter::INFO));
         tracing::subscriber::with_default(subscriber, || {
@@ -398,7 +399,7 @@ mod tests {
     #[test]
     fn a_file_belongs_to_whom_its_folder_belongs_to() {
         let directory = tempfile::tempdir().unwrap();
-        // Only root can give it to somebody else; whoever else makes it has it.
+        // Only root can give it to another user; otherwise it stays with the user who created it.
         let _ = std::os::unix::fs::chown(directory.path(), Some(65_534), Some(65_534));
         let path = directory.path().join("log");
         open_log(&path).unwrap().write_all(b"one\n").unwrap();
@@ -408,14 +409,14 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n");
     }
 
-    /// The log of a service account, of which root runs a `replay`.
+    /// The log of a service account, while root runs a `replay`.
     #[test]
     fn root_writes_through_no_link_that_another_user_has_planted() {
         use std::os::unix::fs::{chown, symlink};
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         if chown(directory.path(), Some(65_534), Some(65_534)).is_err() {
-            // Whoever is not root gets no further than that user does.
+            // A user other than root has no more rights than the one who planted the link.
             return;
         }
         let secret = tempfile::NamedTempFile::new().unwrap();
@@ -427,11 +428,11 @@ mod tests {
             assert!(open_log(&path(planted)).is_err(), "{planted}");
         }
         assert!(!path("nothing").exists());
-        // A link in a folder of root's is root's.
+        // A link in a folder of root is as good as root's own.
         chown(directory.path(), Some(0), Some(0)).unwrap();
         open_log(&path("link")).unwrap().write_all(b"one\n").unwrap();
         assert_eq!(std::fs::read_to_string(secret.path()).unwrap(), "one\n");
-        // A file of that user's, in a folder of root's or in that user's own.
+        // A file of that user, in a folder of root or of that user.
         let own = path("own");
         std::fs::write(&own, "").unwrap();
         chown(&own, Some(65_534), Some(65_534)).unwrap();
@@ -461,7 +462,7 @@ mod tests {
                     assert!(expected.iter().all(|(name, value)| record[name] == *value), "{line}");
                 }
                 Format::Text => {
-                    // Inside quotes it is a value; outside it would be a field.
+                    // Inside quotes it is a value; outside them it would be a field.
                     let outside: String = line.replace("\\\"", "").split('"').step_by(2).collect();
                     assert!(outside.contains("one message_id=") && outside.contains("sender="), "{line}");
                     assert!(!outside.contains("result=delivered"), "{line}");
@@ -472,8 +473,8 @@ mod tests {
         }
     }
 
-    /// syslog(3) is global to a process and cannot be read back, but LOG_PERROR makes it write to stderr as well: of a
-    /// process of its own, which is this test started again.
+    /// syslog(3) is global to a process and cannot be read back. LOG_PERROR makes it write to stderr as well. So this test starts
+    /// itself again as a child and reads the child's stderr.
     #[test]
     fn a_record_in_syslog_is_one_line_whatever_it_holds() {
         const CHILD: &str = "MAILDROP_TEST_SYSLOG_CHILD";

@@ -1,4 +1,4 @@
-//! What holds for any text in a record: a function that panics where it does not, for tests and for the fuzz targets
+//! A property of any text in a record: a function that panics if it does not hold, for tests and for the fuzz targets
 //! (tests/fuzz).
 
 use crate::base::log::{Format, is_unsafe, written};
@@ -8,10 +8,10 @@ use tracing_subscriber::Registry;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
-/// A record is one line, and a reader finds the same fields with the same values.
+/// A record is one line, and a reader gets the same fields with the same values.
 ///
 /// # Panics
-/// Where it does not hold.
+/// If that does not hold.
 pub fn any_text(text: &str) {
     for format in [Format::Text, Format::Json] {
         let lines = Lines::default();
@@ -40,7 +40,7 @@ pub fn any_text(text: &str) {
     }
 }
 
-/// The fields of a line, read back: a quoted value is a Rust string literal.
+/// The fields of a line, parsed back: a quoted value is a Rust string literal.
 fn fields(mut line: &str) -> Vec<(String, String)> {
     let mut fields = Vec::new();
     while !line.is_empty() {
@@ -55,7 +55,7 @@ fn fields(mut line: &str) -> Vec<(String, String)> {
     fields
 }
 
-/// The string that ends at the next quote, and what follows it.
+/// The string up to the closing quote, and the rest after it.
 fn unquoted(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut rest = text.chars();
@@ -81,7 +81,7 @@ fn unquoted(text: &str) -> (String, &str) {
     panic!("never closed: {text:?}");
 }
 
-/// What was written.
+/// The bytes that were written.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     match run_under_lock(open, request, &arguments.command, arguments.grace)? {
         ProgramOutcome::Ended(status) => exit(u8::try_from(status).unwrap_or(u8::MAX)),
         ProgramOutcome::Busy(holder) => {
-            // Asked once more: MySQL itself tells no more than the session, unless it is listed.
+            // A second query: MySQL's own answer has only the session, unless the list has more.
             let entry = list::holder(&arguments.site, &lock).or(holder.map(Entry::from));
             let who = entry.map_or_else(|| "somebody who has released it since".into(), |entry| list::who(&entry));
             Err(fail(arguments.busy_code, format!("{name}: held by {who}")))
@@ -55,11 +55,11 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
 }
 
-/// What `lock exec` starts.
+/// The intermediate program that `lock exec` starts.
 pub(super) fn become_program(parent: u32, command: &[OsString]) -> ! {
     let error = die_with(parent, command);
     let program = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     complain(&format!("{program}: {error}"));
-    // As env(1) and the shells have it.
+    // The exit statuses of env(1) and the shells.
     exit(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }

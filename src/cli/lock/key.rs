@@ -1,4 +1,4 @@
-//! `lock key`: what the servers call a message's lock.
+//! `lock key`: the servers' names of a message's lock.
 
 use crate::cli::print;
 use crate::delivery::lock_of_message_id;
@@ -20,13 +20,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(Arguments { message_id, namespace, json }: &Arguments) -> ExitCode {
-    // Of a program's name, no byte becomes an X.
+    // In a program's name, no byte is replaced by X.
     let name = match namespace.strip_suffix(OF_PROGRAMS) {
         Some(site) => lock_of_program(site, message_id),
         None => lock_of_message_id(namespace, message_id.as_bytes()),
     };
     let (key, mysql_name) = (name.postgres_key(), name.mysql_name());
-    // A bigint as text: JSON numbers lose their last digits above 2^53 in many programs.
+    // A bigint as text: many programs lose the last digits of JSON numbers above 2^53.
     let value = serde_json::json!({ "postgresql": key.to_string(), "mysql": mysql_name });
     print(*json, &value, || format!("postgresql  {key}\nmysql       {mysql_name}"));
     ExitCode::Ok

@@ -1,4 +1,4 @@
-//! `lock list` and `lock try`: who holds a lock, and who waits for one. No lock is taken to find out.
+//! `lock list` and `lock try`: who holds a lock, and who waits for one. The query takes no lock.
 
 use super::{Ended, Failure, complain, fail, program_name};
 use crate::cli::progress::Progress;
@@ -12,7 +12,7 @@ use clap::Args;
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// For how long the server is asked.
+/// The time limit of the query.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
@@ -56,7 +56,7 @@ pub(super) fn try_one(TryArguments { query, message_id, name }: &TryArguments) -
         }
     });
     complain_of_hidden(&listing);
-    // As `lock exec` says that it is busy.
+    // The exit status with which `lock exec` reports a busy lock.
     Ok(if holder.is_some() { ExitCode::TempFail } else { ExitCode::Ok })
 }
 
@@ -67,12 +67,12 @@ fn look(options: &SiteOptions, only: impl FnOnce(&Site) -> Option<LockName>) -> 
     Ok(list(database.as_mut(), options.embedded.as_deref(), only(&site).as_ref())?)
 }
 
-/// Who holds a lock, if that is known, over a connection of its own.
+/// The holder of a lock, if it is known, over a connection of its own.
 pub(super) fn holder(site: &SiteOptions, lock: &LockName) -> Option<Entry> {
     look(site, |_| Some(*lock)).ok()?.entries.into_iter().find(|entry| !entry.waits)
 }
 
-/// What our rights hide, and what shows it.
+/// Prints what our rights hide, and the statement that shows it.
 fn complain_of_hidden(listing: &Listing) {
     for hidden in &listing.hidden {
         complain(&format!("not shown: {}. An administrator can have it shown:\n  {}", hidden.what, hidden.grant));
@@ -91,14 +91,14 @@ fn row(entry: &Entry) -> [String; 7] {
     ]
 }
 
-/// Whole seconds, or tenths below ten of them.
+/// Whole seconds, or tenths below ten seconds.
 fn age(age: Duration) -> String {
     let step = if age < Duration::from_secs(10) { 100 } else { 1000 };
     let shown = u64::try_from(age.as_millis()).unwrap_or(u64::MAX) / step * step;
     humantime::format_duration(Duration::from_millis(shown)).to_string()
 }
 
-/// Who holds a lock, in a line.
+/// The holder of a lock, in one line.
 pub(super) fn who(entry: &Entry) -> String {
     let mut known = vec![match (&entry.host, entry.pid) {
         (Some(host), Some(pid)) => format!("process {pid} on {host}"),

@@ -1,11 +1,11 @@
-//! `lock exec`: a program that runs while its lock is held, and no longer.
+//! `lock exec`: a program that runs only while its lock is held.
 //!
-//! One loop receives what the [thread that holds the lock](crate::operations::lock_holder) reports, signals, and the program's
-//! end. If the lock is lost, the program and all that it started get SIGTERM, and what is left after the grace SIGKILL.
+//! One loop receives the reports of the [thread that holds the lock](crate::operations::lock_holder), signals, and the program's end. If
+//! the lock is lost, the program and all its descendants get SIGTERM. What still runs after the grace gets SIGKILL.
 //!
-//! The program has a process group of its own, so that a signal reaches all that it started. If standard input is a terminal
-//! it stays in ours, since it could not read from it otherwise: then Ctrl-C reaches it directly, and a signal sent to us
-//! reaches the program alone.
+//! The program has a process group of its own, so that a signal reaches all its descendants. If standard input is a terminal, the
+//! program stays in our group, since it could not read from the terminal otherwise. Then Ctrl-C reaches it directly, and a signal sent
+//! to us reaches only the program.
 
 use crate::base::deadline::Deadline;
 use crate::cli::{Failure, fail};
@@ -25,9 +25,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
-/// How long connecting may take, in addition to the wait for the lock.
+/// The time limit for connecting, in addition to the wait for the lock.
 const CONNECTING: Duration = Duration::from_secs(30);
-/// How often to check whether all that the program started has ended.
+/// How often to check whether all descendants of the program have ended.
 const LOOK: Duration = Duration::from_millis(50);
 /// The signals that are passed on to the program.
 const PASSED_ON: [(i32, Signal); 6] = [
@@ -39,14 +39,14 @@ const PASSED_ON: [(i32, Signal); 6] = [
     (SIGUSR2, Signal::USR2),
 ];
 
-/// How it ended.
+/// How the program ended.
 pub(super) enum ProgramOutcome {
     /// The lock is held elsewhere. The program was not started.
     Busy(Option<Holder>),
-    /// The program ended by itself, and the lock was held to its end: its exit status, 128 + n where signal n ended it. Or signal n
-    /// came during the wait for the lock, and the program was not started.
+    /// The program ended by itself, and the lock was held to its end: its exit status, or 128 + n if signal n ended it. Or signal n arrived
+    /// during the wait for the lock, and the program was not started.
     Ended(i32),
-    /// The lock was lost while the program ran, which has been ended.
+    /// The lock was lost while the program ran, and the program has been ended.
     Lost(String),
 }
 
@@ -57,12 +57,12 @@ fn refused(doing: &'static str) -> impl Fn(io::Error) -> Failure {
 enum Event {
     Lock(Report),
     Signal(i32),
-    /// The program has ended, and has not been waited for.
+    /// The program has ended, but is not reaped yet.
     Ended,
 }
 
-/// Takes the lock over a connection that `open` makes, runs `command` while it is held, and releases it. If the lock is
-/// lost, the program has `grace` to end after SIGTERM.
+/// Takes the lock over a connection that `open` makes, runs `command` while it is held, and releases it. If the lock is lost, the
+/// program has `grace` to end after SIGTERM.
 pub(super) fn run_under_lock(
     open: impl Fn(Deadline) -> Result<Box<dyn Database>, DatabaseError> + Send + 'static,
     request: LockRequest,
@@ -76,7 +76,7 @@ pub(super) fn run_under_lock(
     let holder = {
         let send = send.clone();
         move || {
-            // The receiver is gone once this process ends.
+            // Once this process ends, there is no receiver.
             let report = |report| drop(send.send(Event::Lock(report)));
             match open(deadline) {
                 Ok(mut database) => {
@@ -111,7 +111,7 @@ pub(super) fn run_under_lock(
     Ok(let_go(&events).map_or_else(ProgramOutcome::Lost, |()| ProgramOutcome::Ended(status)))
 }
 
-/// Waits until the lock is released, which says that it was held to the end.
+/// Waits for the report that the lock is released, which proves that it was held to the end.
 fn let_go(events: &Receiver<Event>) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -124,14 +124,14 @@ fn let_go(events: &Receiver<Event>) -> Result<(), String> {
     }
 }
 
-/// Handles signals from now on, except those that are ignored from the start (nohup(1), a shell's background job): the program
-/// inherits that.
+/// Handles signals from now on, except those that were ignored at the start (nohup(1), a shell's background job): the program inherits
+/// the ignored ones.
 fn pass_signals_on(send: Sender<Event>) -> Result<(), Failure> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    // Ctrl-Z stops the terminal's foreground group. A program with a group of its own would go on, while we are stopped and
-    // lose its lock, and another machine begins: so nothing is stopped.
+    // Ctrl-Z stops the terminal's foreground group. A program with a group of its own would continue, while we are stopped and lose its
+    // lock, and another machine starts the same program. So SIGTSTP is caught, and stops nothing.
     let stop = has_own_group().then_some(SIGTSTP);
     let heard = PASSED_ON.iter().map(|(number, _)| *number).chain(stop);
     let heard = heard.filter(|number| ignored & (1 << (number - 1)) == 0);
@@ -160,10 +160,10 @@ struct Running {
 }
 
 impl Running {
-    /// Starts it through `lock program`, which calls [`die_with`].
+    /// Starts the program through `lock program`, which calls [`die_with`].
     fn start(command: &[OsString], grace: Duration, send: Sender<Event>) -> Result<Self, Failure> {
         let grouped = has_own_group();
-        // The very file that runs, even if an upgrade has put another in its place.
+        // The very file that is running, even if an upgrade has replaced it.
         let mut start = Command::new("/proc/self/exe");
         start.arg0(env!("CARGO_PKG_NAME")).args(["lock", "program", &std::process::id().to_string(), "--"]);
         start.args(command);
@@ -173,21 +173,21 @@ impl Running {
         crate::base::core_dumps::leave_to_others();
         let mut child = start.spawn().map_err(refused("starting the program"))?;
         let pid = Pid::from_child(&child);
-        // NOWAIT: until the thread that sends signals has waited for it, its process id is not used again.
+        // NOWAIT: the process id is not reused until the thread that sends signals has reaped the process.
         let await_end = move || {
             let end = || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
             while matches!(end(), Err(rustix::io::Errno::INTR)) {}
             drop(send.send(Event::Ended));
         };
         if let Err(error) = thread::Builder::new().name("end".into()).spawn(await_end) {
-            // Unwatched it must not run.
+            // The program must not run unwatched.
             drop(child.kill().and_then(|()| child.wait()));
             return Err(refused("starting the thread that awaits the program's end")(error));
         }
         Ok(Self { child, pid, grouped, grace })
     }
 
-    /// Waits until the program has ended; says why the lock was lost, if that is what ended it.
+    /// Waits until the program has ended. Returns why the lock was lost, if that is what ended it.
     fn watch(&mut self, events: &Receiver<Event>) -> Option<String> {
         let mut proved = Instant::now();
         let why = loop {
@@ -208,7 +208,7 @@ impl Running {
         Some(why)
     }
 
-    /// SIGTERM, the grace, SIGKILL: until the program has ended, and all of its group.
+    /// SIGTERM, the grace, SIGKILL: until the program and its whole group have ended.
     fn end(&mut self, events: &Receiver<Event>) {
         self.send(Signal::TERM);
         let kill_at = Instant::now() + self.grace;
@@ -224,12 +224,12 @@ impl Running {
                 Ok(Event::Lock(_)) | Err(_) => {}
             }
         }
-        // The program has not been waited for, so the group's number is still its own.
+        // The program is not reaped yet, so the group's number is still its own.
         self.send(Signal::KILL);
     }
 
     fn pass_on(&self, number: i32) {
-        // The terminal sends these to its whole foreground group.
+        // The terminal sends these signals to its whole foreground group.
         if !self.grouped && matches!(number, SIGINT | SIGQUIT) {
             return;
         }
@@ -239,11 +239,11 @@ impl Running {
     }
 
     fn send(&self, signal: Signal) {
-        // It may just have ended.
+        // The program may just have ended.
         let _ = if self.grouped { kill_process_group(self.pid, signal) } else { kill_process(self.pid, signal) };
     }
 
-    /// Whether anything else runs in the program's group.
+    /// Whether any other process runs in the program's group.
     fn has_others(&self) -> bool {
         let leader = self.pid.as_raw_nonzero().get();
         let Ok(processes) = std::fs::read_dir("/proc") else { return true };
@@ -251,7 +251,7 @@ impl Running {
             && processes.flatten().any(|process| {
                 let number = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
                 let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
-                // proc_pid_stat(5): `pid (comm) state ppid pgrp`, where comm may hold anything.
+                // proc_pid_stat(5): `pid (comm) state ppid pgrp`, where comm may contain anything.
                 let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
                 let (state, group) = (fields.next(), fields.nth(1).and_then(|group| group.parse::<i32>().ok()));
                 number != Some(leader) && group == Some(leader) && !matches!(state, Some("Z" | "X"))
@@ -259,8 +259,8 @@ impl Running {
     }
 }
 
-/// Sets PDEATHSIG, so that the program is killed if `parent` is (by the OOM killer, say), and then execs `command`. Returns only
-/// with an error.
+/// Sets PDEATHSIG, so that the program is killed if `parent` is (by the OOM killer, for example), and then execs `command`. Returns
+/// only with an error.
 pub(super) fn die_with(parent: u32, command: &[OsString]) -> io::Error {
     let Some((program, arguments)) = command.split_first() else {
         return io::Error::new(io::ErrorKind::NotFound, "no program is given");
@@ -269,7 +269,7 @@ pub(super) fn die_with(parent: u32, command: &[OsString]) -> io::Error {
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return error.into();
     }
-    // It may have ended before PDEATHSIG was set.
+    // The parent may have ended before PDEATHSIG was set.
     if std::os::unix::process::parent_id() != parent {
         return io::Error::other("whoever started this has ended");
     }

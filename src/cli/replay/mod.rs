@@ -1,4 +1,4 @@
-//! `replay`: manual redelivery. The same delivery, fed from files, mboxes, a queue file, standard input or the ledger.
+//! `replay`: manual redelivery. Ordinary deliveries, fed from files, mboxes, a queue file, standard input or the ledger.
 
 mod owed_and_lost;
 
@@ -26,15 +26,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
-/// How many failures are shown one by one. All of them are in the file.
+/// The number of failures that are printed one by one. The file has all of them.
 const SHOWN_ONE_BY_ONE: u64 = 10;
 
-/// What means nothing to --owed and --restore, which deliver copies, one at a time, with the envelope that the ledger has.
+/// Options without a meaning for --owed and --restore, which deliver single copies with the ledger's envelope.
 const FOR_MESSAGES: [&str; 8] =
     ["format", "sender", "recipient", "sasl_username", "queue_id", "without_sent", "jobs", "failures_to"];
 
-/// What means nothing to a replay from the ledger, which has the envelope. Ignoring one would replay for more people than were
-/// meant.
+/// Options without a meaning for a replay from the ledger, which has the envelope. Ignoring one would replay for more recipients than
+/// were meant.
 const FOR_FILES: [&str; 5] = ["sources", "format", "sender", "sasl_username", "queue_id"];
 
 #[derive(Debug, Args)]
@@ -206,7 +206,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(exit_of(&tally, total))
 }
 
-/// The status to exit with.
+/// The exit status for these results.
 fn exit_of(tally: &Tally, total: u64) -> ExitCode {
     if tally.deferred > 0 || tally.done < total {
         ExitCode::TempFail
@@ -222,7 +222,7 @@ fn setting(arguments: &Arguments) -> Result<Setup, Failure> {
         Some(directory) => {
             arguments.site.refuse_root()?;
             if arguments.dry_run || arguments.sources.is_empty() {
-                // A site that is not there must not be made just to be looked at.
+                // A missing site must not be created just to be read.
                 arguments.site.resolve()?;
             }
             Setup::embedded(directory)
@@ -235,8 +235,8 @@ fn setting(arguments: &Arguments) -> Result<Setup, Failure> {
     setting.map_err(|problem| arguments.site.unusable(&problem))
 }
 
-/// What Ctrl-C, or SIGTERM, sets. The second one ends the process at once: the next delivery looks for what was under way, as
-/// after any crash. Asked for when deliveries begin; before that, the first one ends the process.
+/// The flag that Ctrl-C or SIGTERM sets. A second signal ends the process immediately. The next delivery then looks for what was in
+/// progress, as after any crash. It is called when deliveries begin; before that, the first signal ends the process.
 fn stop() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -247,7 +247,7 @@ fn stop() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// How far it has come, and when it may end.
+/// The progress, and the estimated end.
 fn progress_line(tally: &Tally, total: u64, took: Duration) -> String {
     let Tally { delivered, already_there, done, .. } = tally;
     let left = took.mul_f64(total.saturating_sub(*done) as f64 / (*done).max(1) as f64);
@@ -273,7 +273,7 @@ fn affected(report: &MessageReport) -> Affected<'_> {
     Affected { identity, message_id, object: report.recipient.as_deref(), ..Affected::default() }
 }
 
-/// One line, whatever the message and the servers say.
+/// One line, even if the message's or the servers' text contains line ends.
 fn line(report: &MessageReport) -> String {
     let recipient = report.recipient.as_deref().map(|recipient| format!(" to {recipient}")).unwrap_or_default();
     let (outcome, detail) = (&report.outcome, report.outcome.detail());
@@ -281,7 +281,7 @@ fn line(report: &MessageReport) -> String {
     printable(&format!("{}{recipient}: {failed}{detail}", report.source)).replace('\n', "?")
 }
 
-/// What a dry run says to programs.
+/// The JSON line of a dry run.
 fn in_json(report: &MessageReport) -> String {
     let result = match &report.outcome {
         ReplayOutcome::Delivered(_) => "to be delivered",
@@ -293,7 +293,7 @@ fn in_json(report: &MessageReport) -> String {
     )
 }
 
-/// Says what all of it came to, and where what failed was written down.
+/// Prints the totals, and the path of the file of failures.
 fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<&FailureFile>) {
     let left = total - tally.done;
     let left_out = failures.is_some_and(|failures| failures.error.is_some());
@@ -330,7 +330,7 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
     say(&format!("what failed is in {file}; once repaired:\n  maildrop_command replay{site}{without} {file}"));
 }
 
-/// Makes the file of what fails, before anything is delivered: a replay that cannot say what failed should not begin.
+/// Creates the file of failures before anything is delivered: a replay that cannot record failures should not begin.
 fn failure_file(arguments: &Arguments) -> Result<FailureFile, Failure> {
     let path = arguments.failures_to.clone().unwrap_or_else(|| {
         let time: String = timestamp::told(timestamp::now()).replace(' ', "T").replace(['-', ':'], "");

@@ -1,4 +1,4 @@
-//! `--owed` and `--restore`: what the ledger says should be in a mailbox, and is not.
+//! `--owed` and `--restore`: copies that should be in a mailbox by the ledger, and are not.
 
 use super::{Arguments, Ended, Progress, Tally, complain, exit_of, json, progress_line, say, table};
 use crate::base::timestamp;
@@ -11,16 +11,16 @@ use crate::site::Site;
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
-/// How long the ledger may take to say what is owed, or what should be where.
+/// The time limit of the ledger's queries for owed and recorded copies.
 const PATIENCE: Duration = Duration::from_hours(1);
-/// How many copies are shown to people.
+/// The number of copies that are shown to people.
 const SHOWN: usize = 20;
 
 fn selection(arguments: &Arguments) -> Selection<'_> {
     Selection { since: arguments.since.unwrap_or_default(), mailbox: arguments.mailbox.as_deref() }
 }
 
-/// Finishes what is owed.
+/// Finishes the owed copies.
 pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
     let (_, mut database) = arguments.site.open(PATIENCE)?;
     let left_for = site.left_to_authors_for();
@@ -36,7 +36,7 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
     redeliver(arguments, site, &copies, (Operation::FinishedOwed, redelivery::finish))
 }
 
-/// Shows what is lost, and with `--yes` delivers it again.
+/// Shows the lost copies, and with `--yes` redelivers them.
 pub(super) fn restore(arguments: &Arguments, site: &Site) -> Ended {
     let progress = Progress::watch("reading the mailboxes");
     let (_, mut database) = arguments.site.open(PATIENCE)?;
@@ -45,7 +45,7 @@ pub(super) fn restore(arguments: &Arguments, site: &Site) -> Ended {
     for (user, mailbox, error) in &losses.unseen {
         complain(&format!("{mailbox} of {user} could not be looked at: {error}"));
     }
-    // What its owner has deleted must not come back because somebody restores what another mailbox has lost.
+    // A copy that its owner has deleted must not come back when a person restores what another mailbox has lost.
     let gone = losses.gone.len();
     let wanted = losses.gone.into_iter().filter(|(_, gone)| arguments.deleted || gone.is_loss());
     let copies: Vec<RecordedCopy> = wanted.map(|(copy, _)| copy).collect();
@@ -54,7 +54,7 @@ pub(super) fn restore(arguments: &Arguments, site: &Site) -> Ended {
         let exit = redeliver(arguments, site, &copies, (Operation::Restored, redelivery::restore))?;
         return Ok(if exit == ExitCode::Ok { seen } else { exit });
     }
-    // What was not looked at may be lost as well.
+    // Mailboxes that could not be read may have lost copies as well.
     if !copies.is_empty() || losses.unseen.is_empty() {
         show(arguments, &copies, false);
     }
@@ -115,7 +115,7 @@ fn affected(copy: &RecordedCopy) -> Affected<'_> {
     }
 }
 
-/// Shows copies, to people the first of them.
+/// Shows copies: all of them as JSON, or the first of them to people.
 fn show(arguments: &Arguments, copies: &[RecordedCopy], owed: bool) {
     if arguments.json {
         for copy in copies {

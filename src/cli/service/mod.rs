@@ -1,4 +1,4 @@
-//! `service`: starts the service, `maildropd`, asks for its status, and gives it orders. It asks its master, at the control socket.
+//! `service`: starts the service, `maildropd`, requests its status, and gives it orders, through its master's control socket.
 
 mod start;
 mod status;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// As an init script says it (LSB, "Init Script Actions").
+/// The exit statuses of an init script (LSB, "Init Script Actions").
 const DEGRADED: u8 = 1;
 const NOT_RUNNING: u8 = 3;
 
-/// How long an answer may take for which messages have to be finished first, by one process after the other.
+/// The time limit of an answer that comes after one process after the other has finished its messages.
 const LONG: Duration = Duration::from_hours(24);
 
 #[derive(Debug, Subcommand)]
@@ -107,8 +107,8 @@ impl ServiceOptions {
         self.config.clone().unwrap_or_else(|| CONFIGURATION.into())
     }
 
-    /// The control socket. A mistake in the configuration must not keep anybody from asking a running service: it is
-    /// printed, and the folder is searched all the same.
+    /// The control socket. A mistake in the configuration must not block access to a running service: the mistake is printed, and the
+    /// socket's folder is searched for nevertheless.
     fn socket(&self) -> Result<PathBuf, Failure> {
         if let Some(socket) = &self.socket {
             return Ok(socket.clone());

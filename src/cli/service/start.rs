@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
-/// How often it is asked whether it is ready.
+/// The interval between two queries whether the service is ready.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
         match started.try_wait() {
             Ok(None) => {}
             Ok(Some(status)) => {
-                // Its own line names the cause and the fix.
+                // The service's own line names the cause and the fix.
                 complain(&stderr.join().unwrap_or_default());
                 let code = status.code().and_then(|code| u8::try_from(code).ok());
                 return Err(fail(code.unwrap_or(ExitCode::Software.into()), ""));
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     }
 }
 
-/// The service's program, which lies beside this one.
+/// The service's program, which is in the same folder as this one.
 fn program() -> Result<PathBuf, Failure> {
     let this = std::env::current_exe().map_err(|error| system("looking for this program", &error))?;
     let program = this.with_file_name("maildropd");
@@ -97,13 +97,13 @@ fn start(file: &Path) -> Result<Child, Failure> {
     command.spawn().map_err(|error| system("starting maildropd", &error))
 }
 
-/// Reads its standard error. Once it runs it writes to its log.
+/// Reads the service's standard error. Once the service runs, it writes to its log.
 fn read_stderr(started: &mut Child) -> thread::JoinHandle<String> {
     let stderr = started.stderr.take();
     thread::spawn(move || {
         let mut said = String::new();
         if let Some(stderr) = stderr {
-            // A program of ours writes one line, or some.
+            // The service's program writes one line, or a few.
             let _ = stderr.take(64 << 10).read_to_string(&mut said);
         }
         said.trim_end().trim_start_matches("maildropd: ").to_owned()

@@ -31,7 +31,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     if status.state == State::Well { Ok(ExitCode::Ok) } else { Err(fail(DEGRADED, "")) }
 }
 
-/// Its state, in lines and a table.
+/// The service's state, in lines and a table.
 pub(super) fn text(status: &Status) -> String {
     let Status { version, pid, up_s, configuration, state, reasons, listeners, http, processes, front, timer, .. } =
         status;

@@ -1,4 +1,4 @@
-//! `stats`: how deliveries went.
+//! `stats`: the results of deliveries.
 
 mod prometheus;
 mod table;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// How long all of it may take.
+/// The time limit of the whole count.
 const PATIENCE: Duration = Duration::from_mins(30);
 
 #[derive(Debug, Args)]
@@ -85,8 +85,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(ExitCode::Ok)
 }
 
-/// Replaces a file in one step. The new one ends in `.prom`, which node_exporter reads, only when it is whole. A link stays, and
-/// its target is replaced. What is no file (/dev/null, /dev/stdout, a pipe) is written to: root could replace the device.
+/// Replaces a file in one step. The new file gets its name in `.prom`, which node_exporter reads, only when it is complete. A link stays,
+/// and its target is replaced. A target that is no regular file (/dev/null, /dev/stdout, a pipe) is written to, since root could
+/// replace the device.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let file = match std::fs::metadata(file) {
         Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
@@ -94,7 +95,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
             return std::fs::OpenOptions::new().write(true).open(file).and_then(|mut open| writeln!(open, "{text}"));
         }
         Ok(_) => &std::fs::canonicalize(file)?,
-        // It is not there yet, or writing fails.
+        // The file does not exist yet, or the write will fail.
         Err(_) => file,
     };
     let name = file.file_name().ok_or_else(|| io::Error::other("it is not the name of a file"))?;

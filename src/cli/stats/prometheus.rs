@@ -1,11 +1,11 @@
-//! The figures for Prometheus, with names as promtool's linter wants them: base units, no `_total` and no `quantile` on a gauge.
+//! The figures for Prometheus. Names satisfy promtool's linter: base units, no `_total` and no `quantile` on a gauge.
 
 use crate::base::exposition::{Exposition, Kind, Labels};
 use crate::base::timestamp::span;
 use crate::operations::stats::{BUSY, Percentiles, Statistics};
 use std::time::Duration;
 
-/// What was counted since `ago`, which is the label `window`.
+/// The counts of the last `ago`, which becomes the label `window`.
 pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     let Statistics { attempts, deferrals, copies, messages, lock, stages, .. } = counted;
     let window = span(ago).replace(' ', "");
@@ -20,7 +20,7 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     ];
     let help = "Attempts at delivery that began within the window, by how they ended.";
     text.counts("maildrop_attempts", help, "ending", endings);
-    // Contention is shown even where there was none: alerts are made of it.
+    // Contention is exported even if it is zero, because alerts depend on it.
     let others = deferrals.iter().filter(|deferred| deferred.cause != BUSY);
     let causes = [(BUSY, lock.busy)].into_iter().chain(others.map(|deferred| (deferred.cause, deferred.attempts)));
     let help = "Attempts within the window that were deferred, by cause.";
@@ -77,7 +77,7 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
 /// All of them are gauges.
 struct Sheet<'a> {
     text: Exposition,
-    /// The label `window` of each sample, where there is one.
+    /// The label `window` of each sample, if it has one.
     window: Option<&'a str>,
 }
 

@@ -11,7 +11,7 @@ use clap::Args;
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// How long all of it may take: a queue id or an address has no index of its own.
+/// The time limit of the whole search: a queue id or an address has no index of its own.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_by, he
 use crate::site::Site;
 use std::collections::BTreeSet;
 
-/// How many attempts a table shows, the newest; a message tried for five days has 130 for each recipient.
+/// The maximum number of attempts in a table, the newest; a message tried for five days has 130 for each recipient.
 const ATTEMPTS_SHOWN: usize = 40;
 
 pub(super) fn text(traced: &Trace, site: &Site, since: i64) -> String {
@@ -94,7 +94,7 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
     parts.join("\n\n")
 }
 
-/// Who was told of it.
+/// The notifications of the message's events.
 fn told_text(trace: &MessageTrace) -> String {
     let events = trace.notifications.iter().flatten();
     let rows: Vec<[String; 7]> = events
@@ -161,7 +161,7 @@ fn attempts_text(trace: &MessageTrace) -> String {
     text
 }
 
-/// For each recipient's copy that was there already, how it had come.
+/// For each recipient's copy that already existed, the way in which it had been delivered.
 fn already_there_text(trace: &MessageTrace) -> String {
     let tried = trace.attempts.iter().flat_map(|attempt| &attempt.copies);
     let line = |TriedCopy { mailbox, user, earlier, .. }: &TriedCopy| {

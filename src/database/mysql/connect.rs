@@ -13,11 +13,11 @@ use std::thread;
 use std::time::Duration;
 use tracing::debug;
 
-/// The largest packet that the protocol has. The server's own limit, which is lower, is asked for once the session stands.
+/// The largest packet of the protocol. The server's own limit, which is lower, is read once the session is open.
 const LARGEST_PACKET: usize = 1 << 30;
 
-/// Where systems keep the certificates that they trust, in one file: Debian and its kin, Red Hat and its kin, OpenSUSE,
-/// FreeBSD, Alpine and OpenBSD.
+/// Where systems keep the certificates that they trust, in one file: Debian and its derivatives, Red Hat and its
+/// derivatives, OpenSUSE, FreeBSD, Alpine and OpenBSD.
 const SYSTEM_CERTIFICATES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -26,8 +26,8 @@ const SYSTEM_CERTIFICATES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Who could read what is sent to this server. The crate adds Mozilla's root certificates to those of the `ca_file`, and has no switch against
-/// it (mysql 28.0.4, `src/io/tls/rustls_io.rs`).
+/// Who could read the traffic to this server. The crate adds Mozilla's root certificates to those of the `ca_file`, and
+/// has no switch against it (mysql 28.0.4, `src/io/tls/rustls_io.rs`).
 pub(super) fn privacy(server: &Server) -> Privacy {
     match (&server.tls, &server.address) {
         (Tls::Off, address) if !address.is_on_this_machine() => Privacy::InClear,
@@ -36,7 +36,6 @@ pub(super) fn privacy(server: &Server) -> Privacy {
     }
 }
 
-/// Opens the connection and authenticates.
 pub(super) fn open(
     server: &Server,
     client: &Client,
@@ -66,7 +65,7 @@ pub(super) fn open(
 }
 
 fn options(server: &Server, client: &Client, patience: Duration) -> Result<OptsBuilder, DatabaseError> {
-    // No queue id: these stay as they are, and the session may serve another delivery. The journal has it.
+    // No queue id: these stay unchanged, and the session may serve another delivery. The journal has it.
     let attributes = HashMap::from([
         ("program_name".to_owned(), env!("CARGO_PKG_NAME").to_owned()),
         ("host".to_owned(), client.host.clone()),
@@ -76,9 +75,9 @@ fn options(server: &Server, client: &Client, patience: Duration) -> Result<OptsB
         .user(Some(server.user.as_str()))
         .pass(server.password.as_ref().map(|password| password.expose()))
         .db_name(Some(server.database.as_str()))
-        // It would connect a second time, over a socket that the server names, whenever the host is this one.
+        // The crate would connect a second time, over a socket that the server names, whenever the host is this one.
         .prefer_socket(false)
-        // Saves the round trip that asks for it.
+        // Saves the round trip that reads it.
         .max_allowed_packet(Some(LARGEST_PACKET))
         .stmt_cache_size(0)
         .read_timeout(Some(patience))
@@ -88,7 +87,7 @@ fn options(server: &Server, client: &Client, patience: Duration) -> Result<OptsB
         .tcp_keepalive_probe_count(Some(3))
         .tcp_user_timeout_ms(u32::try_from(server.limits.silence.as_millis()).ok())
         .ssl_opts(tls_options(&server.address, &server.tls)?)
-        // Shown by performance_schema.session_connect_attrs, to people who look for the holder of a lock.
+        // Shown by performance_schema.session_connect_attrs, for people who search for the holder of a lock.
         .connect_attrs(Some(attributes)))
 }
 
@@ -97,8 +96,8 @@ fn tls_options(address: &Endpoint, tls: &Tls) -> Result<Option<SslOpts>, Databas
         return Ok(None);
     };
     let local = |detail: String| DatabaseError::new(DatabaseFailure::Local, "setting TLS up", detail);
-    // The crate builds its own rustls configuration from the process's default provider, and panics where two are
-    // compiled in and none is chosen. An error means that one has been installed already.
+    // The crate builds its own rustls configuration from the process's default provider. It panics if two are compiled
+    // in and none is chosen. An error means that one has been installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let file = match ca_file {
         Some(file) => {
@@ -124,8 +123,8 @@ fn resolve(host: &str, port: u16, doing: &str) -> Result<Vec<SocketAddr>, Databa
     Ok(addresses)
 }
 
-/// Tries one way after the other: the crate gives up at the first that does not answer, and the first of `localhost` may be
-/// `::1`, where no server listens.
+/// Tries one address after the other. The crate gives up at the first that does not answer, and the first of
+/// `localhost` may be `::1`, at which no server listens.
 fn try_each(
     ways: Vec<(SocketAddr, OptsBuilder)>,
     server: &Server,
@@ -151,7 +150,7 @@ fn try_each(
     Err(DatabaseError::new(DatabaseFailure::Unreachable, doing, failures.join("; ")))
 }
 
-/// Connects; a server that says nothing for `silence` is given up.
+/// Connects; a server that does not answer for `silence` is given up.
 fn greeted(options: Opts, silence: Option<Duration>, doing: &str) -> Result<Result<Conn, mysql::Error>, DatabaseError> {
     match silence {
         Some(silence) => within(silence, doing, move || Conn::new(options)),
@@ -159,15 +158,15 @@ fn greeted(options: Opts, silence: Option<Duration>, doing: &str) -> Result<Resu
     }
 }
 
-/// Asks the server on a thread of its own, which is left alone with one that says nothing for `silence`: the crate sets the socket's time
-/// limits once, and shows the socket only as a number (mysql 28.0.4, `impl AsRawFd for Conn`).
+/// Asks the server on a thread of its own, which is abandoned if there is no answer for `silence`. The crate sets the
+/// socket's time limits once, and shows the socket only as a number (mysql 28.0.4, `impl AsRawFd for Conn`).
 pub(super) fn within<T: Send + 'static>(
     silence: Duration,
     doing: &str,
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, DatabaseError> {
     let (answer, answered) = mpsc::channel();
-    // Once nobody waits for it any more, the connection ends.
+    // Once nobody waits for the answer any more, the connection ends.
     thread::Builder::new()
         .name("asking".into())
         .spawn(move || drop(answer.send(ask())))
@@ -178,12 +177,12 @@ pub(super) fn within<T: Send + 'static>(
     })
 }
 
-/// The ways to the server, each by the first address that it leads to.
+/// The connection options to be tried, each with the first address that they lead to.
 ///
-/// Without TLS a way is an address. With TLS, the crate verifies the certificate for the very name that it connects to, so that must
-/// be the host's. But it tries the addresses of one family first if it is to bind to an address of that family: so a name with
-/// several addresses is tried once for each family, bound to its unspecified address, which is no restriction. (The error of such a
-/// way may be about the other family, where the bind cannot succeed.)
+/// Without TLS each address is tried. With TLS, the crate verifies the certificate for the very name that it connects
+/// to, so that must be the host's. But it tries the addresses of one family first if it is to bind to an address of
+/// that family. So a name with several addresses is tried once for each family, bound to its unspecified address, which
+/// is no restriction. (The error of such a try may be about the other family, if the bind cannot succeed.)
 fn ways(addresses: &[SocketAddr], host: &str, options: &OptsBuilder, tls: &Tls) -> Vec<(SocketAddr, OptsBuilder)> {
     let at = |host: &str| options.clone().ip_or_hostname(Some(bracketed(host)));
     match (tls, addresses) {
@@ -205,12 +204,12 @@ fn ways(addresses: &[SocketAddr], host: &str, options: &OptsBuilder, tls: &Tls) 
     }
 }
 
-/// An IPv6 address without the brackets that some write around it: what the resolver takes.
+/// An IPv6 address without the brackets that some write around it: the form for the resolver.
 fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }
 
-/// The same with brackets: what the crate takes.
+/// The same with brackets: the form for the crate.
 fn bracketed(host: &str) -> String {
     match bare(host).parse::<Ipv6Addr>() {
         Ok(address) => format!("[{address}]"),
@@ -222,7 +221,7 @@ fn bracketed(host: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The host, and the address of our own, that each way is connected by.
+    /// The host, and our own address, of each connection that is tried.
     fn tried(addresses: &[&str], host: &str, tls: &Tls) -> Vec<(String, Option<String>)> {
         let addresses: Vec<SocketAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
         let ways = ways(&addresses, host, &OptsBuilder::new(), tls).into_iter();

@@ -1,13 +1,13 @@
-//! What a failure of the server, the connection or the crate means to a delivery.
+//! Classifies the failures of the server, the connection and the crate.
 
 use super::super::{DatabaseError, DatabaseFailure};
 use mysql::error::{DriverError, Error};
 use std::io::{self, ErrorKind};
 
-/// What a number of the server's is about.
+/// Classifies an error number of the server.
 ///
-/// MySQL: "Server Error Message Reference", "Client ..." likewise; MariaDB: "MariaDB Error Codes". A number stands for the
-/// same on both, or exists on only one of them.
+/// MySQL: "Server Error Message Reference", "Client ..." likewise; MariaDB: "MariaDB Error Codes". A number has the
+/// same meaning on both, or exists on only one of them.
 pub(super) fn failure(code: u16) -> DatabaseFailure {
     match code {
         // Deadlock; lock wait timeout; "record has changed since last read" (MariaDB's snapshot isolation); deadlock
@@ -37,7 +37,7 @@ pub(super) fn failure(code: u16) -> DatabaseFailure {
     }
 }
 
-/// A failure while a connection stands, and whether the connection is of any further use.
+/// A failure on an open connection, and whether the connection is still usable.
 pub(super) fn standing(doing: &str, error: &Error) -> (DatabaseError, Standing) {
     let (kind, standing) = match error {
         Error::MySqlError(error) => {
@@ -56,12 +56,12 @@ pub(super) fn standing(doing: &str, error: &Error) -> (DatabaseError, Standing) 
     (DatabaseError::new(kind, doing, error.to_string()), standing)
 }
 
-/// Whether a connection is of any further use after a failure.
+/// Whether a connection is still usable after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// The server said no, and stands by for the next statement.
+    /// The server refused, and is ready for the next statement.
     StillThere,
-    /// It ended, or an answer may still be on its way that the next statement would take for its own.
+    /// It ended, or a late answer may arrive that would be taken for that to the next statement.
     Lost,
 }
 
@@ -78,19 +78,19 @@ pub(super) fn connecting(doing: &str, error: &Error) -> DatabaseError {
             | DriverError::OldMysqlPasswordDisabled,
         ) => DatabaseFailure::AccessDenied,
         Error::IoError(_) | Error::CodecError(_) if out_of_time(error) => DatabaseFailure::TimedOut,
-        // Whatever else: the network, or TLS, whose verdict on a certificate comes as an I/O error.
+        // Any other failure: the network, or TLS, whose verdict on a certificate comes as an I/O error.
         _ => DatabaseFailure::Unreachable,
     };
     DatabaseError::new(kind, doing, error.to_string())
 }
 
-/// Whether another address of the same server may do better: no TCP connection came about.
+/// Whether another address of the same server may work: no TCP connection was made.
 pub(super) fn another_address_may_do(error: &Error) -> bool {
     matches!(error, Error::DriverError(DriverError::CouldNotConnect(_) | DriverError::ConnectTimeout))
 }
 
 /// Whether a read or write on the socket took longer than it may: SO_RCVTIMEO and SO_SNDTIMEO then make it fail with
-/// EAGAIN, which is WouldBlock. The crate hands it on bare, or as the source of its codec's error.
+/// EAGAIN, which is WouldBlock. The crate returns it bare, or as the source of its codec's error.
 fn out_of_time(error: &Error) -> bool {
     let io_error = match error {
         Error::IoError(error) => Some(error),
@@ -170,7 +170,7 @@ mod tests {
             let (failed, standing) = standing("asking", &error);
             assert_eq!((failed.failure, standing), (DatabaseFailure::ConnectionLost, Standing::Lost), "{error}");
         }
-        // Whoever has let us in as far as to a refusal does so by any of his addresses.
+        // A server that has let us in far enough to refuse us does so at any of its addresses.
         assert!(another_address_may_do(&Error::DriverError(DriverError::ConnectTimeout)));
         assert!(!another_address_may_do(&plugin()) && !another_address_may_do(&said(1045)));
     }

@@ -2,25 +2,27 @@
 //!
 //! # One connection
 //!
-//! The lock is a user-level lock (`GET_LOCK`) of the session: the connection is never in the crate's pool (which resets returned
-//! connections, and frees the lock), and `mysql::Conn` does not reconnect by itself. Once a read has timed out or the connection
-//! has ended, it is not used again: a late answer, "the lock is yours" for one, would be taken for that to the next question.
+//! The lock is a user-level lock (`GET_LOCK`) of the session. So the connection is never in the crate's pool, which
+//! resets returned connections and thereby frees the lock. `mysql::Conn` does not reconnect by itself. Once a read has
+//! timed out or the connection has ended, it is not used again. A late answer ("the lock is yours") would be taken for
+//! the answer to the next statement.
 //!
 //! # Time limits
 //!
-//! The server's are set anew for each delivery; those of the socket only once, when the connection is opened: as long as the *first*
-//! delivery may take, and two seconds. So a wait of a later delivery may end after its deadline, which the process's watchdog keeps;
-//! a delivery with more time than the first cannot begin here. A server that vanished is given up after 30 s.
+//! The server's limits are set for each delivery. Those of the socket are set once, when the connection is opened: to
+//! the time that the *first* delivery may take, and two seconds. So a wait of a later delivery may end after its
+//! deadline, which the process's watchdog enforces. A delivery with more time than the first cannot begin here. A
+//! server that vanished is given up after 30 s.
 //!
 //! # Statements
 //!
-//! All go over the text protocol, in batches, values as hexadecimal literals (see `sql`). Every result set of a batch is
-//! read to its end: the crate drops errors of the second and later statements with a result that is not read.
+//! All go over the text protocol, in batches, with values as hexadecimal literals (see `sql`). Every result set of a
+//! batch is read to its end. Otherwise the crate drops the errors of the second and later statements.
 //!
 //! # Privacy
 //!
-//! TLS is rustls with ring. The crate trusts Mozilla's root certificates *in addition to* the CA file: a private CA is no pin.
-//! Without TLS, `caching_sha2_password` believes whatever RSA key it is sent, so a machine in between could take the password:
+//! TLS is rustls with ring. The crate trusts Mozilla's root certificates *in addition to* the CA file: a private CA is
+//! no pin. Without TLS, `caching_sha2_password` accepts any RSA key, so a machine in between could take the password.
 //! `check` warns about TCP without TLS to another host.
 
 mod connect;
@@ -43,63 +45,65 @@ use std::thread;
 use std::time::Duration;
 use tracing::{debug, warn};
 
-/// How much longer than the deadline the socket waits: the answer to a wait for the lock may come right at the deadline.
+/// How much longer than the deadline the socket waits: the answer to a wait for the lock may come right at the
+/// deadline.
 const MORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The name of the group, where replication is by a group; no row, or an empty name, elsewhere. With LIKE the server reads this
-/// variable alone, with WHERE all of them, which takes it milliseconds.
+/// The name of the server's replication group; no row, or an empty name, without one. With LIKE the server reads only
+/// this variable. With WHERE it reads all of them, which takes milliseconds.
 const GROUP: &str = "SHOW GLOBAL VARIABLES LIKE 'group_replication_group_name'; ";
-/// What the names of clusters begin with that are groups.
+/// The prefix of cluster names that stand for replication groups.
 const VIEWS: &str = "group/";
-/// The view that the server has of its group: NULL or empty where it is not in one. A role may not have the right to read it.
+/// The server's view of its group: NULL or empty if it is not in one. A role may not have the right to read it.
 const VIEW: &str = "SELECT (SELECT VIEW_ID FROM performance_schema.replication_group_member_stats \
      WHERE MEMBER_ID = @@server_uuid), NULL, NULL";
-/// The same, what the server says that it is to its group, and whether it reaches no more than half of the members: then it commits
-/// nothing (MySQL manual, "Network Partitioning").
+/// The same; the server's state in its group; and whether it reaches no more than half of the members. In that case it
+/// commits nothing (MySQL manual, "Network Partitioning").
 const VIEW_AND_MEMBERS: &str = "SELECT \
      (SELECT VIEW_ID FROM performance_schema.replication_group_member_stats WHERE MEMBER_ID = @@server_uuid), \
      (SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid), \
      (SELECT SUM(MEMBER_STATE = 'UNREACHABLE') * 2 >= COUNT(*) FROM performance_schema.replication_group_members)";
-/// What a member is that takes part.
+/// The state of a member that takes part.
 const ONLINE: &str = "ONLINE";
-/// What the names of both tables begin with.
+/// The common prefix of both tables' names.
 const MEMBERS: &str = "replication_group_member";
 
 /// A connection to MySQL or MariaDB.
 pub struct MysqlDatabase {
-    /// `None`, once it was left alone with a server that says nothing.
+    /// `None` once it was abandoned with a server that does not answer.
     connection: Option<Conn>,
-    /// The server's number of it.
+    /// The server's id of the connection.
     pub(crate) id: u32,
-    /// Why the connection is of no further use, once it is.
+    /// Why the connection is unusable, once it is.
     lost: Option<String>,
     /// Whether the next answer has to come soon.
     hurried: bool,
-    /// Whether an error came during this delivery: the state of the session on the server is not known for sure.
+    /// Whether an error came during this delivery: the state of the session on the server is then uncertain.
     doubtful: bool,
     deadline: Deadline,
-    /// How long the server may work on what is only read, where that is said.
+    /// How long the server may work on a statement that only reads, if there is a limit.
     longest: Option<Duration>,
     /// The longest that an answer is waited for.
     patience: Duration,
-    /// What is to be set for this delivery, until that went with its first statement.
+    /// The settings for this delivery, until they were sent with its first statement.
     to_set: Option<String>,
-    /// Which of the two it is.
+    /// MySQL or MariaDB.
     product: Dialect,
-    /// As the server gives it: `11.8.6-MariaDB-0+deb13u1`.
+    /// As the server reports it: `11.8.6-MariaDB-0+deb13u1`.
     pub(crate) version: String,
     /// Whether it may be a node of Galera.
     knows_galera: bool,
-    /// Whether the server has said, when the session was set up, that it takes no writes, and nothing else since.
+    /// Whether the server reported, when the session was set up, that it takes no writes, and has not reported
+    /// otherwise since.
     said_read_only: bool,
-    /// Where it leads.
+    /// The server of this connection.
     server: Server,
-    /// The group that the server is of, where it is asked how far its history reaches; and whether it is with the next statement.
+    /// The server's group, if its view is asked for; and whether that is done with the next statement.
     group: Option<String>,
     who_answers_is_asked: bool,
-    /// Whether it takes no writes, as far as we go, since others than its group would not have them.
+    /// Whether we treat it as read-only because it is outside of its group, which would not have its commits.
     is_outside: bool,
-    /// What was said then.
+    /// The answers to that question.
     timeline: Option<Timeline>,
     commits_wait_in_vain: bool,
     /// The longest packet that the server takes in this session, in bytes.
@@ -108,7 +112,7 @@ pub struct MysqlDatabase {
     round_trips: u32,
 }
 
-/// Without the connection, whose own form shows the password.
+/// Without the connection, whose own Debug output shows the password.
 impl fmt::Debug for MysqlDatabase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MysqlDatabase")
@@ -119,7 +123,7 @@ impl fmt::Debug for MysqlDatabase {
     }
 }
 
-/// What one statement answered: its rows, and none for a statement that gives none.
+/// The answer to one statement: its rows, or none.
 pub(crate) type Answer = Vec<Row>;
 
 impl Session for MysqlDatabase {
@@ -146,14 +150,14 @@ impl Session for MysqlDatabase {
     fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
         let doing = "asking whether the server takes writes";
         let is_read_only: bool = self.run_for(doing, &format!("SELECT {}", sql::READ_ONLY), 1)?;
-        // One that was left by its group, or did not find it, takes writes again.
+        // A server that left its group, or did not find it, takes writes again.
         let is_read_only = is_read_only || self.is_outside;
         self.said_read_only &= is_read_only;
         Ok(is_read_only)
     }
 
     fn hurry(&mut self) {
-        // Where there is no other, it is waited for.
+        // If there is no other server, this one gets its full time.
         self.hurried = self.server.limits.let_in < self.server.limits.silence;
     }
 
@@ -194,12 +198,12 @@ impl Session for MysqlDatabase {
     }
 }
 
-/// What a delivery sets in its session:
+/// The settings of a delivery in its session:
 ///
-/// - Waits for row locks and metadata locks end within the deadline. A row lock is another delivery's record, which takes
-///   milliseconds: ten seconds is a fault, and is tried again.
-/// - `wait_timeout`: the server ends a session that is idle until a minute after the deadline, and so frees the lock of a host that
-///   vanished without a FIN, hours before its own default or TCP's keepalive would.
+/// - Waits for row locks and metadata locks end within the deadline. A row lock is held by another delivery's record,
+///   which takes milliseconds. Ten seconds is a fault, and the statement is retried.
+/// - `wait_timeout`: the server ends a session that is idle until a minute after the deadline. So it frees the lock of
+///   a host that vanished without a FIN, hours before its own default or TCP's keepalive would.
 fn time_limits(deadline: Deadline) -> String {
     let left = deadline.remaining().as_secs().max(1);
     let (row_lock_wait, idle) = (left.min(10), left + 60);
@@ -211,9 +215,9 @@ impl MysqlDatabase {
     /// authentication. Every wait ends by `deadline`, except for the resolver's.
     ///
     /// # Errors
-    /// Where the server cannot be reached in time or refuses us, where there is no such database
-    /// ([`DatabaseFailure::Schema`]), where a CA file cannot be read ([`DatabaseFailure::Local`]), or where it is another product
-    /// than MySQL or MariaDB ([`DatabaseFailure::Unsupported`]).
+    /// If the server cannot be reached in time or refuses us. If there is no such database
+    /// ([`DatabaseFailure::Schema`]). If a CA file cannot be read ([`DatabaseFailure::Local`]). If it is another
+    /// product than MySQL or MariaDB ([`DatabaseFailure::Unsupported`]).
     pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
         let awaited = server_waits::for_answer(Whom::Database);
         let patience = deadline.remaining() + MORE_PATIENCE;
@@ -250,8 +254,8 @@ impl MysqlDatabase {
         Ok(database)
     }
 
-    /// - `SET NAMES`: `init_connect` or `skip-character-set-client-handshake` may have set another character set, in which the
-    ///   server would replace characters of a mailbox's name by question marks.
+    /// - `SET NAMES`: `init_connect` or `skip-character-set-client-handshake` may have set another character set. In
+    ///   that set the server would replace characters of a mailbox's name by question marks.
     /// - READ COMMITTED: a statement locks only what it changes, and no read view outlives its statement.
     /// - `autocommit`: the look and the journal are transactions of their own.
     /// - strict: a value that does not fit is an error, and is not cut.
@@ -278,7 +282,7 @@ impl MysqlDatabase {
         }
         self.product =
             if self.version.to_ascii_lowercase().contains("mariadb") { Dialect::Mariadb } else { Dialect::Mysql };
-        // Percona XtraDB Cluster says "WSREP version 26…", and Codership's own MySQL is called "MySQL-wsrep".
+        // Percona XtraDB Cluster reports "WSREP version 26…", and Codership's own MySQL is called "MySQL-wsrep".
         self.knows_galera = self.product == Dialect::Mariadb || comment.to_ascii_lowercase().contains("wsrep");
         if let Some([group]) = answers.get(3).map(Vec::as_slice) {
             self.group = group.text(1).filter(|name| !name.is_empty()).map(ToOwned::to_owned);
@@ -292,8 +296,9 @@ impl MysqlDatabase {
         self.knows_galera
     }
 
-    /// A statement that only reads, such that the server ends it in time. It is said of the statement, so that nothing of it is left in
-    /// the session: by a hint to MySQL (manual, "Statement Execution Time Optimizer Hints"), by `SET STATEMENT` to MariaDB.
+    /// A statement that only reads, with a time limit on the server. The limit is part of the statement, so that
+    /// nothing of it stays in the session. MySQL takes a hint (manual, "Statement Execution Time Optimizer Hints"),
+    /// MariaDB `SET STATEMENT`.
     fn in_time(&self, sql: String) -> String {
         let Some((longest, rest)) = self.longest.zip(sql.strip_prefix("SELECT ")) else { return sql };
         let longest = session::longest(longest, self.deadline);
@@ -304,22 +309,22 @@ impl MysqlDatabase {
         }
     }
 
-    /// What is left of the delivery's deadline.
+    /// The time left until the delivery's deadline.
     pub fn remaining(&self) -> Duration {
         self.deadline.remaining()
     }
 
-    /// Runs a batch of statements in one round trip, and gives what each of them answered. The server runs none after one
+    /// Runs a batch of statements in one round trip, and returns the answer of each. The server runs none after one
     /// that failed.
     ///
     /// # Errors
-    /// Where one of them fails, or where the server answers more or fewer than there are statements.
+    /// If one of them fails, or if the number of answers differs from that of the statements.
     pub(crate) fn run(&mut self, doing: &str, batch: &str, statements: usize) -> Result<Vec<Answer>, DatabaseError> {
         if !std::mem::take(&mut self.who_answers_is_asked) {
             return self.converse(doing, batch, statements);
         }
         let doubtful = self.doubtful;
-        // A role may have the right to neither table, or, since it was granted, to the first alone.
+        // A role may have the right to neither table, or, if it was granted early, to the first alone.
         for ask in [VIEW_AND_MEMBERS, VIEW] {
             match self.converse(doing, &format!("{ask}; {batch}"), statements + 1) {
                 Ok(mut answers) => {
@@ -327,7 +332,7 @@ impl MysqlDatabase {
                     self.judge_view(doing, &view)?;
                     return Ok(answers);
                 }
-                // It is the first of them, so that none has run.
+                // The failed statement is the first of the batch, so that none has run.
                 Err(error) if error.failure == DatabaseFailure::AccessDenied && error.detail.contains(MEMBERS) => {
                     debug!(%error, "how far the group's history reaches is not known, or not whether it has a majority");
                     self.doubtful = doubtful;
@@ -361,8 +366,9 @@ impl MysqlDatabase {
         if is_inside { self.compare(doing) } else { self.refuse_one_outside(doing, state) }
     }
 
-    /// A member that has booted, and was not told to join its group, or did not find it, is an ordinary server: it takes writes, unless its
-    /// options say otherwise, and nobody else has what is committed there. A session that was opened to read stays one for that.
+    /// A member that has booted and has not joined its group (no command to join, or the group was not found) is an
+    /// ordinary server. It takes writes, unless its options say otherwise, and no other server has its commits. A
+    /// session that was opened to read stays usable for that.
     fn refuse_one_outside(&mut self, doing: &str, state: Option<&str>) -> Result<(), DatabaseError> {
         if self.said_read_only {
             self.is_outside = true;
@@ -379,7 +385,7 @@ impl MysqlDatabase {
         Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
     }
 
-    /// Whether this process has met a later view of the group: then the server was left behind when another took over.
+    /// Fails if this process has met a later view of the group: the server was then left behind when another took over.
     fn compare(&mut self, doing: &str) -> Result<(), DatabaseError> {
         let compared = self.server.compare(self.timeline.as_ref(), doing);
         self.doubtful |= compared.is_err();
@@ -409,7 +415,7 @@ impl MysqlDatabase {
         Err(DatabaseError::other(doing, format!("{} answers to {statements} statements", answers.len())))
     }
 
-    /// Runs one statement that bears a single value too large to be doubled into a hexadecimal literal, as a prepared
+    /// Runs one statement with a single value too large to be doubled into a hexadecimal literal, as a prepared
     /// statement: two round trips.
     pub(crate) fn run_with_bytes(&mut self, doing: &str, statement: &str, value: &[u8]) -> Result<(), DatabaseError> {
         self.usable(doing)?;
@@ -419,9 +425,9 @@ impl MysqlDatabase {
         self.connection(doing)?.exec_drop(statement, (value,)).map_err(|error| self.failed(doing, &error))
     }
 
-    /// Tries work again that the server may abort for another session's (a deadlock, a lock wait), until the deadline. Each failure
-    /// is rolled back, since MySQL rolls back the whole transaction on a deadlock, but only the statement on a lock wait. The named
-    /// lock is the session's, and stays.
+    /// Retries work that the server may abort because of another session (a deadlock, a lock wait), until the deadline.
+    /// Each failure is rolled back: MySQL rolls back the whole transaction on a deadlock, but only the statement on a
+    /// lock wait. The named lock belongs to the session, and stays.
     pub(crate) fn retrying<T>(
         &mut self,
         mut work: impl FnMut(&mut Self) -> Result<T, DatabaseError>,
@@ -454,7 +460,8 @@ impl MysqlDatabase {
         self.connection.as_mut().ok_or_else(none)
     }
 
-    /// Reads the answers, and gives up a server that says nothing: the socket's time limit is that of a whole delivery.
+    /// Reads the answers, and gives up a server that does not answer in time: the socket's own limit is that of a whole
+    /// delivery.
     fn read_soon(&mut self, doing: &str, batch: String) -> Result<Result<Vec<Answer>, mysql::Error>, DatabaseError> {
         self.connection(doing)?;
         let Some(mut connection) = self.connection.take() else {
@@ -499,8 +506,8 @@ impl MysqlDatabase {
     }
 }
 
-/// A view's name is what was chosen when the group was made, and a number that each change of members makes one higher (MySQL
-/// manual, "Group Membership").
+/// A view's name consists of an identifier chosen when the group was bootstrapped, and a number that each change of
+/// members increments (MySQL manual, "Group Membership").
 fn timeline(group: &str, view: &str) -> Option<Timeline> {
     let (made, number) = view.split_once(':')?;
     Some(Timeline { cluster: format!("{VIEWS}{group}/{made}"), number: number.parse().ok()? })
@@ -515,7 +522,7 @@ fn read_every_result_set(connection: &mut Conn, batch: &str) -> Result<Vec<Answe
     Ok(answers)
 }
 
-/// The text protocol has nothing but texts and NULL.
+/// The text protocol has only texts and NULL.
 fn as_text(row: mysql::Row) -> Row {
     let cells = row.unwrap().into_iter().map(|value| match value {
         Value::NULL => None,

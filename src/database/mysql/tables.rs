@@ -1,4 +1,4 @@
-//! Questions that people ask of MySQL's and MariaDB's tables.
+//! The statements of commands on MySQL's and MariaDB's tables.
 
 use super::MysqlDatabase;
 use crate::database::tables::{Dialect, Tables, UnlockedChange, Value, filled};
@@ -35,7 +35,7 @@ impl Tables for MysqlDatabase {
 
     fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError> {
         let (dialect, UnlockedChange { table, key, which, set }) = (self.dialect(), *change);
-        // An UPDATE has no SKIP LOCKED, and does not keep to that of a subquery.
+        // An UPDATE has no SKIP LOCKED, and does not respect that of a subquery.
         let unlocked =
             format!("START TRANSACTION; SELECT {} FROM {table} WHERE {which} FOR UPDATE SKIP LOCKED", dialect.hex(key));
         self.retrying(|database| {

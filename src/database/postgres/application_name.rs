@@ -1,4 +1,4 @@
-//! What the server's list of sessions says of us: `maildrop QUEUEID pid@host`. A delivery that finds a lock taken reads
+//! Our name in the server's list of sessions: `maildrop QUEUEID pid@host`. A delivery that finds a lock taken reads
 //! there who has it.
 
 use crate::database::Client;
@@ -6,30 +6,31 @@ use std::fmt;
 
 /// The name's first word.
 const PROGRAM: &str = "maildrop";
-/// Stands where there is no queue id.
+/// Used if there is no queue id.
 const NONE: &str = "-";
 /// The server cuts a longer name (NAMEDATALEN - 1).
 const MAX_LENGTH: usize = 63;
-/// Postfix's own are shorter (long queue ids have some 15 characters); what is beyond makes room for pid and host.
+/// Postfix's own are shorter (long queue ids have some 15 characters); a longer one is cut, which leaves space for pid
+/// and host.
 const MAX_QUEUE_ID: usize = 24;
 
-/// A delivery's process, as its session's name tells it.
+/// A delivery's process, as its session's name describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) queue_id: Option<String>,
     pub(crate) pid: u32,
-    /// Last in the name, so that it is what is cut where the name is too long.
+    /// Last in the name, so that the host is cut if the name is too long.
     pub(crate) host: String,
 }
 
 impl Process {
-    /// What this process tells.
+    /// The description of this process.
     pub fn of(client: &Client) -> Self {
         let queue_id = client.queue_id.as_deref().map(|id| plain(id).chars().take(MAX_QUEUE_ID).collect());
         Self { queue_id, pid: client.pid, host: plain(&client.host) }
     }
 
-    /// Reads another session's name; `None` where it is no delivery of ours.
+    /// Parses another session's name; `None` if it is no delivery of ours.
     pub(crate) fn from_application_name(name: &str) -> Option<Self> {
         let mut words = name.split(' ');
         if words.next() != Some(PROGRAM) {

@@ -15,21 +15,21 @@ use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::debug;
 
-/// Where a socket directory's path says nothing of the port.
+/// The port if a socket directory's path does not name one.
 const DEFAULT_PORT: u16 = 5432;
 /// A socket's name in its directory, up to the port (PostgreSQL manual, `unix_socket_directories`).
 const SOCKET_NAME: &str = ".s.PGSQL.";
 
 impl PostgresDatabase {
-    /// Connects and authenticates: three round trips with a password (SCRAM), and those of TLS. Of a name's addresses, the first
-    /// whose server takes writes; where none does, the first that answers.
+    /// Connects and authenticates: three round trips with a password (SCRAM), and those of TLS. Of a name's addresses,
+    /// it takes the first whose server takes writes; if none does, the first that answers.
     ///
-    /// The socket directory of an [`Endpoint::Socket`] may be followed by the socket's name (`.s.PGSQL.5433`) where the
+    /// The socket directory of an [`Endpoint::Socket`] may be followed by the socket's name (`.s.PGSQL.5433`) if the
     /// port is not 5432.
     ///
     /// # Errors
-    /// Where the server cannot be reached in time or refuses us, or where TLS cannot be set up here; where it says that it is
-    /// another product than PostgreSQL ([`DatabaseFailure::Unsupported`]).
+    /// If the server cannot be reached in time or refuses us. If TLS cannot be set up here. If the server reports that
+    /// it is another product than PostgreSQL ([`DatabaseFailure::Unsupported`]).
     pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
         let doing = format!("connecting to PostgreSQL at {}", server.address);
         let remaining = deadline.remaining();
@@ -80,8 +80,8 @@ impl PostgresDatabase {
         let mut connection = try_each(&config, &addresses(&server.address), deadline, open)
             .map_err(|failed| error::unconnected(&doing, &failed, deadline.passed()))?;
         drop(awaited);
-        // What was said on connecting (a collation of another version) is kept by the library until the connection is used: it is read
-        // here, so that none of it is taken for a COMMIT's. An error shows at the first use.
+        // The library keeps the notices of connecting (a collation of another version) until the connection is used.
+        // They are read here, so that none of them is taken for a COMMIT's. An error appears at the first use.
         drop(connection.hear());
         for notice in connection.notices() {
             debug!(said = %notice, "a notice of the database server");
@@ -114,7 +114,7 @@ impl PostgresDatabase {
     }
 }
 
-/// The addresses of a host; none of a socket, or of a name that cannot be looked up, which is the library's to tell.
+/// The addresses of a host. Empty for a socket, or for a name that cannot be looked up, which the library reports.
 fn addresses(address: &Endpoint) -> Vec<IpAddr> {
     let Endpoint::Tcp { host, port } = address else { return Vec::new() };
     let mut found: Vec<IpAddr> = (host.as_str(), *port)
@@ -125,8 +125,8 @@ fn addresses(address: &Endpoint) -> Vec<IpAddr> {
     found
 }
 
-/// Tries one address after the other. The library does so, too, but tells how the *last* one failed: where `localhost` is also `::1`
-/// on a machine without IPv6, that would hide that the server has refused the password.
+/// Tries one address after the other. The library does so, too, but reports how the *last* one failed. If `localhost`
+/// is also `::1` on a machine without IPv6, that would hide that the server has refused the password.
 fn try_each(
     config: &Config,
     addresses: &[IpAddr],
@@ -144,7 +144,7 @@ fn try_each(
             Ok(connection) if connection.reports_read_only() => drop(reading.get_or_insert(connection)),
             Ok(connection) => return Ok(connection),
             Err(failed) => {
-                // The error of a server says more than that of an address without one.
+                // The error of a server is more informative than that of an address without one.
                 let silent = error::no_server_answered;
                 if told.as_ref().is_none_or(|told| silent(told) && !silent(&failed)) {
                     told = Some(failed);
@@ -190,7 +190,7 @@ mod tests {
         [&[kind][..], &length, body].concat()
     }
 
-    /// Reads what a client begins with.
+    /// Reads a client's first message.
     fn greeted(stream: &mut TcpStream) {
         let mut length = [0; 4];
         stream.read_exact(&mut length).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         stream.write_all(&message(b'E', b"SFATAL\0VFATAL\0C28P01\0Mpassword authentication failed\0\0")).unwrap();
     }
 
-    /// Lets a client in, and says what a standby says from version 14 on.
+    /// Lets a client in, and reports what a standby reports from version 14 on.
     fn welcome(mut stream: TcpStream, in_hot_standby: &str) {
         greeted(&mut stream);
         let parameter = format!("in_hot_standby\0{in_hot_standby}\0");
@@ -214,7 +214,7 @@ mod tests {
             message(b'Z', b"I"),
         ];
         stream.write_all(&said.concat()).unwrap();
-        // Until it goes.
+        // Until the client disconnects.
         drop(stream.read_to_end(&mut Vec::new()));
     }
 
@@ -256,7 +256,7 @@ mod tests {
             let standby_and = |other: [u8; 4]| [[127, 0, 0, 1].into(), other.into()];
             let found = try_each(&config(port), &standby_and([127, 0, 0, 2]), deadline, open).unwrap();
             assert!(!found.reports_read_only());
-            // Nobody listens at the third.
+            // No server listens at the third.
             let found = try_each(&config(port), &standby_and([127, 0, 0, 3]), deadline, open).unwrap();
             assert!(found.reports_read_only());
         });

@@ -1,5 +1,5 @@
-//! A connection to PostgreSQL, driven by the thread that asks. (The blocking client of the same library waits for an answer without
-//! limit, and does not show what the server reports of itself when it greets us.)
+//! A connection to PostgreSQL, driven by the calling thread. (The blocking client of the same library waits for an
+//! answer without limit. It also hides the parameters that the server reports when it greets us.)
 
 use crate::database::unsupported_products;
 use postgres::error::DbError;
@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket};
 
-/// How long the farewell to a server may take.
+/// How long the disconnect from a server may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What the server reports when it greets us, and whenever it changes, from version 14 on (PostgreSQL manual, "Asynchronous
-/// Operations"). libpq goes by the same two where `target_session_attrs` is `read-write`.
+/// Parameters that the server reports, from version 14 on, when it greets us and whenever they change (PostgreSQL
+/// manual, "Asynchronous Operations"). libpq uses the same two if `target_session_attrs` is `read-write`.
 const READ_ONLY: [&str; 2] = ["in_hot_standby", "default_transaction_read_only"];
 
 /// Why there is no answer.
@@ -26,11 +26,11 @@ const READ_ONLY: [&str; 2] = ["in_hot_standby", "default_transaction_read_only"]
 pub(super) enum Failed {
     /// The server or the connection failed.
     Said(Error),
-    /// The server has said nothing for so long, and the connection was given up.
+    /// The server did not answer for this long, and the connection was given up.
     Silent(Duration),
-    /// It was given up before.
+    /// The connection was given up earlier.
     GivenUp,
-    /// This machine has no means for another connection.
+    /// This machine has no resources for another connection.
     Local(io::Error),
 }
 
@@ -40,7 +40,7 @@ impl From<Error> for Failed {
     }
 }
 
-/// The server's end.
+/// The socket's side of the connection.
 trait Traffic {
     fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>>;
     fn parameter(&self, name: &str) -> Option<&str>;
@@ -60,16 +60,17 @@ where
     }
 }
 
-/// A connection that stands.
+/// An open connection.
 pub(super) struct Connection {
     runtime: Runtime,
-    /// `None`, once it was given up.
+    /// `None` once it was given up.
     client: Option<Client>,
     line: Line,
 }
 
 impl Connection {
-    /// Connects and authenticates, by the first address of `config` that answers; the server may say nothing for `silence` in all.
+    /// Connects and authenticates, at the first address of `config` that answers; the server may take `silence` in all
+    /// to answer.
     pub(super) fn open<T>(config: &Config, tls: T, silence: Option<Duration>) -> Result<Self, Failed>
     where
         T: MakeTlsConnect<Socket>,
@@ -88,7 +89,7 @@ impl Connection {
         Ok(Self { runtime, client: Some(client), line })
     }
 
-    /// Asks, and waits for the answer: for as long as it takes, or for `limit`.
+    /// Runs `ask`, and waits for the answer: without limit, or for `limit`.
     pub(super) fn ask<T>(
         &mut self,
         limit: Option<Duration>,
@@ -108,50 +109,51 @@ impl Connection {
         match self.runtime.block_on(async { timeout(limit, answered).await }) {
             Ok(answered) => Ok(answered?),
             Err(_) => {
-                // The answer may be on its way; nobody will hear it.
+                // The answer may still arrive; nobody will read it.
                 self.client = None;
                 Err(Failed::Silent(limit))
             }
         }
     }
 
-    /// Reads what has come by now, without waiting: the server may have ended the session.
+    /// Reads without waiting what has arrived: the server may have ended the session.
     pub(super) fn hear(&mut self) -> Result<(), Failed> {
         let line = &mut self.line;
         let heard = async {
-            // Lets the runtime see what has come.
+            // Lets the runtime notice what has arrived.
             tokio::task::yield_now().await;
             future::poll_fn(|context| Poll::Ready(line.read(context))).await
         };
         Ok(self.runtime.block_on(heard)?)
     }
 
-    /// What the server has said beside its answers since this was last asked.
+    /// The server's notices since the last call.
     pub(super) fn notices(&mut self) -> Vec<DbError> {
         std::mem::take(&mut self.line.notices)
     }
 
-    /// What it is, if it has said that it is not PostgreSQL itself.
+    /// The product, if the server has reported that it is not PostgreSQL itself.
     pub(super) fn relative(&self) -> Option<&'static str> {
         unsupported_products::that_greets(|name| self.line.traffic.parameter(name))
     }
 
-    /// Whether the server has said that it takes no writes. One before version 14 does not say.
+    /// Whether the server has reported that it takes no writes. One before version 14 does not report it.
     pub(super) fn reports_read_only(&self) -> bool {
         READ_ONLY.iter().any(|name| self.line.traffic.parameter(name) == Some("on"))
     }
 }
 
-/// What comes from the server.
+/// The incoming side of the connection.
 struct Line {
     traffic: Box<dyn Traffic + Send>,
-    /// What it has said beside its answers.
+    /// The server's notices.
     notices: Vec<DbError>,
     ended: bool,
 }
 
 impl Line {
-    /// Reads and writes as far as that goes without waiting. Where the connection ends for a reason, that is the error, once.
+    /// Reads and writes as far as possible without waiting. If the connection ends for a reason, that is the error,
+    /// once.
     fn read(&mut self, context: &mut Context<'_>) -> Result<(), Error> {
         while !self.ended {
             match self.traffic.poll_message(context) {
@@ -170,7 +172,7 @@ impl Line {
 }
 
 impl Drop for Connection {
-    /// The server hears that we go: it frees a lock at once.
+    /// Terminates the session, so that the server releases a lock at once.
     fn drop(&mut self) {
         if self.client.take().is_none() {
             return;
@@ -180,7 +182,7 @@ impl Drop for Connection {
             Ok(()) if !line.ended => Poll::Pending,
             Ok(()) | Err(_) => Poll::Ready(()),
         });
-        // Where it does not come about, the kernel ends the connection.
+        // If that does not succeed in time, the kernel ends the connection.
         drop(self.runtime.block_on(async { timeout(FAREWELL, farewell).await }));
     }
 }

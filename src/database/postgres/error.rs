@@ -1,4 +1,4 @@
-//! What a failure of PostgreSQL is about, by its SQLSTATE.
+//! Classifies a failure of PostgreSQL by its SQLSTATE.
 
 use super::connection::Failed;
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -7,14 +7,15 @@ use std::error::Error;
 use std::io;
 use std::iter::successors;
 
-/// What mends a schema that is missing or too old.
+/// The fix for a schema that is missing or too old.
 const MIGRATE: &str = "run `maildrop_command migrate`";
 
-/// The error for what went wrong on an open connection.
+/// The error for a failure on an open connection.
 pub(super) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
     let failure = match error.as_db_error() {
         Some(said) => by_state(said.code()),
-        // The connection's: closed, reset. Otherwise it is our own (a value that cannot be sent, a column that cannot be read).
+        // A failure of the connection: closed, reset. Any other is our own (a value that cannot be sent, a column that
+        // cannot be read).
         None if error.is_closed() || causes(error).any(|cause| cause.is::<io::Error>()) => {
             DatabaseFailure::ConnectionLost
         }
@@ -23,17 +24,17 @@ pub(super) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
     DatabaseError::new(failure, doing, detail(error))
 }
 
-/// The error for a connection that did not come about.
+/// The error for a connection that could not be opened.
 fn not_connected(doing: &str, error: &postgres::Error, deadline_passed: bool) -> DatabaseError {
     let failure = match error.as_db_error().map(|said| (by_state(said.code()), said.code())) {
-        // Starting up, shutting down, full: it may be reached later.
+        // Starting up, shutting down, full: it may be reachable later.
         Some((DatabaseFailure::ConnectionLost, _)) => DatabaseFailure::Unreachable,
         Some((_, code)) if *code == SqlState::TOO_MANY_CONNECTIONS || *code == SqlState::INVALID_CATALOG_NAME => {
             DatabaseFailure::Unreachable
         }
         Some((failure, _)) => failure,
         None if deadline_passed => DatabaseFailure::TimedOut,
-        // The crate keeps its kinds to itself; its words for them are all it shows (tokio-postgres, error/mod.rs).
+        // The crate hides its error kinds; only its texts distinguish them (tokio-postgres, error/mod.rs).
         None if error.to_string().starts_with("invalid configuration") => DatabaseFailure::Local,
         None if error.to_string().starts_with("authentication error") => DatabaseFailure::AccessDenied,
         None => DatabaseFailure::Unreachable,
@@ -49,7 +50,7 @@ pub(super) fn unanswered(doing: &str, failed: &Failed) -> DatabaseError {
     }
 }
 
-/// The error for a connection that did not come about.
+/// The error for a connection that could not be opened.
 pub(super) fn unconnected(doing: &str, failed: &Failed, deadline_passed: bool) -> DatabaseError {
     match failed {
         Failed::Said(error) => not_connected(doing, error, deadline_passed),
@@ -70,22 +71,23 @@ fn unsaid(doing: &str, failed: &Failed) -> DatabaseError {
     DatabaseError::new(failure, doing, detail)
 }
 
-/// Whether no TCP connection came about, so that no server has said anything.
+/// Whether no TCP connection was made, so that no server has answered.
 pub(super) fn no_server_answered(failed: &Failed) -> bool {
     match failed {
-        // See above: its words are all that it shows.
+        // See `not_connected`: only the texts distinguish the errors.
         Failed::Said(error) => error.to_string().starts_with("error connecting to server"),
         _ => true,
     }
 }
 
-/// Whether a notice that came with a COMMIT says that it is not what it should be: a warning (class 01; "there is no
-/// transaction in progress" and its like are of class 25), and none that a trigger raised, which says where in its code.
+/// Whether a notice that came with a COMMIT leaves its durability in doubt. It has to be a warning of class 01; "there
+/// is no transaction in progress" and similar ones are of class 25. A warning that a trigger raised does not count: it
+/// has a context.
 pub(super) fn in_doubt(notice: &DbError) -> bool {
     notice.code().code().starts_with("01") && notice.where_().is_none()
 }
 
-/// What a SQLSTATE is about (PostgreSQL manual, appendix A).
+/// The kind of failure of a SQLSTATE (PostgreSQL manual, appendix A).
 fn by_state(state: &SqlState) -> DatabaseFailure {
     match state.code() {
         "40P01" | "40001" | "55P03" => DatabaseFailure::Contention,
@@ -106,7 +108,7 @@ fn by_state(state: &SqlState) -> DatabaseFailure {
     }
 }
 
-/// What the server or the system said. The crate's own text is only "db error": the rest is in its causes.
+/// The message of the server or the system. The crate's own text is only "db error": the rest is in its causes.
 fn detail(error: &postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         return said_in_full(said);
@@ -114,7 +116,7 @@ fn detail(error: &postgres::Error) -> String {
     let mut text = error.to_string();
     for cause in causes(error) {
         let words = cause.to_string();
-        // Some errors repeat the words of their cause.
+        // Some errors repeat the text of their cause.
         if !text.ends_with(&words) {
             text = format!("{text}: {words}");
         }
@@ -122,7 +124,7 @@ fn detail(error: &postgres::Error) -> String {
     text
 }
 
-/// The server's message, with its code, and what it adds.
+/// The server's message, with its code, detail and hint.
 pub(super) fn said_in_full(said: &DbError) -> String {
     let mut text = format!("{} (SQLSTATE {}", said.message(), said.code().code());
     for more in [said.detail(), said.hint()].into_iter().flatten() {

@@ -1,7 +1,7 @@
 //! A session with PostgreSQL.
 //!
-//! It works through PgBouncer in transaction mode: only unnamed statements (`query_typed`) and simple-query batches, no
-//! session state but its name, no startup options; what has to be set is set for one transaction.
+//! It works through PgBouncer in transaction mode: only unnamed statements (`query_typed`) and simple-query batches; no
+//! session state except its name; no startup options. Settings are made for one transaction.
 
 mod application_name;
 mod connect;
@@ -23,67 +23,69 @@ use std::thread;
 use std::time::Duration;
 use tracing::debug;
 
-/// The pause before a contended statement is tried again. Short: the server has already waited for its `deadlock_timeout` (1 s by
-/// default).
+/// The pause before a contended statement is retried. Short: the server has already waited for its `deadlock_timeout`
+/// (1 s by default).
 const REST: Duration = Duration::from_millis(20);
 
-/// How long a statement that changes rows waits for another session's lock before it is tried again: shorter waits are everyday, and who
-/// waits for longer lets go meanwhile of what it has locked itself, for which others wait. As long as on MySQL (`innodb_lock_wait_timeout`).
+/// How long a statement that changes rows waits for another session's lock before it is retried. Shorter waits are
+/// ordinary. A longer wait is rolled back, which releases the locks that it has taken, for which others wait. As long
+/// as on MySQL (`innodb_lock_wait_timeout`).
 const ROW_LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// How much longer than the deadline an answer is waited for, where the server itself ends what it was asked by then.
+/// How much longer than the deadline an answer is waited for, if the server itself ends the statement by then.
 const MORE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whether our role may call the functions of the migration `cached_plans`: asked of its last one, since they are made together.
+/// Whether our role may call the functions of the migration `cached_plans`. Asked for the last one, since they are
+/// created together.
 const CACHED_PLANS: &str = "coalesce(has_function_privilege(to_regproc('maildrop_copy'), 'EXECUTE'), false)";
 
-/// Whether the server takes no writes; where its history began, and how far that reaches; whether commits wait for a standby, and
-/// none follows (of which kind each is, only a role with `pg_read_all_stats` is told: to others it is NULL). The reach is by the
-/// write-ahead log's own position: `pg_control_checkpoint()` has the timeline of the last checkpoint, which a promotion does not
-/// wait for.
+/// Whether the server takes no writes; the cluster's identifier, and how far its history reaches; whether commits wait
+/// for a standby while none follows. Only a role with `pg_read_all_stats` sees of which kind each standby is: for
+/// others it is NULL. The reach comes from the write-ahead log's own position. `pg_control_checkpoint()` has the
+/// timeline of the last checkpoint, for which a promotion does not wait.
 const WHO_ANSWERS: &str = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, system_identifier, \
      CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_insert_lsn()) END, \
      CASE WHEN current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local') \
           THEN NOT EXISTS (SELECT FROM pg_stat_get_wal_senders() WHERE sync_state IS DISTINCT FROM 'async') ELSE false END \
      FROM pg_control_system()";
 
-/// At the beginning of a transaction that writes: no warnings of its statements.
+/// At the beginning of a transaction that writes: suppresses the warnings of its statements.
 pub(crate) const HEAR_NOTHING: &str = "SET LOCAL client_min_messages = error;";
-/// Right before its COMMIT, whatever the role's setting is: a warning after this is about the COMMIT itself, also while it waits for
-/// a standby.
+/// Right before its COMMIT, whatever the role's setting is: a warning after this is about the COMMIT itself, also while
+/// it waits for a standby.
 pub(crate) const HEAR_OF_THE_COMMIT: &str = "SET LOCAL client_min_messages = warning;";
 
 /// A session with PostgreSQL.
 pub struct PostgresDatabase {
     connection: Connection,
-    /// Where it leads, and what is known of who answers there.
+    /// The server of this connection, and what is known of its history.
     server: Server,
-    /// Whether it is asked, with the next statement, how far the history of whoever answers reaches.
+    /// Whether the next statement also asks how far the history of the answering server reaches.
     who_answers_is_asked: bool,
     /// Whether the next answer has to come soon.
     hurried: bool,
-    /// What was said then.
+    /// The answers to that question.
     timeline: Option<Timeline>,
     commits_wait_in_vain: bool,
     /// The session's name on the server, and this delivery's if that is another.
     called: Process,
     name: Option<String>,
     deadline: Deadline,
-    /// How long the server may work on what is only read, where that is said.
+    /// How long the server may work on a statement that only reads, if there is a limit.
     longest: Option<Duration>,
     pub(crate) transaction: Transaction,
-    /// The server's name for the transaction that has taken the last lock.
+    /// The server's identifier of the transaction that has taken the last lock.
     pub(crate) locked_in: String,
-    /// Whether an error came during this delivery: the state of the session on the server is not known for sure.
+    /// Whether an error came during this delivery: the state of the session on the server is then uncertain.
     doubtful: bool,
     /// See [`plans_are_cached`](Self::plans_are_cached).
     cached_plans: bool,
-    /// Whether it tells its epoch, as far as is known: see `ledger::epoch`.
+    /// Whether the server reports its epoch, as far as is known: see `ledger::epoch`.
     pub(crate) tells_its_epoch: bool,
     round_trips: u32,
 }
 
-/// The value of `$1` and so on, and its type.
+/// The value of a parameter (`$1` and so on), and its type.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// The transaction that is open on the connection.
@@ -125,13 +127,13 @@ impl Session for PostgresDatabase {
     }
 
     fn end_long_questions(&mut self, longest: Duration) {
-        // The server is to say so before it is taken for one that says nothing.
+        // The server's limit comes before our own, so that a slow server is not taken for one that hangs.
         let silence = self.server.limits.silence;
         self.longest = Some(longest.min(silence - silence / 8));
     }
 
     fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
-        // Reads what has come meanwhile, without waiting: the server may have ended the session.
+        // Reads without waiting what has arrived meanwhile: the server may have ended the session.
         self.connection.hear().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
         (self.who_answers_is_asked, self.hurried) = (self.server.timelines.is_some(), false);
         (self.timeline, self.commits_wait_in_vain) = (None, false);
@@ -141,8 +143,9 @@ impl Session for PostgresDatabase {
         Ok(())
     }
 
-    /// In a transaction, `transaction_timestamp()` is when it began; outside of one, a statement is a transaction of its own.
-    /// The name that the session was opened with goes too if it bears a queue id: no other delivery shall have it.
+    /// In a transaction, `transaction_timestamp()` is when it began; outside of one, a statement is a transaction of
+    /// its own. The name that the session was opened with is removed if it contains a queue id: no other delivery may
+    /// have it.
     fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
         let doing = "ending a delivery's use of the session";
         let left = |what: &str| Err(DatabaseError::other(doing, what));
@@ -161,7 +164,7 @@ impl Session for PostgresDatabase {
                 Dialect::Postgresql.literal(Value::Text(&nameless.to_string()))
             )
         };
-        // A lock of a transaction has gone with it. One of the session's own nobody here takes: what there may be is freed.
+        // A lock of a transaction ended with it. This program takes no session-level lock; any other one is freed here.
         let proof = format!(
             "SELECT transaction_timestamp() <> statement_timestamp(), \
              current_setting('transaction_read_only')::bool, \
@@ -192,8 +195,8 @@ impl PostgresDatabase {
         self.deadline
     }
 
-    /// What goes before a statement that only reads, so that the server ends it in time. It holds for the transaction that the server
-    /// makes of the batch, and is of no effect on whomever a pooler gives the server's session next.
+    /// The prefix of a statement that only reads, so that the server ends it in time. It holds for the transaction that
+    /// the server makes of the batch. It has no effect on the next client to which a pooler gives the server's session.
     fn time_limit(&self) -> String {
         match self.longest.filter(|_| self.transaction == Transaction::None) {
             Some(longest) => format!("SET LOCAL statement_timeout = {}; ", session::longest(longest, self.deadline)),
@@ -201,24 +204,25 @@ impl PostgresDatabase {
         }
     }
 
-    /// The same before statements that change rows, in a transaction of their own or in the lock's; and that none of them waits for
-    /// others' locks for long.
+    /// The prefix of statements that change rows, in a transaction of their own or in the lock's. It also limits how
+    /// long each waits for other sessions' locks.
     pub(crate) fn limits_of_changes(&self) -> String {
         let lock_wait = milliseconds(ROW_LOCK_WAIT.min(self.deadline.remaining()));
         format!("SET LOCAL lock_timeout = {lock_wait}; {}", self.time_limit())
     }
 
-    /// The delivery's name for its transactions, where the session was opened under another one.
+    /// The delivery's name for its transactions, if the session was opened under another one.
     pub(crate) fn name_to_set(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Whether statements are made by the functions whose plans a session keeps: from its second delivery on, where they are there.
+    /// Whether statements go through the functions whose plans a session keeps: from its second delivery on, if the
+    /// functions exist.
     pub(crate) fn plans_are_cached(&self) -> bool {
         self.cached_plans
     }
 
-    /// Does work that leaves nothing in doubt where it fails within: it ends with a ROLLBACK.
+    /// Does work whose inner failures leave nothing in doubt, because it ends with a ROLLBACK.
     pub(crate) fn without_doubt<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, DatabaseError>,
@@ -229,10 +233,11 @@ impl PostgresDatabase {
         Ok(done)
     }
 
-    /// Runs a statement that reads texts, and that a server answers at once: one that says nothing is given up. One round trip, also where
-    /// it is asked who answers; no named statement. Values are parameters, so that the planner finds an index for a list.
+    /// Runs a statement that reads texts, and that a server answers at once: one that does not answer is given up. One
+    /// round trip, also if the server's history is asked for; no named statement. Values are parameters, so that the
+    /// planner finds an index for a list.
     ///
-    /// Not for the lock's transaction: the client library does not close its portal, which keeps its snapshot until the
+    /// Not for the lock's transaction. The client library does not close its portal, which keeps its snapshot until the
     /// next statement, and so holds back VACUUM while IMAP works. A [`batch`](Self::batch) leaves nothing behind.
     pub(crate) fn read(&mut self, doing: &str, sql: &str, values: &[Parameter<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let silence = self.silence();
@@ -261,7 +266,7 @@ impl PostgresDatabase {
     }
 
     /// Runs statements in one round trip, each with a snapshot of its own, up to the first that fails. They are text:
-    /// nothing goes into it but constants, numbers and hexadecimal digits.
+    /// they may contain only constants, numbers and hexadecimal digits.
     pub(crate) fn batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
         self.ask_who_answers(doing)?;
         let patience = self.patience();
@@ -288,20 +293,20 @@ impl PostgresDatabase {
         })
     }
 
-    /// How long the server may say nothing before it answers what is only read. A subcommand that people start asks a server that
-    /// says nothing over another connection, and waits for one that works.
+    /// How long the server may take to answer a statement that only reads. A subcommand that people start has no such
+    /// limit: it checks over another connection whether the server hangs, and waits for one that works.
     fn silence(&self) -> Option<Duration> {
         let Limits { let_in, silence, .. } = self.server.limits;
         (!server_waits::are_watched()).then_some(if self.hurried { let_in } else { silence })
     }
 
-    /// How long the answer to anything else is waited for: without limit, unless long questions are ended. It may be that of a COMMIT,
-    /// of which nobody knows then whether it came about.
+    /// How long the answer to any other statement is waited for: without limit, unless long statements are ended. It
+    /// may be a COMMIT, whose outcome would then be unknown.
     fn patience(&self) -> Option<Duration> {
         self.longest.map(|_| self.deadline.remaining() + MORE_PATIENCE)
     }
 
-    /// Asks by itself what otherwise goes along with a statement that reads, if it is to be asked.
+    /// Sends in a round trip of its own the question that otherwise goes with a statement that reads, if it is due.
     fn ask_who_answers(&mut self, doing: &str) -> Result<(), DatabaseError> {
         let silence = self.silence();
         self.ask_who_answers_within(doing, silence)
@@ -330,7 +335,7 @@ impl PostgresDatabase {
         };
         let (is_read_only, cluster, log_file, wait_in_vain): (bool, Option<String>, Option<String>, bool) =
             answers.last()?;
-        // One that has said so on connecting was opened to be read.
+        // A server that reported this on connecting was opened to be read.
         if is_read_only && !self.connection.reports_read_only() {
             self.doubtful = true;
             self.server.suspect();
@@ -342,7 +347,7 @@ impl PostgresDatabase {
         self.compare(doing)
     }
 
-    /// Whether this process has met a server with a later timeline.
+    /// Fails if this process has met a server with a later timeline.
     fn compare(&mut self, doing: &str) -> Result<(), DatabaseError> {
         let compared = self.server.compare(self.timeline.as_ref(), doing);
         self.doubtful |= compared.is_err();
@@ -351,26 +356,27 @@ impl PostgresDatabase {
 
     /// Whether the COMMIT of the last round trip has reached the standbys that it waits for.
     ///
-    /// Where its wait for a synchronous standby was ended (`pg_cancel_backend`), the server answers with success and a warning: it is
-    /// committed on this server, and a fail-over may forget it (PostgreSQL manual, "Synchronous Replication").
+    /// If its wait for a synchronous standby was ended (`pg_cancel_backend`), the server answers with success and a
+    /// warning. It is committed on this server, and a fail-over may forget it (PostgreSQL manual, "Synchronous
+    /// Replication").
     ///
     /// # Errors
-    /// With [`DatabaseFailure::InDoubt`], where that wait was ended.
+    /// If that wait was ended, with [`DatabaseFailure::InDoubt`].
     pub(crate) fn replicated(&mut self, doing: &str) -> Result<(), DatabaseError> {
         let Some(notice) = self.connection.notices().into_iter().find(error::in_doubt) else { return Ok(()) };
         self.doubtful = true;
         Err(DatabaseError::new(DatabaseFailure::InDoubt, doing, error::said_in_full(&notice)))
     }
 
-    /// Ends whatever transaction is open and makes the connection usable again.
+    /// Ends any open transaction, and makes the connection usable again.
     pub(crate) fn roll_back(&mut self) -> Result<(), DatabaseError> {
         self.transaction = Transaction::None;
-        // Outside a transaction this is a warning of the server's, no error.
+        // Outside a transaction the server answers with a warning, no error.
         self.batch("rolling back", "ROLLBACK").map(|_| ())
     }
 
-    /// [`roll_back`](Self::roll_back) after a failure, which is told: where the rollback fails too, the connection is gone, and the
-    /// server has rolled back by itself.
+    /// [`roll_back`](Self::roll_back) after a failure, which is returned. If the rollback fails too, the connection is
+    /// gone, and the server has rolled back by itself.
     pub(crate) fn roll_back_after(&mut self, failure: DatabaseError) -> DatabaseError {
         match self.roll_back() {
             Ok(()) => failure,
@@ -381,7 +387,7 @@ impl PostgresDatabase {
         }
     }
 
-    /// Does a step, and once more for as long as that can help and there is time; rests a moment in between.
+    /// Runs a step, and retries it with pauses while that can help and time is left.
     pub(crate) fn retrying<T>(
         &mut self,
         mut step: impl FnMut(&mut Self) -> Result<T, DatabaseError>,
@@ -399,9 +405,9 @@ impl PostgresDatabase {
 
 /// The answers to a batch.
 pub(crate) struct Batch {
-    /// The rows that its statements brought, in order.
+    /// The rows of all statements, in order.
     pub(crate) rows: Vec<Row>,
-    /// How many rows they changed, or brought.
+    /// How many rows they changed, or returned.
     pub(crate) count: u64,
 }
 
@@ -448,7 +454,7 @@ mod tests {
     use std::net::TcpListener;
     use std::time::Instant;
 
-    /// A server that lets in whoever comes, and then stands still. Its port.
+    /// A server that accepts a client and then hangs. Returns its port.
     fn stands_still() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

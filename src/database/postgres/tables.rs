@@ -1,4 +1,4 @@
-//! Questions that people ask of PostgreSQL's tables.
+//! The statements of commands on PostgreSQL's tables.
 
 use super::{Batch, HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction};
 use crate::database::tables::{Dialect, Tables, UnlockedChange, Value, filled};
@@ -15,7 +15,7 @@ impl Tables for PostgresDatabase {
     }
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
-        // Of the statement, and of the settings around it, which change no row.
+        // The count of the statement: the settings around it change no row.
         Ok(self.change_batch(doing, &filled(Dialect::Postgresql, doing, sql, values)?)?.count)
     }
 
@@ -38,7 +38,8 @@ impl Tables for PostgresDatabase {
 
 impl PostgresDatabase {
     /// Outside of a transaction, the server makes one of the batch (PostgreSQL manual, "Multiple Statements in a Simple
-    /// Query"), and what a deadlock took back, or a lock that somebody else holds, is tried again. Within the lock's, the holder decides.
+    /// Query"). It is retried if a deadlock rolled it back, or if another session holds a lock. Within the lock's
+    /// transaction, the holder of the lock decides.
     fn change_batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
         if self.transaction != Transaction::None {
             return self.batch(doing, &format!("{}{sql}", self.limits_of_changes()));

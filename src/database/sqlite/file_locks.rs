@@ -1,10 +1,10 @@
 //! The file lock of `--embedded`: flock(2) on one file per name.
 //!
-//! The kernel drops the lock when the last descriptor of its open file goes, so it dies with its process, SIGKILL
-//! included; nothing has to expire. It excludes processes of *one machine*: flock over a network file system may or may
+//! The kernel drops the lock when the last descriptor of its open file is closed. So it ends with its process, SIGKILL
+//! included, and needs no expiry. It excludes processes of *one machine*. Over a network file system, flock may or may
 //! not reach other machines, and SQLite beside it does not at all.
 //!
-//! A name is the name of a file: letters and digits.
+//! The name of a lock is the name of a file: letters and digits.
 
 use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The longest pause between two tries of a wait. There is no flock with a time limit, so a wait is a poll; 20 ms is
-/// shorter than what one delivery takes.
+/// shorter than one delivery.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// A holder's note is read up to here. Ours has some 150 bytes.
+/// The most bytes that are read of a holder's note. Ours has some 150 bytes.
 const NOTE_LIMIT: u64 = 4096;
 
 /// The locks of one directory, as one process sees them.
@@ -32,7 +32,7 @@ pub(crate) struct FileLocks {
     held: Vec<HeldLock>,
 }
 
-/// A lock that is ours as long as `file` is open.
+/// A lock that we hold as long as `file` is open.
 #[derive(Debug)]
 struct HeldLock {
     name: String,
@@ -40,7 +40,7 @@ struct HeldLock {
     file: File,
 }
 
-/// What the holder writes into its file: for people and for the log. The lock does not depend on it.
+/// The holder's note in its lock file: for people and for the log. The lock does not depend on it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) host: String,
@@ -51,29 +51,29 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    /// For how long the lock has been held; `None` where the clock was set back meanwhile.
+    /// For how long the lock has been held; `None` if the clock was set back meanwhile.
     pub(crate) fn held_for(&self) -> Option<Duration> {
         let since = UNIX_EPOCH.checked_add(Duration::from_micros(self.since))?;
         SystemTime::now().duration_since(since).ok()
     }
 }
 
-/// What came of asking for a lock.
+/// The result of a request for a lock.
 pub(crate) enum Asked {
-    /// It is ours.
+    /// We hold it.
     Held,
     /// Another process has it; its note, if that can be read.
     Busy(Option<Note>),
 }
 
 impl FileLocks {
-    /// The locks in `directory`, which must be there. No wait of theirs passes `deadline`; `client` is what another
-    /// process reads as the holder.
+    /// The locks in `directory`, which must exist. No wait passes `deadline`; `client` is shown to other processes as
+    /// the holder.
     pub fn new(directory: PathBuf, client: Client, deadline: Deadline) -> Self {
         Self { directory, client, deadline, held: Vec::new() }
     }
 
-    /// Another delivery takes locks here from now on.
+    /// From now on another delivery takes locks here.
     pub fn begin(&mut self, client: Client, deadline: Deadline) {
         (self.client, self.deadline) = (client, deadline);
     }
@@ -105,8 +105,8 @@ impl FileLocks {
                 Err(TryLockError::WouldBlock) => return Ok(Asked::Busy(read_note(&mut file))),
                 Err(TryLockError::Error(e)) => return Err(local(doing(), &e)),
             }
-            // Between our open and our lock, the holder may have unlinked this file and let go: then we hold a lock on a
-            // file that no other process will ever open. Only the file that the path names now counts.
+            // Between our open and our lock, the holder may have unlinked this file and released it. Then we hold a
+            // lock on a file that no other process will ever open. Only the file that the path names now counts.
             if !is_at(&file, &path).map_err(|e| local(doing(), &e))? {
                 if self.deadline.passed() {
                     return Err(DatabaseError::new(
@@ -140,8 +140,8 @@ impl FileLocks {
         file.write_all(&text)
     }
 
-    /// Takes the lock, waiting for at most `wait`. Asked again for a lock that this very value holds, it says
-    /// [`Asked::Held`], as the database servers do.
+    /// Takes the lock, waiting for at most `wait`. A repeated request for a lock that this very value holds returns
+    /// [`Asked::Held`], as on the database servers.
     pub(crate) fn acquire(&mut self, name: &str, wait: Duration) -> Result<Asked, DatabaseError> {
         if self.held.iter().any(|held| held.name == name) {
             return Ok(Asked::Held);
@@ -158,7 +158,7 @@ impl FileLocks {
         }
     }
 
-    /// Whether the lock is still ours. It is, unless its file was taken away by hand: another process would then lock
+    /// Whether we still hold the lock. We do, unless its file was removed manually: another process would then lock
     /// another file.
     pub(crate) fn still_held(&self, name: &str) -> Result<bool, DatabaseError> {
         let Some(held) = self.held.iter().find(|held| held.name == name) else { return Ok(false) };
@@ -166,18 +166,18 @@ impl FileLocks {
             .map_err(|e| local(format!("looking whether the file lock {} is still ours", held.path.display()), &e))
     }
 
-    /// Lets go of it; of one that is not held, too.
+    /// Releases it; does nothing if it is not held.
     pub(crate) fn release(&mut self, name: &str) {
         if let Some(position) = self.held.iter().position(|held| held.name == name) {
             drop(self.held.swap_remove(position));
         }
     }
 
-    /// Who holds it; `None` if it is free, the inner `None` if the holder's note cannot be read.
+    /// The holder; `None` if the lock is free, the inner `None` if the holder's note cannot be read.
     ///
-    /// The note in the lock's file, if the kernel lists a lock on that file (`/proc/locks`, proc_locks(5)): a file that a
-    /// killed holder left behind is not locked. Trying the lock would tell as much, and defer a delivery that came
-    /// in that moment.
+    /// Reads the note in the lock's file if the kernel lists a lock on that file (`/proc/locks`, proc_locks(5)). A file
+    /// that a killed holder left behind is not locked. A try at the lock would answer the same, and defer a delivery
+    /// that came at that moment.
     pub(crate) fn holder(&self, name: &str) -> Result<Option<Option<Note>>, DatabaseError> {
         let path = self.path(name);
         let doing = || format!("asking who holds the file lock {}", path.display());
@@ -193,14 +193,15 @@ impl FileLocks {
     }
 }
 
-/// The text of `/proc/locks`, several times over. Where it is longer than a page it takes several calls to read, and a lock that
-/// somebody lets go between two of them shifts those behind it: one may be left out (Linux, `fs/seq_file.c`, `fs/locks.c`).
+/// The text of `/proc/locks`, read several times. A text longer than a page takes several calls to read. A lock that is
+/// released between two of them shifts those behind it, so that one may be missing (Linux, `fs/seq_file.c`,
+/// `fs/locks.c`).
 pub(crate) fn kernels_locks() -> io::Result<String> {
     (0..3).map(|_| fs::read_to_string("/proc/locks")).collect()
 }
 
 /// Whether the text of /proc/locks has an flock on this inode. Its device is not compared: on btrfs and overlayfs the
-/// kernel's list and stat(2) do not say the same.
+/// kernel's list and stat(2) differ.
 fn is_locked(locks: &str, inode: u64) -> bool {
     locks.lines().any(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
@@ -212,8 +213,8 @@ fn is_locked(locks: &str, inode: u64) -> bool {
 }
 
 impl Drop for HeldLock {
-    /// Unlinks the file while the lock on it is still held, then lets go by closing it. A process that had opened it meanwhile
-    /// gets a lock on a file without a name, sees that, and opens anew.
+    /// Unlinks the file while the lock on it is still held, then releases it by closing it. A process that had opened
+    /// it meanwhile gets a lock on a file without a name, detects that, and opens the path once more.
     fn drop(&mut self) {
         let unlinked =
             is_at(&self.file, &self.path).and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
@@ -234,8 +235,8 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Who says to hold the lock of this file. A file caught between being locked and being written names no holder, or the
-/// one before.
+/// The holder that the lock's file names. A file read between being locked and being written names no holder, or the
+/// previous one.
 pub(crate) fn read_note(file: &mut File) -> Option<Note> {
     let mut text = Vec::new();
     file.take(NOTE_LIMIT).read_to_end(&mut text).ok()?;
@@ -266,7 +267,7 @@ mod tests {
         assert!(!one.holds_any());
         take(&mut one, "a");
         take(&mut one, "b");
-        // Asked for again, it is the same one.
+        // A repeated request returns the same lock.
         take(&mut one, "a");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
         assert!(one.holds_any() && one.still_held("a").unwrap() && !other.still_held("a").unwrap());
@@ -279,7 +280,7 @@ mod tests {
         one.release("b");
         assert!(!one.holds_any());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
-        // Whoever takes locks here for another delivery says so.
+        // A later delivery's note replaces the first.
         one.begin(Client { host: "mx2".into(), pid: 18, queue_id: None }, Deadline::after(Duration::from_hours(1)));
         take(&mut one, "a");
         assert_eq!(other.holder("a").unwrap().flatten().map(|note| note.pid), Some(18));
@@ -295,7 +296,7 @@ mod tests {
         take(&mut other, "a");
         one.release("a");
         assert!(!one.still_held("a").unwrap() && other.still_held("a").unwrap());
-        // What cannot be looked at is an error, and no free lock.
+        // A path that cannot be read is an error, and no free lock.
         let nowhere = locks(&directory.path().join("a"), "4b3");
         assert!(nowhere.holder("b").is_err());
     }

@@ -1,10 +1,11 @@
 //! SQLite and file locks under one directory: the database of `--embedded`.
 //!
-//! `DIR/ledger.sqlite` is the ledger, in WAL mode, `DIR/locks/` holds a file per lock that is held right now. Nothing
-//! has to be set up: the first delivery makes the directory, the database and its tables, and so may ten at once.
+//! `DIR/ledger.sqlite` is the ledger, in WAL mode; `DIR/locks/` has a file for each lock that is held right now. No
+//! setup is needed: the first delivery creates the directory, the database and its tables. Ten deliveries may do so at
+//! once.
 //!
-//! A commit survives a power loss (`synchronous=FULL`) where the file system and the disk keep what they have synced. One machine
-//! only: WAL needs shared memory, and does not work over a network file system (<https://sqlite.org/wal.html>).
+//! A commit survives a power loss (`synchronous=FULL`) if the file system and the disk keep what they have synced. One
+//! machine only: WAL needs shared memory, and does not work over a network file system (<https://sqlite.org/wal.html>).
 
 pub(crate) mod file_locks;
 mod tables;
@@ -24,9 +25,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LEDGER: &str = "ledger.sqlite";
 /// The lock files, under the directory.
 pub(crate) const LOCKS: &str = "locks";
-/// The pause after SQLITE_BUSY without a call of the busy handler.
+/// The pause after an SQLITE_BUSY that came without a call of the busy handler.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a statement may take while a program has the lock: less than the time of `lock exec` to release it.
+/// How long a statement may take while a program has the lock: less than the time that `lock exec` has to release it.
 const ONCE_KEPT: Duration = Duration::from_secs(5);
 
 /// The ledger and the locks of one directory.
@@ -69,23 +70,23 @@ impl Session for SqliteDatabase {
 }
 
 impl SqliteDatabase {
-    /// Opens the database under `directory`; makes both where they are missing. The schema is for
-    /// [`crate::ledger::schema::open_embedded`] to bring up to date. No wait of this value's passes `deadline`. `client` is what others
-    /// read as the holder of a lock.
+    /// Opens the database under `directory`, and creates both if they are missing.
+    /// [`crate::ledger::schema::open_embedded`] migrates the schema. No wait of this session passes `deadline`.
+    /// `client` is shown to other processes as the holder of a lock.
     ///
     /// # Errors
-    /// Where the directory or a file of it cannot be made or read, or where another process is in the way until the deadline.
+    /// If the directory or a file of it cannot be created or read, or if another process blocks it until the deadline.
     pub fn open(directory: &Path, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
         let doing = || format!("opening the embedded database in {}", directory.display());
         let local = |e: io::Error| DatabaseError::new(DatabaseFailure::Local, doing(), e.to_string());
-        // The directory is on the disk before the ledger's file is made: where the file is, it need not be synced again.
+        // The directory is synced before the ledger's file is created: if the file exists, it need not be synced again.
         let fresh = !directory.join(LEDGER).try_exists().map_err(local)?;
         if fresh {
             create_directory(directory).map_err(local)?;
         }
-        // An absolute path: a later change of directory does not matter, and SQLite never takes one for a `file:` URI.
+        // An absolute path: a later change of directory does not matter, and SQLite never takes it for a `file:` URI.
         let directory = directory.canonicalize().map_err(local)?;
-        // The locks' directory need not outlive a power loss: no lock does.
+        // The locks' directory need not survive a power loss: no lock does.
         match DirBuilder::new().mode(0o700).create(directory.join(LOCKS)) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -93,8 +94,8 @@ impl SqliteDatabase {
         }
         let path = directory.join(LEDGER);
         if fresh {
-            // SQLite would leave the mode to the umask; its other files take after this one. Never opened if it is there:
-            // closing any descriptor of it would drop the POSIX locks of another connection in this process.
+            // SQLite would leave the mode to the umask; its other files copy the mode of this one. Never opened if it
+            // exists: closing any descriptor of it would drop the POSIX locks of another connection in this process.
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -109,7 +110,7 @@ impl SqliteDatabase {
         Ok(database)
     }
 
-    /// What holds for this connection alone; nothing here writes.
+    /// Sets what applies to this connection alone; nothing here writes.
     fn configure(&mut self) -> Result<(), DatabaseError> {
         self.patiently("setting up the connection to SQLite", |connection| {
             // FULL: every commit is on the disk before it returns. NORMAL would lose the last ones in a power loss.
@@ -118,11 +119,11 @@ impl SqliteDatabase {
         })
     }
 
-    /// Runs `work`, again and again while another connection is in the way and time is left. So `work` must be one transaction, or
-    /// change nothing.
+    /// Runs `work`, and repeats it while another connection blocks it and time is left. So `work` must be one
+    /// transaction, or change nothing.
     ///
-    /// The busy handler does the waiting nearly always. SQLite does not ask it where waiting could be a deadlock
-    /// (<https://sqlite.org/c3ref/busy_handler.html>), and says SQLITE_BUSY at once.
+    /// Nearly always the busy handler does the waiting. SQLite does not call it if waiting could be a deadlock
+    /// (<https://sqlite.org/c3ref/busy_handler.html>), and returns SQLITE_BUSY at once.
     pub(crate) fn patiently<T>(
         &mut self,
         doing: &str,
@@ -153,8 +154,8 @@ impl SqliteDatabase {
         }
     }
 
-    /// [`Self::patiently`], in a transaction that takes SQLite's write lock at its beginning: one that read first and
-    /// wrote later would fail with SQLITE_BUSY_SNAPSHOT if another wrote in between.
+    /// [`Self::patiently`], in a transaction that takes SQLite's write lock at its beginning. A transaction that read
+    /// first and wrote later would fail with SQLITE_BUSY_SNAPSHOT if another one wrote in between.
     pub(crate) fn writing<T>(
         &mut self,
         doing: &str,
@@ -184,7 +185,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// What SQLite said, as ours.
+/// Converts an error of SQLite.
 fn error(doing: &str, error: &rusqlite::Error) -> DatabaseError {
     let failure = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => DatabaseFailure::Contention,
@@ -246,7 +247,7 @@ mod tests {
         let mut database = database(&directory, Duration::from_mins(2));
         let mode = std::fs::metadata(directory.join(LEDGER)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // By FULL, each commit is on the disk before it returns.
+        // With FULL, each commit is on the disk before it returns.
         assert_eq!(settings(&mut database), ["2", "1"]);
         assert_eq!(database.round_trips(), 0);
     }
@@ -330,7 +331,7 @@ mod tests {
     fn what_stays_busy_is_given_up_at_the_deadline() {
         let directory = tempfile::tempdir().unwrap();
         let mut database = database(directory.path(), Duration::from_secs(120));
-        // Once more where this process stood still until the deadline: then nothing was tried, and so nothing was busy.
+        // Repeated if this process was suspended until the deadline: then nothing was tried, and so nothing was busy.
         let (mut tries, mut error) = (0, None);
         while tries == 0 {
             database.deadline = Deadline::after(Duration::from_secs(1));
@@ -345,7 +346,7 @@ mod tests {
         assert!(error.detail.contains("locked"), "{error}");
     }
 
-    /// Another process in a long write: the wait ends at our deadline, not after SQLite's own idea of one.
+    /// Another process in a long write: the wait ends at our deadline, not at a limit of SQLite's own.
     #[test]
     fn a_write_lock_held_elsewhere_is_waited_for_until_the_deadline() {
         let directory = tempfile::tempdir().unwrap();
@@ -356,7 +357,7 @@ mod tests {
         ours.deadline = Deadline::after(Duration::from_secs(1));
         let error = ours.writing("testing", |_| Ok(())).unwrap_err();
         assert_eq!(error.failure, DatabaseFailure::TimedOut);
-        // The deadline that it was opened with is ten minutes, and the longest that SQLite is told to wait an hour.
+        // The deadline that it was opened with is ten minutes, and the longest wait that SQLite is given an hour.
         assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
     }
 }

@@ -1,4 +1,4 @@
-//! Questions that people ask of SQLite's tables.
+//! The statements of commands on SQLite's tables.
 
 use super::SqliteDatabase;
 use crate::database::tables::{Dialect, Tables, UnlockedChange, Value};
@@ -27,7 +27,7 @@ impl Tables for SqliteDatabase {
         })
     }
 
-    /// Nobody else has locked a row: one writes at a time.
+    /// No other session has locked a row: SQLite has one writer at a time.
     fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError> {
         let UnlockedChange { table, key, which, set } = *change;
         let sql = format!("UPDATE {table} SET {set} WHERE {which} RETURNING {}", self.dialect().uuid(key));
@@ -35,7 +35,6 @@ impl Tables for SqliteDatabase {
     }
 }
 
-/// Runs a statement to its end.
 fn rows(connection: &Connection, sql: &str, values: &[Value<'_>]) -> rusqlite::Result<Vec<Row>> {
     let mut statement = connection.prepare(sql)?;
     let columns = statement.column_count();

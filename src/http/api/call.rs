@@ -1,4 +1,4 @@
-//! A request as the operations see it, and what they answer.
+//! An authenticated request, and helpers to parse it and to answer it.
 
 use super::Api;
 use super::problem::{Failure, Problem, Wrong};
@@ -18,28 +18,28 @@ use std::sync::Arc;
 use url::form_urlencoded;
 use uuid::Uuid;
 
-/// Who asks, for what, and what he says.
+/// A request: its token and its parameters.
 pub(super) struct Call {
     pub(super) api: Arc<Api>,
     pub(super) token: ApiToken,
-    /// What `{id}` is in the path.
+    /// The value of `{id}` in the path.
     pub(super) id: String,
     pub(super) query: Query,
     pub(super) body: Bytes,
 }
 
 impl Call {
-    /// Whose the token's subscriptions are.
+    /// The owner of the token's subscriptions.
     pub(super) fn owner(&self) -> String {
         tokens::owner(&self.token.name)
     }
 
-    /// Who does it, as the operations log has it.
+    /// The actor in the operations log.
     pub(super) fn actor(&self) -> Actor<'_> {
         Actor { who: &self.token.name, way: "api", role: None, host: self.api.settings.site.host() }
     }
 
-    /// Whether the token may see it.
+    /// Whether the token may see the subscription.
     pub(super) fn sees(&self, one: &Subscription) -> bool {
         one.owner == self.owner() && self.token.bounds.hold_resource(&one.resource, &one.resource_id)
     }
@@ -51,7 +51,6 @@ impl Call {
         Ok(found.filter(|one| self.sees(one)).ok_or_else(Problem::not_found)?)
     }
 
-    /// The fields of the body.
     pub(super) fn fields(&self) -> Result<Fields, Problem> {
         match serde_json::from_slice(&self.body) {
             Ok(Value::Object(object)) => Ok(Fields { object, wrong: Vec::new() }),
@@ -61,12 +60,12 @@ impl Call {
     }
 }
 
-/// Text that a database takes, and that is no trick on whoever reads it.
+/// Text that a database accepts, and that cannot trick a person who reads it.
 fn is_plain(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
-/// What stands behind the question mark.
+/// The query parameters.
 #[derive(Debug, Default)]
 pub(super) struct Query(Vec<(String, String)>);
 
@@ -79,7 +78,7 @@ impl Query {
         }
     }
 
-    /// Refuses what is none of these: what is mistyped would be passed over otherwise.
+    /// Refuses unknown parameters: a misspelt one must not be ignored silently.
     pub(super) fn only(&self, known: &[&str]) -> Result<(), Problem> {
         match self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
             Some((name, _)) => Err(Problem::wrong_parameter(name, format!("known here: {}", known.join(", ")))),
@@ -92,7 +91,7 @@ impl Query {
         self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a parameter that is given once at most.
+    /// The value of a parameter that may be given once.
     pub(super) fn one(&self, name: &str) -> Result<Option<&str>, Problem> {
         let mut all = self.all(name);
         match (all.next(), all.next()) {
@@ -101,7 +100,7 @@ impl Query {
         }
     }
 
-    /// One of these words.
+    /// The value of a parameter that is one of these words.
     pub(super) fn word<const N: usize>(
         &self,
         name: &str,
@@ -112,22 +111,22 @@ impl Query {
         word.map(Some).ok_or_else(|| Problem::wrong_parameter(name, format!("known: {}", words.join(", "))))
     }
 
-    /// How many things are wanted at once.
+    /// The page size.
     pub(super) fn limit(&self) -> Result<usize, Problem> {
         let Some(text) = self.one("limit")? else { return Ok(50) };
         let number = text.parse().ok().filter(|number| (1..=100).contains(number));
         number.ok_or_else(|| Problem::wrong_parameter("limit", "a number from 1 to 100 is wanted"))
     }
 
-    /// Where the page before has ended.
+    /// The cursor: the end of the previous page.
     pub(super) fn cursor<T>(&self, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
         let Some(text) = self.one("cursor")? else { return Ok(None) };
-        // The number is that of its form: what another release has given out is told apart.
+        // The number is the version of the format: cursors of other releases are refused.
         let cursor = text.strip_prefix("1.").and_then(read);
         cursor.map(Some).ok_or_else(|| Problem::wrong_parameter("cursor", "it is none that was given out here"))
     }
 
-    /// The same question about what comes next.
+    /// The query string of the next page.
     fn with(&self, name: &str, value: &str) -> String {
         let others = self.0.iter().filter(|(known, _)| known != name);
         form_urlencoded::Serializer::for_suffix(String::from("?"), 1)
@@ -137,7 +136,7 @@ impl Query {
     }
 }
 
-/// The fields of a body, each taken out of it once. What is wrong with any of them is told together.
+/// The fields of a body, each read once. All errors are reported together.
 pub(super) struct Fields {
     object: Map<String, Value>,
     wrong: Vec<Wrong>,
@@ -193,7 +192,7 @@ impl Fields {
         })
     }
 
-    /// Types of events; none: all.
+    /// Types of events; an empty list stands for all.
     pub(super) fn types(&mut self, name: &str) -> Option<Vec<&'static str>> {
         self.take(name, Some(Vec::new()), |value| {
             let known = || format!("a list of these is wanted: {}", subscriptions::TYPES.join(", "));
@@ -206,11 +205,11 @@ impl Fields {
         })
     }
 
-    /// A moment (RFC 3339), in microseconds since 1970; `Some(None)` where there is to be none.
+    /// A moment (RFC 3339), in microseconds since 1970; `Some(None)` if the field is null.
     pub(super) fn moment(&mut self, name: &str) -> Option<Option<i64>> {
         self.take(name, Some(None), |value| {
             let moment = value.as_str().and_then(timestamp::read_exact);
-            // What databases and their clocks can compare with.
+            // The range that databases and their clocks can compare.
             let moment = moment.filter(|moment| (0..253_402_300_800_000_000).contains(moment));
             moment.map(Some).ok_or_else(|| "a moment is wanted, such as 2026-11-20T03:00:00Z".into())
         })
@@ -224,17 +223,17 @@ impl Fields {
         })
     }
 
-    /// The value of a field that has to be there.
+    /// The value of a required field.
     pub(super) fn required<T>(&mut self, name: &str, value: Option<T>) -> Option<T> {
         let pointer = format!("/{name}");
-        // What is there and wrong is in the list already.
+        // A field that is present but wrong is in the list already.
         if value.is_none() && !self.wrong.iter().any(|wrong| wrong.pointer.as_deref() == Some(&pointer)) {
             self.is_wrong(name, "it is missing");
         }
         value
     }
 
-    /// Nothing is wrong, and nothing is left.
+    /// Succeeds if there is no error, and no unknown field.
     pub(super) fn end(mut self) -> Result<(), Problem> {
         let left: Vec<String> = self.object.keys().cloned().collect();
         for name in left {
@@ -244,7 +243,7 @@ impl Fields {
     }
 }
 
-/// An answer of this body.
+/// An answer with status 200 and this body.
 pub(super) fn ok(body: Value) -> Response {
     Json(body).into_response()
 }
@@ -253,7 +252,7 @@ pub(super) fn accepted(body: Value) -> Response {
     (StatusCode::ACCEPTED, Json(body)).into_response()
 }
 
-/// A page, and where the next one begins, by this parameter (RFC 8288).
+/// A page of items, with a link to the next page in this parameter (RFC 8288).
 pub(super) fn page(items: Vec<Value>, next: Value, query: &Query, parameter: &str, goes_on: bool) -> Response {
     let at = next.as_str().map_or_else(|| next.to_string(), ToOwned::to_owned);
     let link = goes_on.then(|| [(LINK, format!("<{}>; rel=\"next\"", query.with(parameter, &at)))]);

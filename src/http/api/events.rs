@@ -1,4 +1,4 @@
-//! Events, read instead of told: in the order of their commits, without a gap.
+//! Events, polled instead of pushed: in the order of their commits, without a gap.
 
 use super::call::{Call, page};
 use super::problem::{Failure, Problem};
@@ -9,7 +9,7 @@ use crate::webhook::payload;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-/// How many events are read at once, and how many at most for one answer: of those that a token may not see there may be many.
+/// How many events are read at once, and how many at most for one answer: many of them may be hidden from the token.
 const READ_AT_ONCE: usize = 500;
 const READ_AT_MOST: usize = 5000;
 

@@ -1,4 +1,4 @@
-//! Messages: what the ledger knows of one, and mail in by HTTP.
+//! Messages: what the ledger knows of one, and submission of mail by HTTP.
 
 use super::call::{Call, accepted, ok};
 use super::problem::{self, Failure, Problem, Wrong};
@@ -70,10 +70,10 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response,
     })))
 }
 
-/// How long it may take to write a message down: as long as a request.
+/// How long writing a message to disk may take: as long as a request.
 const WRITING: Duration = Duration::from_secs(30);
 
-/// Takes a message in, into the file queue of the service. Once this has answered, it is on the disk.
+/// Accepts a message into the file queue of the service. After the answer it is safely on disk.
 pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Result<Response, Problem> {
     call.query.only(&["author", "recipient", "sender"])?;
     let (api, settings) = (Arc::clone(&call.api), &call.api.settings);
@@ -85,13 +85,13 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     let sender = EnvelopeSender::parse(sender)
         .map_err(|error| Problem::wrong_parameter("sender", error.to_string()))?
         .to_string();
-    // What goes into an author's Sent is a matter of those who look after that author.
+    // Only a token that covers an author may write into the author's Sent mailbox.
     let is_within = |address: Address| call.token.bounds.hold_address(&address.folded().to_string());
     if as_author && !call.token.bounds.is_everything() && !Address::parse(&sender).is_ok_and(is_within) {
         return Err(Problem::out_of_bounds(format!("it may not speak for {sender}")));
     }
     let recipients = recipients(&call)?;
-    // Before its body is read: who is unknown, and what is too large, costs nothing.
+    // Before the body is read, so that unknown recipients and too large messages cost nothing.
     let (known, door) = (recipients.clone(), Arc::clone(&api));
     let known =
         ask(&api.blocking, move |database| match submission::at_the_door(&door.settings.site, &known, database) {
@@ -114,9 +114,9 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     };
     let size = raw.len();
     let queued = Arc::clone(&api);
-    // Only now: how long a body takes is up to who sends it.
+    // Only after the body has arrived, since its sender determines how long that takes.
     let written = api.blocking.run(Work::TakeIn, WRITING, move |_, _| {
-        // Until it is written, whether anybody waits for that or not.
+        // Holds the memory until the message is written, even if the client has gone.
         let _held = share;
         let settings = &queued.settings;
         let queue = submission::queue(&settings.queue)?;
@@ -144,8 +144,8 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     }
 }
 
-/// The body of a message, no larger than this, and the memory that it takes, with what is reserved for more of it. Where there is not so
-/// much for this token at the moment, what has come of it is dropped at once.
+/// The body of a message of at most this size, and the memory that it takes, with a reserve for more of it. If the token has
+/// not enough memory at the moment, the received part is dropped at once.
 pub(super) async fn read(
     headers: &HeaderMap,
     mut body: Body,
@@ -153,7 +153,7 @@ pub(super) async fn read(
     memory: &Arc<Shares>,
     token: &str,
 ) -> Result<(Vec<u8>, Share), Problem> {
-    // No more than it says is ever reserved for it.
+    // The announced length limits the reserve.
     let expected = check_length(headers, largest)?.unwrap_or(largest);
     let mut share = memory.take(token, 0).ok_or_else(Problem::unavailable)?;
     let mut raw = Vec::new();
@@ -173,7 +173,7 @@ pub(super) async fn read(
     Ok((raw, share))
 }
 
-/// Makes place for so many more bytes: for twice as many as have come, and no more than are `expected`, so that each is moved seldom.
+/// Reserves space for so many more bytes. The buffer doubles, up to `expected`, so that its bytes are rarely moved.
 fn make_place(raw: &mut Vec<u8>, more: usize, expected: usize, share: &mut Share) -> Result<(), Problem> {
     let (now, needed) = (raw.capacity(), raw.len() + more);
     if needed <= now {
@@ -190,7 +190,7 @@ fn wrong(detail: String) -> Wrong {
     Wrong { detail, pointer: None, parameter: Some("recipient".into()) }
 }
 
-/// The recipients, each once, if the token is for all of them.
+/// The recipients without duplicates, if the token covers all of them.
 fn recipients(call: &Call) -> Result<Vec<Address>, Problem> {
     let mut recipients: Vec<Address> = Vec::new();
     for text in call.query.all("recipient") {

@@ -1,8 +1,8 @@
-//! The REST API: who is told of what, what happened, and mail in by HTTP.
+//! The REST API: subscriptions, events, and submission of mail by HTTP.
 //!
-//! `openapi.json` says what there is, to those who use it as well: a test holds it and [`OPERATIONS`] to each other. A request goes
-//! through [`serve`]: who asks, how often, whether he may, what he says; then one question to the ledger. Whatever goes wrong is told
-//! as a problem (RFC 9457), and what a token may not see is not there.
+//! `openapi.json` documents the API for its users: a test compares it with [`OPERATIONS`]. A request goes through [`serve`]:
+//! authentication, rate limit, scope and parameters, then one query of the ledger. Each error is a problem document (RFC 9457).
+//! A resource that a token may not see is answered like one that does not exist.
 
 mod call;
 mod events;
@@ -41,24 +41,24 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::time::timeout;
 
-/// What there is, for programs (OpenAPI 3.1).
+/// The description of the API for programs (OpenAPI 3.1).
 const DOCUMENT: &str = include_str!("openapi.json");
-/// Where all of it is.
+/// The path prefix of all operations.
 const BASE: &str = "/api/v1";
-/// How long a body may be, in bytes, that is no message.
+/// The largest body that is not a message, in bytes.
 const LARGEST_BODY: usize = 64 << 10;
-/// How long a message may be at most, since it is held in memory.
+/// The largest message, in bytes, since it is held in memory.
 const LARGEST_MESSAGE: u64 = 64 << 20;
-/// How many bytes of mail that is not delivered yet one token may have in the file queue, but no more than half of its file system.
+/// How many bytes of undelivered mail one token may have in the file queue, but at most half of its file system.
 const QUEUED_BY_A_TOKEN: u64 = 1 << 30;
-/// How long a body may take to come.
+/// How long the transfer of a body may take.
 const BODY: Duration = Duration::from_secs(10);
 const BODY_OF_A_MESSAGE: Duration = Duration::from_secs(25);
 
-/// What the API goes by.
+/// The settings of the API.
 #[derive(Debug)]
 pub(crate) struct ApiSettings {
-    /// `None`: nobody is told anything, so that nobody can subscribe.
+    /// `None`: no notifications are sent, so nobody can subscribe.
     key: Option<MasterKey>,
     notifications: Notifications,
     site: Site,
@@ -66,20 +66,20 @@ pub(crate) struct ApiSettings {
     queue: PathBuf,
     max_recipients: usize,
     largest_message: u64,
-    /// Where other machines find it.
+    /// The API's URL for other machines.
     public: Option<String>,
 }
 
-/// A key cannot be read.
+/// The key file cannot be read.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub(crate) struct KeyError(String);
 
 impl ApiSettings {
-    /// As a configuration says; `site` has the role by which the database is asked. The keys are read now.
+    /// The settings of a configuration; `site` has the database role of the API. Reads the key file.
     ///
     /// # Errors
-    /// Where a key is named and cannot be read.
+    /// If a key is named and cannot be read.
     pub(crate) fn of(config: &Config, site: &Site) -> Result<Self, KeyError> {
         let settings = &config.notifications;
         Ok(Self {
@@ -94,19 +94,19 @@ impl ApiSettings {
     }
 }
 
-/// What all requests share.
+/// The state that all requests share.
 struct Api {
     settings: ApiSettings,
     blocking: Blocking,
     rates: Rates,
-    /// The memory of messages, in bytes, the web UI's among them. Of one that is brought counts what has come of it: a body that comes
-    /// slowly holds up nobody.
+    /// The memory of messages, those of the web UI included, in bytes. Of an incoming message only the received part counts, so
+    /// that a slow body holds up no other message.
     memory: Arc<Shares>,
-    /// What is in the queue, by token.
+    /// The bytes in the file queue, by token.
     queued: Queued,
 }
 
-/// What is done for a request: with the ledger, with a message that is brought, or with one that is kept.
+/// The work of a request: with the ledger, with an incoming message, or with a stored one.
 #[derive(Clone, Copy)]
 enum Work {
     Ledger(fn(&Call, &mut dyn Database) -> Result<Response, Failure>),
@@ -114,7 +114,7 @@ enum Work {
     Source,
 }
 
-/// What the body has to be.
+/// The required content type of the body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     Nothing,
@@ -134,7 +134,7 @@ impl Content {
     }
 }
 
-/// One thing that can be asked for.
+/// One operation of the API.
 struct Operation {
     method: Method,
     path: &'static str,
@@ -147,7 +147,7 @@ const fn operation(method: Method, path: &'static str, scope: Scope, content: Co
     Operation { method, path, scope, content, work }
 }
 
-/// All of them. `openapi.json` says the same.
+/// All operations. `openapi.json` documents the same ones.
 static OPERATIONS: [Operation; 16] = {
     use Content::{Json, MergePatch, Message, Nothing};
     use Scope::SubscriptionsWrite as Write;
@@ -184,7 +184,7 @@ pub(crate) fn router(blocking: Blocking, settings: ApiSettings, memory: Arc<Shar
     let api = Arc::new(Api { settings, blocking, rates: Rates::default(), memory, queued: Queued::default() });
     let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
     for operation in &OPERATIONS {
-        // Each of them has a method that there is a filter for.
+        // Every method in the table has a filter.
         let Ok(filter) = MethodFilter::try_from(operation.method.clone()) else { continue };
         let api = Arc::clone(&api);
         let answer = move |request: Request| {
@@ -200,7 +200,7 @@ pub(crate) fn router(blocking: Blocking, settings: ApiSettings, memory: Arc<Shar
     for (path, routes) in paths {
         router = router.route(&format!("{BASE}{path}"), routes.fallback(another_method));
     }
-    // Only what is below is ours. What is beside it is the page's, where there is one.
+    // Only paths below are the API's. Other paths belong to the web UI, if there is one.
     router.route("/api/{*rest}", get(nothing_there).fallback(nothing_there)).fallback(nothing_there)
 }
 
@@ -220,7 +220,7 @@ async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -
     let (mut parts, body) = request.into_parts();
     let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_default();
     let token = authenticate(&api, &caller, &parts.headers).await?;
-    // Only now: who has no token must not use up another one's share.
+    // After the authentication, since a client without a token must not use up a token's rate.
     api.rates.count(token.id, token.rate, Instant::now()).map_err(Problem::too_many_requests)?;
     if !operation.scope.is_of(&token) {
         return Err(Problem::out_of_scope(operation.scope.as_str()));
@@ -248,15 +248,15 @@ async fn answer(operation: &Operation, mut call: Call, headers: &HeaderMap, body
     }
 }
 
-/// What `{id}` is in the path; empty where there is none.
+/// The value of `{id}` in the path; empty if there is none.
 async fn path_id(parts: &mut Parts) -> Result<String, Problem> {
     use axum::extract::FromRequestParts;
-    // What is no UTF-8 is not there.
+    // An id that is not UTF-8 does not exist.
     let params = RawPathParams::from_request_parts(parts, &()).await.map_err(|_| Problem::not_found())?;
     Ok(params.iter().find(|(name, _)| *name == "id").map(|(_, id)| id.to_owned()).unwrap_or_default())
 }
 
-/// Who asks (RFC 6750).
+/// The token of a request (RFC 6750).
 async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result<ApiToken, Problem> {
     let Some(shown) = headers.get(AUTHORIZATION) else { return Err(Problem::no_token()) };
     let bearer = shown.to_str().ok().and_then(|shown| shown.split_once(' '));
@@ -271,7 +271,7 @@ async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result
     token.ok_or_else(Problem::wrong_token)
 }
 
-/// What `work` finds in the ledger, or what is wrong with what it was asked.
+/// Returns the result of `work` on the ledger, or the problem with the request.
 async fn ask<T: Send + 'static>(
     blocking: &Blocking,
     work: impl FnOnce(&mut dyn Database) -> Result<T, Failure> + Send + 'static,
@@ -284,11 +284,11 @@ async fn ask<T: Send + 'static>(
     found.await.unwrap_or_else(|unanswered| Err(unanswered_as(&unanswered)))
 }
 
-/// What is told where the ledger has not answered.
+/// The problem if the ledger did not answer.
 fn unanswered_as(unanswered: &Unanswered) -> Problem {
     tracing::warn!(error = %unanswered, "a request to the API could not be answered");
     match unanswered {
-        // Who asks is not to be told of our roles and tables.
+        // A client must not learn our roles and tables.
         Unanswered::Database(DatabaseError {
             failure: DatabaseFailure::AccessDenied | DatabaseFailure::Schema,
             ..
@@ -301,20 +301,23 @@ fn check_content(wanted: Content, headers: &HeaderMap) -> Result<(), Problem> {
     let Some(wanted) = wanted.media_type() else { return Ok(()) };
     let is = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is = is.split(';').next().unwrap_or_default().trim();
-    // A change may come as any JSON.
+    // A change may be sent as plain JSON as well.
     let same = is.eq_ignore_ascii_case(wanted)
         || (wanted == "application/merge-patch+json" && is.eq_ignore_ascii_case("application/json"));
     if same { Ok(()) } else { Err(Problem::another_media_type(wanted)) }
 }
 
-/// How long a body is, where it says so. What says itself that it is larger is not read at all.
+/// The announced length of a body, if there is one. A body that announces to be larger is not read at all.
+///
+/// # Errors
+/// If the announced length is larger than `largest`.
 fn check_length(headers: &HeaderMap, largest: usize) -> Result<Option<usize>, Problem> {
     let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let Some(said) = said else { return Ok(None) };
     usize::try_from(said).ok().filter(|said| *said <= largest).map(Some).ok_or_else(|| Problem::too_large(largest))
 }
 
-/// A body, no larger than this.
+/// Reads a body of at most this size.
 async fn read(headers: &HeaderMap, body: Body, largest: usize, within: Duration) -> Result<Bytes, Problem> {
     check_length(headers, largest)?;
     match timeout(within, to_bytes(body, largest)).await {

@@ -1,4 +1,4 @@
-//! What a subscription was told, and telling it again.
+//! Notifications of a subscription, and their redelivery.
 
 use super::call::{Call, accepted, ok, page};
 use super::problem::{Failure, Problem};
@@ -12,12 +12,12 @@ use axum::response::Response;
 use serde_json::json;
 use uuid::Uuid;
 
-/// How many tries at one event are told: the last ones.
+/// How many tries of one event are shown: the last ones.
 const MOST_TRIES: usize = 100;
 
 const NO_EVENT: &str = "an event's id is wanted, as in webhook-id: evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01";
 
-/// The event of this id, if the subscription is told of such.
+/// The event with this id, if the subscription covers it.
 fn event_of(call: &Call, database: &mut dyn Database, one: &Subscription, id: Uuid) -> Result<Due, Failure> {
     let event = notifications::event_of(database, one, id)?;
     let sees = |event: &Due| {
@@ -36,7 +36,7 @@ pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Response,
     Ok(accepted(json!({ "event": format!("evt_{}", event.simple()) })))
 }
 
-/// What is told again to one that is told nothing yet would not come, and nobody would know why.
+/// Refuses redelivery to an unverified subscription: the notifications would not be sent, and the client would not know why.
 fn is_verified(one: &Subscription) -> Result<(), Problem> {
     if one.state == SubscriptionState::Unverified { Err(Problem::another_state(one.state)) } else { Ok(()) }
 }

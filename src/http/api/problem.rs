@@ -1,4 +1,4 @@
-//! What went wrong, as RFC 9457 has it told: `application/problem+json`.
+//! Problem documents, as RFC 9457 defines them: `application/problem+json`.
 
 use crate::base::problem;
 use crate::database::DatabaseError;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::error::Error;
 use std::time::Duration;
 
-/// A problem. Its type names the case, for programs: what is said of it may change.
+/// A problem. Programs use its type; the texts may change.
 #[derive(Debug)]
 pub(super) struct Problem(Box<Told>);
 
@@ -29,15 +29,15 @@ struct Told {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Wrong {
     pub(super) detail: String,
-    /// Where in the body: a JSON pointer (RFC 6901).
+    /// The position in the body: a JSON pointer (RFC 6901).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pointer: Option<String>,
-    /// Or which parameter.
+    /// Or the name of the parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) parameter: Option<String>,
 }
 
-/// Why a question to the ledger has no answer.
+/// Why a request to the ledger has no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
     Problem(Problem),
@@ -56,9 +56,9 @@ impl From<DatabaseError> for Failure {
     }
 }
 
-/// How long to wait before trying again, where nothing better is known.
+/// The default of Retry-After.
 const A_MOMENT: Duration = Duration::from_secs(2);
-/// The same, where somebody has to do something first.
+/// The default if an administrator has to act first.
 const A_WHILE: Duration = Duration::from_secs(60);
 
 impl Problem {
@@ -113,7 +113,7 @@ impl Problem {
         Self::new(404, "not-found", "There is nothing here, or not for this token")
     }
 
-    /// There is such a message, and no source of it.
+    /// The message exists, but its source is not available.
     pub(super) fn no_source(why: impl Into<String>) -> Self {
         Self::new(404, "no-source", "The message itself is nowhere to be read").with(why)
     }
@@ -158,12 +158,12 @@ impl Problem {
         Self::new(422, "no-message", "This message cannot be taken in").with(detail)
     }
 
-    /// The database has committed that they are.
+    /// The database has committed that the recipients are unknown.
     pub(super) fn unknown_recipients(errors: Vec<Wrong>) -> Self {
         Self::new(422, "unknown-recipient", "Nobody has this address; nothing was accepted").of(errors)
     }
 
-    /// It cannot be said who is known.
+    /// It cannot be determined at the moment whether the recipients are known.
     pub(super) fn not_known_now(errors: Vec<Wrong>) -> Self {
         Self::new(503, "not-known-now", "Who is known cannot be said at the moment; nothing was accepted")
             .of(errors)
@@ -204,7 +204,7 @@ impl Problem {
         Self::new(503, "unavailable", "This cannot be answered at the moment").after(A_MOMENT)
     }
 
-    /// Something was done in part, and is gone on with where it is asked for again.
+    /// The work is done in part, and continues with the next request.
     pub(super) fn goes_on() -> Self {
         Self::unavailable().with("there is much to be done: a part of it is; ask once more, and it goes on")
     }
@@ -214,11 +214,11 @@ impl Problem {
     }
 }
 
-/// A body that could not be read to its end.
+/// The problem of a body that could not be read to its end.
 pub(super) fn of_body(error: &(dyn Error + 'static), largest: usize) -> Problem {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        // `http_body_util::LengthLimitError`, which we do not name: its crate is axum's.
+        // `http_body_util::LengthLimitError`, which cannot be named here: axum owns that dependency.
         if error.to_string() == "length limit exceeded" {
             return Problem::too_large(largest);
         }
@@ -251,10 +251,10 @@ mod tests {
     use super::*;
     use std::fmt::Write;
 
-    /// Each problem, as it is sent.
+    /// Every problem as it is sent.
     const GOLDEN: &str = include_str!("problems.txt");
 
-    /// What clients rely on: a problem is changed here, or nowhere.
+    /// Clients rely on these: a problem is changed only together with this file.
     #[test]
     fn each_problem_is_sent_as_it_always_was() {
         let wrong = |pointer: Option<&str>, parameter: Option<&str>| Wrong {

@@ -1,21 +1,21 @@
-//! How much of the file queue each token has filled: what it has brought and is still there. What the runners have delivered since is
-//! found out by reading the queue again, which is done only once a share seems to be full. For this process.
+//! How many bytes of the file queue each token uses. Deliveries by the runners are noticed only when the queue is read again,
+//! which happens only once a share seems to be full. Per process.
 
 use crate::queue::{Queue, QueueError};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The queue is read no more often.
+/// The shortest time between two reads of the queue.
 const SELDOM: Duration = Duration::from_secs(10);
-/// Nor for a larger part of the time than one in so many.
+/// Reading the queue may also take at most one part in this many of the time.
 const PART_OF_THE_TIME: u32 = 20;
 
 #[derive(Default)]
 struct Counted {
-    /// Not before this moment the queue is read again; `None`: it was not read yet.
+    /// The queue is not read again before this moment; `None`: it was never read.
     again: Option<Instant>,
-    /// What was there by then, by who brought it, and what was brought since.
+    /// The bytes in the queue at the last read, by token, and those added since.
     bytes: HashMap<String, u64>,
 }
 
@@ -23,11 +23,11 @@ struct Counted {
 pub(super) struct Queued(Mutex<Counted>);
 
 impl Queued {
-    /// Counts so many bytes that are about to be queued, and are counted until they are seen to be gone. `false` where who brings
-    /// them would have more than `share`; then nothing is counted.
+    /// Counts bytes that are about to be queued. They count until a read of the queue shows that they are gone. Returns
+    /// `false`, and counts nothing, if the token would have more than `share`.
     ///
     /// # Errors
-    /// Where the queue cannot be read.
+    /// If the queue cannot be read.
     pub(super) fn add(&self, queue: &Queue, bringer: &str, bytes: u64, share: u64) -> Result<bool, QueueError> {
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |counted: &Counted| {
@@ -65,12 +65,13 @@ mod tests {
         };
         let held = bring("one").id();
         queue.hold(&held).unwrap();
-        // A process that is started anew knows what is there.
+        // A new process reads the existing queue.
         let queued = Queued::default();
         let add = |by: &str, bytes| queued.add(&queue, by, bytes, 30).unwrap();
         assert!(add("one", 10) && add("one", 10) && !add("one", 1));
         assert!(add("other", 30) && !add("other", 1));
-        // Nothing of what was counted has come, so all but the first of it is gone; but the queue is not read for each request.
+        // All counted bytes but those of the first message were never queued, so they are gone. But the queue is not read for
+        // each request.
         assert!(!add("one", 1));
         queued.0.lock().unwrap().again = Some(Instant::now());
         assert!(add("one", 20) && !add("one", 1) && !add("other", 31));

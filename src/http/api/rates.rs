@@ -1,14 +1,14 @@
-//! How often a token is used: each may save up one second's requests, and no more. In memory, for this process.
+//! The rate limit of tokens: each token may save up the requests of one second. In memory, per process.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// So many tokens are remembered before those are forgotten that have saved up all they may.
+/// The number of remembered tokens above which the idle ones are removed.
 const REMEMBERED: usize = 1000;
 
-/// How many requests a token has left, and since when.
+/// How many requests a token has left, and at which moment.
 #[derive(Clone, Copy)]
 struct Left {
     requests: f64,
@@ -19,15 +19,15 @@ struct Left {
 pub(super) struct Rates(Mutex<HashMap<Uuid, Left>>);
 
 impl Rates {
-    /// Counts a request of a token that may make so many in a second.
+    /// Counts a request of a token that may make `rate` requests per second.
     ///
     /// # Errors
-    /// How long it has to wait. The request is not counted then.
+    /// If the token has no request left: how long it has to wait. The request is not counted.
     pub(super) fn count(&self, token: Uuid, rate: u32, now: Instant) -> Result<(), Duration> {
         let rate = f64::from(rate.max(1));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= REMEMBERED && !all.contains_key(&token) {
-            // After a second each of them has all it may have.
+            // After a second a token has its full rate again, so removing it changes nothing.
             all.retain(|_, left| now.saturating_duration_since(left.at) < Duration::from_secs(1));
         }
         let left = all.entry(token).or_insert(Left { requests: rate, at: now });
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(rates.count(other, 3, begun).unwrap_err().as_millis(), 333);
         assert_eq!((many(one, 50, 100), many(other, 3, 300)), (5, 0));
         assert_eq!((many(one, 50, 60_000), many(other, 3, 60_000)), (50, 3));
-        // A clock that stands still, or goes back, gives nothing.
+        // A clock that stops, or goes back, adds nothing.
         assert_eq!(many(one, 50, 0), 0);
     }
 

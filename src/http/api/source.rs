@@ -1,4 +1,5 @@
-//! The source of a message, for who may read it: by the same code, and with the same line in the operations log, as on the page.
+//! The source of a message, for tokens that may read it: by the same code as in the web UI, with the same entry in the
+//! operations log.
 
 use super::call::Call;
 use super::problem::Problem;
@@ -17,10 +18,11 @@ use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long it may take to find it: a request may take a little longer.
+/// How long the search may take: a request may take a little longer.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Hands it out, if the token may see a copy of it: in the form for display, since who else has got it is not for everybody who may read it.
+/// Sends the source, if the token may see a copy of the message. It is the form for display, since not every reader may learn
+/// the other recipients.
 pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     call.query.only(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
@@ -59,7 +61,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     }
 }
 
-/// What is said of mailboxes names those of others: that is for the operations log.
+/// The details about mailboxes would name those of other users: they are only for the operations log.
 fn why_for_others(api: &Api, why: String) -> String {
     if api.settings.site.opens_mailboxes() {
         "it is in no mailbox any more, and its source is not kept (record.raw)".into()
@@ -71,7 +73,7 @@ fn why_for_others(api: &Api, why: String) -> String {
 fn answer(message: Vec<u8>, share: Share) -> Response {
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static("message/rfc822")),
-        // Where it is opened in a browser: it is a stranger's.
+        // If a browser opens it: the content is a stranger's, so it is downloaded.
         (CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"message.eml\"")),
     ];
     (headers, Body::new(SentBody::begin(message, share))).into_response()

@@ -1,4 +1,4 @@
-//! Subscriptions: who is told of what, and where.
+//! Subscriptions: list, create, change and delete.
 
 use super::call::{Call, Fields, ok, page};
 use super::problem::{Failure, Problem};
@@ -18,17 +18,17 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How many a token's name may have.
+/// How many subscriptions a token's name may own.
 const MOST: u64 = 1000;
 
 /// The longest name of a resource, in characters.
 const LONGEST: usize = 511;
 /// The kinds of resources.
 const RESOURCES: [&str; 5] = ["all", "domain", "address", "mailbox", "message"];
-/// The detail that tells what is in a message's header.
+/// The detail that includes the message's header fields.
 const FULL: &str = "full";
 
-/// A subscription as it is told.
+/// The JSON of a subscription.
 fn told(one: &Subscription) -> Value {
     json!({
         "id": one.id,
@@ -52,7 +52,7 @@ fn told(one: &Subscription) -> Value {
     })
 }
 
-/// The secret as it is told.
+/// The JSON of its secret.
 fn told_secret(key: &MasterKey, one: &Subscription) -> Value {
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     json!({
@@ -61,7 +61,7 @@ fn told_secret(key: &MasterKey, one: &Subscription) -> Value {
     })
 }
 
-/// A subscription and its secret.
+/// The JSON of a subscription with its secret.
 fn with_secret(key: &MasterKey, one: &Subscription) -> Value {
     let mut both = told(one);
     if let (Value::Object(both), Value::Object(mut secret)) = (&mut both, told_secret(key, one)) {
@@ -128,7 +128,7 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Respons
     let description = fields.text("description", Some(""), 200).unwrap_or_default();
     let expires = expires(&mut fields).flatten();
     fields.end()?;
-    // Both are there: whatever is missing was told.
+    // Both exist: a missing field was reported above.
     let (Some(callback_url), Some(resource)) = (callback_url, resource) else {
         return Err(Problem::unreadable_body("fields are missing").into());
     };
@@ -153,13 +153,13 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Respons
         verify: settings.notifications.verify_callbacks,
         expires_after: expires.map(after),
     };
-    // One that is there already is answered with itself, however many there are.
+    // An existing subscription is returned as it is, even if the limit is reached.
     if subscriptions::there(database, &new)?.is_none() && subscriptions::count_of_owner(database, &new.owner)? >= MOST {
         return Err(Problem::too_many_subscriptions(MOST).into());
     }
     let (id, created) = subscriptions::create(database, call.actor(), &new)?;
     let found = subscriptions::read(database, Some(id))?.into_iter().next();
-    // Somebody has removed it this moment.
+    // If it is not found, another request has deleted it meanwhile.
     let made = found.ok_or_else(Problem::not_found)?;
     let body = with_secret(key, &made);
     Ok(if created {
@@ -169,13 +169,13 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Respons
     })
 }
 
-/// What is told in full is what `GET /messages/{id}` answers.
+/// A subscription with full detail sends the same data as `GET /messages/{id}`, so it needs the same scope.
 fn may_read_messages(call: &Call) -> Result<(), Problem> {
     let scope = Scope::MessagesRead;
     if scope.is_of(&call.token) { Ok(()) } else { Err(Problem::out_of_scope(scope.as_str())) }
 }
 
-/// A callback that may be called.
+/// The callback URL, if it may be called.
 fn callback_url(call: &Call, fields: &mut Fields) -> Option<String> {
     let url = fields.text("callback_url", None, 2048)?;
     match Callback::parse(&url, &call.api.settings.notifications) {
@@ -187,7 +187,7 @@ fn callback_url(call: &Call, fields: &mut Fields) -> Option<String> {
     }
 }
 
-/// When it ends; `Some(None)`: it does not.
+/// The end of the subscription; `Some(None)`: it does not end.
 fn expires(fields: &mut Fields) -> Option<Option<i64>> {
     let expires = fields.moment("expires")?;
     if expires.is_some_and(|at| at <= timestamp::now()) {
@@ -196,7 +196,7 @@ fn expires(fields: &mut Fields) -> Option<Option<i64>> {
     Some(expires)
 }
 
-/// What is subscribed to.
+/// The resource that is subscribed to.
 fn named(kind: &str, id: &str) -> Result<Resource, &'static str> {
     match kind {
         "domain" => Resource::domain(id).map_err(|_| "the domain of an address is wanted: mail.axial.net"),
@@ -225,13 +225,14 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Respons
     let state = fields.word("state", None, states).and_then(SubscriptionState::parse);
     fields.end()?;
     let moves = wanted.callback_url.as_ref().is_some_and(|url| *url != is.callback_url);
-    // Another token of the name may have asked for it: where that is told is for who may read it, too.
+    // Another token of the same name may have subscribed with full detail. Only a token that may read messages may redirect
+    // that.
     if wanted.detail == Some(FULL) || moves && wanted.detail.unwrap_or(&is.detail) == FULL {
         may_read_messages(call)?;
     }
     let state = state.filter(|state| *state != is.state);
     if let Some(state) = state {
-        // A callback that is new has to be verified.
+        // A new callback has to be verified first.
         if !may_become(is.state, state) || moves {
             return Err(Problem::another_state(is.state).into());
         }
@@ -244,7 +245,7 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Respons
     Ok(ok(told(&call.subscription(database)?)))
 }
 
-/// Whether whoever may change a subscription may change its state so. A question of ours is answered by the callback alone.
+/// Whether a client may change the state in this way. A verification request can only be answered by the callback.
 fn may_become(is: SubscriptionState, state: SubscriptionState) -> bool {
     use SubscriptionState::{Active, Disabled, Paused};
     matches!((state, is), (Paused, Active) | (Active, Paused | Disabled))

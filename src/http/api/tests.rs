@@ -1,4 +1,4 @@
-//! What needs no database: the document, and what is answered to whom.
+//! Tests without a database: the OpenAPI document, and the answers to requests.
 
 use super::*;
 use crate::ledger::notifications::MessageDetail;
@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tower::ServiceExt;
 
-/// An API on a directory, in which there are no tokens.
+/// An API on a directory, which has no tokens.
 fn api(directory: &Path) -> Router {
     let site = Site::embedded(Embedded::new(directory.to_owned()));
     api_by(Blocking::new(site, Duration::from_mins(2)), directory)
 }
 
-/// The same, by these pools.
+/// The same with these pools.
 fn api_by(blocking: Blocking, directory: &Path) -> Router {
     let site = Site::embedded(Embedded::new(directory.to_owned()));
     let settings = ApiSettings {
@@ -32,7 +32,7 @@ fn api_by(blocking: Blocking, directory: &Path) -> Router {
     router(blocking, settings, Shares::of(1 << 20))
 }
 
-/// The answer: its status, its header fields, and its body.
+/// The answer: status, header fields and body.
 fn answer(router: &Router, request: Request) -> (StatusCode, HeaderMap, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -48,7 +48,7 @@ fn request(method: &Method, path: &str, token: &str) -> Request {
     request.body(Body::empty()).unwrap()
 }
 
-/// A problem, by its type and status.
+/// Checks a problem by its type and status.
 #[track_caller]
 fn is_problem((status, headers, body): &(StatusCode, HeaderMap, Value), expected: u16, kind: &str) {
     assert_eq!(status.as_u16(), expected, "{body}");
@@ -72,7 +72,7 @@ fn the_document_has_each_operation_with_its_scope_and_its_body_and_no_other() {
             let content = operation["requestBody"]["content"].as_object();
             let content = content.map(|content| content.keys().next().unwrap().clone());
             told.insert((method.to_uppercase(), path.clone(), scope, content));
-            // What can go wrong is told as a problem, and what a body makes possible only where there is one.
+            // Each error is a problem, and errors of the body appear only in operations with a body.
             let responses = operation["responses"].as_object().unwrap();
             for status in ["400", "401", "403", "421", "429", "503"] {
                 assert_eq!(responses[status]["$ref"], "#/components/responses/Problem", "{method} {path} {status}");
@@ -87,7 +87,7 @@ fn the_document_has_each_operation_with_its_scope_and_its_body_and_no_other() {
     assert_eq!(told, there.collect());
 }
 
-/// Each reference in the document leads somewhere, and each part of it is used.
+/// Each reference in the document resolves, and each of its components is used.
 #[test]
 fn the_document_is_whole() {
     fn references<'a>(value: &'a Value, into: &mut BTreeSet<&'a str>) {
@@ -113,7 +113,7 @@ fn the_document_is_whole() {
     assert_eq!(types, &serde_json::json!(crate::operations::subscriptions::TYPES));
 }
 
-/// Who follows a link comes to an operation that is there, with parameters that it has, and without none that it needs in its path.
+/// Each link leads to an existing operation, with existing parameters, and with all those that its path needs.
 #[test]
 fn the_links_of_the_document_lead_to_its_operations() {
     let document = document();
@@ -143,7 +143,7 @@ fn the_links_of_the_document_lead_to_its_operations() {
     }
 }
 
-/// The examples of what is sent: the very bodies, from rows that have the same in them.
+/// The examples of notifications are exactly what is sent, from rows with the same data.
 #[test]
 fn the_examples_of_the_document_are_what_is_sent() {
     let document = document();
@@ -193,7 +193,7 @@ fn the_examples_of_the_document_are_what_is_sent() {
         types.push(row.event_type);
     }
     types.sort_unstable();
-    // One of them thin and in full.
+    // One of them thin, and one in full.
     assert_eq!(types.iter().filter(|one| *one == "message.delivered").count(), 2);
     types.dedup();
     let mut all = [&crate::operations::subscriptions::TYPES[..], &["subscription.test"]].concat();
@@ -243,11 +243,11 @@ fn what_is_not_there_and_what_cannot_be_done_are_problems_too() {
         is_problem(&other, 405, "another-method");
         assert!(other.1["allow"].to_str().unwrap().contains("GET"), "{:?}", other.1);
     }
-    // What is no UTF-8 is none of our paths' parts; who asks is looked at first.
+    // A path that is not UTF-8 matches nothing, but the token is checked first.
     is_problem(&answer(&router, request(&Method::GET, "/api/v1/subscriptions/%ff", "")), 401, "no-token");
 }
 
-/// A directory has no table of tokens: the API cannot say who is asking.
+/// A directory has no table of tokens: the API cannot check a token.
 #[test]
 fn where_the_ledger_does_not_answer_it_is_said_when_to_try_again() {
     let directory = tempfile::tempdir().unwrap();
@@ -261,7 +261,7 @@ fn where_the_ledger_does_not_answer_it_is_said_when_to_try_again() {
 /// 32 bytes of zeros.
 const A_TOKEN: &str = "mdt_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-/// Nothing of it ever comes.
+/// A body that never arrives.
 struct Endless;
 
 impl hyper::body::Body for Endless {
@@ -276,7 +276,7 @@ impl hyper::body::Body for Endless {
     }
 }
 
-/// A body that is long, or whose memory others have, is refused as that is seen, and gives back what it has taken.
+/// A body that is too long, or whose memory is in use, is refused at once, and its memory is freed.
 #[test]
 fn a_message_takes_memory_as_it_comes_and_no_more_than_its_tokens_share() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -286,7 +286,7 @@ fn a_message_takes_memory_as_it_comes_and_no_more_than_its_tokens_share() {
         let status =
             |read: Result<(Vec<u8>, crate::base::shares::Share), Problem>| read.err().unwrap().into_response().status();
         let read = |body, largest| messages::read(&nothing, body, largest, &memory, token);
-        // One that has not come takes none.
+        // A body that has not arrived takes no memory.
         let endless = read(Body::new(Endless), 10);
         let mut endless = std::pin::pin!(endless);
         assert!(timeout(Duration::from_secs(1), endless.as_mut()).await.is_err());
@@ -312,7 +312,7 @@ fn a_body_that_is_too_large_is_not_read() {
         let unread = Body::new(Endless);
         let problem = read(&said("11"), unread, 10, minute).await.unwrap_err().into_response();
         assert_eq!(problem.status(), StatusCode::PAYLOAD_TOO_LARGE);
-        // One that does not say how long it is ends where it may be no longer.
+        // A body without a length is cut off at the limit.
         let problem = read(&HeaderMap::new(), Body::from("0123456789a"), 10, minute).await.unwrap_err().into_response();
         assert_eq!(problem.status(), StatusCode::PAYLOAD_TOO_LARGE);
         assert_eq!(read(&said("10"), Body::from("0123456789"), 10, minute).await.unwrap(), "0123456789");
@@ -343,6 +343,6 @@ fn a_token_that_was_never_valid_is_refused_once_too_many_failed_and_one_that_was
     let refused = refused.expect("a thousand are too many");
     is_problem(&refused, 429, "too-many-requests");
     assert!(refused.1.contains_key("retry-after"));
-    // There is no table of tokens here: that the database says so means that it was asked.
+    // There is no table of tokens here: the database's error proves that it was queried.
     assert_eq!(show(&known).0, StatusCode::SERVICE_UNAVAILABLE);
 }

@@ -1,7 +1,7 @@
-//! Whether a token, a link or a session is valid: what is made up must not keep the database from those who have a valid one.
+//! Checks tokens, links and sessions. Invalid ones must not keep the database from clients with a valid one.
 //!
-//! What was valid within the last hour is asked about as a question of its client. All else has a pool of its own, and each client
-//! address has a budget of failures: once it is used up, the database is not asked.
+//! A credential that was valid within the last hour is checked as a query of its client. All others have a pool of their own,
+//! and each client address has a budget of failures. Once the budget is used up, the database is not queried.
 
 use super::{Blocking, Unanswered, whole};
 use crate::base::blocking_pool::{Length, asked_by};
@@ -15,30 +15,30 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::warn;
 
-/// How many failures an address may have at once, and how many of them are forgotten each second.
+/// How many failures an address may have at once, and how many of them expire each second.
 const BUDGET: f64 = 60.0;
 const FORGOTTEN_PER_SECOND: f64 = 1.0;
 /// How many addresses have a budget of their own. The others share one with their network: 16 bits of IPv4, 48 of IPv6.
 const MOST_ADDRESSES: usize = 4096;
-/// How long something counts as valid for the budget, and how many such things are remembered.
+/// How long a credential counts as recently valid, and how many such credentials are remembered.
 const VALID_FOR: Duration = Duration::from_hours(1);
 const MOST_VALID: usize = 1 << 16;
-/// An address has one line in the log within this time.
+/// The shortest time between two log lines about one address.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
-/// One client has the whole network of 64 bits that its IPv6 address is in.
+/// The prefix of one client in IPv6: a client has its whole network of 64 bits.
 const OF_ONE_CLIENT: u128 = u128::MAX << 64;
 
-/// A digest of what is shown.
+/// A digest of a token, a link or a session.
 pub(crate) type Credential = [u8; 32];
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Clone, Default)]
 pub(crate) struct Caller {
     address: Option<IpAddr>,
     connection: Option<Connection>,
 }
 
-/// Why it cannot be said whether something is valid.
+/// Why a credential could not be checked.
 #[derive(Debug, Error)]
 pub(crate) enum NotAuthenticated {
     #[error("too many failures of this address")]
@@ -47,15 +47,15 @@ pub(crate) enum NotAuthenticated {
     Unanswered(#[from] Unanswered),
 }
 
-/// What is remembered of clients.
+/// What is remembered of clients and their credentials.
 #[derive(Default)]
 pub(super) struct Memory {
-    /// When something was valid last, and whose it is.
+    /// When a credential was last valid, and the client that it belongs to.
     valid: HashMap<Credential, (Instant, String)>,
     budgets: HashMap<Option<IpAddr>, Budget>,
-    /// Of networks whose addresses have none of their own.
+    /// The budgets of networks whose addresses have none of their own.
     shared: HashMap<Option<IpAddr>, Budget>,
-    /// Lines of the log, of all addresses.
+    /// The budget of log lines, for all addresses together.
     lines: Budget,
 }
 
@@ -64,15 +64,16 @@ struct Budget {
     used: f64,
     used_at: Option<Instant>,
     logged_at: Option<Instant>,
-    /// Failures that are in no line of the log yet.
+    /// Failures that no log line has reported yet.
     unlogged: u64,
 }
 
 impl Caller {
-    /// By this connection; `address` is the client's, as the connection or a trusted proxy has it, and `None` behind a unix socket.
+    /// The caller of this connection. `address` is the client's, from the connection or a trusted proxy, and `None` behind a
+    /// unix socket.
     pub(crate) fn new(address: Option<IpAddr>, connection: Option<Connection>) -> Self {
         let one = |address: IpAddr| match address.to_canonical() {
-            // Whoever is on this machine has all of them.
+            // A process on this machine can use all loopback addresses.
             IpAddr::V4(address) if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) if !address.is_loopback() => {
                 Ipv6Addr::from_bits(address.to_bits() & OF_ONE_CLIENT).into()
@@ -82,7 +83,7 @@ impl Caller {
         Self { address: address.map(one), connection }
     }
 
-    /// It has shown a valid login.
+    /// Marks the connection as one with a valid login.
     pub(crate) fn has_login(&self, login: Credential) {
         if let Some(connection) = &self.connection {
             connection.has_login(login);
@@ -91,11 +92,11 @@ impl Caller {
 }
 
 impl Blocking {
-    /// What `work` finds for something that `caller` shows; `None` where it is not valid. `client` says whose it is: the name that
-    /// [`asked_by`] is given for its requests.
+    /// Returns the result of `work` for a credential that `caller` has sent; `None` if it is not valid. `client` names the
+    /// credential's owner, as [`asked_by`] takes it for the owner's requests.
     ///
     /// # Errors
-    /// Where the address has failed too often, or the database does not answer.
+    /// If the address has failed too often, or the database does not answer.
     pub(crate) async fn authenticate<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -107,10 +108,10 @@ impl Blocking {
         let valid_for = self.memory().valid_for(&credential, Instant::now());
         let was_valid = valid_for.is_some();
         let found = if let Some(client) = valid_for {
-            // Or one that asks as fast as it can fills the queue in which the questions of all others wait.
+            // Otherwise a client with many fast requests could fill the queue of all other clients.
             asked_by(client, self.ask(work)).await
         } else {
-            // Before the database is asked: many may ask at once.
+            // Before the database is queried, since many requests may arrive at once.
             let taken = self.memory().take(caller.address, Instant::now());
             if let Err(wait) = taken {
                 self.failed(caller);
@@ -135,7 +136,7 @@ impl Blocking {
         Ok(found?)
     }
 
-    /// Something was valid just now, for this client.
+    /// Remembers that this client's credential was valid just now.
     pub(crate) fn is_valid(&self, credential: Credential, client: String) {
         self.memory().remember(credential, client, Instant::now());
     }
@@ -157,7 +158,7 @@ impl Blocking {
 }
 
 impl Memory {
-    /// Whose it is, if it was valid of late.
+    /// The client of a credential that was valid recently.
     fn valid_for(&self, credential: &Credential, now: Instant) -> Option<String> {
         let (at, client) = self.valid.get(credential)?;
         (now.saturating_duration_since(*at) < VALID_FOR).then(|| client.clone())
@@ -172,7 +173,7 @@ impl Memory {
         }
     }
 
-    /// The budget of an address, and whether it is its own.
+    /// The budget of an address, and whether the address has it alone.
     fn budget(&mut self, address: Option<IpAddr>, now: Instant) -> (&mut Budget, bool) {
         if self.budgets.len() >= MOST_ADDRESSES && !self.budgets.contains_key(&address) {
             self.budgets.retain(|_, budget| budget.left_over(now) > 0.0);
@@ -188,7 +189,7 @@ impl Memory {
         (self.budgets.entry(address).or_default(), true)
     }
 
-    /// Takes one failure of the budget, or says how long there will be none.
+    /// Takes one failure from the budget, or returns how long to wait for the next one.
     fn take(&mut self, address: Option<IpAddr>, now: Instant) -> Result<(), Duration> {
         self.budget(address, now).0.take(now)
     }
@@ -201,7 +202,8 @@ impl Memory {
         }
     }
 
-    /// Counts a failure. How many there were since the last line of the log, and whether they are all of this address, if a line is due.
+    /// Counts a failure. If a log line is due, returns the number of failures since the last line, and whether all are of this
+    /// address.
     fn failed(&mut self, address: Option<IpAddr>, now: Instant) -> Option<(u64, bool)> {
         let (budget, has_own) = self.budget(address, now);
         budget.unlogged += 1;
@@ -224,7 +226,7 @@ impl Budget {
         self.logged_at.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL)
     }
 
-    /// Takes one, or says how long there will be none.
+    /// Takes one failure, or returns how long to wait for the next one.
     fn take(&mut self, now: Instant) -> Result<(), Duration> {
         (self.used, self.used_at) = (self.left_over(now), Some(now));
         let over = self.used + 1.0 - BUDGET;
@@ -297,7 +299,7 @@ mod tests {
             memory.give_back(at("2001:db8::1"));
         }
         assert_eq!(memory.shared.len(), 3);
-        // A moment later each of them is as any other.
+        // A moment later the first addresses no longer need a budget, and new ones get their own.
         memory.take(at("192.0.2.1"), begun + Duration::from_secs(1)).unwrap();
         assert_eq!(memory.budgets.len(), 1);
 
@@ -323,7 +325,7 @@ mod tests {
             let asked = blocking.authenticate(&caller, [credential; 32], client, move |_| Ok(valid.then_some(())));
             runtime.block_on(asked)
         };
-        // As many as there are, and none of them costs anything.
+        // Valid credentials may be sent any number of times, and cost nothing of the budget.
         for _ in 0..100 {
             assert!(matches!(show(1, true), Ok(Some(()))));
         }
@@ -332,11 +334,11 @@ mod tests {
         let refused = |answer: &&Result<_, _>| matches!(answer, Err(NotAuthenticated::TooManyFailures { .. }));
         let refusals = made_up.iter().filter(refused).count();
         assert!(refusals > 0 && made_up.iter().filter(|answer| matches!(answer, Ok(None))).count() >= 60);
-        // Until it is forgotten, which takes as long as it takes here.
+        // Sets the budget so high that it does not expire during the test, however slow the machine is.
         blocking.memory().budgets.values_mut().for_each(|budget| budget.used = 1e9);
         assert!(matches!(show(3, true), Err(NotAuthenticated::TooManyFailures { wait }) if wait > Duration::ZERO));
         assert!(matches!(show(1, true), Ok(Some(()))));
-        // One that is not valid any more is as any other.
+        // A credential that is no longer valid is treated as unknown.
         assert!(matches!(show(1, false), Ok(None)));
         assert!(matches!(show(1, false), Err(NotAuthenticated::TooManyFailures { .. })));
     }

@@ -1,8 +1,8 @@
-//! What blocks, done on behalf of a server whose thread must not: questions to the ledger, work with mailboxes and messages. One for a
-//! process.
+//! Blocking work of a server whose own thread must not block: ledger queries, and work with mailboxes and messages. One
+//! instance per process.
 //!
-//! The ledger and IMAP are blocking, and PostgreSQL's client must not be called inside a runtime. Each kind of work has a
-//! [pool](BlockingPool) of its own, so that none waits for another kind.
+//! The ledger and IMAP are blocking, and PostgreSQL's client must not be called inside an async runtime. Each kind of work has
+//! a [pool](BlockingPool) of its own, so that no kind waits for another.
 
 mod authentication;
 
@@ -21,36 +21,37 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{error, warn};
 
-/// How many questions are asked of the ledger at once, each by a session of its own; and how many of what was not valid of late.
+/// How many ledger queries run at once, each in its own session; and how many more for credentials that were not valid
+/// recently.
 const QUESTIONS: u32 = 4;
 const UNKNOWN_CREDENTIALS: u32 = 2;
-/// How many looks into mailboxes are taken at once.
+/// How many searches in mailboxes run at once.
 const LOOKS: u32 = 4;
-/// How many messages are read at once for people. Whoever wrote these messages holds up other readers at most.
+/// How many messages are read at once for people. The author of a message that is slow to read delays only other readers.
 const READERS: u32 = 4;
 /// How many messages are written into the file queue at once.
 const TAKEN_IN: u32 = 4;
-/// How often the master of the service is asked at once.
+/// How many requests to the service's master run at once.
 const CONTROL: u32 = 2;
 /// How many redeliveries, and lists of them, run at once.
 const REDELIVERIES: u32 = 2;
-/// How many pieces of work of a kind may wait for a thread.
+/// How many pieces of work of one kind may wait for a thread.
 const WAITING: u32 = 64;
-/// A session that rested for longer than this is asked something small first: a server, or a firewall, may have ended it.
+/// A session that was idle for longer is tested with a small query first: a server, or a firewall, may have closed it.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
-/// After so long without a question it is opened anew.
+/// After this idle time a session is replaced by a new one.
 const KEPT_FOR: Duration = Duration::from_mins(1);
 
-/// A kind of work beside questions to the ledger.
+/// A kind of work other than ledger queries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
-    /// Looks into mailboxes.
+    /// Searches mailboxes.
     Look,
-    /// Reads what is in a message, for people.
+    /// Reads the content of a message, for people.
     Read,
     /// Writes a message into the file queue.
     TakeIn,
-    /// Asks the master of the service.
+    /// Sends a request to the service's master.
     Control,
 }
 
@@ -59,7 +60,7 @@ pub struct Blocking(Arc<Inner>);
 
 struct Inner {
     site: Site,
-    /// How long a question may take.
+    /// How long a ledger query may take.
     patience: Duration,
     questions: BlockingPool,
     unknown_credentials: BlockingPool,
@@ -68,14 +69,14 @@ struct Inner {
     taken_in: BlockingPool,
     control: BlockingPool,
     redeliveries: BlockingPool,
-    /// Whether redeliveries are to end.
+    /// Whether redeliveries have to stop.
     stop: AtomicBool,
-    /// Sessions between two questions, and since when they rest: the newest is the last.
+    /// Idle sessions, and since when they are idle: the newest is the last.
     resting: Mutex<Vec<(Idle<dyn Database>, Instant)>>,
     clients: Mutex<Memory>,
 }
 
-/// Why there is no answer from the ledger.
+/// Why the ledger gave no answer.
 #[derive(Debug, Error)]
 pub enum Unanswered {
     #[error("the database has not answered: {0}")]
@@ -85,7 +86,7 @@ pub enum Unanswered {
 }
 
 impl Unanswered {
-    /// Whether asking once more, a little later, may help.
+    /// Whether a retry a little later may help.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -96,7 +97,7 @@ impl Unanswered {
 }
 
 impl Blocking {
-    /// For `site`, where each question may take `patience`, the wait for a thread included.
+    /// For `site`. Each query may take `patience`, the wait for a thread included.
     #[must_use]
     pub fn new(site: Site, patience: Duration) -> Self {
         let pool = |threads| BlockingPool::new(threads, WAITING);
@@ -116,11 +117,11 @@ impl Blocking {
         }))
     }
 
-    /// What `work` finds in the ledger. Where nobody awaits it any more, it may not be done, or done in part: what belongs together
-    /// is to be one change.
+    /// Returns the result of `work` on the ledger. If the caller stops waiting, `work` may not be done, or done in part:
+    /// changes that belong together have to be one transaction.
     ///
     /// # Errors
-    /// Where there is no answer in time, or the database fails.
+    /// If there is no answer in time, or the database fails.
     pub async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
@@ -128,7 +129,7 @@ impl Blocking {
         self.ask_in(&self.0.questions, Length::Short, self.0.patience, work).await
     }
 
-    /// The same, for what may take long: it waits for others of that kind, and may take `patience`.
+    /// The same for long queries: they wait for each other, and may take `patience`.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -158,9 +159,9 @@ impl Blocking {
             };
             let answer = work(session.as_mut());
             let sound = answer.is_ok();
-            // Whoever asked may have gone.
+            // The caller may have stopped waiting.
             drop(tell.send(answer));
-            // In doubt it is closed.
+            // After an error the session is closed.
             if let Some(idle) = sound.then(|| Idle::after(session)).flatten() {
                 whole(&inner.resting).push((idle, Instant::now()));
             }
@@ -168,11 +169,11 @@ impl Blocking {
         Ok(answer.await??)
     }
 
-    /// What `work` comes to, within `patience` and the deadline of a delivery, the wait for a thread included. It has to end soon after
-    /// the deadline that it is given, since a thread cannot be ended.
+    /// Returns the result of `work`, within `patience` and the deadline of a delivery, the wait for a thread included. `work`
+    /// has to end soon after the deadline that it gets, since a thread cannot be stopped.
     ///
     /// # Errors
-    /// Where it was not done, or nobody knows.
+    /// If the work was not done, or its result is unknown.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         kind: Work,
@@ -192,11 +193,11 @@ impl Blocking {
         done.await
     }
 
-    /// Begins a redelivery, which goes on after the request that asked for it, and says itself what comes of it. It is to end soon after
-    /// its flag is set.
+    /// Starts a redelivery, which continues after the request that started it, and reports its own results. It has to end soon
+    /// after its stop flag is set.
     ///
     /// # Errors
-    /// Where it has not begun.
+    /// If the redelivery could not start.
     pub(crate) fn begin_redelivery(
         &self,
         work: impl FnOnce(&Site, &AtomicBool) + Send + 'static,
@@ -205,8 +206,8 @@ impl Blocking {
         self.0.redeliveries.begin(move || work(&inner.site, &inner.stop))
     }
 
-    /// Has redeliveries end after the delivery in progress, and waits for that: a delivery that is cut short is safe, but the next one
-    /// of that copy then waits until its append has settled.
+    /// Stops the redeliveries after the delivery in progress, and waits for their end. A delivery that is cut short is safe,
+    /// but the next one of that copy then waits until its APPEND has settled.
     pub(crate) async fn end(&self) {
         self.0.stop.store(true, Ordering::Relaxed);
         let patience = self.0.site.deadline();
@@ -218,13 +219,14 @@ impl Blocking {
 
 impl Inner {
     fn session(&self, deadline: Deadline) -> Result<Box<dyn Database>, DatabaseError> {
-        // What a database's list of sessions says of these.
+        // The database shows this text in its list of sessions.
         let client = Client { host: self.site.host().to_owned(), pid: std::process::id(), queue_id: None };
         let resting = whole(&self.resting).pop();
         if let Some((idle, since)) = resting.filter(|(_, since)| since.elapsed() < KEPT_FOR)
             && let Ok(mut session) = idle.begin(&client, deadline)
         {
-            // What nobody awaits any more does not go on in the server; and a server that hangs does not have this thread for ever.
+            // A query whose caller has gone must not run on in the server, and a server that hangs must not block this thread
+            // for ever.
             session.end_long_questions(deadline.remaining());
             if since.elapsed() < TRUSTED_FOR
                 || session.select("looking whether the session is there", "SELECT 1", &[]).is_ok()

@@ -30,7 +30,7 @@ fn a_question_that_fails_or_panics_leaves_the_threads_for_others() {
     });
 }
 
-/// What keeps each question from its answer until it is opened.
+/// Blocks the answer of each query until it is opened.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -50,7 +50,7 @@ impl Gate {
 
 type Answer = tokio::task::JoinHandle<Result<(), Unanswered>>;
 
-/// More questions than run and wait at once, none of which is answered before the gate is opened.
+/// Starts more queries than can run and wait at once. None is answered before the gate is opened.
 fn ask_at_once(blocking: &Blocking, gate: &Arc<Gate>, client: Option<&'static str>) -> Vec<Answer> {
     let ask = |_| {
         let (blocking, gate) = (blocking.clone(), Arc::clone(gate));
@@ -90,7 +90,7 @@ async fn all(answers: Vec<Answer>) -> Vec<Result<(), Unanswered>> {
     all
 }
 
-/// An on-call engineer finds what she looks for while somebody's script asks for what takes long, as often as it can.
+/// An on-call engineer finds a message while another user's script sends long queries as fast as it can.
 #[test]
 fn the_slow_questions_of_one_login_leave_half_of_the_threads_to_others() {
     let directory = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ fn the_slow_questions_of_one_login_leave_half_of_the_threads_to_others() {
     });
 }
 
-/// A script that asks for page after page, none of which it may see; and by the name by which its other questions are asked.
+/// A script requests page after page without permission, under the same name as its other queries.
 #[test]
 fn one_credential_that_is_shown_again_and_again_leaves_half_of_the_threads_to_others() {
     let directory = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn one_credential_that_is_shown_again_and_again_leaves_half_of_the_threads_to_ot
     });
 }
 
-/// Two people look for what takes long, and a third one only wants a page.
+/// Two users run long queries, and a third one only needs a page.
 #[test]
 fn what_takes_long_leaves_half_of_the_threads_to_what_is_quick_whoever_asks() {
     let directory = tempfile::tempdir().unwrap();
@@ -168,8 +168,8 @@ fn who_waits_for_too_long_hears_so() {
     let answers = run(async { all(ask_at_once(&blocking, &gate, None)).await });
     gate.open();
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
-    // Those that had no thread, at least. To make the database on a slow disk may take a thread all of this time: then the question
-    // that it had hears of the database.
+    // At least the queries that got no thread are busy. Creating the database on a slow disk may keep a thread for all of this
+    // time, and the query of that thread then gets a database error.
     let busy = |answer: &&Result<_, _>| matches!(answer, Err(Unanswered::NotDone(NotDone::Busy)));
     assert!(answers.iter().filter(busy).count() >= (WAITING - QUESTIONS) as usize, "{answers:?}");
     assert!(answers.iter().flat_map(|answer| answer.as_ref().err()).all(Unanswered::may_pass), "{answers:?}");
@@ -177,7 +177,7 @@ fn who_waits_for_too_long_hears_so() {
 
 #[test]
 fn what_is_read_for_people_holds_up_no_other_work_however_long_it_takes() {
-    // Nothing is opened.
+    // This directory cannot be opened.
     let blocking = blocking("/nowhere".as_ref(), LONG);
     let mut gates = Vec::new();
     run(async {

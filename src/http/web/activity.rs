@@ -1,5 +1,4 @@
-//! Activity: what was tried lately, the newest first. All that narrows it stands in the address, so that it can be sent to
-//! others.
+//! Activity: the recent attempts, the newest first. All filters are in the URL, so that users can share it.
 
 use super::layout::{self, Column, Screen, class, milliseconds, number, or_dash, pager, table, table_with_ids};
 use super::{Answered, Page, auth, failed};
@@ -25,25 +24,27 @@ use uuid::Uuid;
 
 /// How many rows a page has.
 const ROWS: usize = 50;
-/// How long a search may take: three guesses at most, each of which ends once it took long (`ledger::activity`).
+/// How long a search may take: at most three interpretations are tried, each of which ends after a limit (`ledger::activity`).
 const PATIENCE: Duration = Duration::from_secs(25);
-/// How far back is looked, unless somebody says: with and without a name to look for.
+/// How far back a search goes by default: without and with a name to search for.
 const DAY: &str = "1d";
 const FIVE_DAYS: &str = "5d";
-/// How long the figures above the list may take to count, and how long a request waits for them: the list is what it is for.
+/// How long the figures above the list may take to compute, and how long a request waits for them. The list does not depend on
+/// them.
 const FIGURES_PATIENCE: Duration = Duration::from_mins(1);
 const FIGURES_WAIT: Duration = Duration::from_secs(1);
-/// For how long they are shown again, at least.
+/// How long the figures are cached, at least.
 const FIGURES_HOLD: Duration = Duration::from_secs(10);
-/// After so many seconds the browser asks what is new in a list.
+/// After this many seconds the browser polls for new rows of a list.
 const POLL: u32 = 5;
-/// An attempt is seen once its journal is committed, which is later than the moment that it bears; and it comes to something later
-/// still. What began within this, in microseconds, is read each time. What takes longer is not counted in a list of a certain state.
+/// An attempt becomes visible when its journal is committed, which is later than its time stamp, and gets its outcome later
+/// still. So each poll reads again what began within this time, in microseconds. An attempt that takes longer is not counted in
+/// a list that is filtered by state.
 const OVERLAP: i64 = 15_000_000;
 /// How many new rows are counted at most.
 const MOST_NEW: usize = 500;
 
-/// What the address says, as it was typed.
+/// The query parameters, as the user typed them.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct SearchForm {
@@ -54,11 +55,11 @@ pub(super) struct SearchForm {
     user: String,
     since: String,
     until: String,
-    /// The last row of the page before.
+    /// The last row of the previous page.
     before: String,
 }
 
-/// The states that a search can name: in the address, and in words.
+/// The states that a search can filter by: the query parameter, and its label.
 const STATES: [(&str, &str); 6] = [
     ("", "any"),
     ("delivered", "delivered"),
@@ -92,7 +93,7 @@ pub(super) async fn show(
     let figures = page.figures.get(async move { blocking.ask_long(FIGURES_PATIENCE, figures).await });
     let (figures, found) = tokio::join!(figures, form.ask(&page, find));
     let found = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
-    // Who pastes a Message-ID wants the message.
+    // A user who pastes a Message-ID or a queue id wants to see that message.
     if let SearchResult::Tried((FoundTried { tried, .. }, Some(taken_as))) = &found
         && matches!(taken_as, TakenAs::MessageId | TakenAs::QueueId)
         && let [first, rest @ ..] = tried.as_slice()
@@ -113,22 +114,22 @@ pub(super) async fn show(
     Ok(layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response())
 }
 
-/// The new rows of a list.
+/// The new rows of a list, as the script gets them.
 #[derive(Serialize)]
 struct New {
-    /// By the names that they have there.
+    /// The rows' ids in the HTML.
     rows: Vec<String>,
-    /// From when on the next request asks: then what is old is not read again and again.
+    /// The start of the next poll, so that old rows are not read again each time.
     after: i64,
 }
 
-/// From when on a row is new, in microseconds, by the database's clock.
+/// The moment after which a row is new, in microseconds, by the database's clock.
 #[derive(Deserialize)]
 pub(super) struct After {
     after: i64,
 }
 
-/// The rows of a list that began, or came to something, after a moment.
+/// The rows of a list that began or got their outcome after a moment.
 pub(super) async fn new_rows(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -158,7 +159,7 @@ enum SearchResult {
 }
 
 impl SearchForm {
-    /// What the ledger answers: by what narrows it, next to all of the ledger may have to be read.
+    /// Queries the ledger. A search with a filter may have to read nearly all of it, so it counts as a long query.
     async fn ask<T: Send + 'static>(
         &self,
         page: &Page,
@@ -196,14 +197,14 @@ impl SearchForm {
         })
     }
 
-    /// What is wanted of what is new, where what is new goes to the head of the list.
+    /// The filter for new rows, if new rows belong at the head of this list.
     fn lives(&self) -> Option<Wanted> {
         let others = [&self.q, &self.until, &self.before];
         let lives = others.iter().all(|text| text.trim().is_empty()) && self.state != "owed";
         self.wanted().ok().filter(|_| lives)
     }
 
-    /// What tells of it: each row is new that began after the last one of a full page, and of late.
+    /// The URL that the list polls. A row is new if it began after the last row of a full page, and recently.
     fn live(&self, tried: &[Tried]) -> Option<String> {
         let wanted = self.lives()?;
         let last = tried.get(ROWS - 1).map_or(wanted.since, |last| last.place.began_at);
@@ -216,18 +217,18 @@ impl SearchForm {
         if self.q.trim().is_empty() { DAY } else { FIVE_DAYS }
     }
 
-    /// What narrows the search, except for its first field.
+    /// All filters except for the search text.
     fn filters(&self) -> [(&'static str, &str); 6] {
         let Self { state, role, host, user, since, until, .. } = self;
         [("state", state), ("role", role), ("host", host), ("user", user), ("since", since), ("until", until)]
     }
 
-    /// Whether only the first field of the form is filled in.
+    /// Whether only the search text is filled in.
     fn is_a_name_only(&self) -> bool {
         self.before.trim().is_empty() && self.filters().iter().all(|(_, text)| text.trim().is_empty())
     }
 
-    /// The address of this search, without the page.
+    /// The query string of this search, without the page.
     fn query(&self) -> Serializer<'static, String> {
         let mut query = Serializer::new(String::new());
         let fields = [("q", self.q.as_str())].into_iter().chain(self.filters());
@@ -235,7 +236,7 @@ impl SearchForm {
         query
     }
 
-    /// The address of the same list, after this row.
+    /// The URL of the next, older page.
     fn older(&self, last: &Tried) -> String {
         let mut query = self.query();
         let AttemptCursor { began_at, attempt, key } = last.place;
@@ -244,7 +245,7 @@ impl SearchForm {
     }
 }
 
-/// A row, as [`SearchForm::older`] has it.
+/// Parses the row that [`SearchForm::older`] writes.
 fn place(text: &str) -> Option<AttemptCursor> {
     let mut parts = text.split('.');
     let (began_at, attempt, key) = (parts.next()?, parts.next()?, parts.next()?);
@@ -255,12 +256,12 @@ fn place(text: &str) -> Option<AttemptCursor> {
     })
 }
 
-/// Where all of a message is shown. Until a copy is delivered, the ledger finds it by its lock only.
+/// The URL of a message's screen. Until a copy is delivered, the ledger finds the message only by its lock.
 pub(super) fn message_path(tried: &Tried) -> String {
     format!("/messages/{}?lock={}", hex::encode(&tried.identity), hex::encode(tried.lock.digest()))
 }
 
-/// Where what is deferred, and is tried again, is listed.
+/// The URL of the list of deferred copies that are still retried.
 pub(super) fn deferred_path() -> String {
     format!("/?state=deferred&since={}", timestamp::span(STILL_TRIED).replace(' ', "+"))
 }
@@ -270,7 +271,7 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
     let hour = LATELY.as_secs() / 3600;
     let count =
         |of: fn(&Figures) -> u64| figures.as_ref().map_or_else(|| "…".to_owned(), |figures| number(of(figures)));
-    // Who is told of what is a screen of its own, which is not for all.
+    // Subscriptions have a screen of their own, which not all roles may see.
     let told = figures.and_then(|figures| figures.told).filter(|_| viewer.role >= Screen::Subscriptions.least());
     let last = match told {
         Some(AtAGlance { behind_s, .. }) => {
@@ -301,7 +302,7 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
     }
 }
 
-/// What subscribers are not told any more.
+/// The disabled subscriptions and abandoned notifications, in words.
 fn notification_trouble(AtAGlance { disabled, given_up, .. }: &AtAGlance) -> Option<String> {
     let several = |count: u64, one: &str, more: &str| match count {
         0 => None,
@@ -405,13 +406,13 @@ fn describe(taken_as: TakenAs) -> &'static str {
     }
 }
 
-/// By which the script knows a row again.
+/// The id by which the script recognizes a row.
 fn row_id(tried: &Tried) -> String {
     let AttemptCursor { attempt, key, .. } = tried.place;
     format!("a{}-{}", attempt.simple(), hex::encode(key.get(..6).unwrap_or_default()))
 }
 
-/// What is said of an attempt beside which this list has others at the same copy: the newest one tells how it stands.
+/// A hint for an attempt if the list has others for the same copy: the newest one shows the current state.
 fn of_the_same(tried: &[Tried], at: usize) -> Option<String> {
     let key = tried.get(at)?.place.key;
     let same = |tried: &[Tried]| tried.iter().filter(|other| other.place.key == key).count();
@@ -445,7 +446,7 @@ fn row(tried: &Tried, of_the_same: Option<String>) -> [Markup; 7] {
     ]
 }
 
-/// What an attempt at one copy came to, in words.
+/// The outcome of an attempt at one copy, in words.
 pub(super) fn in_words(outcome: Option<&Outcome>) -> String {
     match outcome {
         None => "not ended: it is under way, or was cut short".into(),

@@ -1,4 +1,5 @@
-//! The style sheet, the script and the icon: in the program, under names that change with what is in them, so that browsers keep them.
+//! The style sheet, the script and the icon are part of the program. Their names change with their content, so that browsers
+//! can cache them.
 
 use crate::base::hex;
 use axum::extract::Path;
@@ -30,17 +31,17 @@ static SCRIPT: LazyLock<Asset> =
 static ICON: LazyLock<Asset> =
     LazyLock::new(|| Asset::new(include_str!("assets/icon.svg"), "icon", "svg", "image/svg+xml"));
 
-/// Where the style sheet is.
+/// The path of the style sheet.
 pub(super) fn style() -> &'static str {
     &STYLE.path
 }
 
-/// Where the script is.
+/// The path of the script.
 pub(super) fn script() -> &'static str {
     &SCRIPT.path
 }
 
-/// Where the icon is.
+/// The path of the icon.
 pub(super) fn icon() -> &'static str {
     &ICON.path
 }

@@ -1,11 +1,12 @@
-//! Who asks, and may they: the one place where that is decided.
+//! Authentication and authorization of all requests to the web UI, decided only here.
 //!
-//! A login is a cookie that no script can read (HttpOnly), that no other site can have sent (SameSite=Strict), and that no other host
-//! can have set (`__Host-`, RFC 6265bis section 4.1.3.2). Such a cookie needs a connection that counts as safe: https, or this very
-//! machine, which Chromium and Firefox take `http://127.0.0.1` and `http://localhost` for.
+//! A login is a cookie with three restrictions: no script can read it (HttpOnly), no other site can send it (SameSite=Strict),
+//! and no other host can set it (`__Host-`, RFC 6265bis section 4.1.3.2). Such a cookie needs a connection that counts as safe:
+//! https, or this machine. Chromium and Firefox count `http://127.0.0.1` and `http://localhost` as such.
 //!
-//! What changes anything is asked by POST, and only by a page of our own: Sec-Fetch-Site says so, which no script can forge, or
-//! else Origin. GET changes nothing; but a look at what is in a message is written down. So another site may lead somebody here by a link, and load nothing of ours itself.
+//! Changes are made by POST, and only by our own pages. Sec-Fetch-Site proves that, which no script can forge; without it
+//! Origin does. GET changes nothing, but a view of a message's content is recorded in the operations log. So another site may
+//! link to our pages, but must not load any of them itself.
 
 use super::layout;
 use super::{Page, not_authenticated};
@@ -25,19 +26,19 @@ use url::form_urlencoded;
 
 pub(super) const COOKIE_NAME: &str = "__Host-maildrop";
 
-/// What this browser shows that it was given when somebody logged in.
+/// The login token in the cookie of this request.
 pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     let mut cookies =
         headers.get_all(COOKIE).iter().filter_map(|cookie| cookie.to_str().ok()).flat_map(|c| c.split(';'));
     cookies.find_map(|cookie| cookie.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='))
 }
 
-/// The cookie of a login.
+/// The Set-Cookie value of a login that lasts `seconds`.
 pub(super) fn cookie(token: &str, seconds: u64) -> String {
     format!("{COOKIE_NAME}={token}; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={seconds}")
 }
 
-/// Lets a request pass whose sender is logged in, and may do at least what `least` may. It finds who that is in the extensions.
+/// Middleware that lets only users with at least the role `least` pass. Handlers get the [`WebSession`] from the extensions.
 pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>().cloned().unwrap_or_default();
     let told_by_proxy = page.settings.trusted.as_ref().map_or(Ok(None), |trusted| trusted.who(request.headers()));
@@ -46,7 +47,7 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
             caller.has_login(web_logins::digest(&viewer.name));
             Some(viewer)
         }
-        // Links to log in are good where the proxy says nothing.
+        // Login links work if the proxy names no user.
         Ok(None) => match who(&page, &caller, request.headers()).await {
             Ok(viewer) => viewer,
             Err(answer) => return answer,
@@ -69,7 +70,7 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
     asked_by(client, next.run(request)).await
 }
 
-/// By which the share of a login is known: in the blocking pools, and of the memory for messages.
+/// The key of a login's share in the blocking pools, and in the memory for messages.
 pub(super) fn client(viewer: &WebSession) -> String {
     login_of(&viewer.name)
 }
@@ -86,15 +87,15 @@ async fn who(page: &Page, caller: &Caller, headers: &HeaderMap) -> Result<Option
     found.map_err(|problem| not_authenticated(&problem))
 }
 
-/// Nobody is logged in, as far as this request tells.
+/// The answer to a request without a login.
 fn log_in_first(request: &Request) -> Response {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     if request.method() != Method::GET {
         let told = html! { p { "You are not logged in any more. " a href="/login" { "Log in" } ", and try again." } };
         return (StatusCode::FORBIDDEN, layout::page("Logged out", None, None, &told)).into_response();
     }
-    // Who follows a link from another site, a chat for example, sends no such cookie with it. This answer has the browser ask once more
-    // from here, and then it does.
+    // A browser that follows a link from another site, for example a chat, does not send the cookie. This answer makes the
+    // browser request the page again from here, with the cookie.
     if request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site") {
         return layout::onward(path).into_response();
     }
@@ -102,7 +103,7 @@ fn log_in_first(request: &Request) -> Response {
     Redirect::to(&if path == "/" { "/login".to_owned() } else { format!("/login?to={to}") }).into_response()
 }
 
-/// Refuses what would change something, and was not sent by a page of ours; and what another site loads for a page of its own.
+/// Middleware that refuses changes not sent by our own pages, and requests that another site embeds in its pages.
 pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let told = if [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
@@ -111,7 +112,7 @@ pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, n
         }
         html! { p { "A page of another site has asked for this, and it is shown to no other site." } }
     } else {
-        // Whoever the proxy knows is let in without our cookie, so that one who does not say where it comes from may have been tricked.
+        // The proxy's users need no cookie of ours. A request without Sec-Fetch-Site and Origin may therefore be forged.
         let sure = page.settings.trusted.is_none() || says_from_where(headers);
         if sure && is_of(headers, &page.settings.origin) {
             return next.run(request).await;
@@ -121,9 +122,9 @@ pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, n
     (StatusCode::FORBIDDEN, layout::page("Refused", None, None, &told)).into_response()
 }
 
-/// Whether a page of another site asks for this as a part of itself: a picture, a frame, by a script, or ahead of a click (Fetch Metadata
-/// Request Headers, section 2). Somebody who follows a link is shown it in a window of its own, and sees that he is. A browser that says
-/// nothing of it is an old one.
+/// Whether a page of another site embeds this: as a picture, a frame, through a script, or by prefetching (Fetch Metadata
+/// Request Headers, section 2). A link that a user follows opens in its own window, which the user sees. Old browsers send no
+/// such headers.
 fn is_loaded_elsewhere(headers: &HeaderMap) -> bool {
     let said = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
     let is_link = said("sec-fetch-mode") == Some(b"navigate")
@@ -139,21 +140,22 @@ fn says_from_where(headers: &HeaderMap) -> bool {
 /// Whether a request was sent by a page of `origin`. (The same rule as in Go's CrossOriginProtection.)
 fn is_of(headers: &HeaderMap, origin: &str) -> bool {
     match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
-        // `none`: somebody did it in the browser itself.
+        // `none`: the user started the request in the browser itself.
         Some(b"same-origin" | b"none") => true,
         Some(_) => false,
-        // An old browser. One that says nothing at all is none, and shows no cookie that it was tricked into.
+        // An old browser sends only Origin. A client that sends neither is no browser, so no other site can have misused its
+        // cookie.
         None => headers.get(ORIGIN).is_none_or(|from| from.as_bytes() == origin.as_bytes()),
     }
 }
 
-/// Where somebody is led after logging in: a path here, and nothing else.
+/// The path to redirect to after a login: only a path on this server is accepted.
 pub(super) fn here(to: Option<&str>) -> &str {
     let is_path = |to: &&str| to.starts_with('/') && !to.starts_with("//") && !to.contains(['\\', '\r', '\n', '\t']);
     to.filter(is_path).filter(|to| to.parse::<Uri>().is_ok()).unwrap_or("/")
 }
 
-/// There is nothing at this path.
+/// The answer to an unknown path.
 pub(super) async fn nothing_here() -> Response {
     let told = html! { p { "There is nothing at this address. " a href="/" { "Activity" } } };
     (StatusCode::NOT_FOUND, layout::page("Not found", None, None, &told)).into_response()

@@ -1,8 +1,7 @@
-//! What is in a message, for readers: its text, its header, its parts; its HTML in a frame that may do nothing; and files to take
-//! away.
+//! The content of a message, for readers: its text, header and parts, its HTML in a sandboxed frame, and files to download.
 //!
-//! All of it is a stranger's. Text is text; HTML is an answer of its own with a policy of its own ([`html_of_message`]); the rest
-//! goes to the disk, as bytes of no type. Who looks is in the operations log before anything is shown.
+//! All content is untrusted. Text is escaped; HTML is an answer of its own with its own policy ([`html_of_message`]). All else
+//! is downloaded as bytes without a type. Each view is recorded in the operations log before anything is shown.
 
 use super::html_of_message::{self, MOST_DEPTH, MOST_HTML, MOST_PICTURES, document};
 use super::layout::{self, number, or_dash, table, visible};
@@ -35,27 +34,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long it may take to find a message: a request may take a little longer.
+/// How long the search for a message may take: a request may take a little longer.
 const PATIENCE: Duration = Duration::from_secs(25);
 /// How much text is shown, in bytes.
 const MOST_TEXT: usize = 256 << 10;
-/// How long the name of a file may be, in characters.
+/// The longest name of a file, in characters.
 const LONGEST_NAME: usize = 100;
 
-/// What is encoded in the name of a file.
+/// The characters that are encoded in the name of a file.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
-/// How many looks are remembered for their frames. The frame of one that is forgotten is in the operations log by itself.
+/// How many views are remembered for their frames. If one is forgotten, its frame gets an entry of its own in the operations
+/// log.
 const LOOKS: usize = 200;
 
-/// The looks at messages that are in the operations log, and whose frame has not been loaded: that is not another look.
+/// The recorded views whose frame has not been loaded yet. Loading the frame is not another view.
 #[derive(Clone, Default)]
 pub(super) struct Looks(Arc<Mutex<VecDeque<Noted>>>);
 
-/// A look that is in the operations log.
+/// A view that is recorded in the operations log.
 struct Noted {
     look: Uuid,
-    /// The login, and its name: a proxy's have names only.
+    /// The login, and the user's name: users of a proxy have only names.
     by: (String, String),
     identity: String,
     place: Place,
@@ -70,7 +70,7 @@ impl Looks {
         }
     }
 
-    /// Where the message was found for this look, of this login at this message. It is good once.
+    /// Where the message was found for this view, by this login, of this message. It can be taken once.
     fn take(&self, look: Uuid, viewer: &WebSession, identity: &str) -> Option<Place> {
         let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let by = (&viewer.id, &viewer.name);
@@ -100,11 +100,11 @@ pub(super) async fn show(
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame {
-    /// The look that it is part of.
+    /// The view that the frame belongs to.
     look: Option<String>,
 }
 
-/// Shows the HTML, to a frame of that page.
+/// Shows the HTML, for the frame of that page.
 pub(super) async fn html(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -128,7 +128,7 @@ pub(super) async fn html(
     Ok((headers, html).into_response())
 }
 
-/// Hands out the source of the message.
+/// Sends the source of the message.
 pub(super) async fn source(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -140,7 +140,7 @@ pub(super) async fn source(
     Ok(file(&name, bytes, share))
 }
 
-/// Hands out a part as a file.
+/// Sends a part as a file.
 pub(super) async fn part(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -156,12 +156,12 @@ pub(super) async fn part(
     Ok(file(&name, bytes, share))
 }
 
-/// What somebody wants to see.
+/// The content that a user requests.
 struct Wanted {
     identity: String,
     operation: Operation,
     object: Option<String>,
-    /// Where the message was found, if this is part of a look that is in the operations log.
+    /// Where the message was found, if this belongs to a view that is recorded in the operations log.
     noted: Option<Place>,
 }
 
@@ -170,8 +170,9 @@ impl Wanted {
         Self { identity, operation, object, noted: None }
     }
 
-    /// What `made` makes of the message, if it has that part, and where it was found; else the page that says why it is not
-    /// shown. A thread of the readers makes it: a large message takes a while, and whoever wants anything else does not wait for that.
+    /// Returns the result of `made` on the message, if the message has the requested part, and where the message was found.
+    /// Otherwise returns the page that explains why it is not shown. A thread of the readers runs `made`: a large message takes
+    /// a while, and other requests must not wait for it.
     async fn of<T: Send + 'static>(
         self,
         page: &Page,
@@ -265,7 +266,7 @@ fn html_section(part: &Part<'_>, parts: &Parts<'_>, frame: &str) -> Markup {
                     " Pictures that are left out, since all together have more than " (MOST_PICTURES >> 20) " MB: " (document.pictures_left_out) "."
                 }
             }
-            // Without permission for anything. It is loaded once it comes into sight.
+            // Without any permission. The frame is loaded once it scrolls into view.
             iframe .message src=(frame) title="The message as HTML" sandbox="" referrerpolicy="no-referrer" loading="lazy" {}
         }
     }
@@ -297,7 +298,7 @@ fn header(message: &[u8], budget: &ReadingBudget) -> Markup {
     }
 }
 
-/// Bytes of no type, for the disk.
+/// Bytes without a type, for download.
 fn file(name: &str, bytes: Vec<u8>, share: Share) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -306,7 +307,7 @@ fn file(name: &str, bytes: Vec<u8>, share: Share) -> Response {
     (headers, Body::new(SentBody::begin(bytes, share))).into_response()
 }
 
-/// Has a browser save it under a name (RFC 6266) that means nothing to a shell, a file system or a reader's eye.
+/// The Content-Disposition header (RFC 6266), with a name that is harmless to a shell, a file system and a reader's eye.
 fn disposition(name: &str) -> String {
     let name = safe_name(name);
     let plain: String = name.chars().map(|c| if c.is_ascii() { c } else { '_' }).collect();
@@ -314,12 +315,12 @@ fn disposition(name: &str) -> String {
     format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
 }
 
-/// Letters, digits and a few signs of a name that a stranger has given, none of them at its beginning.
+/// Keeps letters, digits and a few signs of a stranger's file name, and no sign at its beginning.
 fn safe_name(name: &str) -> String {
     let keep = |c: char| if c.is_alphanumeric() || "-._+@ ".contains(c) { c } else { '_' };
     let name: String = name.chars().map(keep).collect();
     let name = name.trim().trim_start_matches(['.', '-', '_', ' ']);
-    // The end has the extension, which is what a reader has to see.
+    // The extension is at the end, and a reader has to see it.
     let skip = name.chars().count().saturating_sub(LONGEST_NAME);
     let name: String = name.chars().skip(skip).collect();
     let name = name.trim_start_matches(['.', '-', '_', ' ']).trim_end_matches(['.', ' ']);

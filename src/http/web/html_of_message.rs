@@ -1,12 +1,12 @@
-//! The HTML of a message, made ready for a browser that is told to run, load, send and follow nothing in it.
+//! The HTML of a message, prepared for a browser that may run, load, send and follow nothing in it.
 //!
-//! The wall is the answer's own policy ([`POLICY`]): a sandbox without any permission, in which nothing is fetched but what the
-//! document itself holds. What stands here makes pictures that came with the message part of the document, keeps its size within
-//! bounds, and takes away the elements for which a browser connects to a host all the same, so that its owner learns that
-//! somebody looks: `link` (by `preconnect`, which the Content Security Policy does not know), `iframe` and `frame`, and `a` and
-//! `area` once they are clicked (Chromium 156 opens a connection first, and asks the policies then); and with them `meta` and
-//! `base`, which speak about the document as a whole. tests/server_tests/web_ui/hostile_messages_in_a_browser.rs has a host for
-//! each.
+//! The main protection is the answer's own policy ([`POLICY`]): a sandbox without any permission, in which nothing is fetched
+//! except from the document itself. This module embeds the pictures that came with the message, limits the document's size, and
+//! removes some elements. For these a browser connects to a host despite the policy, and the host's owner learns that the
+//! message is read. They are `link` (its `preconnect` is unknown to the Content Security Policy), `iframe` and `frame`. `a` and
+//! `area` connect once they are clicked: Chromium 156 opens a connection first, and checks the policies then. `meta` and `base`
+//! are removed as well, since they affect the document as a whole. tests/server_tests/web_ui/hostile_messages_in_a_browser.rs
+//! has a host for each.
 
 use crate::message::parts::{Part, Parts};
 use crate::message::reading_budget::ReadingBudget;
@@ -16,25 +16,25 @@ use percent_encoding::percent_decode_str;
 use std::cell::LazyCell;
 use std::collections::HashMap;
 
-/// What a browser may do with it: nothing. Inline styles and pictures in the document are shown.
+/// The browser's permissions for the document: none. Inline styles and pictures in the document are shown.
 pub(super) const POLICY: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; \
                                  base-uri 'none'; frame-ancestors 'self'";
 
 /// How much HTML is shown, in bytes.
 pub(super) const MOST_HTML: usize = 2 << 20;
-/// How much of the pictures that came with it, in bytes.
+/// How much of the pictures that came with it is shown, in bytes.
 pub(super) const MOST_PICTURES: usize = 1 << 20;
 
-/// The pictures that are shown. No SVG: it is a document.
+/// The picture types that are shown. No SVG: it is a document.
 const PICTURES: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"];
 
-/// These become elements that no browser knows.
+/// These elements get names that no browser knows.
 pub(super) const TAKEN_AWAY: [&str; 7] = ["a", "area", "base", "frame", "iframe", "link", "meta"];
 
-/// How many elements may stand within each other: a browser takes long for what is nested without end (it looks through all that are
-/// open for each tag), and no mail program makes such.
+/// The deepest nesting of elements. A browser takes long for deep nesting, since it searches all open elements for each tag,
+/// and no mail program generates such HTML.
 pub(super) const MOST_DEPTH: usize = 300;
-/// These need no end tag, and those that follow end them (HTML, 13.1.2 and 13.1.2.4): they do not count.
+/// These elements need no end tag, and a following tag closes them (HTML, 13.1.2 and 13.1.2.4), so they do not count.
 const NEED_NO_END: [&str; 33] = [
     "area", "base", "body", "br", "col", "colgroup", "dd", "dt", "embed", "head", "hr", "html", "img", "input", "li",
     "link", "meta", "optgroup", "option", "p", "param", "rp", "rt", "source", "tbody", "td", "tfoot", "th", "thead",
@@ -43,14 +43,14 @@ const NEED_NO_END: [&str; 33] = [
 /// The longest name of these elements, in bytes: no more of a name is read.
 const LONGEST_NAME: usize = 8;
 
-/// The document, and what is not in it.
+/// The document, and what was left out of it.
 pub(super) struct Document {
     pub(super) html: String,
-    /// Whether the HTML goes on.
+    /// Whether the HTML was cut at [`MOST_HTML`].
     pub(super) cut: bool,
-    /// Whether it goes on, and is nested too deep from there.
+    /// Whether the HTML was cut because it is nested too deep from there on.
     pub(super) too_deep: bool,
-    /// How many pictures that came with it are not shown: they are too large.
+    /// How many pictures that came with it are left out because they are too large.
     pub(super) pictures_left_out: usize,
 }
 
@@ -62,18 +62,18 @@ pub(super) fn document(part: &Part<'_>, parts: &Parts<'_>) -> Document {
     Document { html, cut, too_deep, pictures_left_out }
 }
 
-/// HTML without what a browser must not see of it.
+/// HTML without the elements in [`TAKEN_AWAY`].
 #[derive(Debug, PartialEq)]
 struct Reduced {
     html: String,
-    /// Whether it ends where more elements than [`MOST_DEPTH`] seem to stand within each other.
+    /// Whether it was cut at a place where more than [`MOST_DEPTH`] elements seem to be nested.
     too_deep: bool,
 }
 
-/// The HTML with other names for the elements that are taken away, wherever it seems to have one, up to where it is nested too deep.
+/// Renames all elements in [`TAKEN_AWAY`], and cuts the HTML where it is nested too deep.
 ///
-/// A tag begins with `<` and its name at once, which goes on up to white space, `/` or `>` (HTML, 13.2.5.6 tag open state and 13.2.5.8
-/// tag name state). No more than the name is read at each `<`, and of the name no more than is known.
+/// A tag begins with `<`, directly followed by its name, which ends at white space, `/` or `>` (HTML, 13.2.5.6 tag open state
+/// and 13.2.5.8 tag name state). At each `<` only the name is read, and of the name no more than the longest known name needs.
 fn reduced(html: &str, budget: &ReadingBudget) -> Reduced {
     let mut reduced = Reduced { html: String::with_capacity(html.len()), too_deep: false };
     let mut depth = 0_usize;
@@ -105,7 +105,7 @@ fn reduced(html: &str, budget: &ReadingBudget) -> Reduced {
     reduced
 }
 
-/// A picture that came with a message. It is decoded once, and not before it is asked for: HTML may name it some hundred thousand
+/// A picture that came with a message. It is decoded once, when it is first used: HTML may name it several hundred thousand
 /// times.
 struct Picture<'a> {
     kind: &'a str,
@@ -118,7 +118,7 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// Those that a browser is shown, by their Content-ID: of two with the same one, the first.
+/// The pictures that may be shown, by their Content-ID: of two with the same one, the first.
 fn pictures<'a>(parts: &'a Parts<'_>) -> HashMap<&'a str, Picture<'a>> {
     let mut pictures = HashMap::new();
     for part in parts.all.iter().filter(|part| PICTURES.contains(&part.kind.as_str())) {
@@ -129,7 +129,7 @@ fn pictures<'a>(parts: &'a Parts<'_>) -> HashMap<&'a str, Picture<'a>> {
     pictures
 }
 
-/// The HTML with the pictures to which `cid:` leads (RFC 2392), and how many of them are left out.
+/// Embeds the pictures that `cid:` URLs refer to (RFC 2392). Returns the HTML, and how many pictures are left out.
 fn with_pictures(html: &str, pictures: &HashMap<&str, Picture<'_>>, budget: &ReadingBudget) -> (String, usize) {
     const SCHEME: &str = "cid:";
     let mut with = String::with_capacity(html.len());
@@ -140,7 +140,7 @@ fn with_pictures(html: &str, pictures: &HashMap<&str, Picture<'_>>, budget: &Rea
     {
         let (before, after) = rest.split_at(at);
         let after = after.get(SCHEME.len()..).unwrap_or_default();
-        // It stands where a URL begins. What belongs to a URL is read once: it has no other one in it.
+        // The scheme begins a URL here. The characters of a URL are read once: it contains no other URL.
         let is_url = before.ends_with(['"', '\'', '=', '(', ' ', '\n', '\t']);
         let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '(' | ')');
         let end = if is_url { after.find(ends).unwrap_or(after.len()) } else { 0 };
@@ -219,7 +219,7 @@ mod tests {
         let (shown, left_out) = shown_with(&" cid:large cid:small".repeat(100_000), &pictures);
         assert_eq!((left_out, decoded.get()), (100_000, 2));
         assert_eq!(shown.matches("data:image/png;base64,AA==").count(), 100_000);
-        // What nothing leads to is not decoded.
+        // A picture without a reference is not decoded.
         shown_with("cid:another", &HashMap::from([("small", picture(1))]));
         assert_eq!(decoded.get(), 2);
     }
@@ -255,7 +255,7 @@ mod tests {
             ),
             ("<<a href=//evil><!--<a href=//evil>", "<<x-a href=//evil><!--<x-a href=//evil>"),
             ("<svg><a href=//evil><a", "<svg><x-a href=//evil><x-a"),
-            // Others stay as they are.
+            // Other elements stay as they are.
             ("<abbr><article></article><p>< a href>ü<ü<linked><", "<abbr><article></article><p>< a href>ü<ü<linked><"),
         ] {
             let left = Reduced { html: left.into(), too_deep: false };
@@ -267,7 +267,7 @@ mod tests {
     fn html_that_is_nested_without_end_is_cut() {
         let deep = of(&format!("<p>Hello{}", "<b><div x=1>".repeat(1000)), b"");
         assert_eq!((deep.too_deep, deep.html.matches('<').count()), (true, MOST_DEPTH + 1));
-        // Long lists, tables and lines are no deeper for it.
+        // Long lists, tables and lines do not count as deep.
         for flat in ["<li>x", "<p>x<br>", "<tr><td>x", "<b>x</b>", "<IMG src=x><HR/>", "a < b, c </ d <3 "] {
             let html = flat.repeat(1000);
             let shown = of(&html, b"");
@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// With a search that begins anew at each of these places, the test would take hours.
+    /// If a search started again at each of these places, the test would take hours.
     #[test]
     fn html_is_read_in_time_in_proportion_to_its_length() {
         for what in
@@ -287,7 +287,7 @@ mod tests {
         }
         let two_million = "<".repeat(2_000_000);
         assert_eq!(of(&two_million, b"").html.trim_end(), two_million);
-        // The longest URL is a picture's like any other.
+        // The longest URL refers to a picture like any other.
         let id = "x".repeat(MOST_HTML - 100);
         assert_eq!(shown_with(&format!("=cid:{id}"), &HashMap::new()).0.len(), id.len() + 5);
     }

@@ -1,4 +1,4 @@
-//! What all screens share.
+//! Layout shared by all screens.
 
 use super::assets;
 use crate::base::log::is_unsafe;
@@ -10,7 +10,7 @@ use crate::message::Role;
 use axum::response::Html;
 use maud::{DOCTYPE, Markup, Render, html};
 
-/// The screens that stand in the navigation.
+/// The screens of the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Screen {
     Activity,
@@ -24,26 +24,26 @@ pub(super) enum Screen {
 }
 
 impl Screen {
-    /// In the order of the navigation: its path, its name, and the least role that may see it.
+    /// In the order of the navigation: path, name, and the least role that may see the screen.
     const ALL: [(Self, &'static str, &'static str, WebRole); 8] = [
         (Self::Activity, "/", "Activity", WebRole::Viewer),
         (Self::Statistics, "/statistics", "Statistics", WebRole::Viewer),
         (Self::Locks, "/locks", "Locks", WebRole::Viewer),
         (Self::Again, "/again", "Deliver again", WebRole::Operator),
-        // The address of a callback may hold a password.
+        // A callback URL may contain a password.
         (Self::Subscriptions, "/subscriptions", "Subscriptions", WebRole::Operator),
         (Self::Service, "/service", "Service", WebRole::Operator),
         (Self::Operations, "/log", "Operations", WebRole::Operator),
         (Self::Logins, "/logins", "Logins", WebRole::Admin),
     ];
 
-    /// The least role that may see it.
+    /// The least role that may see the screen.
     pub(super) fn least(self) -> WebRole {
         Self::ALL.iter().find(|(screen, ..)| *screen == self).map_or(WebRole::Admin, |(.., least)| *least)
     }
 }
 
-/// A whole page. `title` may be anybody's text.
+/// A whole page. `title` may be text from a stranger.
 pub(super) fn page(title: &str, screen: Option<Screen>, viewer: Option<&WebSession>, main: &Markup) -> Html<String> {
     let title = visible(title);
     let markup = html! {
@@ -88,7 +88,7 @@ pub(super) fn page(title: &str, screen: Option<Screen>, viewer: Option<&WebSessi
     Html(markup.into_string())
 }
 
-/// A page that has the browser ask for `path` once more, from here.
+/// A page that makes the browser request `path` again, from this site.
 pub(super) fn onward(path: &str) -> Html<String> {
     let markup = html! {
         (DOCTYPE)
@@ -104,10 +104,11 @@ pub(super) fn onward(path: &str) -> Html<String> {
     Html(markup.into_string())
 }
 
-/// A stranger's text in which everything can be seen that would change how what stands around it is read: what reverses or embeds
-/// text (Unicode Bidirectional Algorithm, UAX 9 section 2), and control characters, are named instead. Line ends and tabs stay.
+/// A stranger's text in which characters that change how the surrounding text is read become visible. Characters that reverse
+/// or embed text (Unicode Bidirectional Algorithm, UAX 9 section 2), and control characters, are replaced by their names. Line
+/// ends and tabs stay.
 pub(super) fn visible(text: &str) -> String {
-    // Marks that only say which way a word runs stand in honest text.
+    // Marks that only set the direction of a word occur in legitimate text.
     let hidden = |c: char| is_unsafe(c) && !matches!(c, '\n' | '\t' | '\u{200e}' | '\u{200f}' | '\u{061c}');
     let mut visible = String::with_capacity(text.len());
     for c in text.chars() {
@@ -151,7 +152,7 @@ pub(super) fn table<const N: usize>(
     table_with_ids(class, caption, columns, rows.into_iter().map(|cells| (None, cells)))
 }
 
-/// The same, of rows that the script knows by their ids.
+/// The same, with ids of rows for the script.
 pub(super) fn table_with_ids<const N: usize>(
     class: &str,
     caption: impl Render,
@@ -181,12 +182,12 @@ pub(super) fn pager(path: &str, name: &str) -> Markup {
     html! { nav .pager aria-label="Pages" { a href=(path) rel="next" { (name) } } }
 }
 
-/// A value that may be missing.
+/// A value, or a dash if it is missing.
 pub(super) fn or_dash(value: Option<impl Render>) -> Markup {
     html! { @match value { Some(value) => (value), None => "–" } }
 }
 
-/// How good it is what became of something: the class of its words, which say the same.
+/// The CSS class of a result. The text says the same.
 pub(super) fn class(result: AttemptResult) -> &'static str {
     match result {
         AttemptResult::Delivered => "good",

@@ -1,4 +1,4 @@
-//! Locks: who holds one now, and who waits for it.
+//! Locks: the current holders, and the attempts that wait for them.
 
 use super::layout::{self, Column, Screen, or_dash, table};
 use super::{Answered, Page};

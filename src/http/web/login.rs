@@ -1,4 +1,4 @@
-//! Logging in, by a link that is good once, and out.
+//! Login with a link that works once, and logout.
 
 use super::{Answered, Page, auth, layout, not_authenticated};
 use crate::http::blocking::Caller;
@@ -45,8 +45,8 @@ fn asked_for(to: &str, problem: Option<&str>) -> Markup {
     }
 }
 
-/// Whom a link would log in: nothing is done before a click. Whoever follows another one's link does not become somebody else
-/// unawares (login CSRF), and what only looks at links, as mail filters do, uses none up.
+/// Shows which user a link logs in; the login itself needs a click. So a user who follows another person's link does not become
+/// that person unawares (login CSRF). Programs that only fetch links, as mail filters do, do not use them up.
 pub(super) async fn look(
     State(page): State<Page>,
     Extension(caller): Extension<Caller>,
@@ -105,7 +105,7 @@ pub(super) async fn log_in(
     }
 }
 
-/// The digest of the login that this browser has.
+/// The digest of this browser's login token.
 fn session(headers: &HeaderMap) -> Option<[u8; 32]> {
     auth::token(headers).map(web_logins::digest)
 }

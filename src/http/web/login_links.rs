@@ -1,4 +1,4 @@
-//! Logins: who is logged in now, and ending that.
+//! Logins: the current sessions, and how to end them.
 
 use super::layout::{self, Column, Screen, moment, table};
 use super::operations_log::actor;

@@ -1,4 +1,4 @@
-//! One message: what became of it in a line, where its copies are, and what each host has tried, in time.
+//! One message: a summary line, its copies, and the attempts of each host on a time line.
 
 use super::activity::in_words;
 use super::layout::{self, Column, Screen, class, milliseconds, moment, number, or_dash, table};
@@ -93,7 +93,7 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
     }
 }
 
-/// What of it can be delivered again: first what is missing.
+/// The copies that can be redelivered: the missing ones first.
 fn redelivery(page: &Page, message: &TracedMessage) -> Markup {
     let TracedMessage { recipients, trace, .. } = message;
     let (mut missing, mut there, mut commands) = (Vec::new(), Vec::new(), Vec::new());
@@ -217,7 +217,7 @@ fn step(now: i64, attempt: &TracedAttempt, message: Option<&RecordedMessage>) ->
     }
 }
 
-/// How long it waited for the lock, and had it: what the line of time shows of it.
+/// How long an attempt waited for the lock and held it, as the time line shows it.
 fn lock_in_words(now: i64, LockSpan { asked_at, waited_until, had }: LockSpan) -> String {
     let waited = in_milliseconds(asked_at, waited_until);
     match had {
@@ -225,7 +225,7 @@ fn lock_in_words(now: i64, LockSpan { asked_at, waited_until, had }: LockSpan) -
         Had::Until(until) => {
             format!("Waited {waited} for the lock, and had it for {}", in_milliseconds(waited_until, until))
         }
-        // How long it has waited is written down when it ends.
+        // The length of the wait is recorded when the attempt ends.
         Had::Still => format!("Has the lock, {} after it began", in_milliseconds(asked_at, now)),
     }
 }
@@ -236,7 +236,7 @@ fn stages_in_words(attempt: &TracedAttempt) -> String {
     parts.join(", ")
 }
 
-/// A bar of the stages of one attempt. What it shows stands beside it in words.
+/// A bar of the stages of one attempt. The text beside it says the same.
 fn stages(attempt: &TracedAttempt, all: f64) -> Markup {
     const WIDTH: f64 = 600.0;
     let mut x = 0.0;

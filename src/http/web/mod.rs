@@ -1,10 +1,10 @@
-//! The page: what came in and what became of it, in a browser.
+//! The web UI: which messages arrived and what became of them.
 //!
-//! One thread serves all connections (`server`); the ledger is asked by a few others. It speaks no TLS: it listens on this
-//! machine only, and a proxy stands in front. What holds for each answer, whoever makes it, is in `shield`: the host names that
-//! are answered to, headers for browsers, how long a request may be and take. Who may ask for what is in [`routes`] and `guard`, and
-//! nowhere else. Each screen is a file: it reads what `trace`, `stats` and `lock list` read, and works without script. What delivers again is in `redeliver` and `redelivery_jobs`: it is
-//! the code of `replay`, in threads of its own (`blocking`).
+//! One thread serves all connections (`server`); a few other threads query the ledger. The server speaks no TLS: it listens on
+//! this machine only, and a proxy stands in front. `security_headers` applies to every answer: accepted host names, security
+//! headers, and limits on a request's size and time. Authorization is in [`routes`] and `auth`, and nowhere else. Each screen
+//! is a file: it reads what `trace`, `stats` and `lock list` read, and works without script. Redelivery is in `redeliver` and
+//! `redelivery_jobs`: it runs the code of `replay`, in separate threads (`blocking`).
 
 mod activity;
 mod assets;
@@ -64,37 +64,37 @@ use subscriptions::{Telling, actions};
 use thiserror::Error;
 use tracing::{info, warn};
 
-/// How long a question to the ledger may take.
+/// How long a query of the ledger may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How large a form may be that comes without a login. In chunks of one byte it takes some thirty times as much memory.
+/// The largest form without a login, in bytes. In chunks of one byte it takes some thirty times as much memory.
 const LARGEST_LOGIN: usize = 8 << 10;
 
-/// What the page goes by.
+/// The settings of the web UI.
 #[derive(Clone, Debug)]
 pub struct WebSettings {
-    /// Where it is served.
+    /// The listening endpoint.
     listen: Endpoint,
-    /// Where browsers find it: scheme, host and port.
+    /// The origin that browsers use: scheme, host and port.
     origin: String,
-    /// The same of what is served beside it, where that has a place of its own.
+    /// The endpoint and origin of the API, if it has its own.
     beside: Option<(Endpoint, String)>,
     lifetimes: Lifetimes,
-    /// Whom the proxy in front may say that somebody is; `None` where it is not believed.
+    /// The users that the proxy in front may name; `None` if the proxy is not trusted.
     trusted: Option<TrustedUsers>,
     trusted_proxies: Vec<TrustedProxy>,
-    /// Where the master of the service is asked; none where the page stands alone.
+    /// The control socket of the service's master; none if the web UI runs alone.
     control: Option<PathBuf>,
     telling: Telling,
-    /// How much memory messages may take that are read, sent or brought, in bytes.
+    /// How much memory messages may take while they are read or transferred, in bytes.
     memory: usize,
 }
 
-/// The most of it, and which part of `serve.worker_memory`.
+/// The upper limit of that memory, in bytes, and its divisor of `serve.worker_memory`.
 const MOST_MEMORY: usize = 256 << 20;
 const PART_OF_MEMORY: u64 = 4;
 
-/// Why there can be no page.
+/// Why the web UI cannot start.
 #[derive(Debug, Error)]
 pub enum WebError {
     #[error("web.listen: it is missing")]
@@ -106,19 +106,19 @@ pub enum WebError {
 }
 
 impl WebSettings {
-    /// As a configuration says.
+    /// The settings of a configuration.
     ///
     /// # Errors
-    /// Where it says nothing of a page.
+    /// If the configuration has no web UI.
     pub fn of(config: &Config) -> Result<Self, WebError> {
         let (control, telling) = (Some(config.serve.control_socket()), Telling::of(config));
         Ok(Self { control, telling, memory: memory(&config.serve), ..Self::by(&config.web)? })
     }
 
-    /// For a page at this place of this machine, with the rest as it is by default.
+    /// A web UI at this endpoint of this machine, with defaults for all other settings.
     ///
     /// # Errors
-    /// Where it is none that a browser on this machine reaches, and nobody else.
+    /// If the endpoint is not reachable by a browser on this machine, or is reachable from other machines.
     pub fn at(listen: &str) -> Result<Self, WebError> {
         let web = Web { listen: Some(listen.to_owned()), ..Web::default() };
         Self::by(&web).ok().filter(|settings| settings.listen.is_on_this_machine()).ok_or(WebError::NotConfigured)
@@ -140,7 +140,7 @@ impl WebSettings {
         })
     }
 
-    /// Where browsers find it.
+    /// The origin that browsers use.
     #[must_use]
     pub fn origin(&self) -> &str {
         &self.origin
@@ -151,12 +151,12 @@ fn memory(serve: &Serve) -> usize {
     usize::try_from(serve.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX).min(MOST_MEMORY)
 }
 
-/// Serves the page, until SIGTERM or SIGINT, and then until the requests under way are answered. `beside` makes routes that are
-/// served beside the page's own, or at a place of theirs, by the same threads and behind such a shield; they see to it themselves who
-/// may ask them.
+/// Serves the web UI until SIGTERM or SIGINT, and then until the requests in progress are answered. `beside` makes further
+/// routes, for the same endpoint or for one of their own. They run in the same threads and behind the same kind of shield, but
+/// authenticate their own requests.
 ///
 /// # Errors
-/// Where it cannot listen, or the system gives us no thread.
+/// If it cannot listen, or the system provides no thread.
 pub fn run(
     site: &Site,
     settings: WebSettings,
@@ -185,23 +185,23 @@ pub fn run(
     Ok(())
 }
 
-/// All that is answered to where the page is, behind the shield.
+/// The router of the web UI's endpoint, behind the shield.
 pub fn router(site: &Site, settings: &WebSettings, beside: impl FnOnce(Blocking, Arc<Shares>) -> Router) -> Router {
     Page::new(site, settings).routers(settings, beside).0
 }
 
-/// Something, or the page that is shown since it is not available.
+/// A value, or the page that explains why it is not available.
 type Answered<T = Response> = Result<T, Response>;
 
-/// What the screens share.
+/// The state that all screens share.
 #[derive(Clone)]
 struct Page {
     site: Arc<Site>,
     blocking: Blocking,
     settings: Arc<WebSettings>,
-    /// For messages, the API's among them, in bytes.
+    /// The memory for messages, those of the API included, in bytes.
     memory: Arc<Shares>,
-    /// What was begun from here.
+    /// The redeliveries that were started here.
     jobs: Jobs,
     looks: content::Looks,
     /// The figures of the first screen.
@@ -223,7 +223,7 @@ impl Page {
         }
     }
 
-    /// What `work` finds in the ledger, or the page that says why there is no answer.
+    /// Returns the result of `work` on the ledger, or the error page.
     async fn ask<T: Send + 'static>(
         &self,
         viewer: &WebSession,
@@ -232,7 +232,7 @@ impl Page {
         self.blocking.ask(work).await.map_err(|problem| failed(&problem, Some(viewer)))
     }
 
-    /// What is served where the page is, and what is served elsewhere.
+    /// The router of the web UI's endpoint, and that of the separate API endpoint.
     fn routers(
         self,
         settings: &WebSettings,
@@ -249,7 +249,7 @@ impl Page {
     }
 }
 
-/// Each path of the page, and the least role that may ask for it: a screen's is its own, and the others are said here alone.
+/// Each path of the web UI, and the least role that may request it. A screen defines its own role; all others are defined here.
 fn routes(page: &Page) -> Router<Page> {
     let needs = |least: WebRole, methods: MethodRouter<Page>| {
         methods.layer(from_fn_with_state((page.clone(), least), auth::may))
@@ -281,14 +281,14 @@ fn routes(page: &Page) -> Router<Page> {
         .route("/logout", needs(WebRole::Viewer, post(login::log_out)))
         .route("/logins", of(Screen::Logins, get(login_links::show)))
         .route("/logins/end", of(Screen::Logins, post(login_links::end)))
-        // For everybody:
+        // Without a login:
         .route("/login", get(login::form).post(login::look).layer(DefaultBodyLimit::max(LARGEST_LOGIN)))
         .route("/login/confirm", post(login::log_in).layer(DefaultBodyLimit::max(LARGEST_LOGIN)))
         .route("/assets/{name}", get(assets::serve))
         .layer(from_fn_with_state(page.clone(), auth::of_this_origin))
 }
 
-/// The page that is shown where it cannot be said whether somebody may log in, or is.
+/// The error page if it cannot be determined whether a user may log in, or is logged in.
 fn not_authenticated(problem: &NotAuthenticated) -> Response {
     let wait = match problem {
         NotAuthenticated::Unanswered(problem) => return failed(problem, None),
@@ -299,7 +299,7 @@ fn not_authenticated(problem: &NotAuthenticated) -> Response {
     (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, wait)], page).into_response()
 }
 
-/// The page that is shown where the ledger has not answered.
+/// The error page if the ledger did not answer.
 fn failed(problem: &Unanswered, viewer: Option<&WebSession>) -> Response {
     warn!(%problem, "a screen cannot be shown");
     let told = html! {

@@ -1,4 +1,4 @@
-//! Who was told of a message: its events, and how it stands with each subscription.
+//! The notifications of a message: its events, and the state of each one per subscription.
 
 use super::layout::{Column, Screen, moment, number, or_dash, table};
 use crate::ledger::notifications::by_message::{ToldEvent, ToldTo};
@@ -11,7 +11,7 @@ const SHOWN: usize = 50;
 const COLUMNS: [Column; 6] =
     [("Happened", "t"), ("What", ""), ("Copy", ""), ("State", ""), ("Tries", "n"), ("Last answer", "")];
 
-/// For whoever sees the message; what is behind it is for those who look after subscriptions.
+/// All users who may see the message see this; the links lead on for users who may see subscriptions.
 pub(super) fn of(events: &[ToldEvent], viewer: &WebSession) -> Markup {
     let all: Vec<(&ToldEvent, Option<&ToldTo>)> = events
         .iter()

@@ -1,4 +1,4 @@
-//! Operations: who did what by hand, the newest first.
+//! Operations: the manual operations and their users, the newest first.
 
 use super::layout::{self, Column, Screen, moment, table};
 use super::{Answered, Page};
@@ -14,12 +14,12 @@ use serde::Deserialize;
 /// How many rows one page has.
 const ROWS: usize = 50;
 
-/// Who does something by the page, as the operations log has it.
+/// The user of the web UI as the operations log records it.
 pub(super) fn actor<'a>(page: &'a Page, viewer: &'a WebSession) -> Actor<'a> {
     actor_of(&page.site, viewer)
 }
 
-/// The same, where there is no page at hand.
+/// The same without a [`Page`].
 pub(super) fn actor_of<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
     Actor { who: &viewer.name, way: "page", role: Some(viewer.role.as_str()), host: site.host() }
 }

@@ -1,4 +1,4 @@
-//! Who somebody is, as the proxy in front says: it has logged them in.
+//! The user that the proxy in front has authenticated.
 
 use crate::base::timestamp;
 use crate::config::{Web, is_name};
@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderName};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// Whom the proxy may say that somebody is, in which header, and what they may do.
+/// The users that the proxy may name, the header that it uses, and their roles.
 #[derive(Clone, Debug)]
 pub(super) struct TrustedUsers {
     header: HeaderName,
@@ -15,7 +15,7 @@ pub(super) struct TrustedUsers {
     others: Option<WebRole>,
 }
 
-/// Why somebody is not let in whom the proxy has let in.
+/// Why a user that the proxy names is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum NotTrusted {
     #[error("The proxy in front says twice who you are ({0})")]
@@ -27,21 +27,21 @@ pub(super) enum NotTrusted {
 }
 
 impl TrustedUsers {
-    /// As a configuration says; `None` where the proxy is not believed.
+    /// The settings of a configuration; `None` if the proxy is not trusted.
     pub(super) fn of(web: &Web) -> Option<Self> {
-        // What is no name of a header was refused when the configuration was read.
+        // An invalid header name was refused when the configuration was read.
         let header = web.trusted_user_header.as_ref()?.to_ascii_lowercase().parse().ok()?;
         Some(Self { header, roles: web.trusted_user_roles.clone(), others: web.trusted_user_role })
     }
 
-    /// Who asks; `None` where the proxy says nothing.
+    /// The user of a request; `None` if the proxy names no user.
     ///
     /// # Errors
-    /// Where it says nothing that could be believed, or somebody who is not to be let in.
+    /// If the proxy names two users or an invalid name, or if the user has no role.
     pub(super) fn who(&self, headers: &HeaderMap) -> Result<Option<WebSession>, NotTrusted> {
         let mut said = headers.get_all(&self.header).iter();
         let Some(name) = said.next() else { return Ok(None) };
-        // One of them may be the browser's own.
+        // One of them may come from the browser itself.
         if said.next().is_some() {
             return Err(NotTrusted::Twice(self.header.clone()));
         }
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(asked(&users(Some(WebRole::Viewer)), &[b"anna"]), anna);
         assert_eq!(asked(&users(None), &[]), Ok(None));
         assert_eq!(asked(&users(None), &[b"boris"]), Err(NotTrusted::NoRole("boris".into())));
-        // As it is written, and no other way.
+        // Names are case-sensitive.
         assert_eq!(asked(&users(None), &[b"Anna"]), Err(NotTrusted::NoRole("Anna".into())));
         for name in ["boris@example.com", "EXAMPLE\\boris", "Jürgen"] {
             let viewer = Ok(Some((name.to_owned(), WebRole::Viewer)));

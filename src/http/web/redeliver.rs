@@ -1,7 +1,7 @@
-//! Deliver again: what is owed, what failed, what a mailbox has lost; what would happen, and doing it.
+//! Redelivery of owed copies, failed copies, and copies that a mailbox has lost: selection, preview and execution.
 //!
 //! ```text
-//! a list, or a message ── select ──▶ what would happen ── confirm ──▶ a job ──▶ what came of it
+//! a list, or a message ── select ──▶ preview ── confirm ──▶ a job ──▶ its results
 //! ```
 
 use super::activity::{deferred_path, in_words};
@@ -31,13 +31,13 @@ use std::time::Duration;
 use url::form_urlencoded;
 use uuid::Uuid;
 
-/// How many copies are listed, and are delivered again at once. The command line does more.
+/// How many copies are listed, and redelivered in one job. The command line handles more.
 const MOST: usize = 100;
-/// How long a look into mailboxes may take: less than any request may.
+/// How long a search in mailboxes may take: less than any request may.
 const LOOK: Duration = Duration::from_secs(25);
-/// How long the screen of a job waits for its end before it shows what there is.
+/// How long the screen of a job waits for its end before it shows the results so far.
 const AWAITED: Duration = Duration::from_secs(5);
-/// How far back is looked, unless somebody says.
+/// How far back copies are listed by default.
 const DAY: &str = "1d";
 
 const SECTIONS: [(&str, &str); 3] =
@@ -65,7 +65,7 @@ impl Asked {
     }
 }
 
-/// A copy of a list: why it is there, and whether it is selected unless somebody says otherwise.
+/// A copy of a list: why it is listed, and whether it is selected by default.
 struct Listed {
     copy: SelectedCopy,
     why: String,
@@ -91,7 +91,7 @@ pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<
     Ok(screen("/again", &viewer, &shown))
 }
 
-/// What was tried lately and has not come to its recipient.
+/// Recent attempts that have not delivered their copy.
 pub(super) async fn not_delivered(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -119,7 +119,7 @@ pub(super) async fn not_delivered(
     Ok(screen("/again/failed", &viewer, &shown))
 }
 
-/// Where the mail is that has not come yet, and that somebody may look for here first.
+/// A hint to the list of deferred mail, since users may look for it here first.
 fn deferred() -> Markup {
     html! {
         "Postfix tries deferred mail again by itself: " a href=(deferred_path()) { "what is deferred now" }
@@ -127,7 +127,7 @@ fn deferred() -> Markup {
     }
 }
 
-/// What the mailboxes of one user have lost.
+/// The copies that the mailboxes of one user have lost.
 pub(super) async fn lost(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -223,7 +223,7 @@ fn page_of(title: &str, viewer: &WebSession, main: &Markup) -> Response {
     layout::page(title, Some(Screen::Again), Some(viewer), main).into_response()
 }
 
-/// What does the same for more of them, or where the page may not.
+/// The command line for the same, for more copies, or if the web UI may not open mailboxes.
 fn command(site: &Site, options: &str) -> String {
     let place = site.directory().map(|directory| format!(" --embedded {}", shell_word(&directory.to_string_lossy())));
     format!("maildrop_command replay{} {options}", place.unwrap_or_default())
@@ -247,7 +247,7 @@ fn heads(names: &[&str]) -> Markup {
     html! { thead { tr { @for name in names { th scope="col" { (name) } } } } }
 }
 
-/// A form to select some of these.
+/// A form to select some of these copies.
 fn select(page: &Page, copies: &[Listed]) -> Markup {
     let offered = page.site.opens_mailboxes();
     let names = ["Pick", "Message", "Mailbox", "Recipient", "Why"];
@@ -281,7 +281,7 @@ fn subject(copy: &SelectedCopy) -> &str {
     copy.subject.as_deref().filter(|subject| !subject.trim().is_empty()).unwrap_or(&copy.message_id)
 }
 
-/// The cells that say which copy it is.
+/// The table cells that identify the copy.
 fn described(copy: Option<&SelectedCopy>) -> Markup {
     let Some(copy) = copy else {
         return html! { @for label in ["Message", "Mailbox", "Recipient"] { td data-label=(label) { "not known" } } };
@@ -297,7 +297,7 @@ fn described(copy: Option<&SelectedCopy>) -> Markup {
     }
 }
 
-/// On the screen of a message, for who may deliver again.
+/// The section on the screen of a message, for users who may redeliver.
 pub(super) fn of_message(page: &Page, copies: &[(Request, String)], commands: &[String]) -> Markup {
     html! {
         h2 #again { "Deliver again" }
@@ -326,7 +326,7 @@ pub(super) fn of_message(page: &Page, copies: &[(Request, String)], commands: &[
     }
 }
 
-/// The copies that a form names; or why they cannot be read.
+/// The copies that a form names, or why they cannot be parsed.
 fn requests(body: &str) -> Result<Vec<Request>, &'static str> {
     let mut requests: Vec<Request> = Vec::new();
     for (_, value) in form_urlencoded::parse(body.as_bytes()).filter(|(name, _)| name == "copy") {
@@ -342,7 +342,7 @@ fn requests(body: &str) -> Result<Vec<Request>, &'static str> {
     }
 }
 
-/// What a form asks for; or the answer that says why not.
+/// The copies that a form asks for, or the error page.
 async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec<Request>> {
     let no = |status: StatusCode, told: &str| {
         let told = html! { p .bad role="alert" { (told) } p { a href="/again" { "Deliver again" } } };
@@ -354,7 +354,7 @@ async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec
     requests(body).map_err(|problem| no(StatusCode::BAD_REQUEST, problem))
 }
 
-/// What would happen. Nothing is written, created or locked.
+/// Shows a preview of the redelivery. Nothing is written, created or locked.
 pub(super) async fn would(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -434,7 +434,7 @@ fn would_happen(outcome: &ReplayOutcome) -> Markup {
     }
 }
 
-/// Begins it, and leads to where what comes of it is shown.
+/// Starts the job, and redirects to its screen.
 pub(super) async fn start(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -445,7 +445,7 @@ pub(super) async fn start(
     Ok(Redirect::to(&format!("/again/runs/{id}")).into_response())
 }
 
-/// What came of it so far.
+/// Shows the results so far.
 pub(super) async fn job(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -482,7 +482,7 @@ pub(super) async fn job(
     page_of("Delivered again", &viewer, &main)
 }
 
-/// All of it in one line, and how good that is.
+/// The class and text of the summary line.
 fn verdict(came: &[Came], of: usize, ended: bool) -> (&'static str, String) {
     if !ended {
         return ("wait", format!("Under way: {} of {of} done with.", came.len()));

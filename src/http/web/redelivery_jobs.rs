@@ -1,5 +1,4 @@
-//! Redeliveries that somebody has begun from the web UI. They go on without the browser: their screen can be loaded again, and that
-//! begins nothing.
+//! Redeliveries started in the web UI. They continue without the browser: reloading a job's screen starts nothing.
 
 use super::operations_log::actor_of;
 use crate::base::deadline::Deadline;
@@ -20,17 +19,17 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-/// How many are remembered: the ledger has what came of the others.
+/// How many jobs are remembered: the ledger has the results of the others.
 const REMEMBERED: usize = 100;
 
 /// How long the database may take for a row of the operations log.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Those that this process remembers, the newest last.
+/// The jobs that this process remembers, the newest last.
 #[derive(Clone, Default)]
 pub(super) struct Jobs(Arc<Mutex<VecDeque<Job>>>);
 
-/// Copies that are delivered again, one after the other.
+/// Copies that are redelivered, one after the other.
 #[derive(Clone)]
 pub(super) struct Job {
     pub(super) id: Uuid,
@@ -38,32 +37,32 @@ pub(super) struct Job {
     /// In microseconds since 1970.
     pub(super) began_at: i64,
     pub(super) of: usize,
-    /// What came of those that are done with. Its sender is dropped once the job has ended.
+    /// The results so far. The sender is dropped once the job has ended.
     came: watch::Receiver<Vec<Came>>,
 }
 
-/// What came of one copy.
+/// The result for one copy.
 #[derive(Clone, Debug)]
 pub(super) struct Came {
-    /// `None` where the ledger does not know it any more, or cannot be asked.
+    /// `None` if the ledger does not know the copy any more, or cannot be queried.
     pub(super) copy: Option<SelectedCopy>,
     pub(super) outcome: ReplayOutcome,
 }
 
 impl Job {
-    /// What came of each that is done with, and whether the job has ended, which is waited for as long as `patience`.
+    /// Waits up to `patience` for the job's end. Returns the results so far, and whether the job has ended.
     pub(super) async fn so_far(&mut self, patience: Duration) -> (Vec<Came>, bool) {
-        // An error says that it has ended.
+        // The channel's error says that the job has ended.
         let ended = timeout(patience, async { while self.came.changed().await.is_ok() {} }).await.is_ok();
         (self.came.borrow().clone(), ended)
     }
 }
 
 impl Jobs {
-    /// Begins to deliver these again, in their order.
+    /// Starts to redeliver these copies, in their order.
     ///
     /// # Errors
-    /// Where it has not begun: nothing is done then.
+    /// If the job could not start; nothing is done then.
     pub(super) fn begin(&self, blocking: &Blocking, by: &WebSession, requests: Vec<Request>) -> Result<Uuid, NotDone> {
         let (tell, came) = watch::channel(Vec::new());
         let id = Uuid::now_v7();
@@ -86,7 +85,7 @@ impl Jobs {
         Ok(id)
     }
 
-    /// The one of this name, where it is remembered.
+    /// The job with this id, if it is remembered.
     pub(super) fn of(&self, id: Uuid) -> Option<Job> {
         self.remembered().iter().find(|job| job.id == id).cloned()
     }
@@ -96,7 +95,7 @@ impl Jobs {
     }
 }
 
-/// Nothing is done that is not in the operations log before.
+/// Redelivers one copy, only after an entry in the operations log.
 fn one(site: &Site, by: &WebSession, request: Request, stop: &AtomicBool) -> Came {
     let mut begun = false;
     let (copy, outcome) = deliver_again(site, request, stop, |copy| {

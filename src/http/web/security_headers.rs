@@ -1,4 +1,4 @@
-//! What holds for each answer, whoever makes it.
+//! Limits and headers that apply to every answer.
 
 use crate::base::endpoint::Endpoint;
 use crate::base::http_connections::Connection;
@@ -19,17 +19,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long a request may take, its body included. What is sent for as long as a browser listens begins sooner.
+/// How long a request may take, its body included. An answer that streams as long as the browser listens starts sooner.
 const REQUEST: Duration = Duration::from_secs(30);
-/// How large its body may be, where a route does not say otherwise.
+/// The largest request body, in bytes, unless a route sets another limit.
 const LARGEST_BODY: usize = 64 << 10;
 
-/// Nothing is loaded from anywhere else, and no script or style stands in a page itself (Content Security Policy Level 3): a header
-/// of a message that became markup by a mistake of ours would still do nothing.
+/// Nothing is loaded from another site, and pages have no inline script or style (Content Security Policy Level 3). If a bug of
+/// ours let a message header become markup, that markup would still do nothing.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// What each answer says, unless it says something else itself.
+/// The headers of each answer, unless the answer sets them itself.
 const HEADERS: [(HeaderName, &str); 8] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -41,10 +41,10 @@ const HEADERS: [(HeaderName, &str); 8] = [
     (HeaderName::from_static("x-frame-options"), "DENY"),
 ];
 
-/// What is kept from requests that no browser of ours would make.
+/// Protection against requests that no user's browser would send.
 #[derive(Clone, Debug)]
 pub(super) struct Shield {
-    /// The names that are answered to: `Host` of a request.
+    /// The accepted values of a request's `Host`.
     hosts: Arc<[String]>,
     proxies: Arc<[TrustedProxy]>,
 }
@@ -68,7 +68,8 @@ impl Shield {
             .layer(middleware::from_fn(with_headers))
     }
 
-    /// A page on another site can have its own name lead to this machine (DNS rebinding), and then asks us as that name.
+    /// Whether this `Host` is accepted. A page of another site can make its own name resolve to this machine (DNS rebinding),
+    /// and then sends that name.
     fn knows(&self, asked: &str) -> bool {
         self.hosts.iter().any(|host| host.eq_ignore_ascii_case(asked))
     }
@@ -82,8 +83,8 @@ async fn with_caller(State(shield): State<Shield>, mut request: Request, next: N
     next.run(request).await
 }
 
-/// Where a request comes from: each proxy adds at the end of X-Forwarded-For who connected to it, and what stands before the last one
-/// that is trusted may be made up.
+/// The client's address. Each proxy appends its client to X-Forwarded-For, and the entries before the last trusted proxy may be
+/// forged.
 fn client(peer: Option<IpAddr>, headers: &HeaderMap, proxies: &[TrustedProxy]) -> Option<IpAddr> {
     let fields = headers.get_all("x-forwarded-for").iter().filter_map(|field| field.to_str().ok());
     let hops: Vec<&str> = fields.flat_map(|field| field.split(',')).map(str::trim).collect();
@@ -124,7 +125,7 @@ fn too_late(uri: &Uri) -> Response {
     answer
 }
 
-/// A title, and more: for people in one line, and for programs as the API tells of problems.
+/// A refusal with title and detail: one line for people, a problem document for API clients.
 fn refusal(uri: &Uri, status: StatusCode, kind: &str, (title, detail): (&str, &str)) -> Response {
     if !uri.path().starts_with("/api/") {
         return (status, format!("{title}: {detail}.\n")).into_response();
@@ -198,7 +199,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
     }
 
-    /// What it answers, with the type of that.
+    /// Status, content type and body of an answer.
     fn said(answer: Response) -> (u16, String, String) {
         let (parts, body) = answer.into_parts();
         let body = run(to_bytes(body, 1 << 16)).unwrap();
@@ -227,7 +228,7 @@ mod tests {
         assert!(late("/api/v1/token").headers().contains_key(RETRY_AFTER));
         let too_long = problem(said(late("/api/v1/token")), "too-long");
         assert_eq!((another_host, too_long), (421, 503));
-        // Programs read of both in the API's document, at each operation.
+        // The API's document lists both for each operation.
         let document: serde_json::Value = serde_json::from_str(include_str!("../api/openapi.json")).unwrap();
         for (path, item) in document["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters") {

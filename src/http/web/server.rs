@@ -1,4 +1,4 @@
-//! Connections: few at once, each with little time for what it has to say.
+//! HTTP connections: limits on their number, and on the time and size of a request's head.
 
 use crate::base::http_connections::{Progress, SEND_BUFFER, Slot, Slots};
 use crate::base::listener::Listener;
@@ -22,25 +22,25 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// How many connections are served at once, at each place.
+/// How many connections are served at once, for each listening endpoint.
 const MOST_CONNECTIONS: usize = 256;
-/// The pause after the system could not accept one: it is out of file descriptors, or of memory.
+/// The pause after the system could not accept a connection: it is out of file descriptors, or of memory.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long the head of a request may take to come; and how long a connection may rest between two.
+/// How long the head of a request may take to arrive, and how long a connection may be idle between two requests.
 const HEAD: Duration = Duration::from_secs(30);
-/// How large it may be, in bytes, and in header fields.
+/// How large the head may be, in bytes, and in header fields.
 const LARGEST_HEAD: usize = 32 << 10;
 const MOST_HEADERS: usize = 64;
-/// How long requests under way have once this process is told to end.
+/// How long requests in progress may take after the stop signal.
 const LAST_GRACE: Duration = Duration::from_secs(10);
 
-/// What is listened at, and what is served there.
+/// The listeners of one endpoint, and the router that serves it.
 pub(super) struct Place {
     pub(super) listening: Vec<Listener>,
     pub(super) router: Router,
 }
 
-/// Serves until it is told to end, and then until the requests under way are answered, and what they have begun has ended.
+/// Serves until the stop signal, then until the requests in progress are answered and the work that they started has ended.
 pub(super) fn run(places: Vec<Place>, stop: Stop, end: impl Future<Output = ()>) -> io::Result<()> {
     let (tell, told) = watch::channel(false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -70,7 +70,7 @@ pub(super) fn run(places: Vec<Place>, stop: Stop, end: impl Future<Output = ()>)
                 }
                 Listener::Tcp(listener) => {
                     listener.set_nonblocking(true)?;
-                    // Connections have it from the socket that they come by.
+                    // A connection inherits the size from its listening socket.
                     set_socket_send_buffer_size(&listener, SEND_BUFFER)?;
                     let listener = TcpListener::from_std(listener)?;
                     let next = async move || listener.accept().await.map(|(stream, peer)| (stream, Some(peer.ip())));
@@ -92,9 +92,9 @@ pub(super) fn run(places: Vec<Place>, stop: Stop, end: impl Future<Output = ()>)
     })
 }
 
-/// Waits until the process is told to end.
+/// Waits for the stop signal.
 async fn until(mut told: watch::Receiver<bool>) {
-    // Where nobody can tell any more, it ends as well.
+    // If the signal thread has ended, the server stops as well.
     let _ = told.wait_for(|told| *told).await;
 }
 
@@ -106,7 +106,7 @@ struct Server {
 }
 
 impl Server {
-    /// At one place. Each for itself: who fills up one leaves the other to those who are there.
+    /// Serves one endpoint. Each endpoint has its own slots, so that a client that fills one does not block the other.
     fn of(router: Router, told: watch::Receiver<bool>) -> Self {
         Self { router, slots: Slots::new(MOST_CONNECTIONS), told }
     }
@@ -144,7 +144,7 @@ impl Server {
             by.begins();
             request.extensions_mut().insert(by.clone());
             let answer = router.call(request);
-            // A client that sends many at once has one answered for each turn of the others.
+            // A client with many pipelined requests has one of them answered for each turn of the other clients.
             async move {
                 tokio::task::yield_now().await;
                 answer.await
@@ -182,12 +182,12 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::sync::{Mutex, mpsc};
 
-    /// As docs/api.md has it.
+    /// As documented in docs/api.md.
     const MOST: usize = 256;
-    /// An answer of this many bytes is more than the connection holds.
+    /// An answer of this many bytes is more than the connection's buffer holds.
     const LONG: usize = 1 << 16;
 
-    /// A place that is served, and its socket's queue.
+    /// An endpoint that is served, and the queue of its incoming connections.
     struct Served {
         queue: mpsc::UnboundedSender<DuplexStream>,
         accepted: Arc<AtomicUsize>,
@@ -248,12 +248,12 @@ mod tests {
         }
     }
 
-    /// No time passes while anything is to be done: nobody is late, however busy the machine is.
+    /// Time is paused while any task is ready, so that no timeout depends on the load of the machine.
     fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(test);
     }
 
-    /// Sends requests, and reads nothing, until no more of them are taken.
+    /// Sends requests, and reads nothing, until no more of them are accepted.
     async fn stuff(connection: &mut DuplexStream) {
         let requests = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(10_000);
         let taken = timeout(Duration::from_secs(1), connection.write_all(&requests)).await;

@@ -1,4 +1,4 @@
-//! Service: how its processes are, from its master; what `service status` prints.
+//! Service: the status of its processes, from its master, as `service status` prints it.
 
 use super::Page;
 use super::layout::{self, Column, Screen, number, or_dash, table};
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tracing::warn;
 
-/// How long the master may take: it answers at once.
+/// How long the master may take. It normally answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn show(Of(page): Of<Page>, Extension(viewer): Extension<WebSession>) -> Response {
@@ -37,7 +37,7 @@ pub(super) async fn show(Of(page): Of<Page>, Extension(viewer): Extension<WebSes
 }
 
 async fn status(page: &Page, socket: PathBuf) -> Result<Status, String> {
-    // It has a limit of its own, which names what it waited for.
+    // The control request has a limit of its own, whose error names what it waited for.
     let asked = page.blocking.run(Work::Control, 2 * PATIENCE, move |_, _| ask(&socket, Command::Status, PATIENCE));
     let answer = asked.await.map_err(|why| why.to_string())?.map_err(|problem| problem.to_string())?;
     answer.status.ok_or_else(|| "it does not say".to_owned())

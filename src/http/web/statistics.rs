@@ -1,4 +1,4 @@
-//! Statistics: how deliveries went in an hour, a day, a week. Each plot has a table under it that says the same.
+//! Statistics of deliveries in an hour, a day, a week. A table under each plot holds the same numbers.
 
 use super::layout::{self, Screen, milliseconds, number, table};
 use super::{Page, auth};
@@ -15,26 +15,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// The spans that can be asked for: how the address says it, and in words.
+/// The time spans: the query parameter, and its label.
 const SPANS: [(&str, &str, Duration); 3] = [
     ("1h", "1 hour", Duration::from_hours(1)),
     ("1d", "1 day", Duration::from_hours(24)),
     ("7d", "7 days", Duration::from_hours(7 * 24)),
 ];
-/// How long it may take to count a span: what takes longer is for the command line.
+/// How long the count of a span may take. A longer count is left to the command line.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// How long a request waits for it: a small ledger is counted by then.
+/// How long a request waits for the count: a small ledger is counted by then.
 const WAIT: Duration = Duration::from_secs(2);
-/// For how long what was counted is shown again, at least.
+/// How long a count is cached, at least.
 const HOLD: Duration = Duration::from_mins(1);
-/// After so many seconds the browser reads it anew, while it is being counted and otherwise.
+/// After this many seconds the browser reloads, while a count is running and otherwise.
 const REFRESH: [u32; 2] = [3, 60];
 
-/// What was counted, for all who look.
+/// The counts that all viewers share.
 #[derive(Clone)]
 pub(super) struct Counted {
     spans: [SummaryCache<Arc<Statistics>>; SPANS.len()],
-    /// One span is counted at a time, so that no more than one of the ledger's threads does that.
+    /// One span is counted at a time, so that this takes no more than one of the ledger's threads.
     turn: Arc<Mutex<()>>,
 }
 
@@ -135,7 +135,7 @@ fn number_of_attempts(count: u64) -> String {
     format!("{} attempt{}", number(count), if count == 1 { "" } else { "s" })
 }
 
-/// Bars, and a table under them.
+/// A bar chart, and a table under it.
 fn bars(what: &str, of: &'static str, lines: &[Line]) -> Markup {
     const WIDTH: f64 = 420.0;
     let most = lines.iter().map(|line| line.count).max().unwrap_or_default().max(1);
@@ -161,7 +161,7 @@ fn bars(what: &str, of: &'static str, lines: &[Line]) -> Markup {
 fn stages(stages: &[Stage]) -> Markup {
     const WIDTH: f64 = 420.0;
     let ms = |span: Duration| span.as_secs_f64() * 1000.0;
-    // By powers of ten, since a lock takes a tenth of a millisecond and a bad append ten seconds.
+    // A logarithmic scale, since a lock takes 0.1 ms and a bad append 10 s.
     let x = |span: Duration| 220.0 + ((ms(span).max(0.1) * 10.0).log10() / 6.0).clamp(0.0, 1.0) * WIDTH;
     let height = stages.len() * 24 + 20;
     let columns = [("Stage", ""), ("Attempts", "n"), ("50 %", "n"), ("90 %", "n"), ("99 %", "n"), ("Longest", "n")];

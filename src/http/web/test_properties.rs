@@ -1,5 +1,5 @@
-//! What holds for any message that is shown, and for any HTML in it: functions that panic where it does not, for tests and for the fuzz
-//! targets (tests/fuzz).
+//! Properties of any displayed message, and of any HTML in it: functions that panic if a property is violated, for tests and
+//! for the fuzz targets (tests/fuzz).
 
 use super::html_of_message::{MOST_DEPTH, MOST_HTML, MOST_PICTURES, TAKEN_AWAY, document};
 use crate::base::deadline::Deadline;
@@ -9,13 +9,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::time::Duration;
 
-/// How much text is read of a message.
+/// How much text of a message is read, in bytes.
 const MOST_TEXT: usize = 64 << 10;
 
-/// All that is shown of a message is read within its budget, is no more than the message has, and bounded.
+/// The displayed content of any message is read within its budget, is no more than the message has, and is limited in size.
 ///
 /// # Panics
-/// Where it does not hold.
+/// If the property is violated.
 pub fn any_message(bytes: &[u8]) {
     let budget = budget_of(bytes);
     let parts = Parts::of(bytes, &budget);
@@ -38,11 +38,11 @@ pub fn any_message(bytes: &[u8]) {
     assert!(!budget.is_exhausted(), "{} bytes cost more than any message may", bytes.len());
 }
 
-/// Any HTML is read within the budget of its message; nothing is left in it for which a browser connects to a host, and it is no deeper
-/// and no longer than a browser is to be given.
+/// Any HTML is read within the budget of its message. The result has no element for which a browser connects to a host, and is
+/// limited in depth and length.
 ///
 /// # Panics
-/// Where it does not hold.
+/// If the property is violated.
 pub fn any_html(html: &str) {
     let message = format!(
         "Content-Type: multipart/related; boundary=x\n\n--x\nContent-Type: text/html; charset=utf-8\n\
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Pieces that messages with parts are made of, in any order.
+    /// Random sequences of pieces of multipart messages.
     fn message() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             4 => prop::sample::select(vec![
@@ -115,7 +115,7 @@ mod tests {
         prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
     }
 
-    /// Pieces that HTML is made of, in any order.
+    /// Random sequences of pieces of HTML.
     fn html() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             4 => prop::sample::select(vec![

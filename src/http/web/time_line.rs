@@ -1,5 +1,5 @@
-//! The attempts at a message on a line of time: a lane for each host, a box for each attempt, and under it from when to when it
-//! waited for the message's lock, and had it.
+//! A time line of the attempts at a message: a lane for each host, and a box for each attempt. Below the box is the time in
+//! which the attempt waited for the message's lock, and held it.
 
 use super::layout::{class, milliseconds};
 use crate::base::timestamp::{exact, span, told};
@@ -9,19 +9,19 @@ use std::time::Duration;
 
 const LEFT: f64 = 110.0;
 const WIDTH: f64 = 700.0;
-/// How high a row of attempts is: the box, and the lock under it.
+/// The height of a row of attempts, and of the box in it; the lock is below the box.
 const ROW: f64 = 32.0;
 const BOX: f64 = 14.0;
-/// Narrower than this nothing can be seen.
+/// The least visible width.
 const LEAST: f64 = 4.0;
-/// A wait that has led to the lock is drawn where it can be seen.
+/// A wait that ended with the lock is drawn if it is at least this wide.
 const SEEN: f64 = 2.0;
-/// At most so many rows for a host: what has no place of its own is drawn over the last of them.
+/// The most rows of a host: attempts without a free row are drawn over the last one.
 const MOST_ROWS: usize = 8;
-/// So many that had the lock are named in the drawing's own text; the list below has all.
+/// How many lock holders the text alternative names; the list below has all.
 const NAMED: usize = 5;
 
-/// A piece of time, in microseconds since 1970.
+/// A time span, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Piece {
     from: i64,
@@ -33,7 +33,7 @@ struct Drawn<'a> {
     row: usize,
     all: Piece,
     waited: Option<Piece>,
-    /// Whether it got the lock after that.
+    /// Whether it waited for the lock and never got it.
     in_vain: bool,
     had: Option<Piece>,
 }
@@ -48,14 +48,14 @@ impl Scale {
         LEFT + (at - self.from) as f64 / (self.until - self.from) as f64 * WIDTH
     }
 
-    /// Where it begins, and how wide it is.
+    /// The position of a span, and its width.
     fn place(&self, Piece { from, until }: Piece, least: f64) -> (f64, f64) {
         let (begin, end) = (self.x(from), self.x(until));
         (begin, (end - begin).max(least))
     }
 }
 
-/// The line of time, and what its signs mean.
+/// The time line with its legend.
 pub(super) fn of(now: i64, attempts: &[TracedAttempt]) -> Markup {
     let from = attempts.iter().map(|attempt| attempt.began_at).min().unwrap_or(now);
     let until = attempts.iter().map(|attempt| end_of(now, attempt)).max().unwrap_or(now).max(from + 1000);
@@ -69,7 +69,7 @@ pub(super) fn of(now: i64, attempts: &[TracedAttempt]) -> Markup {
     for host in hosts {
         lanes.push((host, rows));
         let first = rows;
-        // Until where each row is taken.
+        // The end of the last box in each row.
         let mut taken: Vec<f64> = Vec::new();
         for attempt in attempts.iter().filter(|attempt| attempt.host == host) {
             let all = Piece { from: attempt.began_at, until: end_of(now, attempt) };
@@ -100,7 +100,7 @@ pub(super) fn of(now: i64, attempts: &[TracedAttempt]) -> Markup {
     }
 }
 
-/// When an attempt ended. Of one that never did its beginning is shown: nobody knows for how long it lived.
+/// When an attempt ended. For one without an end only the beginning is shown, since its duration is unknown.
 fn end_of(now: i64, attempt: &TracedAttempt) -> i64 {
     let took: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
     let open = if attempt.holds_the_lock { now } else { attempt.began_at.saturating_add((took * 1000.0) as i64) };
@@ -126,13 +126,13 @@ impl<'a> Drawn<'a> {
         }
     }
 
-    /// The wait, where it is to be seen.
+    /// The wait, if it is wide enough to be visible.
     fn wait(&self, scale: &Scale) -> Option<(f64, f64)> {
         let (begin, width) = scale.place(self.waited?, if self.in_vain { LEAST } else { 0.0 });
         (width >= SEEN).then_some((begin, width))
     }
 
-    /// A box, whose form says what its colour says; and what it had of the lock.
+    /// A box, whose shape repeats the meaning of its colour, and its lock line.
     fn draw(&self, scale: &Scale) -> Markup {
         let (begin, width) = scale.place(self.all, LEAST);
         let y = self.row as f64 * ROW + 4.0;
@@ -164,20 +164,20 @@ impl<'a> Drawn<'a> {
         }
     }
 
-    /// Who had the lock, and for how long.
+    /// The lock holder, and how long it held the lock.
     fn held(&self) -> Option<String> {
         let Piece { from, until } = self.had?;
         Some(format!("{}:{} for {}", self.attempt.host, self.attempt.pid, in_milliseconds(from, until)))
     }
 }
 
-/// How long it is from one moment to another.
+/// The time between two moments.
 pub(super) fn in_milliseconds(from: i64, until: i64) -> String {
     let lasted = Duration::from_micros(u64::try_from(until - from).unwrap_or_default());
     if lasted < Duration::from_secs(10) { milliseconds(lasted.as_secs_f64() * 1000.0) } else { span(lasted) }
 }
 
-/// What the drawing shows, for whoever does not see it.
+/// The text alternative of the drawing.
 fn in_words(scale: &Scale, hosts: usize, drawn: &[Drawn<'_>]) -> String {
     let several = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     let mut words = vec![format!(
@@ -205,7 +205,7 @@ fn in_words(scale: &Scale, hosts: usize, drawn: &[Drawn<'_>]) -> String {
     words.join("; ")
 }
 
-/// What the signs mean, of those that are there.
+/// The legend of the symbols that the drawing contains.
 fn legend(drawn: &[Drawn<'_>]) -> Markup {
     let is_there = |what: &str| drawn.iter().any(|one| class(one.attempt.result()) == what);
     let had = drawn.iter().any(|one| one.had.is_some());
@@ -238,20 +238,21 @@ mod tests {
 
     const SECOND: i64 = 1_000_000;
 
-    /// Each element of the drawing with this class, by where it begins.
+    /// The positions of all elements with this class.
     fn drawn(markup: &Markup, class: &str) -> Vec<f64> {
         let shapes = markup.0.split('<').filter(|tag| tag.contains(&format!("class=\"{class}\"")));
         let begin = |tag: &str| {
             let (_, rest) = tag.split_once(" x=\"").or_else(|| tag.split_once(" x1=\""))?;
             rest.split_once('"')?.0.parse().ok()
         };
-        // Those of the legend have no places of the line.
+        // Elements of the legend are not on the time axis.
         shapes.filter_map(begin).filter(|x| *x >= LEFT).collect()
     }
 
     #[test]
     fn who_had_the_lock_and_who_waited_for_it_stand_on_one_line_of_time() {
-        // From the fifth second on mx1 had it to the end; mx2 waited from the second second to the fourth, in vain.
+        // From the fifth second on mx1 held the lock to the end. mx2 waited from the second second to the fourth, and did not
+        // get it.
         let attempts = [
             attempt("mx1", 0, Some((10 * SECOND, Outcome::Appended)), Some(5_000.0)),
             attempt("mx2", 2 * SECOND, Some((4 * SECOND, Outcome::Busy)), Some(2_000.0)),
@@ -266,7 +267,7 @@ mod tests {
         for sign in ["delivered", "deferred, or not ended", "had the message's lock", "waited for it"] {
             assert!(line.0.contains(&format!("{sign}</li>")), "{sign}: {}", line.0);
         }
-        // A wait that nobody can see, and one that nobody knows of.
+        // A wait too short to be visible, and one that was not recorded.
         let quick =
             [attempt("mx1", 0, Some((SECOND, Outcome::Appended)), Some(0.3)), attempt("mx1", SECOND, None, None)];
         assert!(drawn(&of(SECOND, &quick), "waits").is_empty());

@@ -1,16 +1,16 @@
-//! Whose messages are looked for, by their sender or by a piece of their subject, among what was tried; and what is known of the messages
-//! that are shown.
+//! Finds the messages of a sender, or with a part of a subject, for a search in attempts. Also reads the messages of
+//! the attempts that are shown.
 
 use super::super::Database;
 use super::{By, Tried};
 use crate::database::{DatabaseError, Query, Value};
 use std::collections::BTreeSet;
 
-/// So many messages of a sender, or with a subject, are named in a statement at most: more than a page shows.
+/// The most messages of a sender, or with a subject, that a statement names: more than a page shows.
 const MOST_MESSAGES: usize = 200;
 
 impl By {
-    /// What is true of a message `m` of the sender, or with the subject, that is looked for, as SQL; and the text of each of its values.
+    /// The condition on a message `m` of the sender, or with the subject, as SQL; and the text of each of its values.
     pub(super) fn of_message(&self) -> Option<(&'static str, String)> {
         match self {
             Self::Address { address, .. } => Some(("lower(m.sender) = ?", address.clone())),
@@ -22,17 +22,17 @@ impl By {
     }
 }
 
-/// The messages of the sender, or with the subject, that is looked for.
+/// The messages of the sender, or with the subject, of a search.
 pub(super) enum Messages {
-    /// All of them that were recorded in the time that was walked, by their identities.
+    /// All of them that were recorded in the searched time, by their identities.
     Named(Vec<[u8; 32]>),
-    /// They are too many to be named in a statement. Of each attempt it is asked whose its message is: each asks for one row by its key, so
-    /// that a slice costs no more than the attempts that it has; and what is found is next to all of them.
+    /// They are too many to be named in a statement. For each attempt its message is tested, which reads one row by its
+    /// key. So a slice costs no more than its attempts; and what is found is next to all of them.
     TooMany,
 }
 
 impl Messages {
-    /// Adds those that were recorded from `begin` up to, not including, `end`.
+    /// Adds the messages recorded from `begin` up to, not including, `end`.
     pub(super) fn add(
         &mut self,
         database: &mut dyn Database,
@@ -55,7 +55,8 @@ impl Messages {
         Ok(())
     }
 
-    /// What is true of the attempts `a` at them, as SQL with its values. `text` is that of [`By::of_message`]. `None`: there are none.
+    /// The condition on the attempts `a` at them, as SQL with its values. `text` is that of [`By::of_message`]. `None`:
+    /// there are no messages.
     pub(super) fn condition<'a>(&'a self, by: &By, text: &'a str) -> Option<(String, Vec<Value<'a>>)> {
         match self {
             Self::Named(named) if named.is_empty() => None,
@@ -65,7 +66,7 @@ impl Messages {
             Self::TooMany => {
                 let (condition, _) = by.of_message()?;
                 let values = condition.matches('?').map(|_| Value::Text(text)).collect();
-                // No EXISTS, which a server may turn into a look at all messages.
+                // No EXISTS, which a server may turn into a scan of all messages.
                 let whose = format!(
                     "(SELECT CASE WHEN {condition} THEN 1 ELSE 0 END FROM messages m WHERE m.identity = a.identity) = 1"
                 );
@@ -75,7 +76,7 @@ impl Messages {
     }
 }
 
-/// What LIKE finds a piece of text by, anywhere.
+/// The LIKE pattern for a text that contains this part.
 fn like(piece: &str) -> String {
     let escaped = piece.to_lowercase().replace('!', "!!").replace('%', "!%").replace('_', "!_");
     format!("%{escaped}%")
@@ -85,8 +86,8 @@ fn among(messages: usize) -> String {
     format!("a.identity IN ({})", vec!["?"; messages].join(", "))
 }
 
-/// Adds what is known of their messages. Those of the newest attempts were recorded last as a rule, and lie side by side: only the others are
-/// looked up one by one.
+/// Adds the fields of the attempts' messages. Those of the newest attempts were usually recorded last, and are
+/// adjacent: only the others are looked up one by one.
 pub(super) fn add_messages(
     database: &mut dyn Database,
     tried: &mut [Tried],

@@ -1,7 +1,8 @@
-//! What was tried, the newest first, and the few figures above it: what somebody wants to see who has no Message-ID yet.
+//! Attempts, the newest first, and the few figures above them: for users who have no Message-ID yet.
 //!
-//! Attempts have an index on their time. What is looked for may be rare, so the time is walked backwards in slices of so many attempts,
-//! until there is enough to show, or enough time was spent: the answer says how far back it has looked.
+//! Attempts have an index on their time. Matches may be rare, so the search goes backwards in time, in slices of so
+//! many attempts. It stops when there is enough to show, or enough time was spent: the answer says how far back it has
+//! searched.
 
 mod messages;
 mod summary;
@@ -18,33 +19,34 @@ use messages::{Messages, add_messages};
 use std::time::{Duration, Instant};
 use tracing::debug;
 
-/// How many attempts the first slice has, and the widest: a statement takes some milliseconds. Each slice has four times as many as the
-/// one before.
+/// How many attempts the first slice has, and the widest: a statement takes some milliseconds. Each slice has four
+/// times as many as the one before.
 const FIRST_SLICE: usize = 2_000;
 const WIDEST_SLICE: usize = 16_000;
 /// A minute, in microseconds.
 const MINUTE: i64 = 60_000_000;
 /// How far a host's clock may be from the database's, in microseconds.
 const CLOCKS_DIFFER: i64 = 60 * MINUTE;
-/// How much later than its first attempt began a message is recorded at most, to be found by its subject or sender, in microseconds.
+/// How much later than its first attempt began a message may be recorded and still be found by its subject or sender,
+/// in microseconds.
 const RECORDED_LATER: i64 = 256 * MINUTE;
-/// After so long without an answer that is full, no further slice is read.
+/// After this long without a full answer, no further slice is read.
 const LONG_ENOUGH: Duration = Duration::from_millis(2500);
 
-/// After so long the server ends the reading of one slice: then it is told how far back all was read.
+/// After this long the server ends the reading of one slice. The answer then says how far back the search is complete.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// What an attempt at a copy is to have come to.
+/// The result of an attempt that a search selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Came {
     Delivered,
     Deferred,
     Refused,
-    /// It has not ended, or never ended itself.
+    /// It has not ended, or its process died before it could record an end.
     Unended,
 }
 
-/// What is looked for.
+/// A search for attempts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) by: Option<By>,
@@ -53,10 +55,10 @@ pub(crate) struct Wanted {
     pub(crate) host: Option<String>,
     /// The mailbox's user.
     pub(crate) user: Option<String>,
-    /// In microseconds since 1970; the end is not included.
+    /// In microseconds since 1970; `until` is not included.
     pub(crate) since: i64,
     pub(crate) until: Option<i64>,
-    /// Older than this one.
+    /// Only attempts older than this one.
     pub(crate) before: Option<AttemptCursor>,
 }
 
@@ -64,16 +66,17 @@ pub(crate) struct Wanted {
 pub(crate) enum By {
     /// The lock of a Message-ID. It has an index, so its age does not matter.
     Lock(LockName),
-    /// With the lock of its message, where that is known: then its age does not matter.
+    /// With the lock of its message, if that is known: then its age does not matter.
     QueueId(String, Option<LockName>),
-    /// An envelope recipient, a mailbox's user or an envelope sender: as the ledger keeps addresses, and as it was given.
+    /// An envelope recipient, a mailbox's user or an envelope sender: as the ledger keeps addresses, and as it was
+    /// given.
     Address { address: String, user: String },
-    /// A piece of a subject, or of an author's name or address, of messages that were recorded: in whichever case.
+    /// A part of a subject, or of an author's name or address, of recorded messages; case does not matter.
     Piece(String),
 }
 
 impl Wanted {
-    /// What is wanted by state, role, host and user, as SQL with its values.
+    /// Adds the conditions on state, role, host and user, as SQL with its values.
     fn narrow<'a>(&'a self, conditions: &mut Vec<&'a str>, values: &mut Vec<Value<'a>>) {
         for (condition, text) in [("a.host = ?", &self.host), ("a.imap_user = ?", &self.user)] {
             if let Some(text) = text {
@@ -102,7 +105,7 @@ pub(crate) struct Tried {
     pub(crate) recipient: String,
     pub(crate) queue_id: Option<String>,
     pub(crate) host: String,
-    /// `None` where it has not ended.
+    /// `None` if it has not ended.
     pub(crate) outcome: Option<Outcome>,
     /// Milliseconds of each stage of the attempt.
     stages: Vec<(&'static str, f64)>,
@@ -127,16 +130,16 @@ impl Tried {
     }
 }
 
-/// What was found, the newest first.
+/// The result of a search, the newest attempt first.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundTried {
     pub(crate) tried: Vec<Tried>,
     pub(crate) more: bool,
-    /// How far back was looked, if not all the way: in microseconds since 1970.
+    /// How far back the search went, if not all the way: in microseconds since 1970.
     pub(crate) looked_back_to: Option<i64>,
 }
 
-/// The outcomes of the ledger's texts, as SQL says them.
+/// The condition on the ledger's outcome texts, as SQL.
 fn outcome_is(came: Came) -> &'static str {
     match came {
         Came::Delivered => {
@@ -149,14 +152,14 @@ fn outcome_is(came: Came) -> &'static str {
 }
 
 impl By {
-    /// Whether it has an index of its own, so that it is found at once, however old it is.
+    /// Whether it has an index of its own, so that a match is found at once, however old it is.
     fn is_indexed(&self) -> bool {
         matches!(self, Self::Lock(_) | Self::QueueId(_, Some(_)))
     }
 }
 
-/// The lock of the message that has this queue id, and that came at this moment by its host's clock. `None` also where it takes long to
-/// find.
+/// The lock of the message that has this queue id, and that arrived at this time by its host's clock. `None` also if
+/// the search takes too long.
 pub(crate) fn lock_of_queue_id(
     database: &mut dyn Database,
     queue_id: &str,
@@ -169,7 +172,7 @@ pub(crate) fn lock_of_queue_id(
         database.dialect().hex("a.lock_digest")
     );
     let newest = time_span::now(database)?.saturating_add(MINUTE);
-    // Nearly all are tried at once, and nearly all clocks agree.
+    // Nearly all messages are tried at once, and nearly all clocks agree.
     let mut slice = (arrived.saturating_sub(MINUTE), arrived.saturating_add(4 * MINUTE));
     let (mut next, mut width) = (arrived.saturating_sub(CLOCKS_DIFFER), FIRST_SLICE);
     while began.elapsed() < LONG_ENOUGH {
@@ -188,15 +191,15 @@ pub(crate) fn lock_of_queue_id(
     Ok(None)
 }
 
-/// Which way the time is walked.
+/// The direction of the search in time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Earlier,
     Later,
 }
 
-/// Where the slice ends that has so many of the attempts from a moment up to, not including, another one: those that began last, or first.
-/// Where they are fewer, it is the end of that time.
+/// The end of the slice with so many of the attempts from a time up to, not including, another one: those that began
+/// last, or first. If there are fewer, it is the end of that time.
 fn end_of_slice(
     database: &mut dyn Database,
     (since, before): (i64, i64),
@@ -210,7 +213,7 @@ fn end_of_slice(
     );
     let doing = "looking how far so many attempts reach";
     let end = database.query_first::<i64>(doing, &sql, &[Value::Moment(since), Value::Moment(before)])?;
-    // The one behind the slice, going forward, ends it; many may have begun in one microsecond.
+    // Forward, the first attempt behind the slice ends it; many may have begun in one microsecond.
     Ok(end.map_or(all, |end| match order {
         Order::Earlier => end,
         Order::Later => end.max(since.saturating_add(1)),
@@ -221,7 +224,7 @@ fn wider(slice: usize) -> usize {
     (4 * slice).min(WIDEST_SLICE)
 }
 
-/// What was read, unless the server has ended that since it took too long.
+/// The result, or `None` if the server has ended the statement because it took too long.
 fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -233,7 +236,7 @@ fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError
     }
 }
 
-/// At most `limit` attempts that are wanted, the newest first.
+/// At most `limit` matching attempts, the newest first.
 pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
     let mut found = find_without_messages(database, wanted, limit)?;
     let is_newest = wanted.by.is_none() && wanted.until.is_none() && wanted.before.is_none();
@@ -241,7 +244,7 @@ pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -
     Ok(found)
 }
 
-/// The same, where nothing needs to be known of their messages.
+/// As [`find`], without the fields of the messages.
 pub(crate) fn find_without_messages(
     database: &mut dyn Database,
     wanted: &Wanted,
@@ -250,7 +253,7 @@ pub(crate) fn find_without_messages(
     let began = Instant::now();
     database.end_long_questions(LONGEST);
     let now = time_span::now(database)?;
-    // An attempt may have begun in this very moment.
+    // An attempt may have begun at this very moment.
     let newest = wanted.until.unwrap_or_else(|| now.saturating_add(MINUTE));
     let newest = wanted.before.map_or(newest, |place| newest.min(place.began_at.saturating_add(1)));
     let indexed = wanted.by.as_ref().is_some_and(By::is_indexed);
@@ -262,7 +265,7 @@ pub(crate) fn find_without_messages(
     while end > since && tried.len() <= limit {
         let missing = limit + 1 - tried.len();
         let mut read = |database: &mut dyn Database| {
-            // By its own index what is wanted is read however long the time is.
+            // With an index of its own, the whole time is read at once.
             let begin = if indexed { since } else { end_of_slice(database, (since, end), width, Order::Earlier)? };
             messages.add(database, wanted.by.as_ref(), (begin, recorded_before))?;
             Ok((begin, slice(database, wanted, (begin, end), missing, &messages)?))
@@ -273,7 +276,8 @@ pub(crate) fn find_without_messages(
         tried.extend(more);
         (end, recorded_before, width) = (begin, begin, wider(width));
         if is_short_queue_id && let Some(newest) = tried.first().map(|one| one.lock) {
-            // A short queue id is another message's later on: the newest one is meant, and what is older was not looked for.
+            // A short queue id is reused for other messages later. The newest message is meant, and older attempts were
+            // not searched.
             tried.retain(|one| one.lock == newest);
             let more = tried.len() > limit;
             tried.truncate(limit);
@@ -289,7 +293,7 @@ pub(crate) fn find_without_messages(
     Ok(FoundTried { tried, more, looked_back_to: None })
 }
 
-/// The newest `limit` attempts that are wanted, of those that began from a moment up to, not including, another one.
+/// The newest `limit` matching attempts, of those that began from a time up to, not including, another one.
 fn slice(
     database: &mut dyn Database,
     wanted: &Wanted,
@@ -333,7 +337,7 @@ fn slice(
                 of_messages = condition;
                 values.extend(more);
             }
-            // Last of all: what a message has to be asked for is asked of what is wanted otherwise alone.
+            // Last, so that the condition on messages is evaluated only for attempts that meet the others.
             conditions.push(&of_messages);
         }
     }

@@ -1,20 +1,20 @@
-//! What stands above the list of what was tried: how much came of it of late.
+//! The figures above the list of attempts: the recent results.
 
 use super::super::Database;
 use super::{Came, outcome_is};
 use crate::database::{DatabaseError, Query, Value, unreadable};
 
-/// How recipients' copies came out that were tried of late.
+/// The recent results for recipients' copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     /// Attempts.
     pub(crate) delivered: u64,
     pub(crate) refused: u64,
-    /// Copies that were deferred, and that are neither there by now nor refused.
+    /// Copies that were deferred, and are by now neither delivered nor refused.
     pub(crate) deferred: u64,
 }
 
-/// Counts what came of recipients' copies since a moment, and what was deferred since another and waits still.
+/// Counts the results of recipients' copies since a time, and the copies deferred since another time that still wait.
 pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64) -> Result<Counted, DatabaseError> {
     let number = |came| format!("coalesce(sum(CASE WHEN {} THEN 1 ELSE 0 END), 0)", outcome_is(came));
     let sql = format!(
@@ -24,7 +24,8 @@ pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64
     );
     let counted = database.query_first("counting attempts", &sql, &[Value::Moment(since)])?;
     let (delivered, refused) = counted.ok_or_else(|| unreadable("an answer without a row".into()))?;
-    // Nearly all that was deferred is delivered soon after: within the rows that are read anyway. Only what is left is looked up.
+    // Nearly all deferred copies are delivered soon after, within the rows that are read anyway. Only the rest are
+    // looked up.
     let any = |condition: &str| format!("max(CASE WHEN {condition} THEN 1 ELSE 0 END)");
     let sql = format!(
         "SELECT count(*) FROM (SELECT a.copy_key FROM attempts a WHERE a.started_at >= ? AND a.role = 'recipient' \

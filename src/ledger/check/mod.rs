@@ -1,5 +1,5 @@
-//! What `check` asks of a database: does it keep the promises that lock and ledger rely on? A file per engine has what only that engine
-//! can say.
+//! What `check` verifies of a database: that it keeps the guarantees that lock and ledger rely on. The checks of one
+//! engine are in that engine's file.
 
 mod mysql;
 mod postgres;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 /// Product and version, for people: `PostgreSQL 17.6`.
 ///
 /// # Errors
-/// Where the server cannot be asked.
+/// If the server cannot be asked.
 pub fn describe(database: &mut dyn Database) -> Result<String, DatabaseError> {
     let (product, version) = match database.dialect() {
         Dialect::Postgresql => ("PostgreSQL", "current_setting('server_version')"),
@@ -32,10 +32,10 @@ pub fn describe(database: &mut dyn Database) -> Result<String, DatabaseError> {
     Ok(format!("{product} {}", version.split(" (").next().unwrap_or_default()))
 }
 
-/// Names the server that answers: the same text on each connection to it, another text on another server.
+/// Identifies the server that answers: the same text on each connection to it, another text on another server.
 ///
 /// # Errors
-/// Where the server cannot be asked.
+/// If the server cannot be asked.
 pub fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
     let doing = "asking which server it is";
     match database.dialect() {
@@ -48,11 +48,11 @@ pub fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
     }
 }
 
-/// A finding on each setting of the server that could be wrong: a standby, read-only, a commit that is not durable, a cluster
-/// on which the lock does not exclude, a time limit that is shorter than a delivery's.
+/// A finding on each setting of the server that could be wrong. Examples: a standby; read-only; a commit that is not
+/// durable; a cluster on which the lock does not exclude; a time limit shorter than a delivery's.
 ///
 /// # Errors
-/// Where the server cannot be asked. What our role may not see is a finding.
+/// If the server cannot be asked. A setting that our role may not read is a finding.
 pub fn inspect_server(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
     match database.dialect() {
         Dialect::Postgresql => postgres::inspect(database, wanted),
@@ -69,7 +69,7 @@ fn only<T: FromRow>(database: &mut dyn Database, doing: &str, sql: &str) -> Resu
 /// The findings on the server, its lock, the tables and our rights on them.
 ///
 /// # Errors
-/// Where the server cannot be asked.
+/// If the server cannot be asked.
 pub fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
     let mut findings = inspect_server(database, wanted)?;
     findings.push(named_lock(database));
@@ -81,7 +81,8 @@ pub fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Findin
     Ok(findings)
 }
 
-/// Takes a lock, asks whether it is held, and lets go: with a pooler or a proxy that gives each statement another session, it is not.
+/// Takes a lock, asks whether it is held, and releases it. Behind a pooler or a proxy that gives each statement another
+/// session, it is not held.
 fn named_lock(database: &mut dyn Database) -> Finding {
     let what = "named lock";
     let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
@@ -99,12 +100,12 @@ fn named_lock(database: &mut dyn Database) -> Finding {
     }
 }
 
-/// Whether the tables are there.
+/// Whether all required tables exist.
 pub(crate) fn is_complete(migrations: &[MigrationStatus]) -> bool {
     !migrations.iter().any(|migration| !migration.optional && migration.state == MigrationState::Pending)
 }
 
-/// `migrate` applies all that are missing, so of those only the first is told.
+/// `migrate` applies all missing migrations, so only the first missing one is reported.
 fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
     let mut missing = false;
     let told = all.iter().filter_map(|migration| {
@@ -127,12 +128,12 @@ fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
     told.collect()
 }
 
-/// What a site wants of its database.
+/// What a site requires of its database.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// That what was committed is on another server, too (`database.durability`).
+    /// Whether a commit has to be on another server, too (`database.durability`).
     pub replicated: bool,
-    /// That nothing is given up for so long (`delivery.deadline`). Looking itself has another deadline.
+    /// For how long a delivery does not give up (`delivery.deadline`). `check` itself has another deadline.
     pub deadline: Duration,
 }
 
@@ -142,55 +143,55 @@ impl Default for Wanted {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at: `synchronous_commit`.
+    /// The setting: `synchronous_commit`.
     pub what: String,
-    /// How it is.
+    /// Whether that is as it should be.
     pub state: State,
-    /// What was found: `on`.
+    /// Its value: `on`.
     pub found: String,
-    /// What fixes it, where something is to be mended.
+    /// What fixes it, if there is something to fix.
     #[serde(rename = "mend")]
     pub fix: Option<String>,
 }
 
-/// How a thing is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// As it should be.
+    /// Correct.
     #[serde(rename = "ok")]
     Good,
     /// It works, and could be better.
     Warning,
-    /// It breaks a promise: `check` fails.
+    /// It breaks a guarantee: `check` fails.
     Bad,
 }
 
 impl Finding {
-    /// Whether it says that a server answers commits which the one that takes over may not have.
+    /// Whether the finding says that this server confirms commits which a server that takes over may not have.
     pub(crate) fn tells_of_lone_commits(&self) -> bool {
         self.fix.as_deref().is_some_and(|fix| fix.ends_with(FORGETS))
     }
 }
 
-/// What a fail-over costs where no commit waits for a standby.
+/// What a fail-over costs if no commit waits for a standby.
 pub(crate) const FORGETS: &str =
     "a fail-over forgets what has not arrived yet, which is then delivered twice, and is not in the ledger";
 
-/// A thing as it should be.
+/// A correct setting.
 pub(crate) fn good(what: impl Into<String>, found: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: State::Good, found: found.into(), fix: None }
 }
 
-/// A thing that works, and could be better.
+/// A setting that works, and could be better.
 pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: State::Warning, found: found.into(), fix: Some(fix.into()) }
 }
 
-/// A thing that breaks a promise where commits are to be replicated.
+/// A setting that breaks a guarantee if commits have to be replicated.
 pub(crate) fn bad_if(
     replicated: bool,
     what: impl Into<String>,
@@ -200,7 +201,7 @@ pub(crate) fn bad_if(
     if replicated { bad(what, found, fix) } else { warning(what, found, fix) }
 }
 
-/// A thing that breaks a promise.
+/// A setting that breaks a guarantee.
 pub(crate) fn bad(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: State::Bad, found: found.into(), fix: Some(fix.into()) }
 }
@@ -222,7 +223,7 @@ mod tests {
                 &[(Applied, needed), (Pending, needed), (Pending, needed), (Pending, optional)],
                 &[(State::Good, "applied"), (State::Bad, "not applied")],
             ),
-            // One that the server refused does not stand in for one that was never tried.
+            // An optional migration that the server refused does not count for one that was never tried.
             (
                 &[(Pending, optional), (Pending, optional), (Pending, needed), (Pending, needed)],
                 &[(State::Warning, "left out"), (State::Warning, "left out"), (State::Bad, "not applied")],

@@ -1,20 +1,21 @@
-//! What `check` asks of PostgreSQL.
+//! What `check` verifies on PostgreSQL.
 
 use super::{FORGETS, Finding, Wanted, bad, bad_if, good, only, warning};
 use crate::database::{DatabaseError, Query};
 use crate::ledger::Database;
 use std::time::Duration;
 
-/// A time is in milliseconds. A setting that an older server does not know has no row.
+/// Times are in milliseconds. A setting that an older server does not know has no row.
 const SETTINGS: &str = "SELECT name, setting FROM unnest('{default_transaction_read_only, synchronous_commit, fsync, \
     full_page_writes, server_encoding, client_encoding, statement_timeout, idle_session_timeout, max_connections}'::text[]) \
     WITH ORDINALITY w (name, place) JOIN pg_settings USING (name) ORDER BY place";
 
-/// Any role can count the standbys: without rights, it sees their rows with little in them.
+/// Any role can count the standbys: without rights, it sees their rows with few values.
 const REPLICATION: &str = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
     (SELECT count(*) FROM pg_stat_replication)";
 
-/// Products with which more than one server takes writes, or has locks of its own. pglogical is mostly used one way.
+/// Products with which more than one server takes writes, or has locks of its own. pglogical is mostly used in one
+/// direction.
 const EXTENSIONS: &str =
     "SELECT extname::text FROM pg_extension WHERE extname IN ('bdr', 'spock', 'pglogical', 'citus') ORDER BY extname";
 
@@ -43,7 +44,7 @@ pub(super) fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec
     Ok(findings)
 }
 
-/// Whether what was committed is also on the server that takes over.
+/// The finding on whether commits are also on the server that takes over.
 fn replication(replicated: bool, names: &str, commit: &str, standbys: i64) -> Finding {
     let what = "replication";
     match (names, commit, standbys) {
@@ -72,7 +73,7 @@ fn replication(replicated: bool, names: &str, commit: &str, standbys: i64) -> Fi
     }
 }
 
-/// What a setting's value means to a delivery.
+/// The finding on a setting's value.
 fn setting(name: &str, value: &str, deadline: Duration) -> Finding {
     // Times are in milliseconds, 0 is "no limit".
     let shorter_than_a_delivery =
@@ -81,7 +82,8 @@ fn setting(name: &str, value: &str, deadline: Duration) -> Finding {
         ("default_transaction_read_only", "on") => {
             bad(name, value, "ALTER ROLE ... SET default_transaction_read_only = off, or name the primary")
         }
-        // The commit is answered before it is on disk. `local`, `remote_write` and the rest all wait for the disk.
+        // The commit is answered before it is on disk. `local`, `remote_write` and the other values all wait for the
+        // disk.
         ("synchronous_commit", "off") => {
             bad(name, value, "ALTER ROLE ... SET synchronous_commit = on: a crash forgets what was delivered")
         }

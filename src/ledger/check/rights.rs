@@ -1,14 +1,16 @@
-//! What the roles of deliveries and of the notifier have to be allowed: what `sql/*/grants.sql` and `sql/*/grants-notify.sql` give. So a
-//! role that was given what an older release needed is told what it lacks.
+//! The rights that the roles of deliveries and of the notifier need: those that `sql/*/grants.sql` and
+//! `sql/*/grants-notify.sql` grant. So `check` reports which rights a role lacks that was granted those of an older
+//! release.
 
 use super::{Finding, bad, good, warning};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Tables};
 
-/// Each engine's file gives the same, but for what MySQL's form of a record needs besides ([`OF_MYSQL`]); PostgreSQL's names the columns.
+/// Each engine's file grants the same, except for an additional right for MySQL's form of a record ([`OF_MYSQL`]).
+/// PostgreSQL's names the columns.
 const OF_DELIVERIES: &str = include_str!("../../../sql/postgres/grants.sql");
 const OF_THE_NOTIFIER: &str = include_str!("../../../sql/postgres/grants-notify.sql");
 
-/// A right on some columns of a table; without any: on all of it.
+/// A right on some columns of a table; without any: on the whole table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right<'a> {
     table: &'a str,
@@ -18,7 +20,7 @@ struct Right<'a> {
 
 const OF_MYSQL: (&str, &str, &str) = ("messages", "UPDATE", "id");
 
-/// What a file grants: `GRANT SELECT, UPDATE (state, updated_at) ON subscriptions TO :"role";`.
+/// Parses a file's grants: `GRANT SELECT, UPDATE (state, updated_at) ON subscriptions TO :"role";`.
 fn granted(file: &str) -> Vec<Right<'_>> {
     let lines: Vec<&str> = file.split(';').collect();
     let mut all = Vec::new();
@@ -26,7 +28,7 @@ fn granted(file: &str) -> Vec<Right<'_>> {
         let Some((_, grant)) = statement.split_once("\nGRANT ") else { continue };
         let Some((rights, on)) = grant.split_once(" ON ").or_else(|| grant.split_once("\n    ON ")) else { continue };
         let Some((tables, _)) = on.split_once(" TO ") else { continue };
-        // The columns are of the last right.
+        // The columns belong to the last right.
         let (rights, columns) = rights.split_once('(').unwrap_or((rights, ""));
         let rights: Vec<&str> = rights.split(',').map(str::trim).collect();
         for table in tables.split(", ").map(|table| table.trim_start_matches("maildrop.")) {
@@ -40,10 +42,10 @@ fn granted(file: &str) -> Vec<Right<'_>> {
     all
 }
 
-/// What the role of deliveries lacks. Asks for the schema's own tables, so that it has to be up to date.
+/// The rights that the role of deliveries lacks. Tests the schema's own tables, so the schema has to be up to date.
 ///
 /// # Errors
-/// Where the server cannot be asked.
+/// If the server cannot be asked.
 pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<Finding>, DatabaseError> {
     let is_postgres = database.dialect() == Dialect::Postgresql;
     let mut needed = granted(OF_DELIVERIES);
@@ -77,10 +79,10 @@ pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<
     Ok(findings)
 }
 
-/// What the notifier's role lacks: `INSERT on outbox`.
+/// The rights that the notifier's role lacks: `INSERT on outbox`.
 ///
 /// # Errors
-/// Where the server cannot be asked.
+/// If the server cannot be asked.
 pub(crate) fn missing_to_the_notifier<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<String>, DatabaseError> {
     let mut missing = Vec::new();
     for Right { table, right, columns } in granted(OF_THE_NOTIFIER) {
@@ -113,11 +115,12 @@ pub(in crate::ledger) fn has<D: Tables + ?Sized>(
     if table.starts_with("FUNCTION ") {
         return Ok(true);
     }
-    // By a statement that changes nothing: rights are checked before it is looked for rows. Where SELECT is missing, so is the rest.
+    // With a statement that changes nothing: rights are checked before rows are searched. If SELECT is missing, so are
+    // the other rights.
     let columns = if of.is_empty() { "*".to_owned() } else { of.join(", ") };
     let tried = match right {
         "SELECT" => database.select(doing, &format!("SELECT {columns} FROM {table} WHERE FALSE"), &[]).map(drop),
-        // Every column, since it has none by default.
+        // Every column that has no default value.
         "INSERT" if table == "outbox" => {
             let sql = "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, host, diff, \
                        created_at) SELECT '', '', '', '', '', 'recipient', '', '', '', '', '{}', UTC_TIMESTAMP(6) FROM DUAL WHERE FALSE";
@@ -127,7 +130,7 @@ pub(in crate::ledger) fn has<D: Tables + ?Sized>(
             database.change(doing, &format!("INSERT INTO {table} SELECT * FROM {table} WHERE FALSE"), &[]).map(drop)
         }
         "UPDATE" => {
-            // Those of which all columns change have this one.
+            // Each table on which the whole-table UPDATE is granted has this column.
             let of = if of.is_empty() { &["due_at"] } else { of };
             let same: Vec<String> = of.iter().map(|column| format!("{column} = {column}")).collect();
             database.change(doing, &format!("UPDATE {table} SET {} WHERE FALSE", same.join(", ")), &[]).map(drop)

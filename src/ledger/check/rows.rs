@@ -1,24 +1,24 @@
-//! What `check` asks of the tables' rows, on any engine.
+//! What `check` reads of the tables' rows, on any engine.
 
 use crate::database::{DatabaseError, Dialect, Query, Value, columns_of};
 use crate::ledger::Database;
 use crate::lock::LockName;
 use crate::message::fold;
 
-/// How many rows beyond ASCII are looked at.
+/// The most rows beyond ASCII that are read.
 const LOOKED_AT: usize = 10_000;
-/// How many attempts of the last hour are looked at.
+/// The most attempts of the last hour that are read.
 const ATTEMPTS: usize = 1000;
 
-/// An address that is spelled otherwise than it is asked for.
+/// An address whose spelling differs from the one that deliveries look up.
 pub(crate) struct Unfolded {
     pub(crate) address: String,
     pub(crate) folded: String,
 }
 
-/// The addresses of the table that are spelled otherwise than a delivery asks for them.
+/// The addresses of the table whose spelling differs from the one that deliveries look up.
 pub(crate) fn unfolded_addresses(database: &mut dyn Database) -> Result<Vec<Unfolded>, DatabaseError> {
-    // Bytes are more than characters only beyond ASCII, where the CHECK of the table does not see all that folds.
+    // A text has more bytes than characters only beyond ASCII, where the CHECK of the table does not cover all folding.
     let sql = format!(
         "SELECT address FROM addresses WHERE octet_length(address) <> char_length(address) OR address <> lower(address) \
          LIMIT {LOOKED_AT}"
@@ -28,12 +28,13 @@ pub(crate) fn unfolded_addresses(database: &mut dyn Database) -> Result<Vec<Unfo
     Ok(unfolded.filter(|unfolded| unfolded.address != unfolded.folded).collect())
 }
 
-/// Some address of the table to try a login with: no `@domain`, and of none of these users. Embedded, none is special.
+/// Any address of the table for a test login: no `@domain`, and of none of these users. Always `None` for an embedded
+/// database, in which no address is special.
 pub(crate) fn any_address(database: &mut dyn Database, not_of: &[&str]) -> Result<Option<String>, DatabaseError> {
     if database.dialect() == Dialect::Sqlite {
         return Ok(None);
     }
-    // No user has no name.
+    // No user has an empty name. It keeps the list from being empty.
     let users: Vec<Value<'_>> = not_of.iter().chain([&""]).map(|user| Value::Text(user)).collect();
     let places = vec!["?"; users.len()].join(", ");
     let sql =
@@ -41,14 +42,14 @@ pub(crate) fn any_address(database: &mut dyn Database, not_of: &[&str]) -> Resul
     database.query_first("looking for an address", &sql, &users)
 }
 
-/// An address with one mailbox for what arrives and what is sent, if there is one.
+/// An address with one mailbox for both arriving and sent mail, if there is one.
 pub(crate) fn address_with_one_mailbox(database: &mut dyn Database) -> Result<Option<String>, DatabaseError> {
     let sql = "SELECT address FROM addresses WHERE inbox = sent OR (lower(inbox) = 'inbox' AND lower(sent) = 'inbox') \
                ORDER BY address LIMIT 1";
     database.query_first("looking for addresses with one mailbox", sql, &[])
 }
 
-/// A host, the Message-ID of an attempt of its, and the lock that it took.
+/// A host, the Message-ID of one of its attempts, and the lock that the attempt used.
 pub(crate) struct TakenLock {
     pub(crate) host: String,
     pub(crate) message_id: String,
@@ -57,7 +58,7 @@ pub(crate) struct TakenLock {
 
 columns_of! { TakenLock: host, message_id, lock }
 
-/// The locks that deliveries have taken since a moment, the newest first.
+/// The locks that deliveries have used since a time, the newest first.
 pub(crate) fn taken_locks(database: &mut dyn Database, since: i64) -> Result<Vec<TakenLock>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(

@@ -1,4 +1,4 @@
-//! What `check` asks of an embedded database.
+//! What `check` verifies of an embedded database.
 
 use super::{Finding, State, only};
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -11,7 +11,7 @@ use std::path::Path;
 const SHARED_FILE_SYSTEMS: [&str; 11] =
     ["nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "gfs2", "ocfs2"];
 
-/// Where the database's file is.
+/// The directory of the database's file.
 pub(super) fn directory(database: &mut dyn Database) -> Result<String, DatabaseError> {
     let file = "SELECT file FROM pragma_database_list WHERE name = 'main'";
     let file: String = only(database, "asking where the database is", file)?;
@@ -40,7 +40,7 @@ fn finding(what: &str, state: State, found: impl Into<String>, fix: Option<&str>
     Finding { what: what.into(), state, found: found.into(), fix }
 }
 
-/// Whether others can read the mail.
+/// Whether other users can read the mail.
 fn inspect_mode(directory: &Path) -> Result<Finding, DatabaseError> {
     let mode = fs::metadata(directory)
         .map_err(|e| DatabaseError::new(DatabaseFailure::Local, "looking at the directory", e.to_string()))?
@@ -52,7 +52,7 @@ fn inspect_mode(directory: &Path) -> Result<Finding, DatabaseError> {
     Ok(finding(&what, state, format!("{mode:04o}"), Some(&fix)))
 }
 
-/// Whether another machine could have the same directory mounted: neither WAL nor flock would know of it.
+/// Whether another machine could have the same directory mounted: WAL and flock would not exclude it.
 fn inspect_file_system(directory: &Path) -> Finding {
     let kind = fs::read_to_string("/proc/self/mountinfo").ok().and_then(|m| file_system(&m, directory));
     let state = match kind.as_deref() {
@@ -64,7 +64,7 @@ fn inspect_file_system(directory: &Path) -> Finding {
     finding("file system", state, found, Some("a directory on a disk of this machine"))
 }
 
-/// The kind of file system that `path` lies on, by the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+/// The kind of file system that has `path`, by the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
     let mut best: Option<(usize, &str)> = None;
     for line in mountinfo.lines() {

@@ -1,9 +1,10 @@
-//! The epoch of MySQL and MariaDB: which server it is. One that takes over, or that a backup is restored to, is another one.
+//! The epoch of MySQL and MariaDB: the identity of the server. A server that takes over, or to which a backup is
+//! restored, has another one.
 
 use crate::database::Dialect;
 
-/// The present epoch, as an expression. MySQL's servers have names of their own; MariaDB's are told apart by their numbers, which each
-/// of a replication has to have, and by their hosts.
+/// The present epoch, as an expression. MySQL's servers have UUIDs. MariaDB's are distinguished by their host names and
+/// by `server_id`, which has to be unique in a replication.
 fn present(product: Dialect) -> &'static str {
     match product {
         Dialect::Mariadb => "CONVERT(CONCAT(@@hostname, '/', @@server_id) USING utf8mb4) COLLATE utf8mb4_bin",
@@ -11,14 +12,14 @@ fn present(product: Dialect) -> &'static str {
     }
 }
 
-/// The present epoch, the last one that is written down, and how long ago that began.
+/// Reads the present epoch, the last recorded one, and how long ago that began.
 pub(super) fn asked(product: Dialect) -> String {
     let last = |what: &str| format!("(SELECT {what} FROM epochs ORDER BY number DESC LIMIT 1)");
     let age = last(&product.seconds_between("since", product.now()));
     format!("SELECT {}, {}, {age}", present(product), last("epoch"))
 }
 
-/// Writes the present epoch down, unless it is the last one.
+/// Records the present epoch, unless it is the last one.
 pub(super) fn begin(product: Dialect) -> String {
     format!(
         "INSERT INTO epochs (epoch, since) SELECT t.this_one, CASE WHEN t.last_one IS NOT NULL THEN UTC_TIMESTAMP(6) END \

@@ -1,7 +1,7 @@
 //! The ledger in MySQL and MariaDB: `sql/mysql/`.
 //!
-//! The lock is in the session: first the delivery's COMMIT, then RELEASE_LOCK. The look and the journal are autocommit statements:
-//! a transaction from before the lock would keep an older read view, and not see what was committed since.
+//! The lock belongs to the session: the delivery's COMMIT comes first, then RELEASE_LOCK. The look and the journal are
+//! autocommit statements. A transaction from before the lock would keep an older read view, and not see later commits.
 
 mod epoch;
 
@@ -16,11 +16,12 @@ use crate::message::fold;
 use std::time::Duration;
 use tracing::warn;
 
-/// A source of up to this size, in bytes, goes with the batch, twice as long in hexadecimal digits. A larger one goes as it is, by
-/// a prepared statement, for more round trips.
+/// A source of up to this size, in bytes, goes with the batch, as twice as many hexadecimal digits. A larger one goes
+/// as bytes in a prepared statement, with more round trips.
 const SOURCE_IN_BATCH: usize = 1 << 20;
 
-/// How much of `max_allowed_packet` is kept for everything but the source, in bytes: far more than a record's texts may have.
+/// How many bytes of `max_allowed_packet` are reserved for everything except the source: far more than a record's texts
+/// may have.
 const ROOM_BESIDE_SOURCE: usize = 1 << 20;
 
 impl Ledger for MysqlDatabase {
@@ -39,7 +40,8 @@ impl Ledger for MysqlDatabase {
         let answers = self.run(doing, &batch, 2)?;
         let entries = answers.first().into_iter().flatten().map(Row::read);
         let mut entries = entries.collect::<Result<Vec<(String, Destination)>, _>>()?;
-        // The collation pads with spaces: "a@example.com " finds the row of "a@example.com". It is not the same.
+        // The collation pads with spaces: "a@example.com " matches the row of "a@example.com", which is another
+        // address.
         entries.retain(|(address, _)| folded.contains(&fold(address)));
         let (empty, read_only, proven) = only(&answers)?;
         AddressBook { entries, empty, proven }.unless_a_replica_knows_none(doing, read_only)
@@ -48,7 +50,7 @@ impl Ledger for MysqlDatabase {
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
         let doing = "writing down that a recipient is refused";
         let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
-        // A role that may write on a server that takes no writes (SUPER, READ ONLY ADMIN) is none that may refuse there.
+        // A role that may write on a read-only server (SUPER, READ ONLY ADMIN) may not refuse recipients there.
         let batch = format!(
             "INSERT INTO refusals (host, refused, last_at) SELECT {host}, 1, UTC_TIMESTAMP(6) FROM DUAL \
              WHERE NOT ({read_only}) AND EXISTS (SELECT 1 FROM addresses) \
@@ -94,7 +96,7 @@ impl Ledger for MysqlDatabase {
             looked_by_itself(|| {
                 let (copies, epoch) = self.look_and_ask(copies, Some(&epoch::asked(self.dialect())))?;
                 if epoch.is_unwritten() {
-                    // The lock is the session's, and stays.
+                    // The lock belongs to the session, and stays.
                     self.begin_epoch()?;
                 }
                 Ok(Looked { copies, epoch: epoch.began() })
@@ -134,7 +136,7 @@ impl Ledger for MysqlDatabase {
 }
 
 impl MysqlDatabase {
-    /// In one round trip, what is known of these copies, and in which epoch the database is, if that is `asked`.
+    /// Reads in one round trip the history of these copies, and the database's epoch if `asked` has the query for it.
     fn look_and_ask(
         &mut self,
         copies: &[CopyKey],
@@ -154,8 +156,8 @@ impl MysqlDatabase {
         Ok((statements::histories(copies, attempts, recorded)?, epoch))
     }
 
-    /// Who holds the lock: the session that the server names, and what its journal says of it. A delivery asks by the index of its
-    /// own `copies`: of a holder that delivers none of them, the log has the session only.
+    /// The holder of the lock: the session that the server names, and that session's journal. A delivery searches by
+    /// the index of its own `copies`. If the holder delivers none of them, the log has only its session.
     fn holder_among(&mut self, lock: &LockName, copies: &[CopyKey]) -> Result<Option<Holder>, DatabaseError> {
         let doing = "asking who holds the lock";
         let batch = format!(
@@ -174,14 +176,14 @@ impl MysqlDatabase {
         if let Some(row) = first(1) {
             return row.read().map(Some);
         }
-        // NULL: it was freed in the meantime.
+        // NULL: the lock was released in the meantime.
         let session = first(0).map(Row::read::<Option<u64>>).transpose()?.flatten();
         Ok(session.map(Holder::of_session))
     }
 
-    /// The source, unless the server could not take it. `max_allowed_packet` (by default 16 MiB on MariaDB, 64 MiB on MySQL)
-    /// bounds every value, and a larger packet costs the connection and the lock. A message too large for that is delivered
-    /// without its source, and the log says so, instead of being deferred for ever.
+    /// The source, unless the server could not take it. `max_allowed_packet` (by default 16 MiB on MariaDB, 64 MiB on
+    /// MySQL) bounds every value, and a larger packet costs the connection and the lock. A message too large for that
+    /// is delivered without its source, and the log says so, instead of being deferred for ever.
     fn source_that_fits<'a>(&self, message: &MessageRecord<'a>) -> Option<&'a [u8]> {
         let source = message.raw?;
         let most = self.max_allowed_packet.saturating_sub(ROOM_BESIDE_SOURCE);
@@ -197,14 +199,15 @@ impl MysqlDatabase {
         None
     }
 
-    /// One transaction in one round trip; in four if there is a large source. The caller rolls back if it fails. A lost answer to
-    /// COMMIT is an error like any other, and no reason to try again.
+    /// One transaction in one round trip; in four if there is a large source. The caller rolls back if it fails. A lost
+    /// answer to COMMIT is an error like any other, and is not retried.
     fn try_to_record(&mut self, record: &Record<'_>, source: Option<&[u8]>) -> Result<(), DatabaseError> {
         let (doing, dialect) = (statements::RECORDING, self.dialect());
         let mut batch = Vec::new();
         if !record.events.is_empty() {
-            // Before the transaction: within it, the look at subscriptions would be its snapshot, which MariaDB holds the rest to.
-            // Not within the INSERT, which would wait for whoever changes a subscription (1205).
+            // Before the transaction: within it, reading the subscriptions would fix its snapshot, to which MariaDB
+            // holds the later statements. Not within the INSERT, which would wait for sessions that change a
+            // subscription (1205).
             batch.push("SELECT EXISTS (SELECT 1 FROM subscriptions) INTO @maildrop_subscribed".into());
         }
         batch.push("START TRANSACTION".into());
@@ -244,7 +247,8 @@ impl MysqlDatabase {
     }
 }
 
-/// Whether a source of so many bytes, as hexadecimal digits, fits into a packet together with the rest of the transaction.
+/// Whether a source of so many bytes, as hexadecimal digits, fits into a packet together with the rest of the
+/// transaction.
 fn goes_in_batch(bytes: usize, max_allowed_packet: usize) -> bool {
     bytes <= SOURCE_IN_BATCH && bytes * 2 + ROOM_BESIDE_SOURCE <= max_allowed_packet
 }

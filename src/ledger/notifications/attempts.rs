@@ -1,34 +1,36 @@
-//! The tries at telling what happened in a span of time, in pages: memory stays flat, and no statement takes long.
+//! Reads the tries at sending the events of a span of time, in pages: memory use stays constant, and no statement takes
+//! long.
 //!
-//! They are found by their events, which have an index on their time, and by their key, which begins with the event: an index on their own
-//! time would cost each try.
+//! They are found by their events, which have an index on their time, and by their key, which begins with the event. An
+//! index on their own time would cost a write for each try.
 
 use super::if_readable;
 use crate::database::{DatabaseError, Query, Value};
 use crate::ledger::Database;
 use uuid::Uuid;
 
-/// How many are read at once.
+/// How many tries are read at once.
 const PAGE: usize = 10_000;
 
-/// A try.
+/// A try at sending a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tried {
     /// The event's position.
     pub(crate) event: i64,
     pub(crate) subscription: Uuid,
-    /// How long after its event it began, in microseconds: by two clocks, so that it may be less than nothing.
+    /// How long after its event the try began, in microseconds. The two times come from two clocks, so it may be
+    /// negative.
     pub(crate) after: i64,
-    /// Of the answer, if one came.
+    /// The HTTP status of the response, if there was one.
     pub(crate) status: Option<u16>,
 }
 
-/// Reads those at events that were committed from `from` up to, not including, `until`, in microseconds since 1970. They come one event
-/// after the other, those of a subscription together, the first one first. `false` where there are none, as on an embedded site; where the
-/// tables are not there yet; and where our role may not see them.
+/// Reads the tries of events committed from `from` until before `until`, in microseconds since 1970. They are ordered
+/// by event, subscription and time. `false` if there are no subscribers, as on an embedded site; if the tables do not
+/// exist yet; or if our role may not read them.
 ///
 /// # Errors
-/// Where they cannot be read.
+/// If they cannot be read.
 pub(crate) fn each_page_of_tries(
     database: &mut dyn Database,
     (from, until): (i64, i64),
@@ -36,7 +38,7 @@ pub(crate) fn each_page_of_tries(
 ) -> Result<bool, DatabaseError> {
     let moments = [Value::Moment(from), Value::Moment(until)];
     let doing = "reading the tries at telling subscribers";
-    // Not by their own order, in which PostgreSQL would read all that is older.
+    // `+ 0` keeps PostgreSQL from scanning the index on the position, in which it would read all older events.
     let ends = "SELECT min(position + 0), max(position + 0) FROM events WHERE created_at >= ? AND created_at < ?";
     let tables = "events notification_attempts";
     let Some(ends) = if_readable(database, tables, |database| database.query_first(doing, ends, &moments))? else {

@@ -1,8 +1,9 @@
-//! Changes of any number of notifications: having them told once more, giving them up, removing them.
+//! Changes of any number of notifications: redelivery, giving up, removal.
 //!
-//! They are made piece by piece, each in a transaction of its own that takes the subscription's row of `subscription_queues` first.
-//! Whoever publishes to that subscription waits for it, under the lock of publishing, and so does whoever settles it: for one piece, and
-//! not for all of them. So a change that ends half way has been made of some, and not of others; asked for again, it goes on.
+//! A change is made in batches. Each batch is a transaction that first locks the subscription's row of
+//! `subscription_queues`. The publisher (under the lock of publishing) and a notifier that settles the subscription
+//! wait for that row. So they wait for one batch at most. A change that fails half way has changed some notifications
+//! and not others; a retry continues with the rest.
 
 use super::history::{again, due_again};
 use super::{matches, now};
@@ -11,18 +12,18 @@ use crate::database::{DatabaseError, Query, Value};
 use crate::ledger::Database;
 use uuid::Uuid;
 
-/// How many notifications, or events, are a piece: some ten milliseconds.
+/// How many notifications, or events, a batch has: some ten milliseconds of work.
 pub(crate) const PIECE: usize = 2000;
 
-/// Before the first event: positions are from 1 on.
+/// Before the first event: positions begin with 1.
 const BEGIN: i64 = 0;
 
-/// What came of such a change.
+/// The result of such a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Many {
     /// How many notifications were changed.
     pub(crate) notifications: u64,
-    /// Where the time was over before the end: the position of the event after which it is to be gone on.
+    /// The position of the event after which the change continues, if its time was over before the end.
     pub(crate) next: Option<i64>,
 }
 
@@ -30,10 +31,11 @@ pub(crate) struct Many {
 struct Change<'a> {
     doing: &'static str,
     subscription: Uuid,
-    /// A condition on `notifications`, and its values; what was changed does not meet it any more.
+    /// A condition on `notifications`, and its values. A changed notification does not meet it any more.
     which: &'a str,
     values: &'a [Value<'a>],
-    /// What is done to its row of `subscription_queues`, first of all: each place in it is for the subscription.
+    /// The statement on the subscription's row of `subscription_queues`, the first of the transaction. Each `?` in it is the
+    /// subscription's id.
     queue: &'a str,
     /// `UPDATE notifications SET …`, or `DELETE FROM notifications`.
     change: &'a str,
@@ -42,7 +44,7 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Changes those beyond this position, in order, until the end or this moment; at least one piece.
+    /// Changes the notifications beyond this position, in order, until the end or the deadline; at least one batch.
     fn make(&self, database: &mut dyn Database, beyond: i64, until: Option<Deadline>) -> Result<Many, DatabaseError> {
         let mut many = Many { notifications: 0, next: Some(beyond) };
         while let Some(beyond) = many.next {
@@ -56,7 +58,7 @@ impl Change<'_> {
         Ok(many)
     }
 
-    /// How many there were, and the last of them.
+    /// Changes one batch; returns the number of notifications in it, and the position of the last.
     fn piece(&self, database: &mut dyn Database, beyond: i64) -> Result<(usize, Option<i64>), DatabaseError> {
         let Self { doing, subscription, which, values, queue, change, newest_first } = *self;
         let (further, no_further, order) = if newest_first { ("<", ">=", "DESC") } else { (">", "<=", "ASC") };
@@ -76,12 +78,12 @@ impl Change<'_> {
     }
 }
 
-/// Notifications that were given up are due again, and their receivers rest no longer: of one subscription or of all, given up since
-/// this moment (microseconds since 1970) or whenever. Where the time is over before the end, or it fails, those that are due by then
-/// stay so; the others are told where it is asked for again.
+/// Makes notifications due that were given up, and ends the pauses of their receivers. They are those of one
+/// subscription or of all, given up since this moment (microseconds since 1970) or at any time. If the time is over
+/// before the end, or a batch fails, the notifications changed so far stay due. A repeated call changes the others.
 ///
 /// # Errors
-/// Where it may not be committed.
+/// If it may not have been committed.
 pub(crate) fn requeue_failed(
     database: &mut dyn Database,
     subscription: Option<Uuid>,
@@ -103,7 +105,7 @@ pub(crate) fn requeue_failed(
             database.query(doing, &sql, &values)?
         }
     };
-    // A new callback is asked its question by the schedule, whatever waits for it.
+    // The challenge to a new callback keeps its schedule, whatever notifications wait for its answer.
     let queue = format!(
         "UPDATE subscription_queues SET due_at = {now}, open_until = NULL WHERE subscription = ? \
          AND NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state = 'unverified')"
@@ -121,11 +123,12 @@ pub(crate) fn requeue_failed(
     Ok(all)
 }
 
-/// Has a subscription be told of what it is subscribed to, and what happened from one moment to another, of the events beyond this
-/// position: all of that, or what was given up of it. Where it fails half way, those before are due.
+/// Queues for a subscription the events that match it, happened in this span of time, and are beyond this position.
+/// `only_failed` limits them to those whose notifications were given up. If a batch fails, the notifications before it
+/// stay due.
 ///
 /// # Errors
-/// Where it may not be committed.
+/// If it may not have been committed.
 pub(crate) fn enqueue_range(
     database: &mut dyn Database,
     subscription: Uuid,
@@ -148,14 +151,14 @@ pub(crate) fn enqueue_range(
         let change = Change { doing, subscription, which, values, queue, change, newest_first: false };
         return change.make(database, beyond.unwrap_or(BEGIN), until);
     }
-    // With a count, so that the moments lead there: the first of them alone would be looked for from the oldest event on.
+    // The count makes the planner use the index on the time. For min() alone it would scan from the oldest event.
     let ends = format!("SELECT count(*), min(e.position), max(e.position) FROM events e WHERE {span}");
     let ends = database.query_first::<(u64, Option<i64>, Option<i64>)>(doing, &ends, &moments)?;
     let Some((_, Some(first), Some(last))) = ends else { return Ok(Many::default()) };
     let mut many = Many { notifications: 0, next: Some(beyond.unwrap_or(BEGIN).max(first.saturating_sub(1))) };
     let matching = matches(dialect, &format!("e.position > ? AND e.position <= ? AND {span} AND s.id = ?"));
-    // The columns have the names of the first of the joins.
-    // The one that is asked for by its type is a test, and is of the past.
+    // The columns have the names of the first of the joins. A test event is in the past, and belongs to the one
+    // subscription that it names.
     let told = format!(
         "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) AS m {}",
         again(dialect, now)
@@ -176,16 +179,17 @@ pub(crate) fn enqueue_range(
     Ok(Many { next: many.next.filter(|beyond| *beyond < last), ..many })
 }
 
-/// What is said to be amiss with a notification that people have given up.
+/// The error recorded with a notification that was given up manually.
 const BY_HAND: &str = "given up by hand";
 
-/// What a subscription is still to be told is given up, as if all tries at it had failed: this event (its position), what happened before
-/// this moment (microseconds since 1970), or all of it. How many notifications they are. What a receiver answers meanwhile to a request
-/// that is under way counts all the same. The newest first, so that in order nothing is told meanwhile that is to be given up next; where
-/// it fails half way, those are given up, and asked for again it goes on.
+/// Gives up undelivered notifications of a subscription, as if all tries had failed; returns their number. They are
+/// that of one event (its position), those of events before this moment (microseconds since 1970), or all.
+/// A request in progress still counts: the receiver's response to it is recorded.
+/// The newest are given up first. So, with `in_order`, the notifier meanwhile sends nothing that is about to be given
+/// up. If a batch fails, the notifications before it stay given up, and a repeated call continues.
 ///
 /// # Errors
-/// Where it may not be committed.
+/// If it may not have been committed.
 pub(crate) fn give_up(
     database: &mut dyn Database,
     subscription: Uuid,
@@ -203,7 +207,8 @@ pub(crate) fn give_up(
         which += " AND EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event AND e.created_at < ?)";
         values.push(Value::Moment(before));
     }
-    // What comes next in order is due at once, and not when this would have been tried again; but a receiver that rests goes on resting.
+    // The next notification in order is due at once, and not at the next try of the one given up. A pause of the
+    // receiver stays.
     let queue = format!(
         "UPDATE subscription_queues SET due_at = CASE WHEN due_at IS NOT NULL \
          THEN GREATEST({now}, COALESCE(open_until, {now})) END WHERE subscription = ?"
@@ -226,16 +231,17 @@ pub(crate) fn give_up(
 /// Whether a subscription has more notifications than may be removed in one transaction.
 ///
 /// # Errors
-/// Where they cannot be read.
+/// If they cannot be read.
 pub(in crate::ledger) fn is_large(database: &mut dyn Database, subscription: Uuid) -> Result<bool, DatabaseError> {
     let sql = format!("SELECT event FROM notifications WHERE subscription = ? ORDER BY event LIMIT 1 OFFSET {PIECE}");
     Ok(!database.select("counting notifications", &sql, &[Value::Uuid(subscription)])?.is_empty())
 }
 
-/// Removes a subscription's notifications, but for what is published meanwhile. Whether all were, before the time was over.
+/// Removes a subscription's notifications, except those published meanwhile. Returns whether all were removed before
+/// the deadline.
 ///
 /// # Errors
-/// Where it may not be committed.
+/// If it may not have been committed.
 pub(in crate::ledger) fn remove(
     database: &mut dyn Database,
     subscription: Uuid,

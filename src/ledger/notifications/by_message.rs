@@ -1,4 +1,4 @@
-//! What was told of one message, for `trace`.
+//! The notifications of one message, for `trace`.
 
 use super::{history, if_readable};
 use crate::base::timestamp;
@@ -8,14 +8,14 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// How many events of a message are told, the oldest first; and how many tries at telling them.
+/// How many events of a message are read, the oldest first, and how many tries at sending them.
 const MOST_EVENTS: usize = 200;
 const MOST_TRIES: usize = 2000;
 
-/// What happened to a copy, and who was told.
+/// An event of a copy, and the state of its notifications.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ToldEvent {
-    /// As it is sent: `evt_` and 32 digits.
+    /// The event's id as it is sent: `evt_` and 32 digits.
     pub(crate) event: String,
     pub(crate) r#type: String,
     pub(crate) user: String,
@@ -25,24 +25,24 @@ pub(crate) struct ToldEvent {
     pub(crate) told: Vec<ToldTo>,
 }
 
-/// How it stands with one subscription.
+/// The state of an event's notification to one subscription.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ToldTo {
     pub(crate) subscription: Uuid,
-    /// `told`, `pending`, `given up`.
+    /// `told` (delivered), `pending`, `given up`.
     pub(crate) state: &'static str,
     pub(crate) tries: u64,
-    /// What came of the last one, and when.
+    /// The outcome of the last try, and when it began.
     pub(crate) last: Option<String>,
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) last_at: Option<i64>,
 }
 
-/// What was told of the message of this identity. `None` where there are no subscribers, as on an embedded site; where the tables are
-/// not there yet; and where our role may not see them, as that of deliveries.
+/// The events of the message with this identity, and their notifications. `None` if there are no subscribers, as on an
+/// embedded site. Also `None` if the tables do not exist yet, or if our role may not read them, as that of deliveries.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the tables cannot be read.
 pub(crate) fn told(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Option<Vec<ToldEvent>>, DatabaseError> {
     let tables = "events subscriptions notifications notification_attempts";
     if_readable(database, tables, |database| read(database, identity))
@@ -90,7 +90,8 @@ fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<ToldEven
     Ok(events.into_values().collect())
 }
 
-/// What is not told yet of these events. By subscription, which is the first part of the table's key.
+/// The undelivered notifications of these events. The join goes by subscription, which is the first part of the table's
+/// key.
 fn waiting(database: &mut dyn Database, positions: &[i64]) -> Result<Vec<(i64, Uuid, bool)>, DatabaseError> {
     if positions.is_empty() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! What happened, and what became of telling it, for those who read it instead of being told, or want to be told again.
+//! Reads events and the state of their notifications, for the API and the web UI, and queues events for redelivery.
 
 use super::{Due, MessageDetail, TEST, event_columns, now};
 use crate::base::timestamp;
@@ -8,13 +8,13 @@ use crate::ledger::{Database, event};
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Events after this position, in the order of their commits, at most so many. Once one of them is read, none ever appears before
-/// it: whoever goes on after the last one misses none.
+/// At most `most` events after this position, in the order of their commits. Once an event has been read, none ever
+/// appears before it: a client that continues after the last position misses no event.
 ///
 /// # Errors
-/// Where they cannot be read.
+/// If the events cannot be read.
 pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize) -> Result<Vec<Due>, DatabaseError> {
-    // What is not told has no tries, and is due at no moment.
+    // An event alone has no tries and no due time: both are read as 0.
     let sql = format!(
         "SELECT e.position, 0, {}, 0 FROM events e WHERE e.position > ? ORDER BY e.position LIMIT {most}",
         event_columns(database.dialect())
@@ -25,21 +25,21 @@ pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize)
 /// The event of this id.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the event cannot be read.
 pub(crate) fn event(database: &mut dyn Database, event: Uuid) -> Result<Option<Due>, DatabaseError> {
     let sql = format!("SELECT e.position, 0, {}, 0 FROM events e WHERE e.event = ?", event_columns(database.dialect()));
     database.query_first("reading an event", &sql, &[Value::Uuid(event)])
 }
 
-/// The position of the newest event; 0 where there is none.
+/// The position of the newest event; 0 if there is none.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub(crate) fn newest(database: &mut dyn Database) -> Result<i64, DatabaseError> {
     database.query_number("reading events", "SELECT max(position) FROM events", &[])
 }
 
-/// What the ledger has of a message.
+/// What the ledger has recorded of a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) message_id: String,
@@ -49,16 +49,16 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Whose a copy of it is, as events say it.
+    /// The address that a copy belongs to, as events name it.
     pub(crate) fn address_of(&self, copy: &TracedCopy) -> String {
         event::address(copy.role, &copy.recipient, self.detail.from.as_deref())
     }
 }
 
-/// The message of this identity, once it is recorded.
+/// The message with this identity; `None` if it is not recorded yet.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the message cannot be read.
 pub(crate) fn message(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Option<Message>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
@@ -74,13 +74,13 @@ pub(crate) fn message(database: &mut dyn Database, identity: &[u8; 32]) -> Resul
     Ok(Some(Message { message_id, recorded_at, detail, copies: trace::copies(database, id)? }))
 }
 
-/// A notification that is not told yet.
+/// A notification that its subscriber has not received yet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Pending {
     /// The event's position.
     #[serde(skip)]
     pub(crate) position: i64,
-    /// The event, as it is told.
+    /// The event's id, as notifications contain it.
     #[serde(serialize_with = "as_event")]
     pub(crate) event: Uuid,
     pub(crate) r#type: String,
@@ -91,7 +91,7 @@ pub(crate) struct Pending {
     pub(crate) due: Option<i64>,
     pub(crate) last_status: Option<u16>,
     pub(crate) last_error: Option<String>,
-    /// When it was given up.
+    /// When the notifier gave it up.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) failed: Option<i64>,
 }
@@ -102,10 +102,11 @@ fn as_event<S: serde::Serializer>(event: &Uuid, serializer: S) -> Result<S::Ok, 
     serializer.collect_str(&format_args!("evt_{}", event.simple()))
 }
 
-/// What a subscription has not been told of, before this position, the newest first; only what is given up, or only what is not.
+/// The undelivered notifications of a subscription whose events are before this position, the newest first. `failed`
+/// selects only those that were given up (`true`), or only those that were not (`false`).
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the notifications cannot be read.
 pub(crate) fn pending(
     database: &mut dyn Database,
     subscription: Uuid,
@@ -121,10 +122,11 @@ pub(crate) fn pending(
     untold(database, subscription, which, before, most)
 }
 
-/// What a subscription has not been told of the event at this position. `None`: it was told, or is not to be.
+/// The subscription's notification of the event at this position. `None` if it was delivered, or if the subscription
+/// does not get this event.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the notification cannot be read.
 pub(crate) fn pending_one(
     database: &mut dyn Database,
     subscription: Uuid,
@@ -152,27 +154,28 @@ fn untold(
     database.query("reading what is to be told", &sql, &values)
 }
 
-/// A notification that a subscription has taken.
+/// A notification that the receiver of a subscription has accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Taken {
     pub(crate) position: i64,
     pub(crate) event: Uuid,
     pub(crate) r#type: String,
     pub(crate) tries: u32,
-    /// When the last of them began.
+    /// When the last try began.
     pub(crate) last: i64,
 }
 
 columns_of! { Taken: position, event, r#type, tries, last }
 
-/// How many events are looked at for those that a subscription has taken: what was told has no index of its own by subscription.
+/// How many events are searched for those that a subscription has received. `notification_attempts` has no index by
+/// subscription.
 const LOOKED_AT: i64 = 5000;
 
-/// What a subscription has taken of the newest events before this position, the newest first; and the position before which
-/// it was not looked, where there may be more.
+/// The notifications that a subscription has received of the newest events before this position, the newest first. With
+/// them comes the position at which the search stopped, if older events may be left.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the notifications cannot be read.
 pub(crate) fn taken(
     database: &mut dyn Database,
     subscription: Uuid,
@@ -202,7 +205,7 @@ pub(crate) fn taken(
     Ok((taken, onward.filter(|position| *position > 1)))
 }
 
-/// A try at telling an event.
+/// A try at sending a notification.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Told {
     #[serde(skip)]
@@ -214,23 +217,23 @@ pub(crate) struct Told {
     /// The host of the notifier.
     pub(crate) host: String,
     pub(crate) milliseconds: u64,
-    /// Of the answer, if one came.
+    /// The HTTP status of the response, if there was one.
     pub(crate) status: Option<u16>,
     pub(crate) outcome: String,
-    /// The beginning of the answer, where it may be shown.
+    /// The beginning of the response, if it may be shown.
     pub(crate) response: Option<String>,
-    /// When the next one was to be.
+    /// When the next try was due.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) next: Option<i64>,
 }
 
 columns_of! { Told: position, subscription, started, host, milliseconds, status, outcome, response, next }
 
-/// The tries at telling these events, the oldest first; of one subscription, or of all. The last ones, where there are more: what came of
-/// the newest is what somebody wants to know.
+/// The tries at sending these events, the oldest first, of one subscription or of all. If there are more than `most`,
+/// these are the last ones: the result of the newest try is the one that readers need.
 ///
 /// # Errors
-/// Where they cannot be read.
+/// If the tries cannot be read.
 pub(crate) fn tries(
     database: &mut dyn Database,
     positions: &[i64],
@@ -260,10 +263,10 @@ pub(crate) fn tries(
     Ok(told)
 }
 
-/// Has a subscription be told of one event (its position), again or for the first time, as if it had never been tried.
+/// Queues one event (its position) for a subscription: for the first time, or as a redelivery with its tries reset.
 ///
 /// # Errors
-/// Where it may not be committed.
+/// If it may not have been committed.
 pub(crate) fn enqueue_event(database: &mut dyn Database, subscription: Uuid, event: i64) -> Result<(), DatabaseError> {
     let dialect = database.dialect();
     let now = now(dialect);
@@ -274,27 +277,27 @@ pub(crate) fn enqueue_event(database: &mut dyn Database, subscription: Uuid, eve
     database.change_together("telling an event once more", &[(&wake, &id), (&told, &values)]).map(drop)
 }
 
-/// What makes a notification due again, as if it had never been tried.
+/// The assignments that make a notification due now, with its tries reset.
 pub(super) fn due_again(now: &str) -> String {
     format!("due_at = {now}, tries = 0, failed_at = NULL")
 }
 
-/// A notification that is there already is due again.
+/// The clause of an INSERT that makes an existing notification due now.
 pub(super) fn again(dialect: Dialect, now: &str) -> String {
     dialect.or_update("subscription, event", &due_again(now))
 }
 
-/// A subscription is served at once, whether its receiver rests or not. First of all: whoever settles it waits for its row, and
-/// looks for what is due then.
+/// Makes a subscription due now, and ends a pause of its receiver. This statement is the first of its transaction: a
+/// notifier that settles the subscription waits for this row, and reads afterwards what is due.
 pub(super) fn wake(dialect: Dialect, now: &str) -> String {
     let again = dialect.or_update("subscription", &format!("due_at = {now}, open_until = NULL"));
     format!("INSERT INTO subscription_queues (subscription, due_at) VALUES (?, {now}) {again}")
 }
 
-/// Sends a subscription something, to see that it comes; the event's id.
+/// Queues a test notification for a subscription; returns the event's id.
 ///
 /// # Errors
-/// Where it may not be committed.
+/// If it may not have been committed.
 pub(crate) fn test(database: &mut dyn Database, subscription: Uuid, host: &str) -> Result<Uuid, DatabaseError> {
     let (event, now, nothing) = (Uuid::now_v7(), database.dialect().now(), [0; 32]);
     let sql = format!(

@@ -1,14 +1,19 @@
-//! What the notifier reads and writes: events are published ([`queue`]), subscriptions are leased, tries are settled ([`settle`]).
+//! What the notifier reads and writes: it publishes events ([`queue`]), leases subscriptions, and settles tries
+//! ([`settle`]).
 //!
-//! - Publishing: rows of `outbox` become rows of `events`, whose positions are in the order of the commits, and of
-//!   `notifications`, one for each subscription that wants them. Under a named lock, so that one notifier does it at a time.
-//! - A *subscription* is leased, and not each notification: a lease is one small row, so that many notifications that wait cost a
-//!   poll nothing, and one receiver is served by one notifier, in order where that is asked for.
-//! - Claims compare with the beginning of their statement, which an index can serve, and not with the present moment.
-//! - Settling locks the row of `subscription_queues` first, and asks what is due next in a later statement. Publishing inserts
-//!   first, and locks then. So that whoever comes second sees what the first one did, and no wake-up is lost.
-//! - MySQL's session is READ COMMITTED: in REPEATABLE READ a claim would hold up inserts between the rows that it takes, and publishing
-//!   would wait for whoever changes a subscription.
+//! - Publishing turns rows of `outbox` into rows of `events`, whose positions are in the order of the commits. It also
+//!   inserts a row of `notifications` for each subscription that matches. It runs under a named lock, so that one
+//!   notifier publishes at a time.
+//! - The lease is on the *subscription*, and not on each notification. A lease is one small row, so that many waiting
+//!   notifications cost a poll nothing. One receiver is served by one notifier, in order if the subscription asks for
+//!   that.
+//! - A claim compares with the time at which its statement began, which an index can serve, and not with the present
+//!   moment.
+//! - Settling locks the row of `subscription_queues` first, and reads in a later statement what is due next. Publishing
+//!   inserts the notifications first, and locks that row afterwards. So whichever of the two comes second sees the
+//!   changes of the first, and no wake-up is lost.
+//! - MySQL's session is READ COMMITTED. In REPEATABLE READ a claim would block inserts between the rows that it takes.
+//!   Publishing would then wait for each transaction that changes a subscription.
 
 pub(crate) mod attempts;
 pub(crate) mod bulk;
@@ -24,25 +29,26 @@ use crate::lock::LockName;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The type of what is sent to see that it comes. It is sent to the one subscription that its event names, and is about no copy.
+/// The type of a test event. It is sent only to the one subscription that it names, and is about no copy.
 pub(crate) const TEST: &str = "subscription.test";
 
-/// The longest header fields that are told, all together, in bytes, as JSON.
+/// The maximum size of all header fields in a notification together, in bytes, as JSON.
 pub(crate) const LONGEST_HEADERS: usize = 16 << 10;
 
-/// How much of a header's JSON is read, in characters: the server has up to three blanks more in each field, of at least seven bytes.
+/// How many characters of a header's JSON are read. The server's text has up to three more blanks in each field of at
+/// least seven bytes.
 const READ_OF_HEADERS: usize = LONGEST_HEADERS * 3 / 2;
 
-/// A notification takes no more memory, in bytes: a header of characters of four bytes each, and what [a message](crate::message) says
-/// of itself, which is cut when it is recorded.
+/// The maximum memory of one notification, in bytes. It has a header of characters of four bytes each, and the fields
+/// of [a message](crate::message), which are cut when they are recorded.
 pub(crate) const LARGEST_DUE: usize = 160 << 10;
 
 /// How many events are published in one transaction.
 pub(crate) const PUBLISHED_AT_ONCE: usize = 500;
 
-/// Reads these tables. `None` where there are no subscribers, as on an embedded site; where the tables are not there yet; and where
-/// our role may not see them, as that of deliveries. PostgreSQL writes each refusal in its log, so it is asked first; the others
-/// are asked at once, and may refuse.
+/// Reads these tables. `None` if there are no subscribers, as on an embedded site. Also `None` if the tables do not
+/// exist yet, or if our role may not read them, as that of deliveries. PostgreSQL logs each refused statement, so its
+/// privileges are asked for first. The other engines simply refuse the statement.
 fn if_readable<D: Tables + ?Sized, T>(
     database: &mut D,
     tables: &str,
@@ -59,7 +65,7 @@ fn if_readable<D: Tables + ?Sized, T>(
     }
 }
 
-/// Whether our role may read these tables of PostgreSQL, and they are there.
+/// Whether these tables of PostgreSQL exist, and our role may read them.
 fn may_be_read(database: &mut (impl Tables + ?Sized), tables: &str) -> Result<bool, DatabaseError> {
     let sql = "SELECT bool_and(coalesce(has_table_privilege(to_regclass(name), 'SELECT'), false)) \
                FROM string_to_table(?, ' ') name";
@@ -67,48 +73,51 @@ fn may_be_read(database: &mut (impl Tables + ?Sized), tables: &str) -> Result<bo
     Ok(may.unwrap_or_default())
 }
 
-/// Which subscriptions are looked at that ought to be served, and that nobody has woken.
+/// Which subscriptions are searched for work that nothing has woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     Nobody,
-    /// Those that are not asked yet, and those that somebody has changed of late: resumed, say.
+    /// Those not verified yet, and those changed of late: resumed, for example.
     Changed,
-    /// All. Whoever has been told a lot while somebody holds an old snapshot costs as many blocks as rows of his are dead.
+    /// All. If a subscription has received many notifications while another session holds an old snapshot, this costs
+    /// as many blocks as it has dead rows.
     All,
 }
 
-/// What came of publishing.
+/// The result of publishing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// So many events, up to this position in `outbox`; 0: none.
+    /// So many events, up to this position in `outbox`; 0 if there were none.
     Events { count: usize, last: i64 },
-    /// Another notifier is at it.
+    /// Another notifier is publishing.
     Busy,
 }
 
-/// A subscription that is leased.
+/// A leased subscription.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leased {
     pub subscription: Uuid,
-    /// Whose it is.
+    /// The name of the owner.
     pub owner: String,
     pub callback_url: String,
-    /// Whether it is told everything about a message.
+    /// Whether its notifications contain all fields of a message.
     pub full: bool,
     pub in_order: bool,
-    /// How many requests it may have at once.
+    /// How many requests may be in flight at once.
     pub max_in_flight: u32,
     pub secret_generation: u32,
     /// How long ago it was given its present secret, if it had another one before.
     pub secret_age: Option<Duration>,
-    /// One that has expired, or was removed, counts as disabled.
+    /// A subscription that has expired, or was removed, counts as disabled.
     pub state: SubscriptionState,
-    /// How long it has been as it is: a callback that was changed has its time to answer, however old the subscription is.
+    /// How long the subscription has been unchanged. A changed callback has the full time to answer its challenge,
+    /// however old the subscription is.
     pub age: Duration,
     /// How many tries have failed in a row, and since when.
     pub failures: u32,
     pub failing_for: Duration,
-    /// A notifier has ended without giving it back, and had leased so many at most; 0: this one alone, and so had the one before it.
+    /// Set if a notifier ended without returning this lease: the most leases that it had at once. If 0, it had this one
+    /// alone, and so had the notifier before it.
     pub ended_among: Option<u32>,
 }
 
@@ -128,18 +137,18 @@ impl Leased {
 /// Which subscriptions are leased now.
 #[derive(Clone, Debug, PartialEq)]
 struct Choice {
-    /// Of each, [`Leased::ended_among`].
+    /// Each subscription, and its [`Leased::ended_among`].
     subscriptions: Vec<(Uuid, Option<u32>)>,
-    /// What is written down of all of them, should this notifier end before it has given them back.
+    /// Recorded with each lease, in case this notifier ends before it returns them.
     among: u32,
 }
 
 impl Choice {
-    /// Of those that are due, in their order. Where a notifier had leased too much to live, this one has leased half as many at once, and
-    /// at last one alone; with those that it has leased already.
+    /// Chooses among the due subscriptions, in their order. If another notifier had ended with some of them, this one
+    /// has half as many leases at most, in the end a single one. Leases that it has already count.
     fn of(mut due: Vec<(Uuid, Option<u32>)>, in_hand: usize) -> Self {
         let Some(least) = due.iter().filter_map(|(_, ended_among)| *ended_among).min() else {
-            // More may be leased beside them later: no one that was leased like this counts as alone.
+            // More subscriptions may be leased beside them later, so none of these counts as leased alone.
             let among = u32::try_from(in_hand + due.len()).unwrap_or(u32::MAX).max(2);
             return Self { subscriptions: due, among };
         };
@@ -152,7 +161,7 @@ impl Choice {
         self.subscriptions.is_empty()
     }
 
-    /// What is known of those that were leased, and which notifier had ended with them.
+    /// Sets `ended_among` in the subscriptions that were leased.
     fn note(&self, leased: &mut [Leased]) {
         for leased in leased {
             let chosen = self.subscriptions.iter().find(|(id, _)| *id == leased.subscription);
@@ -161,7 +170,7 @@ impl Choice {
     }
 }
 
-/// How many a notifier has leased at most, while it has one that another notifier has ended with among so many.
+/// The most leases a notifier may have while it has one with this `ended_among`.
 pub(crate) fn at_most_after(ended_among: u32) -> usize {
     usize::try_from(ended_among / 2).unwrap_or(usize::MAX).max(1)
 }
@@ -173,8 +182,8 @@ pub struct Due {
     pub position: i64,
     /// How many tries have failed.
     pub tries: u32,
-    /// Since when it is due, in microseconds since 1970. Where that is another moment once a try is settled, somebody has asked for
-    /// it meanwhile, or another notifier has tried it.
+    /// Since when it is due, in microseconds since 1970. If this has changed when a try is settled, a user has
+    /// requested a redelivery meanwhile, or another notifier has tried it.
     pub due_at: i64,
     pub event: Uuid,
     pub event_type: String,
@@ -189,14 +198,14 @@ pub struct Due {
     pub manner: Option<String>,
     pub attempt: Option<Uuid>,
     pub queue_id: Option<String>,
-    /// Of a test: whom it is sent to.
+    /// In a test event: the subscription that it is sent to.
     pub subscription: Option<Uuid>,
     pub host: String,
     /// JSON.
     pub diff: String,
     /// In microseconds since 1970.
     pub created_at: i64,
-    /// Where everything is asked for, and the message is recorded.
+    /// Set if the subscription wants full detail and the message is recorded.
     pub message: Option<MessageDetail>,
 }
 
@@ -205,7 +214,7 @@ columns_of! { Due:
     queue_id, host, diff, created_at, subscription, due_at, message
 }
 
-/// What is known of a message.
+/// What the ledger has recorded of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageDetail {
     pub sender: String,
@@ -229,7 +238,7 @@ impl FromRow for Option<MessageDetail> {
 }
 
 impl MessageDetail {
-    /// Its columns, of `m`, a row of `messages`.
+    /// The columns, of `m`, a row of `messages`.
     fn columns(dialect: Dialect, headers: &str) -> String {
         let date = dialect.microseconds("m.sent_at");
         format!("m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {date}, {headers}, m.size")
@@ -261,93 +270,94 @@ impl Due {
     }
 }
 
-/// What became of one try, for its notification.
+/// What follows a try, for its notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The receiver has it.
+    /// The receiver has accepted it.
     Done,
-    /// It is tried again, so long from now.
+    /// It is retried after this time.
     Again(Duration),
-    /// It is not tried again by itself.
+    /// It is not retried automatically.
     GivenUp,
 }
 
 /// One try.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Try {
-    /// The event's position; `None` for a question that is about no event.
+    /// The event's position; `None` for a challenge, which is about no event.
     pub position: Option<i64>,
-    /// Since when it was due, as it was read.
+    /// Its [`Due::due_at`], as it was read.
     pub due_at: i64,
     /// In microseconds since 1970.
     pub started_at: i64,
     pub took: Duration,
-    /// Of the answer, if one came.
+    /// The HTTP status of the response, if there was one.
     pub status: Option<u16>,
     /// In one line: `answered 503`.
     pub outcome: String,
-    /// The beginning of the answer, where it may be shown.
+    /// The beginning of the response, if it may be shown.
     pub response: Option<String>,
     pub next: Next,
 }
 
-/// What a notifier has found out about a subscription.
+/// A change of a subscription's state by the notifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateChange {
-    /// Its callback has answered the challenge, or need not be asked.
+    /// Its callback has answered the challenge, or needs none.
     Verified,
-    /// It is sent nothing more, and why.
+    /// Nothing is sent to it any more; the reason.
     Disabled(String),
 }
 
-/// How a subscription is left.
+/// The new state of a subscription after some tries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settlement<'a> {
     pub subscription: Uuid,
     pub in_order: bool,
-    /// Who has leased it.
+    /// The notifier that has the lease.
     pub by: Uuid,
-    /// For how long it is leased from now on; `None`: it is given back.
+    /// How long the lease lasts from now on; `None`: it is returned.
     pub lease: Option<Duration>,
     pub host: &'a str,
     pub tries: &'a [Try],
-    /// How many tries have failed in a row by now.
+    /// How many tries in a row have failed by now.
     pub failures: u32,
-    /// For how long nothing is sent at all.
+    /// For how long nothing is sent to the receiver.
     pub open_for: Option<Duration>,
     pub state: Option<&'a StateChange>,
-    /// The callback that was asked: it alone gets that state. One that its owner has set meanwhile has answered nothing.
+    /// The callback that was tried: `state` applies to it alone. A callback that the owner has set meanwhile has not
+    /// answered anything.
     pub callback: &'a str,
-    /// Whether it is told of nothing, so that it need not be served.
+    /// Whether the subscription gets nothing and need not be served.
     pub idle: bool,
-    /// Whether the next notifier is to lease it alone, since others have ended with it.
+    /// Whether the next notifier is to lease it alone, because others have ended with it.
     pub alone: bool,
 }
 
 /// What the notifier reads and writes. An embedded database has no subscriptions.
 pub trait Notifications {
-    /// Publishes what deliveries have written, the oldest first, in one transaction under this lock, and looks for subscriptions that
-    /// ought to be served and are not. From the first one on: what was written before, and committed late, comes
-    /// before what was committed after it. Else two events of one copy could change places, and the older one have the greater
-    /// sequence.
+    /// Publishes what deliveries have written to `outbox`, the oldest first, in one transaction under this lock. Also
+    /// wakes subscriptions that have work and are not due. It always starts from the first row: a row that was written
+    /// early and committed late comes before rows committed after it. Otherwise two events of one copy could change
+    /// places, and the older one would have the greater sequence.
     ///
     /// # Errors
-    /// Where it may not be committed. Then nothing is published.
+    /// If it may not have been committed. In that case nothing is published.
     fn publish(&mut self, lock: &LockName, wake: Wake) -> Result<Published, DatabaseError>;
 
-    /// Whether anything is to be published after this position. What was published before it may be there still for the server, dead,
-    /// as long as anybody holds an old snapshot: it is not read again.
+    /// Whether there are events to publish after this position. Published rows before it are not read again. They may
+    /// stay on the server as dead rows, as long as a session holds an old snapshot.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If it cannot be read.
     fn has_unpublished(&mut self, after: i64) -> Result<bool, DatabaseError>;
 
-    /// Leases subscriptions that are due, at most so many, the longest due first; those that somebody else is taking are left out, and so
-    /// are those of the owners that are served enough. Fewer, or none beside those that are in hand, where a notifier has ended without
-    /// giving them back.
+    /// Leases at most `most` due subscriptions, the longest due first. It skips those that another notifier is leasing,
+    /// and those of owners in `served`, which have enough requests in progress. It leases fewer, or none beside the
+    /// `in_hand` leases that it has, if a notifier has ended without returning them.
     ///
     /// # Errors
-    /// Where it may not be committed.
+    /// If it may not have been committed.
     fn lease(
         &mut self,
         by: Uuid,
@@ -357,30 +367,33 @@ pub trait Notifications {
         in_hand: usize,
     ) -> Result<Vec<Leased>, DatabaseError>;
 
-    /// Leases for longer what is leased; returns what is not ours any more.
+    /// Extends these leases; returns the subscriptions whose lease we have lost.
     ///
     /// # Errors
-    /// Where it may not be committed.
+    /// If it may not have been committed.
     fn lease_longer(&mut self, by: Uuid, lease: Duration, subscriptions: &[Uuid]) -> Result<Vec<Uuid>, DatabaseError>;
 
-    /// The notifications of a subscription that are due, but for those of these positions, at most so many. In order: none after
-    /// one that is not settled.
+    /// At most `most` due notifications of a subscription, except those at these positions. With `in_order`, none after
+    /// one that has to wait.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// If the notifications cannot be read.
     fn due(&mut self, leased: &Leased, except: &[i64], most: usize) -> Result<Vec<Due>, DatabaseError>;
 
-    /// Writes down what came of tries, and how their subscriptions are left, in one transaction. In the order of their ids, as publishing
-    /// wakes them. A notification that somebody has asked for meanwhile stays as it is, and is told again: an answer that was under way is
-    /// not the one that was asked for. One that was given up meanwhile and was taken all the same is done. Returns the subscriptions that
-    /// are not leased to us any more, or are gone: their tries are written down, and how they are left is somebody else's to say.
+    /// Records the results of tries, and the new states of their subscriptions, in one transaction. The settlements
+    /// come in the order of their subscription ids, the order in which publishing wakes them.
+    /// A notification whose redelivery was requested meanwhile stays due and is sent again: the response in progress
+    /// was not to that request. A notification that was given up meanwhile, and that the receiver accepted all the
+    /// same, is done.
+    /// Returns the subscriptions whose lease we have lost, or that are gone. Their tries are recorded; their state is
+    /// left to the notifier that has the lease.
     ///
     /// # Errors
-    /// Where it may not be committed. Then nothing is written down, and what was sent is sent again.
+    /// If it may not have been committed. In that case nothing is recorded, and what was sent is sent again.
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError>;
 }
 
-/// The beginning of the statement, which an index can be compared with.
+/// The time at which the statement began, which an index can serve.
 fn now(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Postgresql => "now()",
@@ -388,12 +401,12 @@ fn now(dialect: Dialect) -> &'static str {
     }
 }
 
-/// So long after it.
+/// A time after [`now`].
 fn later(dialect: Dialect, wait: Duration) -> String {
     moment(dialect, '+', wait)
 }
 
-/// So long before it.
+/// A time before [`now`].
 fn earlier(dialect: Dialect, ago: Duration) -> String {
     moment(dialect, '-', ago)
 }
@@ -407,7 +420,7 @@ fn moment(dialect: Dialect, sign: char, from_now: Duration) -> String {
     }
 }
 
-/// What is read of an event `e`, from the third column of [`Due`] on.
+/// The columns of an event `e`, from the third column of [`Due`] on.
 fn event_columns(dialect: Dialect) -> String {
     format!(
         "{}, e.type, {}, {}, e.message_id, e.role, e.recipient, e.imap_user, e.mailbox, e.manner, {}, e.queue_id, e.host, {}, {}, {}",
@@ -421,13 +434,14 @@ fn event_columns(dialect: Dialect) -> String {
     )
 }
 
-/// Who wants which of these events `e`: five joins, each by the index on `(resource, resource_id)`, and those that are tested. `s` is the
-/// subscription.
+/// Selects which subscriptions `s` match which of these events `e`. It has five joins, each by the index on `(resource,
+/// resource_id)`, and one for test events.
 fn matches(dialect: Dialect, of: &str) -> String {
     let now = now(dialect);
     let (domain, mailbox, message, wanted) = match dialect {
         Dialect::Postgresql => (
-            // Behind the last one: a local part may hold an `@` (RFC 5321, section 4.1.2). Since PostgreSQL 14.
+            // The part behind the last `@`: a local part may contain one (RFC 5321, section 4.1.2). Since PostgreSQL
+            // 14.
             "lower(split_part(e.recipient, '@', -1))",
             "e.imap_user || '/' || e.mailbox",
             "encode(e.identity, 'hex')",

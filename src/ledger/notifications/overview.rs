@@ -9,39 +9,39 @@ use uuid::Uuid;
 
 const FAR_BEHIND: &str = "reading how far behind subscribers are";
 
-/// How far behind all of it is.
+/// How far behind all subscribers are.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Overview {
-    /// Events that nobody has published yet, and since when the oldest waits, in seconds.
+    /// Events not published yet, and how long the oldest has waited, in seconds.
     pub unpublished: u64,
     pub oldest_unpublished_s: Option<f64>,
     pub subscriptions: Vec<Behind>,
 }
 
-/// The same in figures.
+/// The same as numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Figures {
-    /// Events that nobody has published yet, and since when the oldest waits.
+    /// Events not published yet, and how long the oldest has waited, in seconds.
     pub(crate) unpublished: u64,
     pub(crate) oldest_unpublished_s: f64,
-    /// Notifications that are to be told, and those that were given up.
+    /// Notifications to be sent, and those that were given up.
     pub(crate) pending: u64,
     pub(crate) given_up: u64,
-    /// By how much the subscription that is due for longest is late, of those whose receivers do not rest. One that is served is due
-    /// since its turn began.
+    /// How late the longest due subscription is, in seconds, of those whose receivers do not pause. A subscription that
+    /// is being served is due since its turn began.
     pub(crate) late_s: f64,
-    /// Receivers that rest, since they did not answer.
+    /// Receivers that pause because they did not answer.
     pub(crate) resting: u64,
     pub(crate) disabled: u64,
 }
 
 columns_of! { Figures: unpublished, oldest_unpublished_s, pending, given_up, late_s, resting, disabled }
 
-/// Reads them. `None` where there are no subscribers, as on an embedded site; where the tables are not there yet; and where our role
-/// may not see them, as that of deliveries.
+/// Reads them. `None` if there are no subscribers, as on an embedded site. Also `None` if the tables do not exist yet,
+/// or if our role may not read them, as that of deliveries.
 ///
 /// # Errors
-/// Where they cannot be read.
+/// If they cannot be read.
 pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database.dialect()));
     let late = |since| format!("GREATEST(COALESCE({}, 0), 0)", dialect.seconds_between(since, now));
@@ -59,23 +59,24 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, Da
     Ok(if_readable(database, tables, |database| database.query_first(FAR_BEHIND, &sql, &[]))?.flatten())
 }
 
-/// What stands above everything.
+/// The figures at the top of the web UI.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct AtAGlance {
-    /// How long ago the oldest event happened that is still to be told to somebody, of those who are told.
+    /// How long ago the oldest event happened that is still to be sent to an active subscription, in seconds.
     pub(crate) behind_s: Option<f64>,
     /// Subscriptions that were disabled.
     pub(crate) disabled: u64,
-    /// Notifications that were given up of late.
+    /// Notifications that were given up since the moment asked for.
     pub(crate) given_up: u64,
 }
 
 columns_of! { AtAGlance: behind_s, disabled, given_up }
 
-/// Reads it, with what was given up since a moment. `None` where nobody is subscribed, and where our role may not see it.
+/// Reads it, counting what was given up since a moment. `None` if there are no subscriptions, or if our role may not
+/// read them.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub(crate) fn at_a_glance(database: &mut dyn Database, since: i64) -> Result<Option<AtAGlance>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database.dialect()));
     let sql = format!(
@@ -90,7 +91,7 @@ pub(crate) fn at_a_glance(database: &mut dyn Database, since: i64) -> Result<Opt
     Ok(read.flatten().and_then(|(subscriptions, glance): (u64, AtAGlance)| (subscriptions > 0).then_some(glance)))
 }
 
-/// How far behind a subscriber is.
+/// How far behind a subscription is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Behind {
     pub subscription: Uuid,
@@ -106,23 +107,23 @@ pub(crate) struct Behind {
 
 columns_of! { Behind: subscription, owner, resource, resource_id, callback_url, state, reason, progress }
 
-/// How it goes with a subscriber.
+/// The progress of a subscription.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Progress {
-    /// Notifications that are to be told, and those that were given up.
+    /// Notifications to be sent, and those that were given up.
     pub pending: u64,
     pub given_up: u64,
-    /// How long ago the oldest happened that is still to be told, in seconds.
+    /// How long ago the oldest event happened that is still to be sent, in seconds.
     pub behind_s: Option<f64>,
-    /// Tries that have failed in a row, and since when.
+    /// How many tries in a row have failed, and since when.
     pub failures: u32,
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub failing_since: Option<i64>,
-    /// How long its receiver rests still, in seconds.
+    /// How long its receiver still pauses, in seconds.
     pub rests_s: Option<f64>,
-    /// How long ago a receiver has taken something, in seconds.
+    /// How long ago a receiver last accepted a notification, in seconds.
     pub last_success_ago_s: Option<f64>,
-    /// What was amiss with the last try, where it failed, and how long ago that was, in seconds.
+    /// The error of the last try, if it failed, and how long ago that was, in seconds.
     pub last_failure: Option<String>,
     pub last_failure_ago_s: Option<f64>,
 }
@@ -131,13 +132,13 @@ columns_of! { Progress:
     pending, given_up, behind_s, failures, failing_since, rests_s, last_success_ago_s, last_failure, last_failure_ago_s
 }
 
-/// When the oldest event happened that is still to be told to the subscription `s`. It is found by its place in the table's key, which
-/// a filter on its moment would not be.
+/// When the oldest event happened that is still to be sent to the subscription `s`. It is found by its position in the
+/// table's key; a filter on its time could not use that key.
 const OLDEST: &str = "(SELECT e.created_at FROM notifications n JOIN events e ON e.position = n.event \
                       WHERE n.subscription = s.id AND n.due_at IS NOT NULL ORDER BY n.event LIMIT 1)";
 
 impl Progress {
-    /// Its columns, of `s`, a row of `subscriptions`, and `q`, that of `subscription_queues`, if there is one.
+    /// The columns, of `s`, a row of `subscriptions`, and `q`, its row of `subscription_queues`, if there is one.
     pub(in crate::ledger) fn columns(database: &dyn Database) -> String {
         let (dialect, now) = (database.dialect(), now(database.dialect()));
         let of = |due: &str| {
@@ -157,10 +158,10 @@ impl Progress {
     }
 }
 
-/// Reads it.
+/// Reads how far behind all subscribers are.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub(crate) fn overview(database: &mut dyn Database) -> Result<Overview, DatabaseError> {
     let (doing, dialect) = (FAR_BEHIND, database.dialect());
     let outbox = format!("SELECT count(*), {} FROM outbox", dialect.seconds_between("min(created_at)", now(dialect)));

@@ -1,4 +1,4 @@
-//! Events are published, and subscriptions are leased.
+//! Publishes events, and leases subscriptions.
 
 use super::{
     Choice, Due, Leased, MessageDetail, Notifications, PUBLISHED_AT_ONCE, Published, READ_OF_HEADERS, Settlement, Wake,
@@ -13,13 +13,13 @@ use uuid::Uuid;
 const PUBLISHING: &str = "publishing events";
 const LEASING: &str = "leasing subscriptions";
 
-/// The column of [`Due`] that says since when it is due.
+/// The column of [`Due`] that has the time since when it is due.
 const DUE_AT: usize = 18;
 
-/// For so long a subscription counts as changed of late. By the database's clock, as `subscriptions.updated_at` is.
+/// For how long a subscription counts as changed of late. By the database's clock, as `subscriptions.updated_at`.
 const CHANGED_OF_LATE: Duration = Duration::from_mins(10);
 
-/// What is copied from `outbox` to `events` as it is.
+/// The columns copied unchanged from `outbox` to `events`.
 const COPIED: &str = "event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, attempt, queue_id, \
      subscription, host, diff, created_at";
 
@@ -30,7 +30,7 @@ impl Notifications for dyn Database + '_ {
             Acquired::Busy(_) => return Ok(Published::Busy),
         }
         match publish_under_lock(self, wake) {
-            // Who has the lock next sees what was published.
+            // The commit comes before the release: the next holder of the lock sees what was published.
             Ok(published) => self.commit_and_release(lock).map(|()| published),
             Err(error) => match self.release(lock) {
                 Ok(()) => Err(error),
@@ -137,7 +137,7 @@ impl Notifications for dyn Database + '_ {
             dialect.microseconds("n.due_at"),
         );
         let rows = self.select("reading what is due", &select, &[Value::Uuid(leased.subscription)])?;
-        // In order, whatever comes after one that has to wait waits, too.
+        // In order, whatever follows a notification that has to wait, waits as well.
         rows.iter().take_while(|row| row.text(DUE_AT).is_some()).map(Row::read).collect()
     }
 
@@ -165,7 +165,7 @@ fn publish_under_lock(database: &mut dyn Database, wake: Wake) -> Result<Publish
         statements.push(dialect.insert_new(&format!(
             "notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) m"
         )));
-        // In one order, so that two who wake subscriptions wait for each other, and for nothing else.
+        // In one order, so that two transactions that wake subscriptions do not deadlock.
         statements.push(format!(
             "INSERT INTO subscription_queues (subscription, due_at) \
              SELECT m.id, {now} FROM (SELECT DISTINCT a.id FROM ({matching}) a ORDER BY a.id) m {}",
@@ -187,22 +187,23 @@ fn publish_under_lock(database: &mut dyn Database, wake: Wake) -> Result<Publish
     Ok(published)
 }
 
-/// What an INSERT does where a subscription has a row already: where this holds of that, it is due now, or once its receiver has rested.
+/// The conflict clause of an INSERT into `subscription_queues`. If `which` holds for the existing row, it is due now,
+/// or when the pause of its receiver ends.
 fn due_where(dialect: Dialect, which: &str) -> String {
     let now = now(dialect);
     let due = format!("GREATEST({now}, COALESCE(subscription_queues.open_until, {now}))");
     dialect.or_update_where("subscription_queues", "subscription", which, &[("due_at", &due)])
 }
 
-/// Of the events `e`, those that are published now, for the subscriptions `s` that were there when they were recorded. Both moments are
-/// the database's.
+/// Limits the match to these events `e`, and to subscriptions `s` that existed when the events were recorded. Both
+/// times are the database's.
 fn published_now(events: &str) -> String {
     // Not as a bare comparison: PostgreSQL would look for the events by the index on their time, a third of all.
     format!("e.event IN ({events}) AND COALESCE(s.created_at <= e.created_at, FALSE)")
 }
 
-/// Of the subscriptions `s`, those that ought to be served: they have not been asked yet, or something is due. `None`: nobody is
-/// looked for.
+/// Selects the subscriptions `s` that have work: those not verified yet, and those with a due notification. `None`: no
+/// search.
 fn ought_to_be_served(dialect: Dialect, wake: Wake) -> Option<String> {
     let now = now(dialect);
     let changed = match wake {
@@ -225,7 +226,7 @@ fn is_to_be_leased(dialect: Dialect) -> String {
     format!("due_at <= {now} AND (leased_until IS NULL OR leased_until < {now})")
 }
 
-/// Those that are leased next, as things stand: somebody else may take them first.
+/// The subscriptions to lease next. Another notifier may take them first.
 fn choice(database: &mut dyn Database, most: usize, served: &[&str], in_hand: usize) -> Result<Choice, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
@@ -238,8 +239,8 @@ fn choice(database: &mut dyn Database, most: usize, served: &[&str], in_hand: us
     Ok(Choice::of(database.query(LEASING, &sql, &values)?, in_hand))
 }
 
-/// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, that of `subscriptions`. Of a subscription that was removed
-/// there is no such row.
+/// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, its row of `subscriptions`. A removed
+/// subscription has no row `s`.
 fn leased_columns(dialect: Dialect) -> String {
     let now = now(dialect);
     let ago = |moment| dialect.seconds_between(moment, now);
@@ -254,8 +255,8 @@ fn leased_columns(dialect: Dialect) -> String {
     )
 }
 
-/// Which of the rows of `subscription_queues` that are due are of nobody among these owners: a condition more. What is left of a
-/// subscription that was removed is nobody's.
+/// One more condition on due rows of `subscription_queues`: their owner is none of these. The row of a removed
+/// subscription has no owner.
 fn of_others(owners: usize) -> String {
     if owners == 0 {
         return String::new();

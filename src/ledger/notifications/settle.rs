@@ -1,4 +1,4 @@
-//! What came of tries, and how their subscriptions are left.
+//! Records the results of tries, and the state of their subscriptions afterwards.
 
 use super::{Next, Settlement, StateChange, later, now};
 use crate::database::{DatabaseError, Dialect, Row, Value};
@@ -19,7 +19,7 @@ pub(super) fn settle(database: &mut dyn Database, settlements: &[Settlement<'_>]
     Ok(settlements.iter().map(|one| one.subscription).filter(|id| !ours.contains(&Some(*id))).collect())
 }
 
-/// The first of them brings the subscription's id, if it is leased to us still.
+/// The first statement returns the subscription's id if we still have its lease.
 fn statements<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Statement<'a>> {
     let (subscription, by) = (Value::Uuid(settlement.subscription), Value::Uuid(settlement.by));
     let now = now(dialect);
@@ -45,7 +45,7 @@ fn statements<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<State
     statements
 }
 
-/// What is written down of the tries, and of their notifications.
+/// Records the tries, and changes their notifications.
 fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Statement<'a>> {
     let (subscription, now) = (Value::Uuid(settlement.subscription), now(dialect));
     let (mut rows, mut tried, mut changes, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -79,7 +79,7 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
         changes.push((change, vec![status, outcome, subscription]));
     }
     let mut statements = Vec::new();
-    // In one statement, which is planned once. Where the answer to COMMIT was lost, they are there already.
+    // One statement for all tries, which is planned once. If the reply to COMMIT was lost, the rows exist already.
     if !rows.is_empty() {
         let insert = dialect.insert_new(&format!(
             "notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, next_at) VALUES {}",
@@ -99,8 +99,8 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
     statements
 }
 
-/// Whether `notifications.due_at` is still what it was when these were read. It is compared as a number, and by CASE, so that neither
-/// engine looks for an index for it: the rows are found by their key.
+/// Whether `notifications.due_at` still is what it was when these were read. It is compared as a number and with CASE,
+/// so that no engine looks for an index on it: the rows are found by their key.
 fn as_taken(dialect: Dialect, read: &[(i64, i64)]) -> String {
     let mut was = format!("{} = CASE event", dialect.microseconds("due_at"));
     for (position, due_at) in read {
@@ -109,13 +109,13 @@ fn as_taken(dialect: Dialect, read: &[(i64, i64)]) -> String {
     was + " END"
 }
 
-/// How its row of `subscription_queues` is left: when it is due next, who has leased it, and how its receiver does.
+/// Updates the row of `subscription_queues`: when it is due next, its lease, and the health of its receiver.
 fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> {
     let Settlement { lease, open_for, idle, in_order, alone, failures, .. } = settlement;
     let (subscription, by, now) = (Value::Uuid(settlement.subscription), Value::Uuid(settlement.by), now(dialect));
     let null = || "NULL".to_owned();
     let (mut set, mut values) = (Vec::new(), Vec::new());
-    // min() in a statement that changes rows reads all that wait on MySQL.
+    // MySQL would read all waiting rows for a min() in a statement that changes rows.
     let order = if *in_order { "event" } else { "due_at" };
     let next = format!(
         "(SELECT due_at FROM notifications WHERE subscription = ? AND due_at IS NOT NULL ORDER BY {order} LIMIT 1)"
@@ -123,13 +123,13 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
     let open_until = open_for.map_or_else(null, |wait| later(dialect, wait));
     match (idle, open_for, lease) {
         (true, _, _) => set.push("due_at = NULL".into()),
-        // For as long as it is leased it counts for nothing; left alone, it makes no new entry of the index.
+        // A leased row's `due_at` is not used. Unchanged, it adds no entry to the index.
         (false, None, Some(_)) => {}
         (false, None, None) => {
             set.push(format!("due_at = {next}"));
             values.push(subscription);
         }
-        // On MySQL, GREATEST is NULL where one of them is.
+        // On MySQL, GREATEST is NULL if one of its arguments is.
         (false, Some(_), _) => {
             set.push(format!("due_at = COALESCE(GREATEST({next}, {open_until}), {open_until})"));
             values.push(subscription);
@@ -161,8 +161,8 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
     (update, values)
 }
 
-/// Since when it fails. One that has taken anything among these tries, or has answered its question, has failed since then only: how long
-/// it had failed before is over, whatever came in between.
+/// Since when the receiver fails. If it has accepted a notification among these tries, or has answered its challenge,
+/// that is now: an earlier run of failures has ended.
 fn failing_since(settlement: &Settlement<'_>, now: &str) -> String {
     let is_taken = settlement.tries.iter().any(|one| one.next == Next::Done);
     let is_verified = settlement.state == Some(&StateChange::Verified);
@@ -197,7 +197,7 @@ mod tests {
             (1, &[again], None, kept),
             (2, &[again, given_up], Some(&disabled), kept),
             (1, &[done, again], None, new),
-            // As they came in: what was sent before may be answered later.
+            // In the order of arrival: an earlier request may be answered later.
             (1, &[again, done, given_up], None, new),
             (1, &[again], Some(&verified), new),
         ] {

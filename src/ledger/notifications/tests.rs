@@ -1,4 +1,4 @@
-//! What a role may not read, and what rows say.
+//! Tables that a role may not read, and the values of rows.
 
 use super::overview::Progress;
 use super::{Choice, at_most_after, if_readable};
@@ -7,7 +7,7 @@ use crate::ledger::check::rights;
 use crate::ledger::tests::{Site, site};
 use uuid::Uuid;
 
-/// A server that answers each question like this.
+/// A server that answers each statement in this way.
 struct Answering {
     dialect: Dialect,
     answer: Result<&'static str, DatabaseFailure>,
@@ -62,7 +62,7 @@ fn where_a_role_may_not_read_or_nothing_is_there_to_be_read_there_is_no_answer_a
         }
     }
     assert_eq!(read(server.with(Dialect::Sqlite, Ok("SELECT 1"))), Ok(None));
-    // PostgreSQL says beforehand what others say by refusing it.
+    // PostgreSQL answers beforehand what other engines answer with a refusal.
     assert_eq!(read(server.with(Dialect::Postgresql, Ok("SELECT 0"))), Ok(None));
     for refused in [DatabaseFailure::AccessDenied, DatabaseFailure::Schema] {
         assert_eq!(read(server.with(Dialect::Mysql, Err(refused))), Ok(None));
@@ -102,7 +102,8 @@ fn how_far_behind_one_is_stands_in_columns_of_its_own() {
     assert_eq!(progress.last_failure_ago_s, Some(17.5));
 }
 
-/// What is leased, of so many that are due, where those that were leased among so many were not given back, and what is written down of it.
+/// The subscriptions leased, of so many due ones, if earlier leases among so many were not returned; and the number
+/// recorded with the leases.
 #[test]
 fn where_a_notifier_has_ended_half_as_many_are_leased_and_at_last_one_alone() {
     let choose = |ended: &[Option<u32>], in_hand| {
@@ -110,21 +111,21 @@ fn where_a_notifier_has_ended_half_as_many_are_leased_and_at_last_one_alone() {
         let Choice { subscriptions, among } = Choice::of(due, in_hand);
         (subscriptions.iter().map(|(id, _)| id.as_u128()).collect::<Vec<_>>(), among)
     };
-    // Nobody has ended. One that is leased is not alone: others may be leased beside it.
+    // No notifier has ended. A single leased subscription does not count as alone: others may be leased beside it.
     assert_eq!(choose(&[None, None], 5), (vec![1, 2], 7));
     assert_eq!(choose(&[None], 0), (vec![1], 2));
     assert_eq!(choose(&[], 0), (vec![], 2));
-    // Those that one has ended with come first, and count with what is in hand.
+    // Subscriptions that a notifier has ended with come first, and are limited together with the present leases.
     assert_eq!(choose(&[None, Some(8), Some(8), Some(8)], 0), (vec![2, 3, 4, 1], 4));
     assert_eq!(choose(&[None, Some(8), Some(8), Some(8)], 2), (vec![2, 3], 4));
     assert_eq!(choose(&[Some(8); 3], 4).0, [0; 0]);
     assert_eq!(choose(&[Some(8), Some(4), Some(5)], 0), (vec![2, 3], 2));
-    // One alone, and alone again.
+    // One alone, and the next notifier alone, too.
     for (ended, among) in [(3, 1), (2, 1), (1, 0), (0, 0)] {
         assert_eq!(choose(&[None, Some(ended)], 0), (vec![2], among));
         assert_eq!(choose(&[None, Some(ended)], 1).0, [0; 0]);
     }
-    // However many they were.
+    // The number halves down to one, however many there were.
     let (mut ended, mut times) = (60, 0);
     while ended > 0 {
         assert_eq!(choose(&[Some(ended); 60], 0).0.len(), at_most_after(ended));

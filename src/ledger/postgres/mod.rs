@@ -1,8 +1,8 @@
 //! The ledger on PostgreSQL.
 //!
-//! Each method is one round trip; the look goes with the lock's statements. Most are batches of the simple query protocol: the journal
-//! and the record, so that each and its COMMIT are one round trip; the look, since a statement with parameters keeps its snapshot until
-//! the next one (see [`PostgresDatabase`]).
+//! Each method is one round trip; the look goes with the lock's statements. Most are batches of the simple query
+//! protocol. For the journal and the record, the batch makes each and its COMMIT one round trip. For the look, a
+//! statement with parameters would keep its snapshot until the next one (see [`PostgresDatabase`]).
 
 use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger};
 use super::{Looked, OpenAttempt, Record, WayIn, record_fallback, statements as shared};
@@ -71,13 +71,14 @@ impl Ledger for PostgresDatabase {
         self.change(shared::JOURNALLING, &shared::journal(Dialect::Postgresql, journal), &[]).map(drop)
     }
 
-    /// One round trip. Where the look fails, the lock is not taken either: the server aborts the transaction. The epoch is asked for
-    /// in it, too: a pooler may give the next transaction another server.
+    /// One round trip. If the look fails, the lock is not taken either: the server aborts the transaction. The epoch is
+    /// read in it, too: a pooler may give the next transaction another server.
     ///
-    /// A session's first delivery asks without the function, which costs a new session some 2 ms: PL/pgSQL has to be loaded. Where a
-    /// service has taken away what is asked for, the function says so, and a new session asks twice.
+    /// A session's first delivery reads the epoch without the function, which costs a new session some 2 ms to load
+    /// PL/pgSQL. If a service has removed what the query needs, the function reports that, and a new session asks
+    /// twice.
     ///
-    /// An epoch that has just begun is written down by a transaction of its own, before the lock is taken once more.
+    /// A new epoch is recorded by a transaction of its own, before the lock is taken once more.
     fn acquire_and_look(
         &mut self,
         lock: &LockName,
@@ -123,8 +124,9 @@ impl Ledger for PostgresDatabase {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        // In the lock's transaction a contended statement is rolled back to a savepoint, which keeps the lock. A savepoint also
-        // fails outside of an open and sound transaction (25P01, 25P02), where the rest would be recorded without the lock.
+        // In the lock's transaction a contended statement is rolled back to a savepoint, which keeps the lock. A
+        // savepoint also fails outside of an open and sound transaction (25P01, 25P02), in which the rest would be
+        // recorded without the lock.
         let (first, again) = match self.transaction {
             Transaction::None => (statements::BEGIN, statements::BEGIN_AGAIN),
             Transaction::Lock(_) => (statements::SAVEPOINT, statements::SAVEPOINT_AGAIN),
@@ -158,7 +160,8 @@ impl PostgresDatabase {
         self.replicated(doing)
     }
 
-    /// One round trip; two more where the message's source is kept, so that it crosses as bytes, and once for all recipients.
+    /// One round trip. Two more if the message's source is kept, so that it is sent as bytes, and once for all
+    /// recipients.
     fn try_record(&mut self, begin: &str, record: &Record<'_>) -> Result<(), DatabaseError> {
         let (doing, dialect, cached) = (shared::RECORDING, Dialect::Postgresql, self.plans_are_cached());
         let mut batch = format!("{begin}{HEAR_NOTHING}");
@@ -183,18 +186,18 @@ impl PostgresDatabase {
     }
 }
 
-/// Whether the server may have refused to tell its epoch: it has no such function (42883), our role may not (42501), or the service has
-/// taken it away (0A000).
+/// Whether the server may have refused to report its epoch. It has no such function (42883), our role may not call it
+/// (42501), or the service has removed it (0A000).
 fn refuses_to_tell(error: &DatabaseError) -> bool {
     matches!(error.failure, DatabaseFailure::Schema | DatabaseFailure::AccessDenied | DatabaseFailure::Other)
 }
 
-/// What the first row says of the epoch.
+/// Reads the epoch from the first row.
 fn epoch(rows: &[Row]) -> Result<Epoch, DatabaseError> {
     rows.first().ok_or_else(|| unreadable("no answer about the epoch".into()))?.read()
 }
 
-/// What the rows of a look say of the copies that were asked for.
+/// Combines the rows of a look into the history of each copy that was asked for.
 fn histories(copies: &[CopyKey], rows: &[Row]) -> Result<Vec<CopyHistory>, DatabaseError> {
     type Seen = (usize, bool, Option<Placement>, Option<OpenAttempt>, Option<LockName>, Option<f64>, Option<String>);
     let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
@@ -212,7 +215,7 @@ fn histories(copies: &[CopyKey], rows: &[Row]) -> Result<Vec<CopyHistory>, Datab
     Ok(histories)
 }
 
-/// Addresses as they are in the table.
+/// Addresses in the form that the table has.
 fn asked(addresses: &[&str]) -> Vec<String> {
     addresses.iter().map(|address| without_nul(&fold(address)).into_owned()).collect()
 }

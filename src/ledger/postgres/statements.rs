@@ -1,4 +1,4 @@
-//! The statements that PostgreSQL has for itself: the look-up and the look, whose plans a session keeps, and what is about epochs.
+//! The statements for PostgreSQL alone: the look-up and the look, whose plans a session keeps, and those on epochs.
 
 use crate::database::Dialect;
 use crate::ledger::{CopyKey, statements};
@@ -8,18 +8,18 @@ pub(super) const BEGIN_AGAIN: &str = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMI
 pub(super) const SAVEPOINT: &str = "SAVEPOINT maildrop_record;";
 pub(super) const SAVEPOINT_AGAIN: &str = "ROLLBACK TO SAVEPOINT maildrop_record;";
 
-/// A statement whose planning costs much, and the function with the same one in it, whose plan a session keeps
+/// A statement whose planning is expensive, and the function with the same statement, whose plan a session keeps
 /// (`sql/postgres/0003_cached_plans.sql`).
 struct Statement {
     function: &'static str,
-    /// `$1` and so on stand for its values.
+    /// With `$1` and so on for its values.
     sql: &'static str,
 }
 
-/// The casts are for a view over the platform's own tables, whatever its types are.
+/// The casts allow a view over the platform's own tables, with other types.
 ///
-/// `tells`: whether our role may ask the server for its epoch without our function. The web UI's role has no right to the table of epochs,
-/// so that is not read here.
+/// `tells`: whether our role may ask the server for its epoch without our function. The web UI's role has no right to
+/// the table of epochs, so that table is not read here.
 const LOOK_UP: Statement = Statement {
     function: "maildrop_look_up",
     sql: "SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.tells \
@@ -39,8 +39,9 @@ pub(super) fn look_up(cached: bool) -> String {
     )
 }
 
-/// A row for each pair of a copy asked for and an open attempt at it. The clock is read once for all ages, by a subquery that
-/// depends on no row: by a clock read for each row, the younger of two attempts may seem the older one.
+/// A row for each pair of a requested copy and an open attempt at it. The clock is read once for all ages, by a
+/// subquery that depends on no row. With a clock read for each row, the younger of two attempts might seem the older
+/// one.
 const LOOK: Statement = Statement {
     function: "maildrop_look",
     sql: "SELECT k.place, coalesce(c.state = 'delivered', false), c.uid_validity, c.uid, a.attempt, a.recipient, \
@@ -55,10 +56,10 @@ const LOOK: Statement = Statement {
           ORDER BY k.place, a.started_at, a.attempt",
 };
 
-/// The present epoch, and the last one that is written down.
+/// The present epoch, and the last recorded one.
 pub(super) const EPOCH: &str = "SELECT present, last, age FROM maildrop_epoch()";
 
-/// The same without the function, which a server that does not tell it refuses.
+/// The same without the function, which fails on a server that does not report its epoch.
 pub(super) const EPOCH_BY_ITSELF: &str = "\
     SELECT concat_ws('/', s.system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'epochs'::regclass::oid), \
     e.epoch, extract(epoch FROM clock_timestamp() - e.since) \
@@ -77,7 +78,7 @@ pub(super) fn look(cached: bool, copies: &[CopyKey]) -> String {
 mod tests {
     use super::*;
 
-    /// Otherwise a session's first delivery would do another thing than the next ones.
+    /// Otherwise a session's first delivery would behave differently from the next ones.
     #[test]
     fn each_function_has_the_statement_that_it_stands_for() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,8 +1,8 @@
 //! The schema in `sql/<engine>/`: numbered migrations, applied in order by `migrate`.
 //!
-//! Until release 1.0 the files are edited in place, and a database is made anew. From 1.0 on an applied file stays as it is, and a new
-//! one only adds, so that release N runs on the schema of N+1 while machines are upgraded one by one: a changed function gets another
-//! name beside the old one, and a new column may be NULL.
+//! Until release 1.0 the files are edited in place, and a database is recreated. From 1.0 on an applied file stays
+//! unchanged, and a new one only adds. So release N runs on the schema of N+1 while machines are upgraded one by one. A
+//! changed function gets another name beside the old one, and a new column may be NULL.
 
 mod mysql;
 mod postgres;
@@ -19,12 +19,12 @@ use std::time::Duration;
 use thiserror::Error;
 use tracing::warn;
 
-/// For how long a migration waits for a table that is in use: a delivery on PostgreSQL holds its tables (for reading) until its lock
-/// ends, and everybody who comes meanwhile queues behind the migration as long.
+/// How long a migration waits for a table that is in use. A delivery on PostgreSQL holds its tables (for reading) until
+/// its lock ends. Every session that comes meanwhile queues behind the migration for as long.
 const TABLE_WAIT: Duration = Duration::from_secs(10);
-/// How often what is pending is tried where others are in the way, by a table in use or a deadlock.
+/// How often pending migrations are tried if another session blocks them, with a table in use or a deadlock.
 const TRIES: u32 = 6;
-/// Between two tries: those who have queued go on.
+/// The pause between two tries: the sessions that have queued continue.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// One file of `sql/<engine>/`: `NUMBER_NAME.sql`.
@@ -46,14 +46,14 @@ impl Migration {
         Self { number, name, sql, optional: true }
     }
 
-    /// SHA-256 of its text, in lower-case hexadecimal, by which an edited migration is found.
+    /// SHA-256 of its text, in lower-case hexadecimal. It reveals an edited migration.
     #[must_use]
     pub fn checksum(&self) -> String {
         crate::base::hex::encode(&Sha256::digest(self.sql.as_bytes()))
     }
 }
 
-/// A migration that was applied, by the table of migrations.
+/// A migration that was applied, as the table of migrations has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     pub number: u32,
@@ -66,12 +66,12 @@ columns_of! { Applied: number, name, checksum }
 
 const READ_APPLIED: &str = "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number";
 
-/// What became of applying one migration.
+/// The result of applying one migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Application {
     /// It is applied and recorded.
     Done,
-    /// An optional one that this server refused, and what it said.
+    /// The server refused this optional migration, with this message.
     LeftOut(String),
 }
 
@@ -80,44 +80,44 @@ pub trait Schema {
     /// The migrations that this release knows for this engine, in order.
     fn known(&self) -> &'static [Migration];
 
-    /// The migrations that were applied, in order; empty where their table is not there yet.
+    /// The migrations that were applied, in order; empty if their table does not exist yet.
     ///
     /// # Errors
-    /// Where that table cannot be read.
+    /// If that table cannot be read.
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError>;
 
-    /// Waits for the lock under which migrations are applied, and makes their table.
+    /// Waits for the lock under which migrations are applied, and creates their table.
     ///
     /// # Errors
-    /// Where another process has the lock until the deadline, or where our role may not make the table.
+    /// If another process has the lock until the deadline, or if our role may not create the table.
     fn lock_schema(&mut self) -> Result<(), DatabaseError>;
 
     /// Applies one migration and records it. Called under the schema's lock.
     ///
     /// # Errors
-    /// Where the server refuses a statement of it, unless the migration is optional.
+    /// If the server refuses one of its statements, unless the migration is optional.
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError>;
 
-    /// Frees the schema's lock. On PostgreSQL this commits the migrations.
+    /// Releases the schema's lock. On PostgreSQL this commits the migrations.
     ///
     /// # Errors
-    /// Where the connection is gone, or where the migrations may not be committed.
+    /// If the connection is gone, or if the migrations may not have been committed.
     fn unlock_schema(&mut self) -> Result<(), DatabaseError>;
 }
 
-/// How a migration stands.
+/// The state of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrationState {
     /// It is applied, as this release knows it.
     Applied,
-    /// It is not applied: not yet, or the server refused an optional one.
+    /// It is not applied: either not yet, or because the server refused an optional one.
     Pending,
-    /// It is applied with another text than this release's.
+    /// It is applied with a text that differs from this release's.
     Edited,
     /// It is applied. This release does not know it, but knows newer ones.
     Unknown,
-    /// It is applied, and newer than all that this release knows: by a newer release. Deliveries go on, since migrations are
-    /// additive.
+    /// It is applied, and newer than all that this release knows: a newer release has applied it. Deliveries continue,
+    /// since migrations are additive.
     Newer,
 }
 
@@ -126,16 +126,16 @@ pub enum MigrationState {
 pub struct MigrationStatus {
     pub number: u32,
     pub name: String,
-    /// Whether the schema works without it; `false` where this release does not know it.
+    /// Whether the schema works without it; `false` if this release does not know it.
     pub optional: bool,
     /// How it stands.
     pub state: MigrationState,
 }
 
-/// What [`migrate`] has done.
+/// The result of [`migrate`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Migrated {
-    /// What became of each migration that was pending, in order.
+    /// The result of each migration that was pending, in order.
     pub steps: Vec<(Migration, Application)>,
     /// Migrations that a newer release has applied.
     pub newer: Vec<MigrationStatus>,
@@ -168,32 +168,32 @@ pub enum MigrateError {
     },
 }
 
-/// The lock under which migrations are applied. On MySQL it is one for all databases of a server: the migration of another site
-/// there is waited for as well.
+/// The lock under which migrations are applied. On MySQL all databases of a server share it, so a migration of another
+/// site there is waited for as well.
 fn schema_lock() -> LockName {
     LockName::new("maildrop schema", b"migrations")
 }
 
-/// How each migration stands that is known or applied, in the order of their numbers. Takes no lock.
+/// The state of each migration that is known or applied, in the order of their numbers. Takes no lock.
 ///
 /// # Errors
-/// Where the table of migrations cannot be read.
+/// If the table of migrations cannot be read.
 pub fn status(database: &mut dyn Schema) -> Result<Vec<MigrationStatus>, DatabaseError> {
     let applied = database.applied()?;
     Ok(compare(database.known(), &applied))
 }
 
-/// Applies the migrations that are pending, in order. Any number of machines may do so at once: under the schema's lock the first
+/// Applies the pending migrations in order. Any number of machines may do so at once: under the schema's lock the first
 /// applies them, and the others find them applied.
 ///
-/// `progress` is told of each migration as soon as it is applied; on PostgreSQL, which takes back all of them together, they are
-/// final when this returns `Ok`.
+/// `progress` is called for each migration as soon as it is applied. PostgreSQL rolls back all of them together, so
+/// there they are final only when this returns `Ok`.
 ///
-/// Where others are in the way, by a table in use or a deadlock, it lets them go on, and tries what is left again.
+/// If another session blocks it, with a table in use or a deadlock, it pauses and retries the rest.
 ///
 /// # Errors
-/// Where the server refuses a migration; where others are in the way all the time; and where a migration was edited, is unknown, or
-/// was skipped.
+/// If the server refuses a migration; if other sessions block it in every try; and if a migration was edited, is
+/// unknown, or was skipped.
 pub fn migrate(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
@@ -206,7 +206,7 @@ fn migrate_with(
     progress: &mut dyn FnMut(&Migration, &Application),
     pause: Duration,
 ) -> Result<Migrated, MigrateError> {
-    // What PostgreSQL took back and applies again is told once.
+    // A migration that PostgreSQL rolled back and applies again is reported once.
     let mut told = BTreeSet::new();
     let mut once = |migration: &Migration, application: &Application| {
         if told.insert(migration.number) {
@@ -229,7 +229,7 @@ fn try_to_migrate(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
 ) -> Result<Migrated, MigrateError> {
-    // First without the lock, which needs rights that a role need not have where nothing is pending.
+    // First without the lock, which needs rights that a role need not have if nothing is pending.
     let before = sound(status(database)?)?;
     if pending(&before).is_empty() {
         return Ok(Migrated { steps: Vec::new(), newer: newer(before) });
@@ -237,13 +237,13 @@ fn try_to_migrate(
     database.lock_schema()?;
     let migrated = apply_pending(database, progress);
     let unlocked = database.unlock_schema();
-    // The first failure is told.
+    // The error of the migration comes before that of the unlock.
     let migrated = migrated?;
     unlocked?;
     Ok(migrated)
 }
 
-/// Applies what is pending. Called under the lock, it reads again what is applied.
+/// Applies what is pending. Called under the lock, it reads the applied migrations again.
 fn apply_pending(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
@@ -259,7 +259,7 @@ fn apply_pending(
     Ok(Migrated { steps, newer: newer(now) })
 }
 
-/// How each migration stands that is known or applied.
+/// The state of each migration that is known or applied.
 fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
     let newest_known = known.iter().map(|migration| migration.number).max();
     let of_known = known.iter().map(|migration| MigrationStatus {
@@ -268,7 +268,7 @@ fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
         optional: migration.optional,
         state: match applied.iter().find(|applied| applied.number == migration.number) {
             None => MigrationState::Pending,
-            // The name is for people; the text is what counts.
+            // The name is for people; only the text is compared.
             Some(applied) if applied.checksum == migration.checksum() => MigrationState::Applied,
             Some(_) => MigrationState::Edited,
         },
@@ -287,7 +287,7 @@ fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
     all
 }
 
-/// Passes on a schema that migrations may be applied to.
+/// Returns the schema's migrations if further ones may be applied.
 fn sound(all: Vec<MigrationStatus>) -> Result<Vec<MigrationStatus>, MigrateError> {
     let newest =
         all.iter().filter(|migration| migration.state != MigrationState::Pending).map(|m| m.number).max().unwrap_or(0);
@@ -296,7 +296,7 @@ fn sound(all: Vec<MigrationStatus>) -> Result<Vec<MigrationStatus>, MigrateError
         match state {
             MigrationState::Edited => return Err(MigrateError::Edited { number, name }),
             MigrationState::Unknown => return Err(MigrateError::Unknown { number, name }),
-            // Later ones, already applied, may depend on it; not on an optional one.
+            // Later migrations, already applied, may depend on it, but not on an optional one.
             MigrationState::Pending if number < newest && !optional => {
                 return Err(MigrateError::Skipped { number, name, newest });
             }
@@ -329,16 +329,16 @@ mod tests {
         Applied { number, name: "some".into(), checksum: Migration { sql, ..known(number, false) }.checksum() }
     }
 
-    /// An engine in memory, whose lock lets another machine go first.
+    /// An engine in memory whose lock lets another machine go first.
     #[derive(Default)]
     struct Engine {
         applied: Vec<Applied>,
-        /// What another machine applies while we wait for the lock.
+        /// The migrations that another machine applies while we wait for the lock.
         meanwhile: Vec<Applied>,
         fails_at: Option<u32>,
-        /// How often others are in the way of the last one.
+        /// How many tries fail at the last migration because of other sessions.
         in_the_way: u32,
-        /// Whether a failure takes back what was applied under the lock.
+        /// Whether a failure rolls back what was applied under the lock.
         takes_back: bool,
         locked: bool,
         locks: usize,
@@ -419,7 +419,7 @@ mod tests {
         assert!(!engine.locked && engine.applied.is_empty());
     }
 
-    /// Each engine goes on with what it has kept; what it has not is applied again, and told once.
+    /// Each engine continues with the migrations that it has kept. The others are applied again, and reported once.
     #[test]
     fn where_others_are_in_the_way_it_is_tried_again_a_few_times() {
         for takes_back in [true, false] {

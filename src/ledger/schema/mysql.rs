@@ -1,11 +1,11 @@
 //! The schema of MySQL and MariaDB: `sql/mysql/`.
 //!
-//! Each DDL statement commits here by itself. So a migration is written to be run again after a failure half way, and is recorded
-//! only after its last statement.
+//! Each DDL statement commits by itself. So a migration is written such that it can be run again after a failure half
+//! way. It is recorded only after its last statement.
 //!
-//! A DDL statement waits for the metadata lock of its table until every transaction that has used the table has ended, and whoever
-//! comes meanwhile waits behind it (MySQL manual, "Metadata Locking"; MariaDB, "Metadata Locking"). So it waits for as long as a
-//! delivery can spare, and not for as long as `migrate` has time.
+//! A DDL statement waits for the metadata lock of its table until every transaction that has used the table has ended.
+//! Every later session waits behind it (MySQL manual, "Metadata Locking"; MariaDB, "Metadata Locking"). So it waits
+//! only for as long as a delivery can spare, and not for as long as `migrate` has time.
 
 use super::{Application, Applied, Migration, READ_APPLIED, Schema, TABLE_WAIT, schema_lock};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Query, Tables, Value};
@@ -30,7 +30,7 @@ impl Schema for MysqlDatabase {
 
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
         let doing = "reading which migrations were applied";
-        // Asked first: a failed SELECT would not say which table is missing.
+        // A query of its own: a failed SELECT would not say which table is missing.
         let there = "SELECT COUNT(*) FROM information_schema.tables \
                      WHERE table_schema = DATABASE() AND table_name = 'maildrop_migrations'";
         if self.query_number(doing, there, &[])? == 0 {
@@ -47,7 +47,7 @@ impl Schema for MysqlDatabase {
             let detail = format!("another migration has held it all the time{session}");
             return Err(DatabaseError::new(DatabaseFailure::TimedOut, "waiting for the lock on the schema", detail));
         }
-        // The lock itself was waited for by GET_LOCK's own limit. The session goes on to keep this one: it only migrates.
+        // GET_LOCK has its own time limit. The session keeps this one: it only migrates.
         let doing = "making the table of migrations";
         let wait = TABLE_WAIT.as_secs();
         self.run(doing, &format!("SET SESSION lock_wait_timeout = {wait}; {MIGRATIONS_TABLE}"), 2).map(drop)
@@ -56,7 +56,7 @@ impl Schema for MysqlDatabase {
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
         let doing = format!("applying migration {} ({})", migration.number, migration.name);
         self.define(&doing, migration).map_err(|error| match error.failure {
-            // The server does not say of which table.
+            // The server does not name the table.
             DatabaseFailure::Contention => {
                 let detail = format!(
                     "{}: a transaction that has used a table of this migration did not end within {} s",
@@ -76,11 +76,11 @@ impl Schema for MysqlDatabase {
 
 impl MysqlDatabase {
     fn define(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
-        // Each ends with its line; what stands in comments the server leaves out.
+        // Each statement ends with its line. The server ignores comments, and so does the count.
         let ends = migration.sql.lines().filter(|line| line.ends_with(';') && !line.starts_with("--"));
         match self.run(doing, migration.sql.trim_end(), ends.count()) {
             Ok(_) => {}
-            // 1419 and its like: see `error::failure`.
+            // 1419 and similar codes: see `error::failure`.
             Err(error) if migration.optional && error.failure == DatabaseFailure::AccessDenied => {
                 return Ok(Application::LeftOut(error.detail));
             }

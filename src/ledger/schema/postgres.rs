@@ -1,8 +1,9 @@
-//! The schema of PostgreSQL: `sql/postgres/`. DDL is transactional here: all pending migrations are one transaction, which holds
-//! the schema's lock, and any failure takes back all of them.
+//! The schema of PostgreSQL: `sql/postgres/`. DDL is transactional here: all pending migrations are one transaction,
+//! which holds the schema's lock. Any failure rolls back all of them.
 //!
-//! A migration that alters a table which deliveries use begins with `LOCK TABLE ... IN ACCESS EXCLUSIVE MODE`. If it took a weaker lock
-//! first, it would wait for a delivery that waits for it (PostgreSQL manual, "Deadlocks": the most restrictive mode first).
+//! A migration that alters a table which deliveries use begins with `LOCK TABLE ... IN ACCESS EXCLUSIVE MODE`. If it
+//! took a weaker lock first, it could deadlock with a delivery (PostgreSQL manual, "Deadlocks": the most restrictive
+//! mode first).
 
 use super::{Application, Applied, Migration, READ_APPLIED, Schema, TABLE_WAIT, schema_lock};
 use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, milliseconds};
@@ -68,7 +69,8 @@ impl Schema for PostgresDatabase {
         }
         match self.try_apply(&doing, migration) {
             Ok(application) => Ok(application),
-            // Only what the server refused is taken back. A server that is gone, or a table in use, is no refusal.
+            // Only a migration that the server refused is rolled back alone. A lost connection, or a table in use, is
+            // no refusal.
             Err(error) if migration.optional && refused(error.failure) => {
                 match self.batch(&doing, "ROLLBACK TO SAVEPOINT maildrop_migration") {
                     Ok(_) => Ok(Application::LeftOut(error.detail)),
@@ -103,7 +105,7 @@ impl PostgresDatabase {
     }
 }
 
-/// Whether the server refused what it was asked to do.
+/// Whether the server refused the statement.
 fn refused(failure: DatabaseFailure) -> bool {
     use DatabaseFailure::{AccessDenied, Other, Refused, Schema};
     matches!(failure, AccessDenied | Schema | Refused | Other)

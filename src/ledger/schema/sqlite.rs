@@ -10,12 +10,12 @@ use std::path::Path;
 
 const MIGRATIONS: &[Migration] = &[Migration::new(1, "schema", include_str!("../../../sql/sqlite/0001_schema.sql"))];
 
-/// Opens the embedded database under `directory`, and migrates its schema: nearly always that is one SELECT. The first delivery
-/// makes everything, and so may ten at once.
+/// Opens the embedded database under `directory`, and migrates its schema: nearly always that is one SELECT. The first
+/// delivery creates everything, and ten processes may do so at once.
 ///
 /// # Errors
-/// Where the directory or a file of it cannot be made or read, where another process holds it all the time until the
-/// deadline, or where a migration was applied with another text.
+/// If the directory or a file of it cannot be created or read; if another process holds it until the deadline. If a
+/// migration was applied with another text.
 pub fn open_embedded(directory: &Path, client: &Client, deadline: Deadline) -> Result<SqliteDatabase, DatabaseError> {
     let mut database = SqliteDatabase::open(directory, client, deadline)?;
     match migrate(&mut database, &mut |_, _| {}) {
@@ -42,7 +42,7 @@ impl Schema for SqliteDatabase {
         self.query(doing, READ_APPLIED, &[])
     }
 
-    /// Also switches the database to WAL, which stays so for good.
+    /// Also switches the database to WAL, which is permanent.
     fn lock_schema(&mut self) -> Result<(), DatabaseError> {
         if let Acquired::Busy(holder) = self.acquire(&schema_lock(), self.deadline.remaining())? {
             let doing = "taking the lock under which the embedded database's schema is changed";
@@ -52,7 +52,7 @@ impl Schema for SqliteDatabase {
         let mode = self.patiently(doing, |connection| {
             connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))
         })?;
-        // SQLite answers with the mode that it stays in where it cannot do WAL.
+        // If SQLite cannot use WAL, it answers with the mode that it stays in.
         if !mode.eq_ignore_ascii_case("wal") {
             let detail = format!("it stays in mode {mode}: the file system has no shared memory?");
             return Err(DatabaseError::new(DatabaseFailure::Local, doing, detail));

@@ -1,4 +1,4 @@
-//! What somebody finds of what was tried, and the figures above it.
+//! Searches for attempts, and the figures above them.
 
 use super::{Attempt, DAY, MINUTE, Site, THEN, identity, key, lock, mailbox, site};
 use crate::database::{Tables, Value};
@@ -33,7 +33,7 @@ impl Site {
         time_span::now(&mut self.database).unwrap()
     }
 
-    /// Goes on where a search has ended since it took too long, as whoever reads the page would.
+    /// Continues a search that ended because it took too long, as a user of the web UI would.
     fn tried_of(&mut self, wanted: &Wanted, limit: usize) -> FoundTried {
         let is_newest_alone = matches!(wanted.by, Some(By::QueueId(_, None)));
         let (mut wanted, mut before) = (wanted.clone(), Vec::new());
@@ -49,7 +49,7 @@ impl Site {
         }
     }
 
-    /// The numbers of the messages whose attempts are found.
+    /// The numbers of the messages whose attempts match.
     fn all_of(&mut self, wanted: &Wanted) -> Vec<i64> {
         let found = self.tried_of(wanted, 500);
         assert!(!found.more && found.looked_back_to.is_none(), "{wanted:?}: {found:?}");
@@ -132,7 +132,7 @@ fn older_ones_are_shown_page_by_page_however_far_apart_they_are() {
     for number in 1..8 {
         site.tried(Attempt::at(number, THEN + number * 3 * HOUR));
     }
-    // Two recipients of one message in one microsecond, which are told apart by the keys of their copies.
+    // Two recipients of one message in one microsecond, which are distinguished by the keys of their copies.
     site.tried(Attempt { user: "anna", ..Attempt::at(4, THEN + 12 * HOUR) });
     let mut seen = Vec::new();
     let mut page = that_day();
@@ -158,7 +158,7 @@ fn the_newest_come_with_what_is_known_of_their_messages() {
     // By a clock that is ahead; and too long ago.
     site.tried(Attempt::at(6, now + MINUTE / 2));
     site.tried(Attempt::at(7, now - 3 * DAY));
-    // One that was recorded last; and one before many others.
+    // A message that was recorded last; and one before many others.
     site.message_about(1, now, "hello", "Lisa <lisa@x>");
     for other in 100..140 {
         site.message(other, now);
@@ -175,12 +175,12 @@ fn the_newest_come_with_what_is_known_of_their_messages() {
         assert_eq!(shown(&found), all[..limit.min(7)], "{limit}");
         assert_eq!((found.more, found.looked_back_to), (limit < 7, None), "{limit}");
     }
-    // The same where the end of the time is named, so that it is no list of the newest.
+    // The same with an end of the time, so that it is no list of the newest.
     let named = Wanted { until: Some(now + MINUTE), ..of_late(now) };
     assert_eq!(shown(&site.tried_of(&named, 7)), all);
     let author = site.tried_of(&of_late(now), 7).tried.swap_remove(2).from;
     assert_eq!(author.as_deref(), Some("Lisa <lisa@x>"));
-    // Those of one user, who has none among the last.
+    // The attempts for one user, who has none among the last.
     assert!(site.all_of(&Wanted { user: Some("anna".into()), ..of_late(now) }).is_empty());
 }
 
@@ -227,20 +227,20 @@ fn a_short_queue_id_is_that_of_the_newest_message_that_has_it() {
     let by = |id: &str, wanted| Wanted { by: Some(By::QueueId(id.into(), None)), ..wanted };
     let found = site.tried_of(&by("4bQ", of_late(now)), 5);
     assert_eq!((numbers(&found), found.more), (vec![3, 4], false));
-    // What is older was not looked for, from the last that is shown on.
+    // Older attempts than the last one shown were not searched.
     assert_eq!(found.looked_back_to, Some(now - 2 * HOUR - 1));
     assert!(!site.tried_of(&by("4bQ", of_late(now)), 2).more);
     let first = site.tried_of(&by("4bQ", of_late(now)), 1);
     assert_eq!((numbers(&first), first.more, first.looked_back_to), (vec![3], true, None));
     let next = Wanted { before: Some(first.tried[0].place), ..of_late(now) };
     assert_eq!(numbers(&site.tried_of(&by("4bQ", next), 1)), [4]);
-    // All of the time was looked at.
+    // The whole time was searched.
     assert!(site.all_of(&by("4bZ", of_late(now))).is_empty());
     let late = Wanted { since: now - HOUR, ..of_late(now) };
     assert!(site.all_of(&by("4bQ", late)).is_empty());
     let day_before = Wanted { until: Some(now - 2 * HOUR - 1), since: now - 30 * HOUR, ..Wanted::default() };
     assert_eq!(site.all_of(&by("4bQ", day_before)), [11]);
-    // Nothing of a time is left that begins with it, however few slices were read.
+    // The search is complete at the beginning of its time, however few slices were read.
     let minute = Wanted { since: now - HOUR, until: Some(now - HOUR + MINUTE), ..Wanted::default() };
     assert_eq!(site.all_of(&by("4bX", minute)), [5]);
     // By the clock of its host it began nine hours later.
@@ -256,7 +256,7 @@ fn the_lock_of_a_queue_id_is_found_about_the_time_when_its_message_came() {
     site.tried(Attempt { queue_id: Some("4bQ"), ..Attempt::at(11, now - 5 * HOUR) });
     let mut of = |queue_id, arrived| activity::lock_of_queue_id(&mut site.database, queue_id, arrived).unwrap();
     for arrived in [now - 5 * HOUR - 1, now - 9 * HOUR, now - 5 * HOUR + 50 * MINUTE] {
-        // A machine that stands still for a moment has no time to look.
+        // A machine that is suspended for a moment has no time for the search.
         let found = (0..9).find_map(|_| of("4bQ", arrived));
         assert_eq!(found, Some(lock(11)), "{}", now - arrived);
     }
@@ -270,7 +270,7 @@ fn an_address_is_a_recipients_a_mailboxs_users_or_a_senders() {
     for (number, user) in [(1, "doug"), (2, "anna"), (3, "doug")] {
         site.tried(Attempt { user, ..Attempt::at(number, THEN + number * 5 * HOUR) });
     }
-    // By Lisa, as its envelope sender is spelt.
+    // Sent by Lisa, as the envelope sender is spelt.
     site.message(2, THEN + 10 * HOUR + 1);
     let by = |address: &str, user: &str| By::Address { address: address.into(), user: user.into() };
     assert_eq!(site.all_by(by("doug@x", "nobody"), that_day()), [3, 1]);
@@ -294,12 +294,12 @@ fn all_messages_of_a_sender_are_found_however_many_they_are() {
         }
         let lisas = By::Address { address: "lisa@x".into(), user: "nobody".into() };
         assert!(site.all_by(lisas, that_day()).into_iter().eq((1..=count).rev()), "{count}");
-        // Of none of them more is known than that they are by Lisa.
+        // Their only matching field is the envelope sender.
         assert!(site.all_by(By::Piece("lisa".into()), that_day()).is_empty());
     }
 }
 
-/// Only what takes long is answered in pieces: whoever waits for the rest would ask again and again.
+/// Only a long search is answered in parts: a user who waits for the rest would have to repeat it.
 #[test]
 fn what_is_read_soon_is_answered_at_once() {
     let mut site = site();
@@ -315,7 +315,7 @@ fn what_is_read_soon_is_answered_at_once() {
         (by(By::Piece("nothing".into())), &[]),
         (by(By::QueueId("4bX".into(), None)), &[]),
     ] {
-        // On a machine that has no time for it, once more.
+        // Repeated on a machine that has no time for it.
         let found = (0..100).map(|_| activity::find(&mut site.database, &wanted, 500).unwrap());
         let whole = found.into_iter().find(|found| found.looked_back_to.is_none());
         assert_eq!(whole.as_ref().map(numbers).as_deref(), Some(expected), "{wanted:?}");
@@ -390,12 +390,13 @@ fn the_figures_count_what_came_of_recipients_copies_and_what_waits_still() {
     came(&mut site, 4, Role::Recipient, hour, "already there");
     came(&mut site, 5, Role::Recipient, hour, refused);
     came(&mut site, 6, Role::Sender, hour, "appended");
-    // Waits still: two, by two attempts each.
+    // Two that still wait, with two attempts each.
     for number in [20, 21] {
         came(&mut site, number, Role::Recipient, THEN, "busy");
         came(&mut site, number, Role::Recipient, THEN + 1, deferred);
     }
-    // Does not: delivered in time; delivered, as the copies say; refused, before the time and in it; an author's; too long ago.
+    // Not waiting: delivered in time; delivered, as the copies say; refused, before the time and in it; an author's;
+    // too long ago.
     came(&mut site, 22, Role::Recipient, THEN, deferred);
     came(&mut site, 22, Role::Recipient, THEN + 1, "adopted");
     came(&mut site, 23, Role::Recipient, THEN, deferred);
@@ -439,7 +440,7 @@ fn what_is_owed_is_shown_the_newest_first() {
     assert_eq!(told(&mut site, 1).0, ["number 2"]);
 }
 
-/// More than one slice has; many of them in one microsecond, where a slice may end.
+/// More matches than one slice has; many of them in one microsecond, at which a slice may end.
 #[test]
 fn what_is_rare_is_found_behind_many_slices_in_both_directions() {
     let mut site = site();

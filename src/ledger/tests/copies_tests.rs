@@ -1,4 +1,4 @@
-//! Which copies are delivered, which are owed, and which deliveries are to be made again.
+//! Delivered and owed copies, and deliveries to be repeated.
 
 use super::{Attempt, DAY, MINUTE, Site, THEN, identity, key, lock, site};
 use crate::database::{Tables, Value};
@@ -20,7 +20,7 @@ fn copies_are_told_by_mailbox_by_message_and_by_name() {
     let anna = site.copy(1, Role::Recipient, "anna", Some(9), THEN + DAY);
     let sent = site.copy(1, Role::Sender, "lisa", Some(4), THEN);
     let owed = site.copy(2, Role::Sender, "lisa", None, THEN);
-    // Attempts at it that may have brought it, under this UIDVALIDITY.
+    // Attempts that may have brought the copy, under this UIDVALIDITY.
     for (uid_validity, uid_next, name) in [(5, 7, 1), (5, 3, 2), (4, 1, 3)] {
         site.tried(Attempt { user: "anna", name: Some(Uuid::from_u128(name)), ..Attempt::at(1, THEN) });
         let sql =
@@ -64,7 +64,7 @@ fn copies_are_told_by_mailbox_by_message_and_by_name() {
     assert_eq!(of(&mut site, of_doug), [(1, Some(1)), (2, Some(2)), (3, Some(3))]);
     assert_eq!(of(&mut site, &of_doug[1..2]), [(2, Some(2))]);
     assert!(of(&mut site, &[]).is_empty());
-    // One of another role in the same mailbox is another copy.
+    // A copy of another role in the same mailbox is another copy.
     let as_sender: Vec<_> =
         of_doug.iter().map(|copy| audit_queries::DeliveredCopy { role: Role::Sender, ..*copy }).collect();
     assert!(of(&mut site, &as_sender).is_empty());
@@ -87,7 +87,7 @@ fn copies_are_told_by_mailbox_by_message_and_by_name() {
     assert_eq!(audit_queries::source(&mut site.database, 1).unwrap(), None);
 }
 
-/// It is read in parts: a message of the largest size must not take several times as much memory.
+/// The source is read in parts: a message of the largest size must not take several times as much memory.
 #[test]
 fn a_source_is_read_whole_whatever_its_size() {
     let mut site = site();
@@ -115,7 +115,7 @@ fn what_is_owed_is_told_in_the_order_of_its_last_tries_however_much_it_is() {
     let since = Selection { since: THEN - 1, mailbox: None };
     let latest = audit_queries::owed(&mut site.database, &since).unwrap();
     assert!(latest.iter().map(|copy| copy.user.as_str()).eq(["lisa0001", "lisa0000"]));
-    // In pages, also where many have one last try.
+    // In pages, also if many have the same last try.
     site.database.change("filling", "UPDATE copies SET updated_at = updated_at / 100 * 100", &[]).unwrap();
     let (mut paged, mut after) = (Vec::new(), (i64::MIN, Vec::new()));
     loop {
@@ -200,7 +200,7 @@ fn an_attempt_never_ended_if_it_began_longer_ago_than_any_delivery_lives() {
     site.tried(Attempt { queue_id: Some("4bQ"), ..Attempt::at(1, long_ago) });
     site.tried(Attempt { user: "anna", ..Attempt::at(2, long_ago) });
     site.tried(Attempt { ended: Some((now, "appended")), ..Attempt::at(3, long_ago) });
-    // Of now, or of a day ahead of the database's clock: they run, as far as anybody knows.
+    // Of now, or a day ahead of the database's clock: these attempts are running, as far as is known.
     site.tried(Attempt::at(4, now));
     site.tried(Attempt::at(5, now + DAY));
     site.message(2, now);

@@ -1,4 +1,4 @@
-//! Who asks for a lock, and what it is named after.
+//! Which delivery requested a lock, and what the lock is named after.
 
 use super::{Attempt, DAY, MINUTE, Site, lock, site};
 use crate::ledger::{lock_exec_holders, time_span};
@@ -22,7 +22,7 @@ fn deliveries_that_ask_for_a_lock_are_read_and_what_it_is_named_after() {
     }
     assert!(lock_exec_holders::lock_users(&mut site.database, Some(&lock(12))).unwrap().is_empty());
 
-    // By a digest of which only the beginning is known.
+    // With a digest of which only the beginning is known.
     let message = |site: &mut Site, lock: &LockName| {
         let (mut low, mut high) = (*lock.digest(), *lock.digest());
         low[8..].fill(0);

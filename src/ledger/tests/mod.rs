@@ -1,4 +1,4 @@
-//! What people and commands ask of the ledger, on SQLite: these statements are written once for all engines.
+//! The reads of commands and the web UI on the ledger, on SQLite: these statements are written once for all engines.
 
 mod attempts_tests;
 mod copies_tests;
@@ -16,7 +16,7 @@ use crate::message::{Identity, Role};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// A moment in 2026, and spans of time, in microseconds.
+/// A time in 2026, and spans of time, in microseconds.
 const THEN: i64 = 1_790_000_000_000_000;
 const MINUTE: i64 = 60_000_000;
 const DAY: i64 = 24 * 60 * MINUTE;
@@ -34,7 +34,7 @@ pub(super) fn site() -> Site {
     Site { database, _directory: directory }
 }
 
-/// The message of this number.
+/// The identity of the message with this number.
 fn identity(message: i64) -> Identity {
     let mut bytes = [0; 32];
     bytes[24..].copy_from_slice(&message.to_be_bytes());
@@ -59,7 +59,7 @@ struct Attempt<'a> {
     message: i64,
     role: Role,
     user: &'a str,
-    /// `None`: the UUID is of the moment when it began.
+    /// `None`: the UUID is of the time when it began.
     name: Option<Uuid>,
     began: i64,
     ended: Option<(i64, &'a str)>,
@@ -182,7 +182,7 @@ impl Site {
         self.database.select("asking", sql, &[]).unwrap()[0].value(0).unwrap().unwrap()
     }
 
-    /// The numbers of the messages that are found, and whether there are more.
+    /// The numbers of the matching messages, and whether there are more.
     fn found(&mut self, by: By<'_>, limit: usize) -> (Vec<i64>, bool) {
         let (found, more) = trace::find(&mut self.database, by, limit).unwrap();
         let number = |identity: [u8; 32]| i64::from_be_bytes(identity[24..].try_into().unwrap());
@@ -196,7 +196,7 @@ fn a_message_is_found_by_each_of_its_names_the_newest_first() {
     for message in 11..15 {
         site.tried(Attempt { queue_id: Some("4bQ"), ..Attempt::at(message, THEN + message * MINUTE) });
     }
-    // Another Message-ID; one that was recorded and whose attempts are forgotten; one that was only sent.
+    // Another Message-ID; a recorded message whose attempts are deleted; one with only a sent copy.
     site.tried(Attempt { user: "anna", queue_id: Some("4bX"), ..Attempt::at(20, THEN + DAY) });
     site.message(16, THEN + DAY);
     site.message(13, THEN + 13 * MINUTE);
@@ -224,7 +224,7 @@ fn a_message_is_found_by_each_of_its_names_the_newest_first() {
         found.map(|found| found.lock)
     };
     assert_eq!(identity_of(&mut site, 13, None), Some(lock));
-    // What was recorded counts, and not what somebody believes.
+    // The recorded lock counts, and not the one that is passed in.
     assert_eq!(identity_of(&mut site, 13, Some(LockName::new("x", b"y"))), Some(lock));
     assert_eq!(identity_of(&mut site, 20, Some(LockName::new("x", b"y"))), Some(LockName::new("x", b"y")));
     assert_eq!(identity_of(&mut site, 20, None), None);
@@ -275,7 +275,7 @@ fn a_trace_tells_what_each_attempt_came_to_and_who_holds_the_lock() {
     site.tried(second);
     // It ended before all others, and brought nothing.
     site.tried(Attempt { ended: Some((THEN + 1, "deferred: x")), host: "mx3", ..Attempt::at(7, THEN - 1) });
-    // It found the copy there already; and one that has ended for one copy only.
+    // It found the copy in the mailbox; and one that has ended for one copy only.
     let later = Attempt { ended: Some((THEN + 3 * MINUTE, "already there")), ..Attempt::at(7, THEN + 2 * MINUTE) };
     site.tried(later);
     let open = Attempt { ended: Some((THEN + 5 * MINUTE, "already there")), ..Attempt::at(7, THEN + 4 * MINUTE) };
@@ -309,7 +309,7 @@ fn a_trace_tells_what_each_attempt_came_to_and_who_holds_the_lock() {
     assert_eq!((earlier.queue_id.as_deref(), earlier.host.as_deref()), (Some("4bQ"), Some("mx2")));
     assert_eq!((earlier.sender.as_deref(), earlier.delivered_at), (None, THEN + MINUTE));
 
-    // Whoever holds the lock is named by host and process, or by the session.
+    // The lock's holder is identified by host and process, or by the session.
     let holding = |site: &mut Site, host: &str, pid| {
         let holder = Holder { host: Some(host.into()), pid: Some(pid), ..Holder::default() };
         let trace = read(site, Some(holder));
@@ -378,7 +378,7 @@ fn what_is_forgotten_is_older_than_its_moment_and_not_needed_any_more() {
         site.copy(message, Role::Recipient, "doug", Some(message), at);
         site.tried(Attempt { ended, ..Attempt::at(message, at) });
     }
-    // Of these one is owed, and of the other an attempt has not ended.
+    // Of these one is owed, and the other has an attempt that has not ended.
     site.copy(34, Role::Sender, "lisa", None, THEN - 3);
     site.tried(Attempt { user: "anna", ..Attempt::at(45, THEN - 2) });
     let database = &mut site.database;
@@ -400,7 +400,7 @@ fn what_is_forgotten_is_older_than_its_moment_and_not_needed_any_more() {
     let some = old.some(database).unwrap().unwrap();
     assert_eq!(some.len(), 2);
     assert!(old.some(database).unwrap().is_none());
-    // One was heard of in the meantime.
+    // One was referenced in the meantime.
     let journalled = some.iter().find(|message| message.lock == lock(12)).unwrap();
     site.tried(Attempt::at(12, THEN + 5));
     assert!(!journalled.forget(&mut site.database, THEN).unwrap());
@@ -437,7 +437,7 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
     let mut old = retention::OldOperations::before(THEN + 1);
     let mut pieces = || old.delete_batch(&mut site.database).unwrap();
     assert_eq!([pieces(), pieces(), pieces()], [Some(500), Some(1), None]);
-    // A clock was set back: what lies behind one that is newer waits for it.
+    // A clock was set back: older rows behind a newer one wait for it.
     site.database.change("filling", logged, &[Value::Moment(THEN)]).unwrap();
     assert_eq!(old.delete_batch(&mut site.database).unwrap(), None);
     assert_eq!(site.number("SELECT count(*) FROM operations_log"), 503);
@@ -489,7 +489,7 @@ fn an_embedded_ledger_has_no_addresses_and_forgets_nothing() {
     assert!(ledger.begin_epoch().is_ok());
     let epoch = ledger.epoch().unwrap();
     assert!(!epoch.is_unwritten() && epoch.began().is_none());
-    // Nor does it tell anybody of anything.
+    // It has no subscriptions, either.
     assert!(ledger.lease(Uuid::nil(), Duration::from_mins(1), 9, &[], 0).is_err());
     assert!(ledger.has_unpublished(0).is_err());
 }

@@ -1,11 +1,11 @@
-//! Old events, and what subscribers were told of them.
+//! Old events and their notifications.
 
 use super::{Site, THEN, retention, site};
 use crate::base::hex;
 use crate::database::{Tables, Value};
 use std::ops::Range;
 
-/// Only servers have these tables, since only there anybody is told.
+/// Only servers have these tables, since only servers have subscriptions.
 fn site_with_subscribers() -> Site {
     let mut site = site();
     for table in [
@@ -20,7 +20,7 @@ fn site_with_subscribers() -> Site {
 }
 
 impl Site {
-    /// Events happen, and are to be told to the subscription of this number.
+    /// Adds events, with notifications for the subscription of this number.
     fn happen(&mut self, events: Range<i64>, at: i64, subscription: u8) {
         self.fill("events", &format!("i, {at}"), &events);
         self.fill("notification_attempts", "i", &events);
@@ -51,7 +51,7 @@ fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
         ["events", "notifications", "notification_attempts"]
             .map(|table| site.number(&format!("SELECT count(*) FROM {table}")))
     };
-    // Nobody is subscribed any more: what is told to nobody goes last.
+    // No subscription is left: the notifications without one are deleted last.
     site.happen(1..3, THEN, 7);
     let mut old = retention::OldEvents::before(THEN + 1);
     let mut pieces = || old.delete_batch(&mut site.database).unwrap();
@@ -60,7 +60,7 @@ fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
     site.subscribes(7);
     site.happen(3..504, THEN, 7);
     site.happen(504..506, THEN + 1, 7);
-    // A clock was set back: what lies behind one that is newer waits for it.
+    // A clock was set back: older events behind a newer one wait for it.
     site.happen(506..507, THEN, 7);
     assert_eq!(retention::count_events(&mut site.database, THEN + 1).unwrap(), 502);
     assert_eq!(retention::count_events(&mut site.database, THEN).unwrap(), 0);
@@ -70,7 +70,7 @@ fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
     assert_eq!(left(&mut site), [3, 3, 3]);
 }
 
-/// A notification without its event would be due for ever: nothing can be told by it.
+/// A notification without its event would be due for ever: nothing can be sent for it.
 #[test]
 fn what_somebody_has_told_once_more_while_old_events_are_forgotten_goes_with_them() {
     let mut site = site_with_subscribers();
@@ -79,7 +79,7 @@ fn what_somebody_has_told_once_more_while_old_events_are_forgotten_goes_with_the
     site.happen(1201..1202, THEN + 1, 7);
     let mut old = retention::OldEvents::before(THEN + 1);
     assert_eq!(old.delete_batch(&mut site.database).unwrap(), Some(500));
-    // Between two batches somebody subscribes, and has all told that there is.
+    // Between two batches a user subscribes, and requests all existing events.
     site.subscribes(8);
     site.is_to_be_told(8, 501..1202);
     assert_eq!(old.delete_batch(&mut site.database).unwrap(), Some(500));
@@ -87,7 +87,7 @@ fn what_somebody_has_told_once_more_while_old_events_are_forgotten_goes_with_the
                       WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.position = n.event)";
     assert_eq!(site.number(of_nothing), 0);
     assert_eq!(old.delete_batch(&mut site.database).unwrap(), Some(200));
-    // Somebody has read an event before it was forgotten, and commits after that.
+    // A user has read an event before it was deleted, and commits a redelivery request afterwards.
     site.is_to_be_told(7, 1..601);
     site.is_to_be_told(7, 1150..1151);
     site.is_to_be_told(8, 1100..1101);

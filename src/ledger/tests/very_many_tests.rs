@@ -1,4 +1,4 @@
-//! A subscription with more to be told than is changed at once.
+//! A subscription with more notifications than one batch changes.
 
 use super::{Site, site};
 use crate::base::deadline::Deadline;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 const ONE: Uuid = Uuid::from_bytes([7; 16]);
 
-/// With so many notifications of it, in this state. Only servers have these tables.
+/// A subscription with so many notifications, in this state. Only servers have these tables.
 fn subscribed(state: &str, notifications: i64) -> Site {
     let mut site = site();
     for table in [
@@ -53,7 +53,7 @@ fn one_with_little_to_be_told_is_removed_at_once() {
     assert_eq!(site.number("SELECT count(*) FROM notifications"), 2);
 }
 
-/// Nothing is told there anyway; and if it were disabled, it would be told once it is resumed, without having been asked.
+/// Nothing is sent to it anyway. If it were disabled, a resume would send its notifications without a challenge.
 #[test]
 fn one_whose_callback_has_not_answered_stays_so_while_it_is_removed() {
     let mut site = subscribed("unverified", 2 * PIECE as i64);

@@ -1,4 +1,4 @@
-//! Who may look at the page, and for how long.
+//! Who may use the web UI, and for how long.
 
 use super::{DAY, MINUTE, Site, site};
 use crate::database::{Tables, Value};
@@ -8,7 +8,7 @@ use std::time::Duration;
 const LIFETIMES: Lifetimes = Lifetimes { idle: Duration::from_hours(1), longest: Duration::from_hours(24 * 7) };
 const HOUR: i64 = 60 * MINUTE;
 
-/// Digests of a link and of a login.
+/// The digest of a link or of a login.
 fn link(number: u8) -> [u8; 32] {
     [number; 32]
 }
@@ -36,7 +36,7 @@ impl Site {
         sessions.into_iter().map(|session| session.name).collect()
     }
 
-    /// Makes it so much later for logins and links.
+    /// Moves logins and links so far into the past.
     fn pass(&mut self, span: i64) {
         for column in [
             "web_sessions SET seen_at = seen_at",
@@ -60,7 +60,7 @@ fn a_link_logs_in_once_and_not_for_ever() {
     site.pass(15 * MINUTE);
     assert_eq!(site.redeem(2), None);
     assert!(!site.is_let_in(2));
-    // Whoever makes the next one clears up.
+    // Creating the next link deletes expired rows.
     site.make_link(3, "anna", WebRole::Admin);
     assert_eq!(site.number("SELECT count(*) FROM web_logins"), 1);
 }
@@ -76,11 +76,11 @@ fn a_login_ends_after_an_hour_without_a_request_and_after_a_week_in_any_case() {
     assert!(site.is_let_in(1));
     assert_eq!(site.names().len(), 2);
     site.pass(2 * MINUTE);
-    // Lisa has looked at it since.
+    // Lisa has used the web UI since.
     assert_eq!(site.names(), ["lisa"]);
     assert!(site.is_let_in(1) && !site.is_let_in(2));
     assert_eq!(site.number("SELECT count(*) FROM web_sessions"), 1);
-    // However often.
+    // However often it is used.
     for _ in 0..7 * 24 {
         site.pass(HOUR - MINUTE);
         assert!(site.is_let_in(1));
@@ -127,7 +127,7 @@ fn logins_end_by_themselves_by_name_or_for_their_age() {
     assert!(web_sessions::end_named(&mut site.database, &id).unwrap());
     assert!(!web_sessions::end_named(&mut site.database, &id).unwrap());
     assert_eq!(site.names(), ["anna"]);
-    // One whose browser never came back.
+    // A login whose browser never came back.
     site.pass(7 * DAY);
     site.make_link(4, "bob", WebRole::Admin);
     assert_eq!(site.number("SELECT count(*) FROM web_sessions"), 0);

@@ -1,5 +1,5 @@
-//! What `trace` reads: the messages that a Message-ID, a queue id or an address stands for, and all copies of each and attempts at
-//! it.
+//! What `trace` reads: the messages that match a Message-ID, a queue id or an address, with all copies of each and all
+//! attempts at it.
 
 mod model;
 
@@ -20,19 +20,19 @@ use uuid::Uuid;
 /// Rows of one answer.
 const PAGE: usize = 500;
 
-/// What messages are looked for by.
+/// The search key for messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By<'a> {
     /// The lock of a Message-ID. It has an index, so its age does not matter.
     Lock(&'a LockName),
-    /// Postfix's queue id, among the attempts since a moment.
+    /// Postfix's queue id, among the attempts since this time.
     QueueId(&'a str, i64),
-    /// An envelope recipient, a mailbox's user or an envelope sender, since a moment. The address is as the ledger keeps it; the
-    /// user's name as it was given.
+    /// An envelope recipient, a mailbox's user or an envelope sender, since this time. The address is as the ledger
+    /// keeps it; the user's name as it was given.
     Address { address: &'a str, user: &'a str, since: i64 },
 }
 
-/// A message, by its names.
+/// A message's identity and lock.
 #[derive(Clone, Copy)]
 pub(crate) struct FoundMessage {
     pub(crate) identity: [u8; 32],
@@ -43,7 +43,7 @@ pub(crate) struct FoundMessage {
 
 columns_of! { FoundMessage: identity, lock, newest }
 
-/// The newest messages that are meant, at most `limit`, and whether there are more.
+/// The newest messages that match, at most `limit`, and whether there are more.
 pub(crate) fn find(
     database: &mut dyn Database,
     by: By<'_>,
@@ -72,7 +72,7 @@ pub(crate) fn find(
     Ok(newest(found, limit))
 }
 
-/// A message by its identity, and the lock that guards it, where that is known or was recorded.
+/// A message by its identity, if it was recorded or if `lock` has the lock that guards it.
 pub(crate) fn find_identity(
     database: &mut dyn Database,
     identity: [u8; 32],
@@ -83,10 +83,10 @@ pub(crate) fn find_identity(
     Ok(recorded.or(lock.map(|lock| FoundMessage { identity, lock, newest: 0 })))
 }
 
-/// Where messages are named.
+/// A table that contains messages' identities and locks.
 struct Table {
     name: &'static str,
-    /// How it is called in conditions.
+    /// Its alias in conditions.
     alias: &'static str,
     newest: &'static str,
     /// A message has one row, and many attempts.
@@ -115,8 +115,8 @@ fn select(
     database.query("looking for the message", &sql, values)
 }
 
-/// Each of them once, the newest first. Among the newest `limit` of all is nothing that is not among the newest `limit` of its own
-/// table.
+/// Removes duplicates, and keeps the newest `limit`, the newest first. The newest `limit` of all are among the newest
+/// `limit` of their own tables.
 fn newest(mut found: Vec<FoundMessage>, limit: usize) -> (Vec<FoundMessage>, bool) {
     found.sort_by_key(|found| std::cmp::Reverse(found.newest));
     let mut once: Vec<FoundMessage> = Vec::new();
@@ -130,7 +130,7 @@ fn newest(mut found: Vec<FoundMessage>, limit: usize) -> (Vec<FoundMessage>, boo
     (once, more)
 }
 
-/// Reads all of a message. `holder` is who holds its lock now.
+/// Reads everything about a message. `holder` is the present holder of its lock.
 pub(crate) fn read(
     database: &mut dyn Database,
     found: &FoundMessage,
@@ -168,7 +168,7 @@ pub(crate) fn read(
     Ok(trace)
 }
 
-/// Who holds a lock: where the server knows the session only, the journal says which process that is.
+/// Completes a lock's holder: if the server knows only the session, the journal has its process.
 fn identified(database: &mut dyn Database, lock: &LockName, holder: Holder) -> Result<Holder, DatabaseError> {
     if holder.host.is_some() {
         return Ok(holder);
@@ -191,12 +191,13 @@ fn holds(attempt: &TracedAttempt, holder: &Holder) -> bool {
     attempt.result() == AttemptResult::Open && (named || same_session)
 }
 
-/// For each attempt that ended since another had the lock, by its index: who that was. The journal does not say so; but of those
-/// that had the lock at some time it has the beginning and the end, by one clock, the database's. Where none of them had it then
-/// (`lock exec`, another message of the same Message-ID, a process that was killed), or where several seem to, nobody is named.
+/// For each attempt that ended because another had the lock, by its index: the attempt that had it. The journal does
+/// not record that. But it has the beginning and the end of each attempt that had the lock at some time, by one clock,
+/// the database's. No holder is named if none of them had it then, or if several seem to. (Others can have it: `lock
+/// exec`, another message with the same Message-ID, a process that was killed.)
 fn who_had_the_lock(attempts: &[TracedAttempt]) -> Vec<(usize, LockHeldThen)> {
     let busy = |attempt: &&TracedAttempt| attempt.copies.iter().any(|copy| copy.outcome == Some(Outcome::Busy));
-    // For how long, where it had the lock at that moment.
+    // How long an attempt had the lock, if it had it at that time.
     let had_it_at = |attempt: &TracedAttempt, at: i64| {
         let LockSpan { waited_until: from, had, .. } = attempt.lock_span()?;
         let since = |until: i64| Duration::from_micros(u64::try_from(until - from).unwrap_or_default());
@@ -221,7 +222,7 @@ fn who_had_the_lock(attempts: &[TracedAttempt]) -> Vec<(usize, LockHeldThen)> {
     held.collect()
 }
 
-/// Fills in how each recipient's copy that an attempt found there already had come.
+/// Fills in, for each recipient's copy that an attempt found in its mailbox, the delivery that had brought it.
 fn tell_what_was_there(trace: &mut MessageTrace) {
     let brought_by = |key: &[u8; 32]| {
         let brought = |tried: &&TriedCopy| {
@@ -311,7 +312,7 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Tra
             }
         }
         if is_last {
-            // UUIDs have the hosts' clocks; the order of time is the database's.
+            // UUIDs come from the hosts' clocks; the order of time is that of the database's clock.
             attempts.sort_by_key(|attempt| (attempt.began_at, attempt.attempt));
             return Ok(attempts);
         }
@@ -323,7 +324,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::ledger::Cause;
 
-    /// An attempt of process 1, and how long it waited for the lock, in milliseconds.
+    /// An attempt of process 1, with its wait for the lock in milliseconds.
     pub(crate) fn attempt(
         host: &str,
         began_at: i64,
@@ -364,7 +365,7 @@ pub(crate) mod tests {
             who_had_the_lock(attempts).into_iter().map(|(index, by)| (index, by.host)).collect()
         };
         let busy = |at| attempt("mx2", 1_000, Some((at, Outcome::Busy)), Some(0.2));
-        // It got the lock 2 ms after its journal, and let it go with its record.
+        // It got the lock 2 ms after its journal, and released it with its record.
         let had_it = || attempt("mx1", 0, Some((9_000, Outcome::Appended)), Some(2.0));
         for (at, expected) in [(1_999, None), (2_000, Some("mx1")), (9_000, Some("mx1")), (9_001, None)] {
             let expected: Vec<(usize, String)> = expected.map(|host| (1, host.to_owned())).into_iter().collect();
@@ -372,17 +373,17 @@ pub(crate) mod tests {
         }
         let for_how_long = |attempts: &[TracedAttempt]| who_had_the_lock(attempts)[0].1.held_for;
         assert_eq!(for_how_long(&[had_it(), busy(3_000)]), Some(Duration::from_millis(7)));
-        // Two that seem to have had it: nobody can say which.
+        // Two that seem to have had it: the holder is ambiguous.
         assert_eq!(named(&[had_it(), attempt("mx3", 0, Some((8_000, Outcome::Died)), Some(1.0)), busy(3_000)]), []);
-        // One that never ended is named only where it has the lock now.
+        // An attempt that never ended is named only if it has the lock now.
         let killed = attempt("mx1", 0, None, None);
         let now = TracedAttempt { holds_the_lock: true, ..killed.clone() };
         assert_eq!(named(&[killed, busy(3_000)]), []);
         assert_eq!(named(&[now.clone(), busy(3_000)]), [(1, "mx1".to_owned())]);
         assert_eq!(for_how_long(&[now.clone(), busy(3_000)]), None);
-        // It has it now, and began later.
+        // It has the lock now, and began later.
         assert_eq!(named(&[TracedAttempt { began_at: 3_001, ..now }, busy(3_000)]), []);
-        // One that had not got as far as the lock, and one that itself found it held.
+        // An attempt that never reached the lock, and one that itself found it held.
         assert_eq!(named(&[attempt("mx1", 0, Some((9_000, Outcome::Appended)), None), busy(3_000), busy(4_000)]), []);
     }
 
@@ -403,7 +404,7 @@ pub(crate) mod tests {
         let open = attempt("mx1", 1_000, None, None);
         assert_eq!(span(open.clone()), None);
         assert_eq!(span(TracedAttempt { holds_the_lock: true, ..open }), Some((1_000, 1_000, Had::Still)));
-        // Measured by no stage: it never asked.
+        // No stage measured the wait: it never asked for the lock.
         assert_eq!(span(attempt("mx1", 1_000, Some((9_000, Outcome::Appended)), None)), None);
     }
 

@@ -1,4 +1,4 @@
-//! What is known of one message, as `trace` and the page tell it, and in JSON.
+//! The trace of one message, as `trace` and the web UI show it, and in JSON.
 
 use crate::base::timestamp;
 use crate::database::columns_of;
@@ -11,30 +11,30 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// All of a message.
+/// Everything that is known of a message.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct MessageTrace {
     pub(crate) message_id: String,
     /// The digest of Message-ID and what the author wrote.
     pub(crate) identity: String,
-    /// The lock that guards it, and who holds it now.
+    /// The lock that guards it, and its present holder.
     pub(crate) lock: HeldLock,
-    /// What was recorded with the first copy; `None` where none is delivered yet.
+    /// What was recorded with the first copy; `None` if none is delivered yet.
     pub(crate) message: Option<RecordedMessage>,
     /// Recipients' copies first, by user.
     pub(crate) copies: Vec<TracedCopy>,
     /// The oldest first.
     pub(crate) attempts: Vec<TracedAttempt>,
-    /// Who was told of it; `None` where nobody has asked, or where this role may not see it.
+    /// The notifications of its events; `None` if they were not requested, or if this role may not read them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) notifications: Option<Vec<ToldEvent>>,
 }
 
-/// A lock, and who holds it.
+/// A lock and its holder.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldLock {
     pub(crate) name: LockName,
-    /// Who holds it now.
+    /// The present holder.
     pub(crate) holder: Option<Holder>,
 }
 
@@ -61,7 +61,7 @@ columns_of! { RecordedMessage: message_id, sender, from, to, subject, size, reco
 /// A copy that is delivered or owed.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct TracedCopy {
-    /// The digest that names it.
+    /// The copy's key.
     #[serde(skip)]
     pub(crate) key: [u8; 32],
     pub(crate) role: Role,
@@ -69,10 +69,10 @@ pub(crate) struct TracedCopy {
     pub(crate) mailbox: String,
     /// The envelope recipient of the delivery that brought it, or owes it.
     pub(crate) recipient: String,
-    /// Whether it is delivered; else it is owed.
+    /// Whether it is delivered; otherwise it is owed.
     #[serde(rename = "state", serialize_with = "delivered_or_owed")]
     pub(crate) delivered: bool,
-    /// Where it was stored, if the server told.
+    /// Its location, if the server reported it.
     pub(crate) uid_validity: Option<u32>,
     pub(crate) uid: Option<u32>,
     /// Why it is owed.
@@ -89,7 +89,7 @@ columns_of! { TracedCopy:
     key, role, user, mailbox, recipient, delivered, uid_validity, uid, reason, delivered_at, updated_at
 }
 
-/// What one process tried.
+/// One process's attempt at a message.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct TracedAttempt {
     #[serde(serialize_with = "as_text")]
@@ -98,7 +98,7 @@ pub(crate) struct TracedAttempt {
     pub(super) message_id: String,
     pub(crate) recipient: String,
     pub(crate) queue_id: Option<String>,
-    /// The envelope sender that it came with; empty for the null sender, `None` where that is not known.
+    /// The envelope sender of the delivery; empty for the null sender, `None` if that is not known.
     pub(crate) sender: Option<String>,
     pub(crate) host: String,
     pub(crate) pid: u32,
@@ -107,12 +107,12 @@ pub(crate) struct TracedAttempt {
     /// In microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) began_at: i64,
-    /// When the last of it ended, if all of it has.
+    /// When the last of its copies ended, if all have.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) ended_at: Option<i64>,
     /// Whether it holds the lock now.
     pub(crate) holds_the_lock: bool,
-    /// Where it ended since another had the lock: who that was, where the journal tells.
+    /// If it ended because another attempt had the lock: that attempt, if the journal shows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lock_was_held_by: Option<LockHeldThen>,
     /// Its copies, the recipient's first.
@@ -133,47 +133,48 @@ pub(crate) struct LockHeldThen {
     pub(crate) host: String,
     pub(crate) pid: u32,
     pub(crate) queue_id: Option<String>,
-    /// For how long in all; `None` where it has it still.
+    /// For how long in all; `None` if it still has it.
     #[serde(rename = "held_for_s", serialize_with = "in_seconds")]
     pub(crate) held_for: Option<Duration>,
 }
 
-/// What an attempt had of its message's lock, in microseconds since 1970.
+/// When an attempt waited for its message's lock and had it, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockSpan {
-    /// From when to when it waited: it asks for the lock right after its journal is written, which is when the journal says that it began.
+    /// The beginning and end of its wait. It asks for the lock right after its journal is written, which the journal
+    /// records as its beginning.
     pub(crate) asked_at: i64,
     pub(crate) waited_until: i64,
-    /// Until when it then had it.
+    /// The time until which it then had the lock.
     pub(crate) had: Had,
 }
 
-/// Until when an attempt had the lock.
+/// The time until which an attempt had the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Had {
-    /// It waited in vain.
+    /// It never got the lock.
     Never,
     Until(i64),
-    /// It has it now.
+    /// It has the lock now.
     Still,
 }
 
 /// An attempt's part in one copy.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct TriedCopy {
-    /// The digest that names the copy.
+    /// The copy's key.
     #[serde(skip)]
     pub(crate) key: [u8; 32],
     pub(crate) role: Role,
     pub(crate) user: String,
     pub(crate) mailbox: String,
-    /// How the attempt at it ended; `None` where it has not.
+    /// How the attempt at it ended; `None` if it has not.
     #[serde(serialize_with = "as_optional_text")]
     pub(crate) outcome: Option<Outcome>,
     /// In microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) ended_at: Option<i64>,
-    /// Where a recipient's copy was there already: how it had come.
+    /// If a recipient's copy was in the mailbox already: the delivery that brought it.
     pub(crate) earlier: Option<EarlierDelivery>,
 }
 
@@ -216,19 +217,19 @@ impl Serialize for HeldLock {
 }
 
 impl TracedAttempt {
-    /// What it came to.
+    /// The result of the attempt.
     pub(crate) fn result(&self) -> AttemptResult {
         AttemptResult::of_attempt(self.copies.iter().map(|copy| (copy.role, copy.result())))
     }
 
-    /// The envelope sender that it came with, where that is known, and is not the one that the message is recorded with.
+    /// The envelope sender of the delivery, if it is known and differs from the one that the message is recorded with.
     pub(crate) fn another_sender(&self, message: Option<&RecordedMessage>) -> Option<&str> {
         let recorded = message.map(|message| message.sender.as_str());
         self.sender.as_deref().filter(|sender| recorded != Some(sender))
     }
 
-    /// From when to when it waited for the lock and had it; `None` where that is not known. How long it waited is known once it has
-    /// ended.
+    /// When it waited for the lock and had it; `None` if that is not known. The length of the wait is known once the
+    /// attempt has ended.
     pub(crate) fn lock_span(&self) -> Option<LockSpan> {
         let asked_at = self.began_at;
         let waited = self.stages.iter().find(|(stage, _)| *stage == "lock").map(|(_, took)| (took * 1000.0) as i64);
@@ -245,7 +246,7 @@ impl TracedAttempt {
 }
 
 impl TriedCopy {
-    /// What it came to.
+    /// The result for this copy.
     pub(crate) fn result(&self) -> AttemptResult {
         AttemptResult::of_copy(self.outcome.as_ref())
     }

@@ -1,4 +1,4 @@
-//! APPEND (RFC 3501 section 6.3.11): stores a copy; the result says whether it is stored, or that this is not known.
+//! APPEND (RFC 3501 section 6.3.11): stores a copy. The result says whether it is stored, or that this is unknown.
 
 use super::mailbox::{ImapMailbox, is_missing};
 use crate::imap::Broken;
@@ -9,16 +9,16 @@ use crate::imap::wire::{Answer, Status};
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, NewCopy};
 use std::time::Duration;
 
-/// An APPEND that is under way.
+/// An APPEND in progress.
 pub(super) enum UnderWay {
-    /// All but its last CRLF is with the server.
+    /// The server has all bytes except the last CRLF.
     Uploaded { tag: String },
-    /// Its last CRLF was sent; or the server answered, or the connection broke, at that.
+    /// The last CRLF was sent; or, when sending it, the server answered or the connection broke.
     Completed { tag: String, progress: Result<Progress, Broken> },
 }
 
 impl ImapMailbox {
-    /// Uploads the copy; where the mailbox has gone since its position was asked for, it is created once more.
+    /// Uploads the copy. If the mailbox was removed after the request for its position, it is created once more.
     pub(super) fn upload_or_create(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
         let doing = self.doing("appending to");
         if memchr::memchr(0, copy.bytes).is_some() {
@@ -78,17 +78,17 @@ impl ImapMailbox {
         };
         match answer {
             Ok(answer) if answer.is_ok() => Appended::Stored(fetch::append_uid(&answer)),
-            // It has all of the message now.
+            // The server has the whole message now.
             Ok(answer) if tells_of_trouble(&answer) => Appended::Unknown(answer.refusal(&doing)),
             Ok(answer) => self.refused(&doing, &answer),
             Err(broken) => Appended::Unknown(broken.while_doing(&doing)),
         }
     }
 
-    /// An answer that is no success: the server refused, or said OK before it had the message, which makes no sense.
+    /// An answer that is no success: the server refused, or said OK before it had the message, which is a protocol error.
     fn refused(&mut self, doing: &str, refusal: &Answer) -> Appended {
         if refusal.is_ok() {
-            // It cannot have stored what it did not have.
+            // The server cannot have stored an incomplete message.
             self.conversation.give_up();
             let detail = "the server said OK before it had the message";
             return Appended::NotSent(MailboxError::new(MailboxFailure::Protocol, doing, detail));
@@ -96,7 +96,7 @@ impl ImapMailbox {
         if !is_missing(refusal) || self.created || !self.conversation.is_usable() {
             return Appended::Refused(refusal.refusal(doing));
         }
-        // RFC 3501 section 6.3.11: TRYCREATE. It was there a moment ago, and was removed since.
+        // RFC 3501 section 6.3.11: TRYCREATE. The mailbox existed before, and has just been removed.
         match self.create() {
             Ok(()) => Appended::MadeAnew,
             Err(error) => Appended::Refused(error),
@@ -104,15 +104,15 @@ impl ImapMailbox {
     }
 }
 
-/// Codes of an answer by which the server does not refuse the message, but has failed (RFC 5530 section 3).
+/// Response codes that report a failure of the server and no refusal of the message (RFC 5530 section 3).
 const FAILED: [&str; 4] = ["UNAVAILABLE", "SERVERBUG", "CONTACTADMIN", "CORRUPTION"];
 
-/// The same in words.
+/// The same failures as words in the text.
 const IN_WORDS: [&str; 6] = ["unavailable", "system error", "internal error", "connection", "time out", "timed out"];
 
-/// Whether a NO says that something has failed. By RFC 3501 section 6.3.11 nothing is stored then either. But a proxy says so, too,
-/// where it has passed on all of the message and its backend is gone before it has answered: a frontend of Cyrus Murder says
-/// `NO Server(s) unavailable to complete operation` (imap/imap_proxy.c, pipe_including_tag). The backend may have stored it.
+/// Whether a NO reports a failure. By RFC 3501 section 6.3.11 nothing is stored in that case. But a proxy also says NO if it
+/// has forwarded the whole message and its backend ends before answering. A frontend of Cyrus Murder says `NO Server(s)
+/// unavailable to complete operation` (imap/imap_proxy.c, pipe_including_tag). The backend may have stored the message.
 fn tells_of_trouble(answer: &Answer) -> bool {
     let text = answer.text.to_ascii_lowercase();
     let in_words = answer.code.is_none() && IN_WORDS.iter().any(|words| text.contains(words));
@@ -129,7 +129,7 @@ mod tests {
         Answer { status, code, text: text.into() }
     }
 
-    /// Taken for a refusal, a copy that the backend has stored would be appended again.
+    /// If this counted as a refusal, a copy that the backend has stored would be appended a second time.
     #[test]
     fn each_sign_of_a_failure_leaves_open_whether_the_message_is_stored() {
         for code in ["UNAVAILABLE", "SERVERBUG", "CONTACTADMIN", "CORRUPTION"] {

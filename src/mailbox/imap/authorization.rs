@@ -1,9 +1,10 @@
-//! Does the server honour the authorization identity, for which the service account logs in?
+//! Checks whether the server honours the authorization identity with which the service account logs in.
 //!
-//! SASL PLAIN carries two names (RFC 4616): who logs in, and for whom. Some servers skip the second (Courier's `authsasl_plain`,
-//! Stalwart), say OK, and open the service account's own INBOX: all mail would go there, and each answer would be OK. A login for
-//! the user alone cannot show it. A login for another user can, where the server has an id for each mailbox, and the two differ; and else a
-//! login for a name that cannot exist: it is refused, or leads to another mailbox.
+//! SASL PLAIN carries two names (RFC 4616): the account that logs in, and the user for whom it does. Some servers ignore the
+//! second name (Courier's `authsasl_plain`, Stalwart), say OK, and open the service account's own INBOX. All mail would go
+//! there, with OK as each answer. A login for the user alone cannot show that. A login for another user can, if the server
+//! has an id for each mailbox and the two ids differ. Otherwise a login for a name that cannot exist shows it: that login is
+//! refused, or leads to another mailbox.
 
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
@@ -12,26 +13,26 @@ use crate::imap::{Session, Settings};
 use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Position};
 use std::fmt;
 
-/// The name of a user who does not exist. Always the same: a server that makes a mailbox for any name makes one, and not one more each
-/// time.
+/// The name of a user who does not exist. It is constant, so a server that creates a mailbox for any name creates only one.
 const INVENTED: &str = "maildrop-check-0f9c41d27ab3";
 
-/// Dovecot closes the connection on a user whom a master user may act for and no userdb has. So does a server that has just
-/// crashed; but so often in a row, while the user is let in before, between and after, it is the name.
+/// Dovecot closes the connection if a master user may act for a user who is in no userdb. A server that has just crashed
+/// closes it as well. After so many closed connections in a row, with successful logins of the user before, between and
+/// after, the name is the reason.
 const CUT_OFF_ENOUGH: u32 = 3;
 
-/// How a server was seen to honour the authorization identity.
+/// The evidence that a server honours the authorization identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Honoured {
-    /// Two users have a mailbox each, by the server's own ids.
+    /// Two users have separate mailboxes, by the server's own ids.
     TwoUsersApart,
-    /// It does not let in a user who does not exist.
+    /// The server refuses a user who does not exist.
     InventedUserRefused,
-    /// It closes the connection on a user who does not exist, each time, and never on a user who does.
+    /// The server closes the connection for a user who does not exist, each time, and never for a user who does.
     InventedUserCutOff,
-    /// It lets in a user who does not exist, who then has no such mailbox.
+    /// The server lets in a user who does not exist, and this user has no such mailbox.
     InventedUserHasNone,
-    /// It lets in any name, and each has a mailbox of its own.
+    /// The server lets in any name, and each name has a mailbox of its own.
     EachHasHisOwn,
 }
 
@@ -47,8 +48,8 @@ impl fmt::Display for Honoured {
     }
 }
 
-/// Names one way of logging in to one server: what was found out about it holds for all who log in so. `here` is this machine's
-/// name, since a server on this machine is another one on each.
+/// Names one kind of login to one server: a result about it holds for all such logins. `here` is this machine's name, since a
+/// server on this machine is a different server on each machine.
 pub fn way_in(settings: &Settings, here: &str) -> String {
     let place = match &settings.address {
         Endpoint::Tcp { host, port } if settings.address.is_on_this_machine() => format!("{host}:{port} of {here}"),
@@ -62,20 +63,21 @@ pub fn way_in(settings: &Settings, here: &str) -> String {
     format!("{place}, {:?}, {} {how}", settings.login, settings.user)
 }
 
-/// Finds out whether a login for `user` leads to this user's mailbox, by where other names lead. Nothing is made but what a
-/// delivery to the user would make as well, and what a server makes by itself at a login; and, where two empty mailboxes look the
-/// same, one in the other's account, [for a moment](is_shown_what_is_made_for).
+/// Finds out whether a login for `user` leads to this user's mailbox, by comparing it with the mailboxes of other names. It
+/// creates only what a delivery to the user, or a login, would create as well. There is one exception: if two empty mailboxes
+/// look the same, it creates one in the other account [for a moment](is_shown_what_is_made_for).
 ///
-/// Between two looks at the user's mailbox, another user logs in, where there is one: if the server's ids of their mailboxes differ, it heeds
-/// the name. Otherwise, a user who does not exist logs in, and where that is refused or fails, the service account for
-/// itself: a server may check the name and open the service account's mailbox all the same. Each is refused, or has no such
-/// mailbox, or another one. The second look shows that the name was refused, and not one connection too many.
+/// The user's mailbox is read twice. In between, another user logs in, if there is one: if the server's ids of their
+/// mailboxes differ, the server honours the name. Otherwise a user who does not exist logs in. If that login is refused or
+/// fails, the service account logs in for itself. A server may check the name and still open the service account's mailbox.
+/// Each of these logins is refused, has no such mailbox, or leads to another one. The second reading shows that the server
+/// refused the name, and not one connection too many.
 ///
-/// Nobody else logs in where the user's own mailbox is not open `in_time`: it may be one that hangs.
+/// No other name logs in if the user's own mailbox is not open `in_time`: it may be a mailbox that hangs.
 ///
 /// # Errors
-/// `IdentityIgnored` where another name leads to the same mailbox. Any other failure leaves it open; and so does the service
-/// account's own mailbox, which is not asked: that one's login leads there whether or not the server heeds the name.
+/// `IdentityIgnored` if another name leads to the same mailbox. Any other failure proves nothing either way. The service
+/// account's own mailbox is refused without a login, because it shows nothing: that login leads there in either case.
 pub fn prove(
     settings: &Settings,
     (user, other): (&str, Option<&str>),
@@ -89,7 +91,7 @@ pub fn prove(
     }
     let (mut before, mut _session) = Probe { deadline: in_time, ..probe }.users_fingerprint()?;
     if let Some(other) = other.filter(|_| before.id.is_some()) {
-        // That one may hang, be refused, or have no such mailbox: then an invented user shows it.
+        // The other user's login may hang, be refused, or lead to no such mailbox: then an invented user shows it.
         let theirs = Probe { deadline: in_time.half_way(), ..probe }.leads_to(other);
         if let Ok(LeadsTo::At(theirs)) = theirs
             && before.is_apart_by_id(&theirs, &probe.users_fingerprint()?.0)
@@ -100,7 +102,7 @@ pub fn prove(
     let name = &probe.with_users_domain(INVENTED);
     let mut cut_off = 0;
     loop {
-        // A server may leave it without an answer.
+        // A server may never answer this login.
         let theirs = Probe { deadline: deadline.half_way(), ..probe }.leads_to(name);
         let its_own = match theirs {
             Ok(LeadsTo::NotThere | LeadsTo::At(_)) => LeadsTo::Refused,
@@ -132,11 +134,11 @@ pub fn prove(
     }
 }
 
-/// Whether two users' INBOXes are one; `None` where that cannot be told, as of two that are empty and look the same. Users who were copied
-/// from one skeleton have one id: equal ones say nothing.
+/// Whether two users' INBOXes are the same one; `None` if that is unknown, as with two empty ones that look the same. Users
+/// who were copied from one skeleton have equal ids, so equal ids prove nothing.
 ///
 /// # Errors
-/// Where the server cannot be reached, or does not let both in.
+/// If the server cannot be reached, or does not let both users in.
 pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Result<Option<bool>, MailboxError> {
     let [user, other] = users;
     let probe = Probe { settings, user, mailbox: "INBOX", deadline };
@@ -147,18 +149,18 @@ pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Res
     Ok(before.may_be(&theirs, &after).filter(|may_be| !may_be || theirs.position.uid_next > 1))
 }
 
-/// Whether `user` is shown a mailbox that is made for a moment in the account of `other`, and taken away again: then both have the
-/// same mailboxes. `None` where none can be made there, or it is not there for as long as it takes. Where the account may make mailboxes
-/// and delete none, it stays: `other` is the account itself, or nobody.
+/// Whether `user` sees a mailbox that is created for a moment in the account of `other`: then both users have the same
+/// mailboxes. `None` if no mailbox can be created there, or it does not exist for the whole check. If the account may create
+/// mailboxes but not delete them, the mailbox stays: `other` is the service account itself, or does not exist.
 ///
 /// # Errors
-/// Where the server cannot be reached, does not let both in, or says that it is in trouble.
+/// If the server cannot be reached, does not let both users in, or reports a failure of its own.
 pub fn is_shown_what_is_made_for(
     settings: &Settings,
     [user, other]: [&str; 2],
     deadline: Deadline,
 ) -> Result<Option<bool>, MailboxError> {
-    // Nobody else looks for it, or takes it away.
+    // The name is unique, so no other process uses or deletes this mailbox.
     let bare = format!("maildrop-check-{}", uuid::Uuid::now_v7().simple());
     // On some servers all mailboxes of a user are below INBOX.
     for mailbox in [bare.clone(), format!("INBOX.{bare}"), format!("INBOX/{bare}")] {
@@ -178,7 +180,7 @@ pub fn is_shown_what_is_made_for(
     Ok(None)
 }
 
-/// What one mailbox is told from another by.
+/// The values that distinguish one mailbox from another.
 struct Fingerprint {
     position: Position,
     /// The server's own id, if it has one.
@@ -186,14 +188,15 @@ struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Whether `theirs` is another mailbox than the one that looked so before and `after`. One whose id is made anew for each session (as
-    /// Dovecot's is where nothing is kept of it on disk) is told by nothing.
+    /// Whether `theirs` is another mailbox than the one with the fingerprints `self` and `after`. An id that changes with
+    /// each session distinguishes nothing. Dovecot's does if it keeps nothing of the mailbox on disk.
     fn is_apart_by_id(&self, theirs: &Self, after: &Self) -> bool {
         self.id.is_some() && self.id == after.id && theirs.id.is_some() && self.id != theirs.id
     }
 
-    /// Whether `theirs` may be the mailbox that looked so before and `after`: UIDNEXT only grows while UIDVALIDITY stays the same (RFC
-    /// 3501 section 2.3.1.1). `None` where that did not stay: Courier tells another one at each look at a mailbox that was never selected.
+    /// Whether `theirs` may be the mailbox with the fingerprints `self` and `after`: UIDNEXT only grows while UIDVALIDITY
+    /// stays the same (RFC 3501 section 2.3.1.1). `None` if UIDVALIDITY changed. Courier reports another UIDVALIDITY at each
+    /// STATUS for a mailbox that was never selected.
     fn may_be(&self, theirs: &Self, after: &Self) -> Option<bool> {
         if self.is_apart_by_id(theirs, after) {
             return Some(false);
@@ -205,10 +208,10 @@ impl Fingerprint {
     }
 }
 
-/// Where another name leads.
+/// The mailbox to which another name leads.
 enum LeadsTo {
     Refused,
-    /// The connection ended in place of an answer.
+    /// The connection ended instead of an answer.
     CutOff(MailboxError),
     NotThere,
     At(Fingerprint),
@@ -231,7 +234,7 @@ impl Probe<'_> {
         }
     }
 
-    /// How the user's mailbox looks; the session goes on.
+    /// The fingerprint of the user's mailbox, with the open session.
     fn users_fingerprint(&self) -> Result<(Fingerprint, super::ImapMailbox), MailboxError> {
         let mut mailbox = connect(self.settings, self.deadline)?.authenticate(self.user)?.open(self.mailbox);
         match mailbox.position()? {
@@ -252,7 +255,8 @@ impl Probe<'_> {
         }
     }
 
-    /// Where the service account leads by itself. A master user need not be a user, so any refusal will do.
+    /// The mailbox to which the service account's own login leads. A master user need not be a user, so any refusal is
+    /// sufficient.
     fn service_account_leads_to(&self) -> Result<LeadsTo, MailboxError> {
         match connect(self.settings, self.deadline)?.try_authenticate(&self.settings.user) {
             Ok(Ok(session)) => self.fingerprint_in(session),
@@ -262,8 +266,8 @@ impl Probe<'_> {
         }
     }
 
-    /// Whether `name`, whose mailbox looks like the user's, has another one all the same. Of two empty ones that were made in the same second,
-    /// or where UIDVALIDITY is the same for all, UIDVALIDITY and UIDNEXT cannot tell.
+    /// Whether `name` has another mailbox although that looks like the user's. UIDVALIDITY and UIDNEXT cannot distinguish two
+    /// empty mailboxes of the same second, or any two if UIDVALIDITY is the same for all.
     fn is_apart_from(&self, theirs: &LeadsTo, name: &str) -> Result<bool, MailboxError> {
         if !matches!(theirs, LeadsTo::At(Fingerprint { position: Position { uid_next: 1, .. }, .. })) {
             return Ok(false);
@@ -271,7 +275,7 @@ impl Probe<'_> {
         Ok(is_shown_what_is_made_for(self.settings, [self.user, name], self.deadline)? == Some(false))
     }
 
-    /// How that session's mailbox looks. It is not created.
+    /// The fingerprint of that session's mailbox, which is not created.
     fn fingerprint_in(&self, session: Session) -> Result<LeadsTo, MailboxError> {
         let mut mailbox = session.open(self.mailbox);
         let doing = mailbox.doing("asking where it stands,");
@@ -322,7 +326,7 @@ mod tests {
         let (a, b, c) = (Some("a"), Some("b"), Some("c"));
         assert_eq!(may_be(a, b, a), Some(false));
         assert_eq!(with(a, 7).may_be(&with(b, 7), &with(a, 8)), Some(false));
-        // Of one skeleton, of no server, or made anew for each session: the position says.
+        // Ids of one skeleton, of no server, or new for each session: the position decides.
         for (before, theirs, after) in [(a, a, a), (None, b, None), (a, None, a), (a, b, c), (a, b, None)] {
             assert_eq!(may_be(before, theirs, after), Some(true), "{before:?} {theirs:?} {after:?}");
             assert_eq!(with(before, 7).may_be(&with(theirs, 8), &with(after, 7)), Some(false));

@@ -1,4 +1,4 @@
-//! Reading an IMAP mailbox: by EXAMINE and BODY.PEEK, so that no `\Seen` and `\Recent` changes, and by sets of UIDs.
+//! Reads an IMAP mailbox with EXAMINE and BODY.PEEK, so that no `\Seen` and `\Recent` changes, and by sets of UIDs.
 
 use super::mailbox::{ImapMailbox, Selected, UIDS_PER_FETCH};
 use super::message_id_match;
@@ -6,10 +6,10 @@ use crate::imap::argument::Command;
 use crate::mailbox::{Listed, MailboxError, MailboxFailure, Position, Presence, ReadableMailbox, Recorded, Seen};
 use std::collections::BTreeMap;
 
-/// How many UIDs one SEARCH covers: its answer is one line, whose length is limited, too.
+/// How many UIDs one SEARCH covers: its answer is one line, whose length is limited as well.
 const UIDS_PER_SEARCH: u32 = 50_000;
 
-/// `1:3,7`, of UIDs in ascending order.
+/// A sequence set such as `1:3,7`, from UIDs in ascending order.
 fn sequence_set(uids: &[u32]) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &uid in uids {
@@ -23,7 +23,7 @@ fn sequence_set(uids: &[u32]) -> String {
 }
 
 impl ImapMailbox {
-    /// EXAMINE. About a missing mailbox some servers say NO without a code (Cyrus 3.10): then LIST tells.
+    /// EXAMINE. For a missing mailbox some servers say NO without a code (Cyrus 3.10): then LIST decides.
     fn examine(&mut self, doing: &str) -> Result<Selected, MailboxError> {
         let error = match self.select("EXAMINE", doing) {
             Err(error) if error.failure == MailboxFailure::Refused => error,
@@ -87,7 +87,7 @@ impl ReadableMailbox for ImapMailbox {
             return Ok(());
         }
         let mut lowest = since.uid_next;
-        // What arrives meanwhile is not listed.
+        // Messages that arrive meanwhile are not listed.
         while let Some(uid_next) = selected.uid_next.filter(|uid_next| lowest < *uid_next) {
             let highest = (uid_next - 1).min(lowest.saturating_add(UIDS_PER_SEARCH - 1));
             let mut uids =
@@ -95,7 +95,7 @@ impl ReadableMailbox for ImapMailbox {
             uids.retain(|uid| (lowest..=highest).contains(uid));
             uids.sort_unstable();
             for uids in uids.chunks(UIDS_PER_FETCH) {
-                // The whole header: see `candidates`.
+                // The whole header is needed: see `candidates`.
                 let items = "(FLAGS RFC822.SIZE BODY.PEEK[HEADER])";
                 let mut listed = BTreeMap::new();
                 self.fetch(&doing, &sequence_set(uids), lowest, items, &mut |fetched| {

@@ -17,8 +17,8 @@ use crate::message::{Identity, blind_recipients};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The pauses before STATUS is asked again about a mailbox that another session is creating: that takes some milliseconds, and
-/// far more on a busy disk.
+/// The pauses between two STATUS commands for a mailbox that another session is creating. Creating takes some milliseconds,
+/// and far more on a busy disk.
 const BEING_CREATED: [Duration; 6] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
@@ -31,45 +31,45 @@ const BEING_CREATED: [Duration; 6] = [
 /// How many UIDs one FETCH asks for: servers limit the length of a command line.
 pub(super) const UIDS_PER_FETCH: usize = 200;
 
-/// One mailbox of one user who is logged in; not selected until something is looked for.
+/// One mailbox of one user who is logged in. It is selected by the first search.
 pub struct ImapMailbox {
     pub(super) conversation: Conversation,
     user: String,
     mailbox: String,
     greeting: String,
-    /// Whether we have tried to create it: that is done once.
+    /// Whether this session has tried to create the mailbox: it tries once.
     pub(super) created: bool,
-    /// Where it stood when that was asked [ahead](Self::ask_position).
+    /// The position that [`ask_position`](Self::ask_position) asked for in advance.
     position: Option<Position>,
-    /// Whether it was ever selected: from then on the server may show it as it was then.
+    /// Whether the mailbox was ever selected: from then on the server may answer from the view of that moment.
     selected: bool,
-    /// The APPEND that is under way.
+    /// The APPEND in progress.
     pub(super) append: Option<UnderWay>,
 }
 
 /// The answer to SELECT or EXAMINE.
 pub(super) struct Selected {
     pub(super) uid_validity: u32,
-    /// `None` from a server that does not tell it: by RFC 3501 section 6.3.1 it should.
+    /// `None` if the server does not send it, although RFC 3501 section 6.3.1 says that it should.
     pub(super) uid_next: Option<u32>,
     pub(super) empty: bool,
     /// MAILBOXID (RFC 8474).
     id: Option<String>,
 }
 
-/// What may be the copy that is looked for.
+/// A message that may be the wanted copy.
 struct Candidate {
     uid: u32,
     deleted: bool,
     size: u64,
 }
 
-/// A message of which all bytes were looked at.
+/// A message all of whose bytes were compared.
 struct Whole {
     identity: Identity,
-    /// What its Bcc and Resent-Bcc say.
+    /// The values of its Bcc and Resent-Bcc fields.
     blind: Vec<Vec<u8>>,
-    /// `None` where its flags were not told.
+    /// `None` if the server sent no flags.
     deleted: Option<bool>,
 }
 
@@ -77,7 +77,7 @@ impl Connection {
     /// Logs in, and opens one of the user's mailboxes.
     ///
     /// # Errors
-    /// `Local` where the settings would lead to another user's mailbox; else as [`authenticate`](Self::authenticate).
+    /// `Local` if the settings would lead to another user's mailbox; otherwise those of [`authenticate`](Self::authenticate).
     pub fn open(self, user: &str, mailbox: &str) -> Result<ImapMailbox, MailboxError> {
         if !self.settings.lead_to(user, mailbox) {
             let doing = self.doing(user);
@@ -93,7 +93,7 @@ impl Connection {
 }
 
 impl Session {
-    /// One of the user's mailboxes. Nothing is asked of the server yet.
+    /// One of the user's mailboxes. This sends nothing to the server.
     pub fn open(self, mailbox: &str) -> ImapMailbox {
         let Self { conversation, user, greeting } = self;
         let mailbox = mailbox.to_owned();
@@ -111,31 +111,31 @@ impl Session {
 }
 
 impl ImapMailbox {
-    /// How often the server was waited for in this delivery, logging in included and TLS not.
+    /// The round trips to the server in this delivery: the login counts, TLS does not.
     pub fn round_trips(&self) -> u32 {
         self.conversation.round_trips()
     }
 
-    /// What the server says of itself, for people.
+    /// The server's description of itself, for people.
     pub fn describe(&self) -> String {
         session::describe(&self.greeting, &self.conversation)
     }
 
-    /// Whether the server can expunge a single UID and tells where an appended message went (RFC 4315).
+    /// Whether the server can expunge a single UID and reports the UID of an appended message (RFC 4315).
     pub fn has_uid_plus(&self) -> bool {
         self.conversation.can("UIDPLUS")
     }
 
-    /// Asks where the mailbox stands now, for the next [`Mailbox::position`]: several mailboxes can be asked side by side.
+    /// Asks for the mailbox's position now, for the next [`Mailbox::position`]: several mailboxes can be asked in parallel.
     pub fn ask_position(mut self) -> Result<Self, MailboxError> {
         self.position = self.position()?;
         Ok(self)
     }
 
-    /// What we may do in it, where the server tells (RFC 4314). It is not created.
+    /// Our rights to the mailbox, if the server reports them (RFC 4314). This does not create the mailbox.
     ///
     /// # Errors
-    /// Where the server does not answer, or has trouble of its own.
+    /// If the server does not answer, or reports a failure of its own.
     pub fn my_rights(&mut self) -> Result<Rights, MailboxError> {
         if !self.conversation.can("ACL") {
             return Ok(Rights::Unknown);
@@ -155,10 +155,10 @@ impl ImapMailbox {
         }
     }
 
-    /// Whether there is none of this name, as far as STATUS tells. It is not created.
+    /// Whether no mailbox has this name, according to STATUS. This does not create the mailbox.
     ///
     /// # Errors
-    /// Where the server does not answer, or has trouble of its own.
+    /// If the server does not answer, or reports a failure of its own.
     pub fn is_missing(&mut self) -> Result<bool, MailboxError> {
         let doing = self.doing("asking for");
         match self.status_once(&doing)? {
@@ -168,13 +168,14 @@ impl ImapMailbox {
         }
     }
 
-    /// From now on no wait outlives this deadline.
+    /// From now on no wait lasts longer than this deadline.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.conversation.set_deadline(deadline);
     }
 
-    /// The session, for the user's next delivery. `None`, and the connection is closed, where anything of this one could be left
-    /// in it: a mailbox was selected, a command was refused or cut short, or the server has sent something unasked.
+    /// The session, for the user's next delivery. `None`, with the connection closed, if this delivery may have left anything
+    /// in the session. That is so if a mailbox was selected, a command was refused or cut short, or the server sent something
+    /// unasked.
     #[must_use]
     pub fn end(self) -> Option<Session> {
         let Self { mut conversation, user, greeting, selected, append, .. } = self;
@@ -203,8 +204,8 @@ impl ImapMailbox {
 
     /// STATUS, never SELECT: it resets no `\Recent`, and builds no view of the mailbox. A refusal is a value.
     ///
-    /// While another session creates the mailbox, Dovecot answers `UIDVALIDITY 0` (2.4.1: one STATUS in 25 that met a CREATE), as
-    /// happens when twenty deliveries of one message find no Sent. So it is asked again.
+    /// While another session creates the mailbox, Dovecot answers `UIDVALIDITY 0` (2.4.1: one STATUS in 25 that met a
+    /// CREATE). That happens when twenty deliveries of one message find no Sent, so STATUS is repeated.
     pub(super) fn status(&mut self, doing: &str) -> Result<Result<Position, Answer>, MailboxError> {
         let mut again = BEING_CREATED.iter();
         loop {
@@ -230,10 +231,11 @@ impl ImapMailbox {
         Ok(if answer.is_ok() { Ok(position) } else { Err(answer) })
     }
 
-    /// The server's own id of the mailbox, if it has one. It is no reason to fail that it has none, or does not tell it now.
+    /// The server's own id of the mailbox, if the server has one. A missing id is no failure.
     ///
-    /// Cyrus tells MAILBOXID (RFC 8474) by EXAMINE; in its answer to STATUS (3.10.2) the bytes may be another mailbox's, or none's. Dovecot
-    /// tells X-GUID by STATUS, and has no capability that says so. Others refuse that, or leave it out.
+    /// Cyrus sends MAILBOXID (RFC 8474) in response to EXAMINE. In its answer to STATUS (3.10.2) the bytes may be another
+    /// mailbox's, or no mailbox's. Dovecot sends X-GUID in response to STATUS, and announces no capability for that. Other
+    /// servers refuse X-GUID, or leave it out.
     pub(super) fn id(&mut self) -> Option<String> {
         let doing = self.doing("asking for the id of");
         let mut id = None;
@@ -266,7 +268,8 @@ impl ImapMailbox {
         Ok(())
     }
 
-    /// Creates the mailbox, to be [taken away](Self::take_away) again soon. `false`: the server does not, and is not in trouble.
+    /// Creates the mailbox for a short time, until [`take_away`](Self::take_away). `false` if the server refuses without a
+    /// failure of its own.
     pub(super) fn make(&mut self) -> Result<bool, MailboxError> {
         let doing = self.doing("creating the mailbox");
         let command = self.command("CREATE", &doing)?;
@@ -274,14 +277,14 @@ impl ImapMailbox {
         if answer.has_code(&ITS_OWN_TROUBLE) { Err(answer.refusal(&doing)) } else { Ok(answer.is_ok()) }
     }
 
-    /// Deletes what [was made](Self::make).
+    /// Deletes the mailbox that [`make`](Self::make) created.
     pub(super) fn take_away(&mut self) -> Result<(), MailboxError> {
         let doing = self.doing("deleting the mailbox");
         self.must(&doing, &self.command("DELETE", &doing)?, &mut |_| {}).map(drop)
     }
 
-    /// EXAMINE or SELECT, anew each time: a session that selected a mailbox earlier need not see what another has appended
-    /// since (RFC 3501 section 7).
+    /// EXAMINE or SELECT, repeated for each use. A session that selected a mailbox earlier need not see what another session
+    /// has appended since (RFC 3501 section 7).
     pub(super) fn select(&mut self, verb: &str, doing: &str) -> Result<Selected, MailboxError> {
         self.selected = true;
         let command = self.command(verb, doing)?;
@@ -304,7 +307,8 @@ impl ImapMailbox {
         }
     }
 
-    /// Whether LIST knows the mailbox, or, where its name has a wildcard, another that matches: then it is not taken for missing.
+    /// Whether LIST knows the mailbox. If its name has a wildcard, another mailbox may match: then this one is not taken for
+    /// missing.
     pub(super) fn is_listed(&mut self, doing: &str) -> Result<bool, MailboxError> {
         let broken = |broken: Broken| broken.while_doing(doing);
         let command = Command::new("LIST").string("").and_then(|list| list.mailbox(&self.mailbox)).map_err(broken)?;
@@ -324,8 +328,8 @@ impl ImapMailbox {
     ) -> Result<(), MailboxError> {
         let command = Command::new("UID FETCH").word(uids).word(items);
         self.must(doing, &command, &mut |untagged| {
-            // `n:*` means the last message too where all are below n (RFC 3501 section 6.4.8). And a server may tell at any time
-            // of flags that others change.
+            // `n:*` also means the last message if all UIDs are below n (RFC 3501 section 6.4.8). A server may also report at
+            // any time the flags that other sessions change.
             if let Some(fetched) = fetch::fetched(untagged.data()).filter(|fetched| fetched.uid >= lowest) {
                 take(fetched);
             }
@@ -336,7 +340,8 @@ impl ImapMailbox {
     fn fetch_whole(&mut self, doing: &str, uid: u32) -> Result<Option<Whole>, MailboxError> {
         let (mut read, mut deleted) = (None, None);
         self.fetch(doing, &uid.to_string(), uid, "(FLAGS BODY.PEEK[])", &mut |fetched| {
-            // Both may come in one answer or in two; and the flags again, if they are changed meanwhile.
+            // Flags and body may come in one answer or in two. The flags may be sent once more if another session changes
+            // them meanwhile.
             if fetched.uid == uid {
                 if let Some(bytes) = fetched.body {
                     read = Some((Identity::of(&bytes), blind_recipients(&bytes)));
@@ -349,11 +354,12 @@ impl ImapMailbox {
 
     /// The messages that may be the wanted one, by their Message-ID.
     ///
-    /// From a UID on, each message is looked at: there are few, and a SEARCH by header may be answered from an index that has not
-    /// seen the newest ones. Of a whole mailbox the server names those to look at.
+    /// From a given UID on, each message is compared, since there are few. The index that answers a SEARCH by header may lack
+    /// the newest messages. In a whole mailbox, the server's SEARCH names the messages to compare.
     ///
-    /// The whole header is fetched, since the one field comes from a cache. That was wrong after a crash of the server during
-    /// an APPEND (Dovecot 2.4.1 with Maildir: a UID given twice had one message's file and the other's Message-ID).
+    /// The whole header is fetched, because a server answers for a single field from a cache. That cache was wrong after a
+    /// server crash during an APPEND (Dovecot 2.4.1 with Maildir). A reused UID had one message's file and the other's
+    /// Message-ID.
     fn candidates(
         &mut self,
         doing: &str,
@@ -382,7 +388,7 @@ impl ImapMailbox {
         Ok(candidates.into_values().collect())
     }
 
-    /// Searches the whole mailbox, for what arrived since the day before [`Wanted::not_before`].
+    /// Searches the whole mailbox for messages that arrived since the day before [`Wanted::not_before`].
     fn search(&mut self, doing: &str, wanted: &Wanted<'_>) -> Result<Vec<u32>, MailboxError> {
         let day = wanted.not_before.date();
         let since = date(day.previous_day().unwrap_or(day));
@@ -402,9 +408,8 @@ impl ImapMailbox {
 
     /// Marks one message `\Deleted` and expunges it alone (RFC 4315 section 2.1).
     ///
-    /// Both commands are sent before either is answered: where the connection is lost between them, the copy is marked and still
-    /// there, and the next attempt takes it out. The mailbox is never closed by CLOSE, which would expunge what the user has
-    /// marked.
+    /// Both commands are sent before either is answered. If the connection is lost between them, the copy is marked and still
+    /// there, and the next attempt removes it. CLOSE is never used: it would expunge the messages that the user has marked.
     fn expunge(&mut self, doing: &str, uid: u32) -> Result<Removal, MailboxError> {
         let uid = uid.to_string();
         let mark = Command::new("UID STORE").word(&uid).word("+FLAGS.SILENT").word("(\\Deleted)");
@@ -412,7 +417,7 @@ impl ImapMailbox {
         let answers = self.conversation.run_both(&mark, &expunge).map_err(|broken| broken.while_doing(doing))?;
         for answer in answers {
             if !answer.is_ok() {
-                // A right that is missing (RFC 4314: t, e) will be missing later, too: that is no reason to defer.
+                // A missing right (RFC 4314: t, e) will be missing later as well, so this is no reason to defer.
                 tracing::warn!(refusal = answer.quote(), "{doing}");
                 return Ok(Removal::Unsupported);
             }
@@ -431,12 +436,12 @@ impl Mailbox for ImapMailbox {
             Ok(position) => return Ok(Some(position)),
             Err(refusal) => refusal,
         };
-        // RFC 5530 says NONEXISTENT; older servers say NO, and no more.
+        // RFC 5530 says NONEXISTENT; older servers say NO without a code.
         let may_be_missing = is_missing(&refusal) || refusal.code.is_none();
         if self.created || !may_be_missing {
             return Err(refusal.refusal(&doing));
         }
-        // Another delivery may create it at the same moment: what counts is whether it is there now.
+        // Another delivery may create the mailbox at the same moment, so only its existence after CREATE counts.
         let created = self.create();
         match (created, self.status(&doing)) {
             (_, Ok(Ok(position))) => Ok(Some(position)),
@@ -469,7 +474,7 @@ impl Mailbox for ImapMailbox {
     }
 
     fn withhold(&mut self) {
-        // Whatever is sent now would end the command.
+        // Any byte sent now would complete the command.
         self.append = None;
         self.conversation.give_up();
     }
@@ -528,10 +533,11 @@ impl Mailbox for ImapMailbox {
             Some(extra) if extra.identity == *wanted.identity => extra.blind,
             _ => return Ok(Removal::NotThere),
         };
-        // The one to keep last: that leaves its owner the least time to move it.
+        // The copy to keep is checked last: that leaves its owner the least time to move it.
         match self.fetch_whole(&doing, keep.uid)? {
             Some(keep) if keep.identity == *wanted.identity && keep.deleted == Some(false) => {
-                // No part of the identity. What a mail program saves for its user has them; no other copy does.
+                // Blind recipients are no part of the identity. A copy that a mail program saves for its user has them; no
+                // other copy does.
                 if !blind.is_empty() && blind != keep.blind {
                     return Ok(Removal::TellsMore);
                 }
@@ -550,7 +556,7 @@ pub(super) fn is_missing(refusal: &Answer) -> bool {
     refusal.has_code(&["TRYCREATE", "NONEXISTENT"])
 }
 
-/// Where creating a mailbox was refused, it is missing.
+/// If the server refuses to create a mailbox, the mailbox is missing.
 fn missing_unless_broken(error: &MailboxError) -> MailboxFailure {
     match error.failure {
         MailboxFailure::Refused | MailboxFailure::RefusedForGood => MailboxFailure::NoSuchMailbox,

@@ -1,17 +1,18 @@
-//! Which messages of a mailbox may be the wanted one, by their Message-ID.
+//! Decides by the Message-ID which messages of a mailbox may be the wanted one.
 
 use crate::mailbox::{Matching, Position, Wanted};
 use crate::message::{
     message_id_as_stored, message_id_for_people, message_id_for_search, message_id_in, without_brackets,
 };
 
-/// Whether the message with this header may be the one.
+/// Whether the message with this header may be the wanted one.
 ///
-/// For [`Matching::Identity`], which compares all bytes afterwards, the doubtful pass: a server may see another header in an odd
-/// message than we do, and may change what is beyond ASCII (Cyrus writes an X for each such byte: munge8bit).
+/// With [`Matching::Identity`], which compares all bytes afterwards, doubtful messages pass. A server may parse an odd header
+/// differently, and may change bytes beyond ASCII (Cyrus writes an X for each such byte: munge8bit).
 ///
-/// Where all that came within some days is searched (no `since` of this mailbox), only those pass that have no Message-ID, if the
-/// message has none, or its own as a store may give it back: to read each of thousands whole takes longer than there is.
+/// A search without `since` covers all messages of some days. There a message with a Message-ID passes only if that is the
+/// wanted id as a store may return it, or the wanted id was no UTF-8. Reading each of thousands of messages whole would exceed
+/// the deadline. A message without a Message-ID always passes.
 pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>, since: Option<Position>) -> bool {
     let by_bytes = wanted.matching == Matching::Identity;
     let id = message_id_in(header);
@@ -21,7 +22,7 @@ pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>, since: Option<Position>
     if id == wanted {
         return true;
     }
-    // What was no UTF-8 has been written down as U+FFFD.
+    // Bytes that were no UTF-8 have been replaced by U+FFFD.
     let may_differ = if since.is_some() {
         !wanted.is_ascii()
     } else {
@@ -34,13 +35,13 @@ fn as_stored(id: &str) -> Vec<u8> {
     message_id_as_stored(id.as_bytes())
 }
 
-/// What the server can be asked to search for: a Message-ID that it reads as we do, and only where nothing else counts. (Of a
-/// message with two Message-ID fields, Cyrus knows the last.)
+/// The Message-ID for the server's SEARCH: only one that the server reads as we do, and only if nothing else has to match.
+/// (In a message with two Message-ID fields, Cyrus uses the last.)
 pub(super) fn searchable<'a>(wanted: &Wanted<'a>) -> Option<&'a str> {
     wanted.message_id.filter(|_| wanted.matching == Matching::MessageId).and_then(message_id_for_search)
 }
 
-/// The Message-ID of the message with this header, as every store has it: Cyrus writes an X for a byte beyond ASCII.
+/// The Message-ID of the message with this header, as each store returns it: Cyrus writes an X for a byte beyond ASCII.
 pub(super) fn message_id(header: &[u8]) -> Option<Vec<u8>> {
     message_id_in(header).as_deref().map(message_id_as_stored)
 }
@@ -76,7 +77,7 @@ mod tests {
         assert!(may_be("Message-ID: <a@b>\r\n\r\n", None, Matching::Identity));
         assert!(!may_be("\r\n", Some("a@b"), Matching::MessageId));
         assert!(!may_be("\r\n", None, Matching::MessageId));
-        // Of all that came within some days, what has a Message-ID is no message without one.
+        // In a search of some days, a message with a Message-ID cannot be the message without one.
         let among_all =
             |header: &str, id| super::may_be(header.as_bytes(), &wanted(id, Matching::Identity, &identity), None);
         assert!(!among_all("Message-ID: <a@b>\r\n\r\n", None));

@@ -1,4 +1,4 @@
-//! Mailboxes on an IMAP server: what a delivery asks of one, in the words of [`crate::imap`].
+//! Mailboxes on an IMAP server: the operations of a delivery as commands of [`crate::imap`].
 
 mod append;
 pub mod authorization;

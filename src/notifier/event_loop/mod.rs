@@ -1,4 +1,5 @@
-//! The thread that owns the session with the database: it publishes, leases, hands out and settles.
+//! The thread that owns the database session: it publishes events, leases subscriptions, starts requests and records their
+//! results.
 
 use super::connect::{Connector, by_the_system};
 use super::leased_subscription::{InHand, SETTLED_EACH, is_taken, outcome};
@@ -28,32 +29,33 @@ use tracing::{debug, error, info, warn};
 use url::Url;
 use uuid::Uuid;
 
-/// What is done in one go with the database takes no longer. By then the server ends what it was asked, and no more is begun; one that
-/// says nothing is given up a little later. What was not done is done in the next round, and what was answered is kept for it.
+/// The longest time that one round with the database takes. At its end the server cancels the statement that runs, and no other
+/// one begins. A server that does not respond is given up a little later. Work that is left over is done in the next round, and
+/// answers from receivers are kept for it.
 const ROUND: Duration = Duration::from_secs(30);
-/// How often the database is asked what is to be sent.
+/// How often the database is polled for due notifications.
 const POLL_EACH: Duration = Duration::from_millis(250);
-/// The pauses after a round has failed twice in a row. After the first failure there is none: a session may have ended by itself, and
-/// what was answered waits to be written down.
+/// The pauses after a round has failed twice in a row. There is none after the first failure: a session may have ended by
+/// itself, and answers wait to be recorded.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A lease is so much longer than a request may take.
+/// A lease lasts longer than a request may take, by this margin.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
-/// A subscription with no end of notifications is given back after so long, for the sake of others.
+/// A subscription whose notifications do not end is given back after this time, so that other subscriptions are served.
 const TURN: Duration = Duration::from_secs(10);
-/// How many notifications are read at once.
 const READ_AT_ONCE: usize = 100;
-/// How many subscriptions are settled in one transaction: one COMMIT for all of them, and no long wait for whoever wakes one.
+/// How many subscriptions are settled in one transaction. One COMMIT serves all of them, and a transaction that wakes one of
+/// them does not wait long.
 const SETTLED_TOGETHER: usize = 16;
-/// How often it is looked for subscriptions that were changed, and ought to be served, and for events from the first one on.
+/// How often the notifier looks for changed subscriptions that have to be served, and for events from the first position on.
 const WAKE_EACH: Duration = Duration::from_secs(5);
-/// How often all subscriptions are looked at: for what nobody ought to have left behind.
+/// How often all subscriptions are checked, in case one was left behind that should not have been.
 const WAKE_ALL_EACH: Duration = Duration::from_mins(10);
-/// How long a new callback may take to answer its question.
+/// How long a new callback may take to answer the verification request.
 const VERIFIED_WITHIN: Duration = Duration::from_hours(24);
 
-/// The lock of publishing, as `lock exec` and `lock try` name it. No message can have it: a Message-ID is the sender's to choose, and
-/// its lock is in another namespace.
+/// The name of the publisher's lock, as `lock exec` and `lock try` take it. No message can hold it: the sender chooses a
+/// Message-ID, but its lock is in another namespace.
 const PUBLISHER: &str = "notify/publisher";
 
 pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
@@ -64,7 +66,7 @@ pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), Notifie
     let connector = Connector::new(settings.notifications.clone(), &tls, by_the_system());
     let sender = Sender::start(connector, settings.notifications.timeout).map_err(system("starting a thread"))?;
     let mut notifier = Notifier::new(site, settings, sender);
-    // By this name `subscription_queues.leased_by` knows it.
+    // The column `subscription_queues.leased_by` holds this id.
     info!(leased_by = %notifier.by, "the notifier has begun");
     readiness::tell_master(true);
     notifier.work(&stop);
@@ -76,26 +78,26 @@ struct Notifier<'a> {
     site: &'a Site,
     settings: NotifierSettings,
     lock: LockName,
-    /// This process, as leases name it.
+    /// The id of this process in leases.
     by: Uuid,
     lease: Duration,
     sender: Sender,
     idle: Option<Idle<dyn Database>>,
-    /// When the present round with the database ends.
+    /// When the current round with the database ends.
     round_ends: Deadline,
     in_hand: BTreeMap<Uuid, InHand>,
-    /// When it was last looked for work; `None`: look at once.
+    /// When the database was last polled; `None`: poll immediately.
     polled_at: Option<Instant>,
     woken_at: Option<Instant>,
-    /// When all subscriptions were looked at.
+    /// When all subscriptions were last checked.
     all_woken_at: Option<Instant>,
-    /// The last position that was published here: so far, when it was last looked for all, and the time before that. Positions are
-    /// given out before their deliveries commit, so looking for new ones begins before the last one; what took longer than
-    /// [`WAKE_EACH`] to commit is found with the next new one, or when it is looked for all.
+    /// The last position that this process has published, now, at the last wake, and at the wake before that. Positions are
+    /// assigned before their deliveries commit, so the search for new ones begins before the last position. A delivery that
+    /// took longer than [`WAKE_EACH`] to commit is found with the next new one, or when all are searched.
     published: i64,
     published_at_wake: i64,
     published_before: i64,
-    /// The pauses after rounds that fail, and until when the database is left alone since the last one has failed.
+    /// The pauses between failing rounds, and until when no round begins after the last failure.
     pauses: BackOff,
     failing_until: Option<Instant>,
     outage: Outage,
@@ -159,20 +161,20 @@ impl<'a> Notifier<'a> {
             if let Some(since) = stopping
                 && (self.in_hand.is_empty() || since.elapsed() > self.settings.notifications.timeout + LEASE_MARGIN)
             {
-                // What is left is leased for a while, and comes again.
+                // The leases of the remaining subscriptions expire, and their notifications are sent again.
                 return;
             }
         }
     }
 
-    /// A round has failed: for how long there is none now.
+    /// Records that a round has failed. Returns how long to wait before the next round.
     fn round_failed(&mut self, now: Instant) -> Duration {
         let pause = if self.failing_until.is_some() { self.pauses.pause() } else { Duration::ZERO };
         self.failing_until = Some(now + pause);
         pause
     }
 
-    /// A round has succeeded: whether the last one had failed.
+    /// Records that a round has succeeded. Returns whether the previous round had failed.
     fn round_succeeded(&mut self) -> bool {
         self.pauses.reset();
         self.failing_until.take().is_some()
@@ -182,10 +184,10 @@ impl<'a> Notifier<'a> {
         self.failing_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// Takes the answers that have come; waits for one, or until there is something else to do.
+    /// Takes the answers that have arrived. Waits for one, or until there is something else to do.
     fn hear(&mut self, stopping: bool) {
         let now = Instant::now();
-        // Nothing is looked for any more where it ends.
+        // A notifier that stops polls no more.
         let poll = if stopping { SETTLED_EACH } else { self.until_poll() };
         let settled = self.in_hand.values().filter_map(|hand| hand.until_settled(now)).min().unwrap_or(SETTLED_EACH);
         let wait = if self.in_hand.is_empty() { poll } else { poll.min(settled) };
@@ -195,7 +197,7 @@ impl<'a> Notifier<'a> {
             Ok(sent) => self.answered(sent),
             Err(RecvTimeoutError::Timeout) => return,
             Err(RecvTimeoutError::Disconnected) => {
-                // It ends with this process only, or by a panic.
+                // The sending thread ends only with this process, or by a panic.
                 error!("the thread that sends has ended: so does this process");
                 std::process::abort();
             }
@@ -203,7 +205,7 @@ impl<'a> Notifier<'a> {
         self.hear_all();
     }
 
-    /// Takes the answers that have come by now.
+    /// Takes the answers that have arrived by now.
     fn hear_all(&mut self) {
         while let Ok(sent) = self.sender.sent.try_recv() {
             self.answered(sent);
@@ -214,15 +216,15 @@ impl<'a> Notifier<'a> {
         self.polled_at.map_or(Duration::ZERO, |at| POLL_EACH.saturating_sub(at.elapsed()))
     }
 
-    /// Whether the database has to be asked or told anything, and may be.
+    /// Whether a round with the database is due, and no pause is running.
     fn has_to_do(&self, now: Instant, stopping: bool) -> bool {
         let is_to_be_settled = |hand| self.is_to_be_settled(hand, now);
         self.pause_left(now).is_zero()
             && ((!stopping && self.until_poll().is_zero()) || self.in_hand.values().any(is_to_be_settled))
     }
 
-    /// A fail-over may forget what was committed last: before anything is sent, each lease is made longer, by a commit that is not
-    /// forgotten, and so is what was committed before it.
+    /// A failover may lose the last commit. Before anything else is sent, each lease is therefore extended by a new commit, and
+    /// that commit confirms the ones before it.
     fn distrust(&mut self) {
         let now = Instant::now();
         self.in_hand
@@ -238,8 +240,8 @@ impl<'a> Notifier<'a> {
         !hand.lost && now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN / 2
     }
 
-    /// Begins the requests that may be begun. None while the database does not answer: what came of them could not be written down,
-    /// and all of them would come again if this process were killed.
+    /// Starts the requests that may start. None starts while the database is unavailable: their results could not be recorded,
+    /// and all of them would be sent again if this process were killed.
     fn hand_out(&mut self) {
         if self.failing_until.is_some() {
             return;
@@ -277,11 +279,11 @@ impl<'a> Notifier<'a> {
         }
         let secrets =
             generations.iter().map(|generation| self.settings.key.secret(subscription, *generation)).collect();
-        // A thread that has ended is noticed when it is listened to.
+        // If the sending thread has ended, the next receive notices it.
         let _ = self.sender.send(Job { subscription, position, callback, id, body, secrets, number });
     }
 
-    /// Takes an answer.
+    /// Processes one answer.
     fn answered(&mut self, sent: Sent) {
         let (schedule, disable_after) = (&self.settings.schedule, self.settings.notifications.disable_after);
         let Some(hand) = self.in_hand.get_mut(&sent.subscription) else { return };
@@ -312,7 +314,7 @@ impl<'a> Notifier<'a> {
                     "a subscriber is not told yet: too much is looked up in vain, or this machine or its network has failed"
                 );
             }
-            // A question is asked anew.
+            // The verification request will be sent again with a new challenge.
             hand.challenge = hand.challenge.take().filter(|_| sent.position.is_some());
             return hand.not_tried(sent.position, schedule);
         }
@@ -336,7 +338,7 @@ impl<'a> Notifier<'a> {
         }
     }
 
-    /// Tells the database what has come of things, and asks it for more.
+    /// Does one round with the database: records the results, and reads more due notifications.
     fn round(&mut self, stopping: bool) -> Result<(), DatabaseError> {
         let deadline = Deadline::after(ROUND);
         self.round_ends = deadline;
@@ -358,15 +360,15 @@ impl<'a> Notifier<'a> {
         Ok(())
     }
 
-    /// Between the steps of a round, so that none of them, nor all of them together, has answers wait: those that have come meanwhile are
-    /// taken, and what is due by now is written down.
+    /// Runs between the steps of a round, so that answers do not wait for all of them. Takes the answers that have arrived
+    /// meanwhile, and settles what is due by now.
     fn keep_up(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
         let now = Instant::now();
         if self.in_hand.values().any(|hand| hand.is_due(now)) { self.settle(database) } else { Ok(()) }
     }
 
-    /// The same before a step that may last: all that was answered is written down, due or not.
+    /// The same before a step that may take long: all answers are settled, due or not.
     fn settle_all(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
         let answered = self.in_hand.iter().filter(|(_, hand)| !hand.tries.is_empty()).map(|(id, _)| *id).collect();
@@ -407,7 +409,8 @@ impl<'a> Notifier<'a> {
             for id in ids {
                 let Some(hand) = self.in_hand.get_mut(id) else { continue };
                 if let Some(StateChange::Disabled(why)) = &hand.state {
-                    // Its host alone: what stands behind that may let somebody in, and the log has readers of its own.
+                    // Only the host is logged: the rest of the URL may grant access, and the log has other readers than the
+                    // subscription.
                     let host =
                         Url::parse(&hand.leased.callback_url).ok().and_then(|url| url.host_str().map(str::to_owned));
                     error!(subscription = %id, host, why, "a subscription is disabled: nobody is told there any more");
@@ -417,7 +420,7 @@ impl<'a> Notifier<'a> {
                 (hand.settled_at, hand.leased_at) = (asked_at, asked_at);
                 if hand.is_finished() {
                     self.in_hand.remove(id);
-                    // What it has waiting by now may be due.
+                    // Notifications that wait in the database may be due by now.
                     self.polled_at = if lost.contains(id) { None } else { self.polled_at };
                 } else {
                     hand.lose(lost.contains(id));
@@ -427,7 +430,7 @@ impl<'a> Notifier<'a> {
         Ok(())
     }
 
-    /// What is written down of this one.
+    /// The data that a settlement records for this subscription.
     fn settlement<'b>(&'b self, hand: &'b InHand) -> Settlement<'b> {
         let disabled = matches!(hand.state, Some(StateChange::Disabled(_)));
         Settlement {
@@ -446,7 +449,7 @@ impl<'a> Notifier<'a> {
         }
     }
 
-    /// Reads what is due next of the subscriptions that have room.
+    /// Reads the due notifications of the subscriptions that can send more.
     fn read(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         let ids: Vec<Uuid> = self.in_hand.keys().copied().collect();
         let mut held = self.held();
@@ -460,12 +463,12 @@ impl<'a> Notifier<'a> {
                 hand.read_to_the_end = true;
                 continue;
             }
-            // What is answered and not written down is due still, as the database has it.
+            // A notification that is answered but not settled is still due in the database.
             let mut except: Vec<i64> = hand.in_flight.keys().copied().collect();
             except.extend(hand.waiting.iter().map(|due| due.position));
             except.extend(hand.tries.iter().filter_map(|one| one.position));
             if hand.leased.ended_among == Some(0) {
-                // Whatever its message says may have been too much.
+                // The details of its message may have been what ended the notifiers, so they are not read.
                 let first = database.due(&Leased { full: false, ..hand.leased.clone() }, &except, 1)?;
                 hand.ended_notifiers(first.first(), timestamp::now(), &self.settings.schedule);
                 continue;
@@ -473,7 +476,7 @@ impl<'a> Notifier<'a> {
             let fits = at_once(self.settings.memory, held);
             let most = if hand.is_probed() { fits.min(1) } else { fits };
             if most == 0 {
-                // It is given back, and comes again once others have less.
+                // The subscription is given back, and leased again once others use less memory.
                 hand.read_to_the_end = true;
                 continue;
             }
@@ -485,18 +488,19 @@ impl<'a> Notifier<'a> {
         Ok(())
     }
 
-    /// How much memory the notifications take that are waiting or under way.
+    /// How much memory the waiting and the in-flight notifications take, in bytes.
     fn held(&self) -> usize {
         self.in_hand.values().map(InHand::bytes).sum()
     }
 
-    /// How many more subscriptions may be leased: half as many as another notifier had that has ended with one of them.
+    /// How many more subscriptions may be leased. If another notifier ended with one of them, at most half as many as that
+    /// notifier had.
     fn left_to_lease(&self) -> usize {
         let ended = self.in_hand.values().filter_map(|hand| hand.leased.ended_among).min();
         ended.map_or(usize::MAX, at_most_after).saturating_sub(self.in_hand.len())
     }
 
-    /// Which subscriptions are to be looked at now.
+    /// Which subscriptions are checked now.
     fn wake(&self) -> Wake {
         let is_due = |at: Option<Instant>, each| at.is_none_or(|at| at.elapsed() >= each);
         if !is_due(self.woken_at, WAKE_EACH) {
@@ -508,7 +512,7 @@ impl<'a> Notifier<'a> {
         }
     }
 
-    /// Publishes, and leases what is due.
+    /// Publishes events, and leases subscriptions with due notifications.
     fn poll(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         let at = Instant::now();
         let wake = self.wake();
@@ -534,9 +538,10 @@ impl<'a> Notifier<'a> {
             }
         }
         self.keep_up(database)?;
-        // One slow answer keeps nothing new from being told beside it.
+        // One slow answer must not delay new notifications of the same subscription.
         self.in_hand.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
-        // What comes with one lease may be all of one owner's.
+        // All subscriptions of one lease statement may belong to one owner, so one statement leases a quarter of the
+        // concurrency at most.
         let most = self
             .free()
             .min(READ_AT_ONCE)
@@ -559,17 +564,19 @@ impl<'a> Notifier<'a> {
         Ok(())
     }
 
-    /// How many requests are kept for nobody.
+    /// How many requests are allotted to no subscription.
     fn free(&self) -> usize {
         self.settings.notifications.concurrency.saturating_sub(self.in_hand.values().map(|hand| hand.allotment).sum())
     }
 
-    /// How many requests the subscriptions of one token may have at once, so that something is left for others whatever its receivers do.
+    /// How many requests the subscriptions of one token may have at once. The other half remains for other owners, whatever
+    /// these receivers do.
     fn share(&self) -> usize {
         self.settings.notifications.concurrency.div_ceil(2)
     }
 
-    /// How many those of each token have. What is subscribed by hand is the site's own.
+    /// How many requests the subscriptions of each token have. A subscription that an operator made belongs to the site, and is
+    /// not counted.
     fn shares(&self) -> BTreeMap<String, usize> {
         let mut shares = BTreeMap::new();
         for hand in self.in_hand.values().filter(|hand| api_tokens::is_owner(&hand.leased.owner)) {
@@ -578,8 +585,8 @@ impl<'a> Notifier<'a> {
         shares
     }
 
-    /// Gives those in hand that would make use of more what is kept for nobody: each has one request from the beginning, and a receiver
-    /// that answers again, or for the first time, may have as many as any other.
+    /// Allots free requests to the leased subscriptions that can use more. Each has one request from the beginning. A receiver
+    /// that answers for the first time, or after failures, may have as many as any other.
     fn allot(&mut self) {
         let (mut free, mut shares, share) = (self.free(), self.shares(), self.share());
         for hand in self.in_hand.values_mut() {
@@ -594,7 +601,7 @@ impl<'a> Notifier<'a> {
         }
     }
 
-    /// Takes a subscription in hand that is leased.
+    /// Starts to serve a leased subscription.
     fn begin(&mut self, leased: Leased, asked_at: Instant) {
         let (id, state, age) = (leased.subscription, leased.state, leased.age);
         let mut hand = InHand::new(leased.clone(), 1, asked_at);
@@ -620,17 +627,17 @@ impl<'a> Notifier<'a> {
     }
 }
 
-/// How many notifications may be read at once, so that the memory is enough however large they are. One, whatever is said of the memory,
-/// where there is none.
+/// How many notifications may be read at once so that memory suffices, however large they are. It is at least one if none is
+/// held, whatever the memory limit.
 fn at_once(memory: usize, held: usize) -> usize {
     let fit = memory.saturating_sub(held) / LARGEST_DUE;
     fit.clamp(usize::from(held == 0), READ_AT_ONCE)
 }
 
-/// What nobody can guess.
+/// Sixteen unpredictable bytes.
 fn random() -> [u8; 16] {
     let mut bytes = [0; 16];
-    // Where the system has no random numbers, TLS has none, either.
+    // If the system has no random numbers, TLS has none, either.
     let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
     debug_assert!(filled.is_ok());
     bytes

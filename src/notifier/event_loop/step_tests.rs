@@ -1,4 +1,4 @@
-//! Each step of a notifier for itself: what it asks of a database that says what it is told to, and what it sends.
+//! Each step of a notifier alone: its calls of a scripted database, and the requests that it sends.
 
 use super::super::leased_subscription::samples::{due, leased};
 use super::super::send::Answer;
@@ -11,20 +11,20 @@ use std::collections::VecDeque;
 use std::sync::mpsc;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// A database that answers as it is told to, and says what was asked of it.
+/// A database with scripted answers, which records its calls.
 #[derive(Default)]
 struct Told {
-    /// How many events are published at once.
+    /// How many events each publication has.
     events: usize,
-    /// How many subscriptions are leased the next time, after how many others, and what they are like.
+    /// How many subscriptions the next lease returns, the highest number already used, and a template for them.
     subscriptions: u128,
     before: u128,
     like: Option<Leased>,
-    /// What the next reads bring, in turn: so many notifications.
+    /// How many notifications each of the next reads returns.
     due: VecDeque<i64>,
-    /// What is not ours any more.
+    /// The subscriptions whose leases are lost.
     lost: Vec<Uuid>,
-    /// How large each of these is, in bytes.
+    /// How large each notification is, in bytes.
     bytes: usize,
     asked: Vec<String>,
 }
@@ -77,7 +77,7 @@ impl Notifications for Told {
     }
 }
 
-/// A notifier, what its answers come by, and what it sends.
+/// Runs a test with a notifier, the channel for its answers, and the channel of its requests.
 fn with(does: impl FnOnce(&mut Notifier<'_>, mpsc::Sender<Sent>, UnboundedReceiver<Job>)) {
     let folder = tempfile::tempdir().unwrap();
     let site = Site::embedded(Embedded::new(folder.path().to_owned()));
@@ -89,7 +89,7 @@ fn ago(milliseconds: u64) -> Instant {
     Instant::now().checked_sub(Duration::from_millis(milliseconds)).unwrap()
 }
 
-/// A subscription of this number that has as much waiting as it may send.
+/// A subscription with this number, which has as many waiting notifications as it may send.
 fn full(number: u128) -> InHand {
     let leased = Leased { subscription: Uuid::from_u128(number), ..leased(false, 0) };
     let mut hand = InHand::new(leased, 3, Instant::now());
@@ -101,7 +101,7 @@ fn put(notifier: &mut Notifier<'_>, hand: InHand) {
     notifier.in_hand.insert(hand.leased.subscription, hand);
 }
 
-/// A try that is not written down yet.
+/// A try that is not settled yet.
 fn tried() -> Try {
     let (outcome, next) = ("taken, 204".into(), Next::Done);
     let (started_at, took) = (0, Duration::ZERO);
@@ -133,7 +133,7 @@ fn the_database_is_asked_where_a_poll_is_due_or_any_subscription_wants_something
         let now = Instant::now();
         assert!(notifier.has_to_do(now, false), "it was never looked for work");
         assert!(!notifier.has_to_do(now, true), "it ends");
-        // However busy this machine is, that was a moment ago.
+        // However slow this machine is, the last poll counts as recent.
         notifier.polled_at = Some(now + Duration::from_hours(1));
         assert!(!notifier.has_to_do(now, false));
         put(notifier, full(1));
@@ -148,7 +148,7 @@ fn the_database_is_asked_where_a_poll_is_due_or_any_subscription_wants_something
         wants(notifier, |has_room| has_room.waiting.clear());
         wants(notifier, |answered| (answered.tries, answered.settled_at) = (vec![tried()], ago(1_000)));
         wants(notifier, |old| old.leased_at = ago(8_000));
-        // But not while it is left alone since it has failed twice.
+        // But no round begins in the pause after two failures.
         notifier.round_failed(now);
         assert!(notifier.has_to_do(now, true));
         let pause = notifier.round_failed(now);
@@ -199,7 +199,7 @@ fn it_is_written_down_how_a_subscription_is_left() {
             let settlement = notifier.settlement(hand);
             (settlement.lease.is_some(), settlement.idle)
         };
-        // Leased still, told of nothing.
+        // Still leased, without any notification sent.
         assert_eq!(left(&full(1)), (true, false));
         assert_eq!(left(&InHand { closing: true, ..full(1) }), (false, false));
         let mut verified = full(1);
@@ -253,7 +253,7 @@ fn it_is_looked_for_more_at_once_where_there_was_as_much_as_could_be_had() {
             let mut database = Told { events, subscriptions, ..Told::default() };
             notifier.poll(&mut database).unwrap();
             assert_eq!(notifier.polled_at.is_none(), more, "{events} {subscriptions}");
-            // No more than a quarter of all requests is given away unseen.
+            // One lease statement returns at most as many subscriptions as a quarter of the concurrency.
             let most = (concurrency / 4).min(100);
             assert_eq!(
                 database.asked[..2],
@@ -273,7 +273,7 @@ fn who_has_all_in_hand_that_he_may_leases_nothing_more_and_what_comes_between_is
         notifier.poll(&mut database).unwrap();
         let woken_at = notifier.woken_at;
         assert!(woken_at.is_some());
-        // However busy this machine is, that was a moment ago.
+        // However slow this machine is, the last wake counts as recent.
         notifier.woken_at = woken_at.map(|at| at + Duration::from_hours(1));
         let before = notifier.woken_at;
         (notifier.published_before, notifier.published_at_wake) = (5, 6);
@@ -283,7 +283,7 @@ fn who_has_all_in_hand_that_he_may_leases_nothing_more_and_what_comes_between_is
     });
 }
 
-/// How many requests each of those in hand may have.
+/// The allotment of each leased subscription.
 fn allotments(notifier: &Notifier<'_>) -> Vec<usize> {
     notifier.in_hand.values().map(|hand| hand.allotment).collect()
 }
@@ -325,7 +325,8 @@ fn who_answers_again_may_have_as_many_as_any_other_from_the_next_look_on_as_far_
     });
 }
 
-/// Whatever his receivers do: the other half is for others. What is subscribed by hand is the site's own.
+/// Whatever the receivers of one token do, half of the requests remain for others. A subscription that an operator made belongs
+/// to the site, and is not counted.
 #[test]
 fn the_subscriptions_of_one_token_have_half_of_all_requests_and_then_nothing_more_is_leased_for_it() {
     with(|notifier, _, _jobs| {
@@ -334,7 +335,7 @@ fn the_subscriptions_of_one_token_have_half_of_all_requests_and_then_nothing_mor
         let mut database = Told { subscriptions: 2, like: of("token:a"), ..Told::default() };
         notifier.poll(&mut database).unwrap();
         assert_eq!(allotments(notifier), [6, 2]);
-        // These were leased by whoever does not know of that: they have one each, and no more.
+        // These were leased by code that ignores the limit: each has one request, and gets no more.
         database = Told { subscriptions: 4, before: 2, like: of("token:a"), ..database };
         notifier.poll(&mut database).unwrap();
         assert_eq!(allotments(notifier), [6, 2, 1, 1, 1, 1]);
@@ -457,7 +458,7 @@ fn the_secret_before_signs_beside_the_new_one_for_a_day() {
     }
 }
 
-/// Sixty subscriptions of messages with long headers, say.
+/// For example sixty subscriptions to messages with long headers.
 #[test]
 fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_comes_again() {
     with(|notifier, _, _jobs| {
@@ -466,17 +467,17 @@ fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_c
         (1..=4).for_each(|number| put(notifier, empty(number)));
         let mut database = Told { due: [100; 4].into(), bytes: 100 << 10, ..Told::default() };
         notifier.read(&mut database).unwrap();
-        // At each read there has to be enough for as many of the largest as are asked for.
+        // Each read needs enough memory for the largest notifications in the requested number.
         assert_eq!(database.asked, ["read 1 3", "read 2 1"]);
         assert!(notifier.held() <= notifier.settings.memory);
         let given_back: Vec<bool> = notifier.in_hand.values().map(InHand::is_finished).collect();
         assert_eq!(given_back, [false, false, true, true]);
-        // Nor is more leased that could not be read.
+        // No more subscriptions are leased if their notifications could not be read.
         database.asked.clear();
         notifier.polled_at = None;
         notifier.poll(&mut database).unwrap();
         assert!(!database.asked.iter().any(|asked| asked.starts_with("lease")), "{:?}", database.asked);
-        // Once it is answered, there is room again.
+        // Once the notifications are answered, their memory is available again.
         notifier.in_hand.clear();
         put(notifier, empty(3));
         database = Told { due: [1].into(), ..Told::default() };
@@ -506,7 +507,7 @@ fn while_one_is_in_hand_that_a_notifier_has_ended_with_half_as_many_are_at_most(
     });
 }
 
-/// Nothing of its message is read.
+/// The message's details are not read.
 #[test]
 fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
     with(|notifier, _, mut jobs| {
@@ -522,7 +523,7 @@ fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
     });
 }
 
-/// Resumed, say, while something is under way.
+/// For example resumed while a request is in flight.
 #[test]
 fn who_is_leased_anew_by_the_same_notifier_is_not_sent_again_what_is_under_way() {
     with(|notifier, answers, mut jobs| {
@@ -559,7 +560,7 @@ fn after_a_commit_in_doubt_nothing_is_sent_before_each_lease_was_made_longer() {
     });
 }
 
-/// A receiver whose host is gone has failed; where no way leads to anybody, none has.
+/// A receiver whose host is gone has failed; if no route leads to any receiver, none has failed.
 #[test]
 fn an_outage_of_our_own_network_is_no_failure_of_the_receivers() {
     with(|notifier, answers, _jobs| {

@@ -1,4 +1,4 @@
-//! A notifier on a database that does nothing but to say what was asked of it.
+//! A notifier on a database that only records its calls.
 
 use super::super::leased_subscription::samples::{due, leased};
 use super::super::send::Answer;
@@ -7,14 +7,14 @@ use crate::config::Config;
 use crate::site::embedded::Embedded;
 use std::sync::mpsc;
 
-/// A database where each step takes so long that a receiver has answered meanwhile.
+/// A database whose steps take so long that a receiver answers meanwhile.
 struct Slow {
     answers: mpsc::Sender<Sent>,
-    /// Who answers during the next steps, in turn.
+    /// The subscriptions whose receivers answer during the next steps, in turn.
     next: Vec<u128>,
-    /// What was asked of it.
+    /// The calls so far.
     steps: Vec<String>,
-    /// Who was to be woken.
+    /// The wake argument of each publication.
     woken: Vec<Wake>,
     /// Whether another notifier publishes.
     busy: bool,
@@ -33,7 +33,7 @@ impl Slow {
     }
 }
 
-/// The receiver of this subscription has taken its first event.
+/// The receiver of this subscription has accepted its first event.
 fn taken(subscription: u128) -> Sent {
     let answer = Ok(Answer { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
     let subscription = Uuid::from_u128(subscription);
@@ -82,7 +82,7 @@ pub(super) fn settings(key: &std::path::Path) -> NotifierSettings {
     NotifierSettings::of(&Config::parse(key, &text).unwrap()).unwrap()
 }
 
-/// `lock exec notify/publisher` takes the same, and whoever writes to this site takes another.
+/// `lock exec notify/publisher` takes the same lock, and no mail to this site can take it.
 #[test]
 fn no_message_has_the_lock_of_publishing() {
     let folder = tempfile::tempdir().unwrap();
@@ -96,7 +96,8 @@ fn no_message_has_the_lock_of_publishing() {
     }
 }
 
-/// However long a step takes: who answers while events are published, while subscriptions are leased, and while another one's are read.
+/// However long a step takes: receivers answer while events are published, subscriptions are leased, and another subscription's
+/// notifications are read.
 #[test]
 fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -106,18 +107,18 @@ fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them(
     let long_ago = Instant::now().checked_sub(SETTLED_EACH).unwrap();
     for id in 1..=4 {
         let subscription = Uuid::from_u128(id);
-        // Two are under way: it has room for one more.
+        // Two requests are in flight, and one more may be sent.
         let mut hand = InHand::new(Leased { subscription, ..leased(false, 0) }, 3, Instant::now());
         hand.waiting.extend((1..=2).map(due));
         while hand.next().is_some() {}
-        // Nothing was to be written down for a while; but of the first, a moment ago.
+        // The last settlement was long ago, except for the first subscription, whose was a moment ago.
         if id > 1 {
             hand.settled_at = long_ago;
         }
         notifier.in_hand.insert(subscription, hand);
     }
     answers.send(taken(1)).unwrap();
-    // While this is written down, nobody answers.
+    // No receiver answers during a settlement.
     let mut database = Slow { next: vec![0, 2, 0, 3, 0, 4], ..Slow::new(answers) };
     notifier.poll(&mut database).unwrap();
     let steps: Vec<&str> = database.steps.iter().map(String::as_str).collect();
@@ -136,7 +137,7 @@ fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them(
     assert_eq!(steps, wanted);
 }
 
-/// Nor is it taken for done where another one was publishing then.
+/// A wake while another notifier was publishing does not count as done.
 #[test]
 fn all_subscriptions_are_looked_at_first_and_after_ten_minutes_and_those_that_were_changed_after_five_seconds() {
     let folder = tempfile::tempdir().unwrap();
@@ -149,7 +150,7 @@ fn all_subscriptions_are_looked_at_first_and_after_ten_minutes_and_those_that_we
     database.busy = false;
     notifier.woken_at = Some(ago(5));
     notifier.poll(&mut database).unwrap();
-    // Within five seconds it is not even asked, but for what is to be published.
+    // Within five seconds publish is not called, unless there are unpublished events.
     notifier.woken_at = Some(Instant::now() + Duration::from_hours(1));
     notifier.poll(&mut database).unwrap();
     notifier.woken_at = Some(ago(5));

@@ -1,17 +1,18 @@
-//! A subscription that this process has leased: what is sent next, what an answer means, and how it is left. No input or output.
+//! A subscription that this process has leased: what is sent next, what an answer means, and how the subscription is given
+//! back. No input or output.
 //!
 //! | answer | notification | subscription |
 //! |---|---|---|
-//! | 2xx | done | no failures any more |
+//! | 2xx | done | its failure count is reset |
 //! | 410 | waits | disabled: the receiver wants no more |
-//! | 429, 502, 503, 504, or one with Retry-After | tried again by the schedule, not before Retry-After | rests as long |
-//! | any other, or none | tried again by the schedule; given up after its last wait | five failures in a row: rests by the schedule |
+//! | 429, 502, 503, 504, or one with Retry-After | retried by the schedule, not before Retry-After | rests as long |
+//! | any other, or none | retried by the schedule; given up after its last wait | five failures in a row: rests by the schedule |
 //!
-//! Where its host could not even begin to be looked up, or this machine or its network had failed, nothing is known of the receiver: the
-//! notification waits as it is, and the subscription rests for the first step of the schedule, without a failure.
+//! If the lookup of the host could not begin, or this machine or its network failed, nothing is known of the receiver. The
+//! notification then stays due, and the subscription rests for the first step of the schedule, without a failure.
 //!
-//! One that rests is asked once when its rest is over: a receiver that is down costs a request for each step of the schedule, and not
-//! one for each event.
+//! A subscription that rests gets one request when its rest is over. A receiver that is down then costs one request for each
+//! step of the schedule, not one for each event.
 
 use super::send::Sent;
 use super::unanswered::Unanswered;
@@ -21,52 +22,52 @@ use crate::webhook::Schedule;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// After so many failures in a row nothing is sent but one try at a time.
+/// After this many failures in a row only one request is sent at a time.
 const FAILURES: u32 = 5;
-/// Writing answers down begins so long after the last time, or as soon as there are so many for one subscription: they are written down
-/// within a tenth of a second, of which half is for the writing.
+/// Answers are settled this long after the last time, or as soon as one subscription has [`SETTLED_AT_ONCE`] of them. They are
+/// recorded within 100 ms, half of which is for the database.
 pub(super) const SETTLED_EACH: Duration = Duration::from_millis(50);
 const SETTLED_AT_ONCE: usize = 50;
-/// What came of a try that a notifier did not live through.
+/// The recorded outcome of a try during which the notifier itself ended.
 const ENDED_NOTIFIERS: &str = "the notifier has ended while it told this";
 /// How much of an answer is kept, in bytes.
 const KEPT: usize = 1 << 10;
 
-/// A notification that is under way.
+/// A notification whose request is in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
-    /// How often it has failed.
+    /// How many tries have failed.
     tries: u32,
     due_at: i64,
-    /// How much memory it takes.
+    /// How much memory the notification takes, in bytes.
     bytes: usize,
 }
 
-/// One that is leased.
+/// A leased subscription, with its waiting, in-flight and unsettled notifications.
 #[derive(Debug)]
 pub(super) struct InHand {
     pub(super) leased: Leased,
-    /// How many requests it may have at once here: so many of all are kept for it.
+    /// How many requests it may have at once here. They count against the notifier's total.
     pub(super) allotment: usize,
     pub(super) waiting: VecDeque<Due>,
-    /// What is asked now, by the event's position.
+    /// The notifications in flight, by the event's position.
     pub(super) in_flight: BTreeMap<i64, Asked>,
-    /// What was answered, and is not written down yet.
+    /// Answers that are not yet recorded in the database.
     pub(super) tries: Vec<Try>,
-    /// The challenge of the question that it is asked.
+    /// The challenge of the verification request in flight.
     pub(super) challenge: Option<String>,
     pub(super) failures: u32,
-    /// For how long nothing is sent to it at all.
+    /// For how long nothing is sent to the receiver.
     pub(super) rests_for: Option<Duration>,
     pub(super) state: Option<StateChange>,
-    /// Nothing is sent any more under this lease, and it is given back as soon as what is asked is answered.
+    /// Nothing more is sent under this lease. It is given back as soon as the requests in flight are answered.
     pub(super) closing: bool,
-    /// Somebody else may have it by now.
+    /// Another notifier may have leased it by now.
     pub(super) lost: bool,
-    /// The last read has brought all that was due.
+    /// The last read returned all due notifications.
     pub(super) read_to_the_end: bool,
     pub(super) since: Instant,
-    /// When the lease was last known to be ours.
+    /// When this process last knew that it holds the lease.
     pub(super) leased_at: Instant,
     pub(super) settled_at: Instant,
 }
@@ -92,12 +93,12 @@ impl InHand {
         }
     }
 
-    /// Whether its receiver has failed so often that it is asked once at a time.
+    /// Whether the receiver has failed so often that it gets one request at a time.
     pub(super) fn is_probed(&self) -> bool {
         self.failures >= FAILURES
     }
 
-    /// How many requests at once it would make use of, if it might. What is asked one thing at a time needs no more than one kept for it.
+    /// How many requests it could use at once. A subscription in order, unverified or probed needs no more than one.
     pub(super) fn wants(&self) -> usize {
         if self.closing || self.lost {
             0
@@ -113,12 +114,12 @@ impl InHand {
         if self.leased.in_order || self.is_probed() { 1 } else { self.allotment }
     }
 
-    /// How much memory its notifications take.
+    /// How much memory its notifications take, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.waiting.iter().map(Due::bytes).chain(self.in_flight.values().map(|asked| asked.bytes)).sum()
     }
 
-    /// Goes on with what is under way by an earlier lease of the same notifier, which it has lost meanwhile.
+    /// Continues the requests of an earlier lease of the same notifier, which had lost that lease meanwhile.
     pub(super) fn take_over(&mut self, earlier: Self) {
         (self.in_flight, self.tries, self.challenge) = (earlier.in_flight, earlier.tries, earlier.challenge);
     }
@@ -127,7 +128,7 @@ impl InHand {
         self.in_flight.len() + usize::from(self.challenge.is_some())
     }
 
-    /// What is sent next, if anything may be.
+    /// The notification to send next, if one may be sent.
     pub(super) fn next(&mut self) -> Option<Due> {
         if self.closing
             || self.lost
@@ -141,19 +142,19 @@ impl InHand {
         Some(due)
     }
 
-    /// Nothing is sent any more.
+    /// Nothing more is sent under this lease.
     pub(super) fn close(&mut self) {
         self.closing = true;
         self.waiting.clear();
     }
 
-    /// Whether it can be given back.
+    /// Whether the lease can be given back.
     pub(super) fn is_finished(&self) -> bool {
         let done = self.closing || self.lost || (self.waiting.is_empty() && self.read_to_the_end);
         done && self.requests() == 0
     }
 
-    /// In how long its answers have to be written down, if there are any. Another one that comes meanwhile puts that off for none.
+    /// The time until its answers have to be recorded, if there are any. A later answer does not postpone an earlier one.
     pub(super) fn until_settled(&self, now: Instant) -> Option<Duration> {
         match self.tries.len() {
             0 => None,
@@ -162,25 +163,25 @@ impl InHand {
         }
     }
 
-    /// Whether that is now.
+    /// Whether its answers have to be recorded now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.until_settled(now).is_some_and(|left| left.is_zero())
     }
 
-    /// Whether more could be sent while answers are waited for.
+    /// Whether more could be sent while requests are in flight.
     pub(super) fn has_room(&self) -> bool {
         !self.leased.in_order && self.waiting.is_empty() && (1..self.limit()).contains(&self.requests())
     }
 
-    /// What there is to be told next has to be read.
+    /// Whether the next due notifications have to be read.
     pub(super) fn wants_more(&self) -> bool {
         let may = !self.closing && !self.lost && !self.read_to_the_end;
-        // In order, the next one is known once the one before it is written down.
+        // In order, the next notification is known only when the previous one is settled.
         let settled = !self.leased.in_order || (self.tries.is_empty() && self.requests() == 0);
         may && settled && self.leased.state == SubscriptionState::Active && self.waiting.len() < self.limit()
     }
 
-    /// Takes an answer about an event.
+    /// Processes the answer to a notification.
     pub(super) fn answered(&mut self, sent: Sent, position: i64, schedule: &Schedule, disable_after: Duration) {
         let Asked { tries: failed_before, due_at, .. } = self.in_flight.remove(&position).unwrap_or_default();
         let seed = self.seed(position);
@@ -195,13 +196,13 @@ impl InHand {
         self.tries.push(as_try(sent, due_at, next));
     }
 
-    /// By what the waits of a notification are spread.
+    /// The seed that spreads the waits of a notification.
     fn seed(&self, position: i64) -> Vec<u8> {
         [&self.leased.subscription.as_bytes()[..], &position.to_be_bytes()].concat()
     }
 
-    /// Takes it that notifiers have ended, again and again, while they had this one alone: what is due first has failed, and it rests. That
-    /// is no failure of the receiver's, which is never disabled for it.
+    /// Records that notifiers have repeatedly ended while this was their only subscription. Its first due notification counts
+    /// as failed, and the subscription rests. The receiver has not failed, so the subscription is never disabled for this.
     pub(super) fn ended_notifiers(&mut self, first: Option<&Due>, started_at: i64, schedule: &Schedule) {
         if let Some(due) = first {
             let after = schedule.after(due.tries + 1, &self.seed(due.position), None);
@@ -214,13 +215,13 @@ impl InHand {
         self.close();
     }
 
-    /// It has taken something: whatever fails from now on under this lease is its first failure again, and counts from then.
+    /// The receiver has taken a notification. The next failure under this lease counts as the first again.
     fn recovered(&mut self) {
         (self.failures, self.leased.failures, self.leased.failing_for) = (0, 0, Duration::ZERO);
     }
 
-    /// Takes it that something was not tried, since its host could not begin to be looked up: it is due as before. What else waits here
-    /// would wait for the same, and keep its places from others.
+    /// Records that a request was not tried, for example since the lookup of its host could not begin: it stays due. The other
+    /// waiting notifications would wait for the same, and would keep requests from other subscriptions.
     pub(super) fn not_tried(&mut self, position: Option<i64>, schedule: &Schedule) {
         if let Some(position) = position {
             self.in_flight.remove(&position);
@@ -230,7 +231,7 @@ impl InHand {
         self.close();
     }
 
-    /// Takes a failure: of a notification, or of the question.
+    /// Counts a failure of a notification or of the verification request.
     pub(super) fn failed(&mut self, sent: &Sent, schedule: &Schedule, disable_after: Duration) {
         self.failures = self.failures.saturating_add(1);
         let (status, asked) = match &sent.answer {
@@ -244,7 +245,7 @@ impl InHand {
             self.rests_for = Some(self.rests_for.map_or(rest, |other| other.max(rest)));
             self.close();
         } else if self.leased.in_order {
-            // What comes after it waits for it.
+            // Later notifications wait for this one.
             self.close();
         }
         let failing_for = self.leased.failing_for + self.since.elapsed();
@@ -256,7 +257,7 @@ impl InHand {
         }
     }
 
-    /// The callback has answered its question, or need not be asked.
+    /// The callback has answered the verification request, or verification is switched off.
     pub(super) fn verified(&mut self) {
         self.leased.state = SubscriptionState::Active;
         self.state = Some(StateChange::Verified);
@@ -264,8 +265,8 @@ impl InHand {
         self.recovered();
     }
 
-    /// It has not: it is asked again by the schedule, for as long as it may take. What was amiss is kept with its subscription, where
-    /// people look for it.
+    /// The callback has not answered the verification request. The request is repeated by the schedule until `within` has
+    /// passed. The reason is kept with the subscription, where people look for it.
     pub(super) fn not_verified(&mut self, sent: Sent, problem: String, schedule: &Schedule, within: Duration) {
         self.failures = self.failures.saturating_add(1);
         let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
@@ -278,7 +279,7 @@ impl InHand {
         }
     }
 
-    /// Somebody else may have it by now, where `lost`: nothing is sent any more.
+    /// If `lost`, another notifier may have the lease: nothing more is sent.
     pub(super) fn lose(&mut self, lost: bool) {
         if lost {
             self.lost = true;
@@ -292,12 +293,12 @@ impl InHand {
     }
 }
 
-/// Whether the receiver has it.
+/// Whether the receiver has accepted the notification.
 pub(super) fn is_taken(sent: &Sent) -> bool {
     sent.answer.as_ref().is_ok_and(|answer| (200..300).contains(&answer.status))
 }
 
-/// What came of a try, in one line.
+/// The result of a try, in one line.
 pub(super) fn outcome(sent: &Sent) -> String {
     match &sent.answer {
         Ok(answer) if is_taken(sent) => format!("taken, {}", answer.status),
@@ -306,7 +307,7 @@ pub(super) fn outcome(sent: &Sent) -> String {
     }
 }
 
-/// A try as the database keeps it.
+/// A try as the database stores it.
 fn as_try(sent: Sent, due_at: i64, next: Next) -> Try {
     let outcome = outcome(&sent);
     let Sent { position, started_at, took, answer, .. } = sent;
@@ -314,13 +315,13 @@ fn as_try(sent: Sent, due_at: i64, next: Next) -> Try {
     let shown = answer.as_ref().filter(|answer| !answer.is_ours && !answer.body.is_empty());
     let response = shown.map(|answer| {
         let beginning = answer.body.get(..KEPT).unwrap_or(&answer.body);
-        // Neither engine has a NUL in a text.
+        // Neither engine stores a NUL in a text.
         String::from_utf8_lossy(beginning).replace('\0', "\u{FFFD}")
     });
     Try { position, due_at, started_at, took, status: answer.map(|answer| answer.status), outcome, response, next }
 }
 
-/// What is leased, and due, in tests.
+/// Leased subscriptions and due notifications for tests.
 #[cfg(test)]
 pub(super) mod samples {
     use super::*;

@@ -1,4 +1,4 @@
-//! What an answer means, and how a subscription is left.
+//! What an answer means, and how a subscription is given back.
 
 use super::super::send::Answer;
 use super::super::unanswered::Unanswered;
@@ -41,7 +41,7 @@ fn as_many_are_asked_at_once_as_may_be_and_in_order_one() {
     assert_eq!(positions(&mut hand), [1]);
     answer(&mut hand, 1, 200, None);
     assert_eq!(positions(&mut hand), [2]);
-    // One that fails holds up those after it.
+    // A failed notification holds up the later ones.
     assert!(matches!(answer(&mut hand, 2, 500, None), Next::Again(_)));
     assert_eq!(positions(&mut hand), [0; 0]);
     assert!(hand.is_finished() && hand.rests_for.is_none());
@@ -58,7 +58,7 @@ fn answers_are_written_down_within_a_tenth_of_a_second_of_the_last_time_whatever
     answer(&mut hand, 2, 204, None);
     assert_eq!(hand.until_settled(after(&hand, 49)), Some(Duration::from_millis(1)));
     assert!(!hand.is_due(after(&hand, 49)) && hand.is_due(after(&hand, 50)) && hand.is_due(after(&hand, 101)));
-    // Or as soon as there are fifty.
+    // Or as soon as there are fifty answers.
     for position in 3..=50 {
         assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(49)));
         let _ = positions(&mut hand);
@@ -131,7 +131,7 @@ fn nobody_is_disabled_before_so_long_nor_for_a_first_failure() {
     }
 }
 
-/// It was down for days, and has taken something a moment ago: what fails then is its first failure.
+/// The receiver was down for days, and accepted a notification a moment ago: the next failure is its first.
 #[test]
 fn who_has_just_taken_something_is_not_disabled_for_what_fails_then() {
     let mut hand = in_hand(Leased { failing_for: DAYS * 2, ..leased(false, 9) }, 9);
@@ -142,7 +142,7 @@ fn who_has_just_taken_something_is_not_disabled_for_what_fails_then() {
     answer(&mut hand, 3, 503, None);
     assert_eq!((&hand.state, hand.failures), (&None, 2));
 
-    // Nor is one that has just answered its question.
+    // Nor is a receiver disabled that has just answered its verification request.
     let unverified = Leased { state: SubscriptionState::Unverified, failing_for: DAYS * 2, ..leased(false, 9) };
     let mut hand = in_hand(unverified, 2);
     hand.verified();
@@ -157,7 +157,7 @@ fn what_was_not_tried_is_no_failure_and_waits_as_it_was() {
     assert_eq!(positions(&mut hand), [1, 2, 3]);
     hand.not_tried(Some(2), &Schedule::default());
     assert_eq!((hand.failures, &hand.state, hand.tries.len(), hand.requests()), (4, &None, 0, 2));
-    // It rests for the first step of the schedule, or for longer if it has asked for that.
+    // It rests for the first step of the schedule, or for longer if the receiver has asked for that.
     assert!(hand.rests_for.unwrap() >= Duration::from_secs(4) && hand.rests_for.unwrap() <= Duration::from_secs(6));
     assert!(!hand.is_finished(), "two are under way");
     assert_eq!(positions(&mut hand), [0; 0]);
@@ -168,7 +168,7 @@ fn what_was_not_tried_is_no_failure_and_waits_as_it_was() {
     assert_eq!(hand.rests_for, Some(Duration::from_secs(60)));
 }
 
-/// However often: the receiver has done nothing.
+/// However often this happens, the receiver has not failed.
 #[test]
 fn what_notifiers_end_with_is_a_failed_try_of_what_is_due_first_and_no_failure_of_the_receivers() {
     let ended = Leased { failing_for: DAYS * 2, ended_among: Some(0), ..leased(false, 4) };
@@ -230,7 +230,7 @@ fn of_two_rests_the_longer_one_counts_and_each_failure_makes_the_next_one_longer
         answer(&mut hand, position, 503, Some(asked));
         assert_eq!(hand.rests_for, Some(Duration::from_secs(rest)));
     }
-    // The fifth failure is the first step of the schedule, and so on.
+    // The fifth failure takes the first step of the schedule, and so on.
     for (failures, minutes) in [(4, 0), (5, 4), (6, 24), (7, 96)] {
         let mut hand = in_hand(leased(false, failures), 1);
         let _ = positions(&mut hand);
@@ -261,7 +261,7 @@ fn a_receiver_rests_where_it_asks_for_that_or_is_overloaded_and_not_for_any_fail
     }
 }
 
-/// What was due may be read while an answer comes in that ends it.
+/// Due notifications may be read while an answer arrives that closes the subscription.
 #[test]
 fn nothing_is_sent_any_more_where_it_is_closed_or_lost_even_if_more_is_read_meanwhile() {
     let mut closed = in_hand(leased(false, 0), 1);
@@ -302,7 +302,7 @@ fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
     assert_eq!(kept(&[b'x'; 2 * KEPT], false), Some("x".repeat(KEPT)));
 }
 
-/// A question's answer is like no notification's.
+/// A failed verification request, which is recorded without a position.
 fn unanswered(hand: &mut InHand, age: Duration) {
     hand.leased.age = age;
     let answer = Err(Unanswered::Failed("no answer within 10 s".into()));
@@ -354,7 +354,7 @@ fn more_is_read_where_there_is_room_and_where_it_is_known_what_comes_next() {
         stops(&mut hand);
         assert!(!hand.wants_more() && hand.is_finished());
     }
-    // In order, what comes next is known once the one before it is written down.
+    // In order, the next notification is known only when the previous one is settled.
     let mut hand = in_hand(leased(true, 0), 1);
     assert!(!hand.wants_more() && positions(&mut hand) == [1] && !hand.wants_more() && !hand.has_room());
     answer(&mut hand, 1, 204, None);
@@ -365,7 +365,7 @@ fn more_is_read_where_there_is_room_and_where_it_is_known_what_comes_next() {
     assert!(!in_hand(unverified, 0).wants_more());
     let idle = Leased { state: SubscriptionState::Paused, ..leased(false, 0) };
     assert!(in_hand(idle, 1).is_finished());
-    // Nothing waits, and nothing is to be read.
+    // Nothing waits, and nothing is left to read.
     let mut empty = in_hand(leased(false, 0), 0);
     assert!(!empty.is_finished());
     empty.read_to_the_end = true;

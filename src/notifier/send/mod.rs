@@ -1,4 +1,4 @@
-//! Requests: one for each try, under one deadline from looking up the host to the end of the answer. No redirects, no proxy.
+//! Requests: one for each try, under one deadline from the lookup of the host to the end of the answer. No redirects, no proxy.
 
 use super::connect::{Connector, MOST_LOOKUPS, Stream};
 use super::unanswered::Unanswered;
@@ -22,26 +22,26 @@ use uuid::Uuid;
 
 /// How much of an answer is read, in bytes.
 const LONGEST_ANSWER: usize = 16 << 10;
-/// How long a connection is used, so that its host is looked up anew; and how long one is kept that nobody uses.
+/// How long a connection is used before its host is looked up again, and how long an idle one is kept.
 const LONGEST_USE: Duration = Duration::from_mins(1);
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
-/// One try.
+/// One try of a notification, or of a verification request.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) subscription: Uuid,
-    /// The event's position; `None` for the question that a new callback is asked.
+    /// The event's position; `None` for the verification request of a new callback.
     pub(super) position: Option<i64>,
     pub(super) callback: Callback,
-    /// `evt_…`: the same each time.
+    /// `evt_…`: the same in each try.
     pub(super) id: String,
     pub(super) body: String,
     pub(super) secrets: Vec<WebhookSecret>,
-    /// Which try it is, from 1.
+    /// The number of the try, from 1.
     pub(super) number: u32,
 }
 
-/// What came of it.
+/// The result of a [`Job`].
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) subscription: Uuid,
@@ -52,18 +52,18 @@ pub(super) struct Sent {
     pub(super) answer: Result<Answer, Unanswered>,
 }
 
-/// What a receiver answered.
+/// A receiver's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
-    /// Its beginning.
+    /// The first bytes of the body.
     pub(super) body: Vec<u8>,
-    /// Whether the receiver is in a network of ours, of which a subscriber is told nothing.
+    /// Whether the receiver is in a network of ours, of which a subscriber may learn nothing.
     pub(super) is_ours: bool,
 }
 
-/// Sends, in a thread of its own.
+/// Sends requests, in a thread of its own.
 pub(super) struct Sender {
     jobs: UnboundedSender<Job>,
     pub(super) sent: mpsc::Receiver<Sent>,
@@ -71,7 +71,7 @@ pub(super) struct Sender {
 
 impl Sender {
     /// # Errors
-    /// Where the system gives us no thread.
+    /// If the system provides no thread.
     pub(super) fn start(connector: Connector, at_most: Duration) -> std::io::Result<Self> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(MOST_LOOKUPS).build()?;
@@ -83,14 +83,14 @@ impl Sender {
         Ok(Self { jobs, sent })
     }
 
-    /// One that sends nothing, what its answers come by, and what it was to send.
+    /// A sender that sends nothing, the channel for its answers, and the jobs that it was given.
     #[cfg(test)]
     pub(super) fn nowhere() -> (Self, mpsc::Sender<Sent>, UnboundedReceiver<Job>) {
         let ((jobs, taken), (done, sent)) = (unbounded_channel(), mpsc::channel());
         (Self { jobs, sent }, done, taken)
     }
 
-    /// The answer comes by [`sent`](Self::sent), always.
+    /// The result always arrives at [`sent`](Self::sent).
     pub(super) fn send(&self, job: Job) -> bool {
         self.jobs.send(job).is_ok()
     }
@@ -121,12 +121,12 @@ fn run(
                 });
                 let Job { subscription, position, .. } = job;
                 let took = began.elapsed();
-                // Nobody listens any more where this process ends.
+                // The receiver of the channel is gone if this process is ending.
                 let _ = done.send(Sent { subscription, position, started_at, took, answer });
             });
         }
     });
-    // A resolver may hang for as long as it likes.
+    // A resolver may block for any time.
     runtime.shutdown_background();
 }
 
@@ -139,15 +139,15 @@ struct Connection {
 }
 
 impl Connection {
-    /// Whether its host need not be looked up anew yet, and its receiver is not likely to have closed it.
+    /// Whether its host need not be looked up again yet, and its receiver has probably not closed it.
     fn is_fresh(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.opened) < LONGEST_USE
             && now.saturating_duration_since(self.rests_since) < LONGEST_REST
     }
 }
 
-/// Whom a connection serves, and where it leads to: scheme, host and port. Nobody's request goes over a connection that another one's
-/// name has opened; nor does a subscription's own go to where its callback was before it was changed.
+/// The subscription that a connection serves, and its scheme, host and port. No request uses a connection that was opened for
+/// another subscription, or for an earlier callback of the same one.
 type Place = (Uuid, String);
 
 fn place(job: &Job) -> Place {
@@ -160,10 +160,10 @@ struct Client {
 }
 
 impl Client {
-    /// `waits` says whether its host has not begun to be looked up yet.
+    /// `waits` is true until the lookup of the host begins.
     async fn post(&self, job: &Job, waits: &AtomicBool) -> Result<Answer, Unanswered> {
         if let Some(connection) = self.idle_connection(&place(job)) {
-            // It may have been closed meanwhile: then it has answered nothing, and a new one is opened.
+            // The receiver may have closed it meanwhile: then it has sent no answer, and a new connection is opened.
             if let Ok(answer) = self.ask(connection, job).await {
                 return Ok(answer);
             }
@@ -213,7 +213,7 @@ async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, Unans
     let mut http = http1::Builder::new();
     http.max_buf_size(LONGEST_ANSWER);
     let (sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    // It ends with its sender. What goes wrong is told there.
+    // The task ends with its sender, which reports the errors.
     tokio::spawn(async move {
         let _ = connection.await;
     });
@@ -235,7 +235,7 @@ fn request(job: &Job) -> Result<Request<String>, Unanswered> {
         .map_err(|error| Unanswered::Failed(format!("the request cannot be written: {error}")))
 }
 
-/// The beginning of an answer, and whether that is all of it.
+/// The first bytes of an answer, and whether they are all of it.
 async fn read(mut response: Response<Incoming>) -> (Vec<u8>, bool) {
     let mut read = Vec::new();
     let body = response.body_mut();

@@ -1,4 +1,4 @@
-//! What a receiver sees of a request, and what is told of its answer.
+//! The requests that a receiver gets, and the results of its answers.
 
 use super::super::connect::Resolve;
 use super::*;
@@ -13,14 +13,14 @@ const LONG: Duration = Duration::from_secs(60);
 
 const OK: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 
-/// What a receiver does with a request.
+/// A receiver's reaction to a request.
 enum Does {
     Answer(String),
     AnswerAndClose(&'static str),
     Nothing,
 }
 
-/// A receiver, and what it is sent: on which of its connections, the head, the body.
+/// A receiver, and the requests that it got: the number of the connection, the head, the body.
 struct Receiver {
     port: u16,
     heard: mpsc::Receiver<(usize, String, String)>,
@@ -94,12 +94,12 @@ fn secrets(subscription: Uuid) -> Vec<WebhookSecret> {
     vec![MasterKey::new(&[7; 32]).secret(subscription, 1)]
 }
 
-/// A notification of this subscription's to the receiver.
+/// A notification of this subscription to the receiver.
 fn job(receiver: &Receiver, subscription: u128) -> Job {
     job_at(&format!("http://127.0.0.1:{}/in?a=b", receiver.port), subscription)
 }
 
-/// The same, to a callback at this machine.
+/// The same, to a callback on this machine.
 fn job_at(url: &str, subscription: u128) -> Job {
     let rules = Notifications {
         allow_http: true,
@@ -168,7 +168,7 @@ fn a_connection_is_used_again_by_its_subscription_and_by_no_other() {
     assert_eq!([1, 1, 2, 1].map(connection), [0, 0, 1, 0]);
 }
 
-/// Its owner has changed its callback, and the old one's connection rests: who answers there has been asked nothing.
+/// The owner has changed the callback while the old connection is idle: the old receiver gets no further request.
 #[test]
 fn a_callback_that_was_changed_is_asked_where_it_is_now_and_not_over_the_old_ones_connection() {
     let [old, new] = [2, 1].map(|count| Receiver::new((0..count).map(|_| Does::Answer(OK.into()))));
@@ -177,7 +177,7 @@ fn a_callback_that_was_changed_is_asked_where_it_is_now_and_not_over_the_old_one
         sent(&sender, job(receiver, 1)).answer.unwrap();
         assert_eq!(receiver.heard.try_iter().count(), 1);
     }
-    // By name, too, and by how it is called there. Another path is at the same place.
+    // Name, scheme and port distinguish connections; the path does not.
     let at = |url| place(&job_at(url, 1));
     let is = at("http://hooks.example.com:8443/in");
     for other in
@@ -220,7 +220,7 @@ fn a_connection_is_used_for_a_minute_and_rests_for_five_seconds() {
         (connection.opened, connection.rests_since) = (ago(opened), ago(rests_since));
         assert_eq!(connection.is_fresh(now), is_fresh, "{opened:?} {rests_since:?}");
     }
-    // One that nobody uses any more is closed when the next is looked for, whosever that is.
+    // An expired connection is closed at the next search, even for another subscription.
     client.idle.lock().unwrap().insert(mine, vec![connection]);
     assert!(client.idle_connection(&others).is_none());
     assert!(client.idle.lock().unwrap().is_empty());
@@ -261,11 +261,11 @@ fn what_is_no_http_and_what_nobody_listens_on_are_failures() {
     assert!(problem.to_string().starts_with("connecting: "), "{problem}");
 }
 
-/// Of a receiver whose host nobody began to look up nothing is known: it has not failed.
+/// If the lookup of a host never began, nothing is known of the receiver: it has not failed.
 #[test]
 fn what_waits_for_its_lookup_until_its_time_is_over_was_not_tried_and_is_not_looked_up_later() {
     let receiver = Receiver::new([Does::Answer(OK.into())]);
-    // It waits for its threads: what they wait for ends before, where this test fails, too.
+    // The runtime waits for its threads at its end. The channel that they wait for is dropped before, even if the test fails.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (goes_on, silence) = mpsc::channel::<()>();
     let (silence, asked) = (Mutex::new(silence), Arc::new(Mutex::new(Vec::new())));
@@ -273,13 +273,13 @@ fn what_waits_for_its_lookup_until_its_time_is_over_was_not_tried_and_is_not_loo
     let connector = by(Arc::new(move |name: &str| {
         asks.lock().unwrap().push(name.to_owned());
         if name.starts_with("silent") {
-            // Until the other end is gone.
+            // Blocks until the other end is dropped.
             let _ = silence.lock().unwrap().recv();
         }
         Ok(vec![std::net::Ipv4Addr::LOCALHOST.into()])
     }));
     let at = |name: &str| job_at(&format!("http://{name}.example:{}/", receiver.port), 1);
-    // All that may be looked up at once hangs.
+    // All lookups that may run at once hang.
     let hung = runtime.block_on(async {
         let hung: Vec<_> = (0..MOST_LOOKUPS).map(|number| at(&format!("silent{number}"))).collect();
         let hung = hung.into_iter().map(|job| {
@@ -296,7 +296,7 @@ fn what_waits_for_its_lookup_until_its_time_is_over_was_not_tried_and_is_not_loo
     let hasty = Sender::start(connector.clone(), Duration::from_millis(50)).unwrap();
     let told = sent(&hasty, at("given-up"));
     assert_eq!(told.answer, Err(Unanswered::NotTried("its host was not looked up within 0.05 s".into())));
-    // Once these are through, the next one is looked up, and the one that was given up is not.
+    // Once these have ended, the next host is looked up, and the one that was given up is not.
     let patient = Sender::start(connector, LONG).unwrap();
     drop(goes_on);
     let told = sent(&patient, at("known"));

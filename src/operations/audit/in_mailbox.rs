@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use thiserror::Error;
 
-/// How many copies are asked about at a time.
+/// The number of copies in one query.
 const PAGE: usize = 500;
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ pub(super) fn look(
             }
             let mut others = compared.list.others(&copy);
             let (Some(keep), false) = (copy.placement, others.is_empty()) else { continue };
-            // A copy that the ledger has in another role is not one too many.
+            // A copy that the ledger has in another role is no duplicate.
             let known = audit_queries::of_message(database, copy.message)?;
             others.retain(|at| {
                 let is_it =
@@ -75,8 +75,8 @@ pub(super) fn look(
     Ok(found)
 }
 
-/// If a mailbox kept one copy through a change of its UIDVALIDITY, or got it back from a backup, it has everything that was in it
-/// when that copy came: older copies that are missing were removed before, by its owner.
+/// A mailbox may have kept one copy through a change of its UIDVALIDITY, or got it back from a backup. Then it has everything that it
+/// contained when that copy arrived. Older copies that are missing were removed before, by the mailbox's owner.
 fn taken_out_before(gone: &mut [(RecordedCopy, Gone)]) {
     let mut newest: HashMap<u32, u32> = HashMap::new();
     for (copy, why) in gone.iter() {
@@ -99,8 +99,8 @@ struct Compared<'a> {
     /// `None` in a store without UIDs.
     position: Option<Position>,
     list: List,
-    /// By UID, so that each of a thousand messages with one Message-ID is read once. `None` if it is gone. What is taken out is
-    /// read again before that.
+    /// By UID, so that each of a thousand messages with one Message-ID is read once. `None` if the message is gone. A copy is read a
+    /// second time before it is taken out.
     contents: HashMap<u32, Option<Content>>,
 }
 
@@ -116,7 +116,7 @@ impl Compared<'_> {
     fn why_gone(&mut self, copy: &RecordedCopy, presence: Presence) -> Result<Option<Gone>, MailboxError> {
         let otherwise = match presence {
             Presence::There | Presence::MarkedDeleted => {
-                // The list goes by Message-IDs; the bytes decide.
+                // The list compares Message-IDs; the bytes decide.
                 let is_other = self.list.shows_another_message(copy)
                     && match copy.placement {
                         Some(at) => self.content(copy, at)?.is_some_and(|there| there.identity != copy.identity),
@@ -166,7 +166,7 @@ impl Compared<'_> {
         Ok(())
     }
 
-    /// What is there; `None` if nothing is any more.
+    /// The content at this place; `None` if there is none any more.
     fn content(&mut self, copy: &RecordedCopy, at: Placement) -> Result<Option<Content>, MailboxError> {
         if let Some(known) = self.contents.get(&at.uid) {
             return Ok(*known);
@@ -179,7 +179,7 @@ impl Compared<'_> {
     }
 }
 
-/// What arrived in the mailbox since the first of the copies: UIDs and names, sorted by each. 32 bytes for each message.
+/// The messages that arrived in the mailbox since the first of the copies: UIDs and names, sorted by each. 32 bytes for each message.
 #[derive(Default)]
 struct List {
     uid_validity: u32,
@@ -200,7 +200,7 @@ impl List {
         let mut list = Self { uid_validity: position.uid_validity, ..Self::default() };
         let Some(lowest) = placed.min() else { return Ok(list) };
         mailbox.list(Position { uid_next: lowest, ..position }, &mut |listed: Listed| {
-            // What is marked as deleted is its owner's doing.
+            // The mailbox's owner has marked the message as deleted.
             if !listed.deleted {
                 let name = listed.message_id.as_deref().map_or_else(|| named(&listed.size), named);
                 list.by_uid.push((listed.uid, name));
@@ -226,14 +226,14 @@ impl List {
         same.map(|(_, uid)| self.at(*uid)).collect()
     }
 
-    /// Whether the message at the copy's UID has another Message-ID. Only for one that every store returns unchanged.
+    /// Whether the message at the copy's UID has another Message-ID. Only for a Message-ID that every store returns unchanged.
     fn shows_another_message(&self, copy: &RecordedCopy) -> bool {
         let there = copy.placement.and_then(|at| self.name_of(at.uid));
         let plain = message_id_for_search(&copy.message_id).is_some();
         plain && there.is_some_and(|there| there != message_name(&copy.message_id))
     }
 
-    /// Where else there is a message of the same name as the one at the copy's UID.
+    /// The other places of messages with the same name as the one at the copy's UID.
     fn others(&self, copy: &RecordedCopy) -> Vec<Placement> {
         let Some(at) = copy.placement.filter(|at| at.uid_validity == self.uid_validity) else { return Vec::new() };
         let Some(name) = self.name_of(at.uid) else { return Vec::new() };
@@ -241,14 +241,14 @@ impl List {
     }
 }
 
-/// A Message-ID (or a size, where there is none) in eight bytes. Two may collide: messages are always compared by their bytes.
+/// A Message-ID (or the size of a message without one) in eight bytes. Two may collide: messages are always compared by their bytes.
 fn named(what: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The ledger's Message-ID, as a list has it: Cyrus stores X for each byte beyond ASCII.
+/// The hash of the ledger's Message-ID in the spelling that a list has: Cyrus stores X for each byte beyond ASCII.
 fn message_name(message_id: &str) -> u64 {
     let stored: Vec<u8> = message_id.bytes().map(|byte| if byte.is_ascii() { byte } else { b'X' }).collect();
     named(stored.as_slice())

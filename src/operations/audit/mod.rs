@@ -1,8 +1,7 @@
 //! Compares the ledger with the mailboxes.
 //!
-//! It finds recorded copies that are gone, copies that are there twice, copies that are still owed, and attempts that never
-//! ended. It only looks; [`take_out`] removes a copy that is there twice. Mailboxes are read by ranges of UIDs, from the lowest
-//! that a copy in question could have got.
+//! It finds recorded copies that are gone, duplicated copies, copies that are still owed, and attempts that never ended. It changes
+//! nothing; [`take_out`] removes a duplicate. Mailboxes are read by ranges of UIDs, from the lowest that a copy in question could have.
 
 mod in_mailbox;
 mod take_out;
@@ -19,43 +18,43 @@ use crate::site::Site;
 use in_mailbox::LookError;
 use std::time::Duration;
 
-/// How long one mailbox may take to be looked through.
+/// The time limit for one mailbox.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// What was looked at, and what was found.
+/// The extent and the findings of an audit.
 #[derive(Debug, Default)]
 pub struct Audit {
-    /// How many recorded copies were looked for.
+    /// The number of recorded copies that were searched for.
     pub copies: usize,
-    /// In how many mailboxes.
+    /// The number of mailboxes.
     pub mailboxes: usize,
     pub gone: Vec<(RecordedCopy, Gone)>,
     pub twice: Vec<Twice>,
     pub never_ended: Vec<NeverEnded>,
     pub owed: Vec<RecordedCopy>,
-    /// Mailboxes that could not be looked at, or not to the end: user, mailbox, why.
+    /// Mailboxes that could not be read, or not completely: user, mailbox, error.
     pub unseen: Vec<(String, String, MailboxError)>,
 }
 
-/// Why a copy is not where the ledger has it, as far as can be told from outside: users delete and file their mail.
+/// Why a copy is not at its recorded place, as far as the store shows: users delete and file their mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// Lost. Under the same UIDVALIDITY the mailbox has yet to give out this UID, or has given it to another message.
+    /// Lost. Under the same UIDVALIDITY the mailbox has not yet assigned this UID, or has assigned it to another message.
     OlderMailbox,
-    /// Lost. The mailbox has another UIDVALIDITY, and neither the copy nor anything that came after it.
+    /// Lost. The mailbox has another UIDVALIDITY, and contains neither the copy nor anything that arrived after it.
     NewMailbox,
-    /// Lost. There is no such mailbox any more.
+    /// Lost. The mailbox no longer exists.
     NoMailbox,
-    /// Not lost. The mailbox has another UIDVALIDITY, and the copy is in it, here.
+    /// Not lost. The mailbox has another UIDVALIDITY, and contains the copy at this place.
     Renumbered(Placement),
-    /// Not lost. It is in the same mailbox under another UID: its owner, or a program, has put it back.
+    /// Not lost. It is in the same mailbox under another UID: the mailbox's owner, or a program, has put it back.
     Elsewhere(Placement),
-    /// The copy is not in the mailbox, but what came later is: its owner has most likely deleted it, or filed it elsewhere.
+    /// The copy is not in the mailbox, but later messages are: the owner has most likely deleted it, or filed it elsewhere.
     Removed,
 }
 
 impl Gone {
-    /// Whether the mailbox has most likely lost it, and not its owner.
+    /// Whether most likely the mailbox has lost it, and not its owner removed it.
     #[must_use]
     pub(crate) fn is_loss(self) -> bool {
         matches!(self, Self::OlderMailbox | Self::NewMailbox | Self::NoMailbox)
@@ -74,7 +73,7 @@ impl Gone {
         }
     }
 
-    /// Where the copy is now, if it is in its mailbox.
+    /// The present place of the copy, if it is in its mailbox.
     #[must_use]
     pub fn now(self) -> Option<Placement> {
         match self {
@@ -84,23 +83,23 @@ impl Gone {
     }
 }
 
-/// A copy that is there twice.
+/// A duplicated copy.
 #[derive(Debug)]
 pub struct Twice {
-    /// The one that the ledger has, which stays.
+    /// The copy that the ledger has, which stays.
     pub copy: RecordedCopy,
-    /// Where that one is.
+    /// The place of the ledger's copy.
     pub keep: Placement,
-    /// Where the other one is.
+    /// The place of the duplicate.
     pub extra: Placement,
-    /// Whether their filtered forms are the same. If not, they differ in what was added on the way, and only people can say which to keep.
+    /// Whether their filtered forms are equal. If not, they differ in fields added in transit, and a person must decide which to keep.
     pub same: bool,
 }
 
-/// Looks through the ledger and the mailboxes. `each` gets how many mailboxes are done, of how many.
+/// Audits the ledger and the mailboxes. `each` receives the number of finished mailboxes, and their total.
 ///
 /// # Errors
-/// When the ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
+/// If the ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
 pub fn audit(
     site: &Site,
     database: &mut dyn Database,
@@ -115,12 +114,12 @@ pub fn audit(
     Ok(Audit { never_ended, owed, ..found })
 }
 
-/// For who has time.
+/// A deadline for callers without one.
 pub(crate) fn never() -> Deadline {
     Deadline::after(timestamp::LONGEST)
 }
 
-/// Looks through these mailboxes, as far as it gets by the deadline. `each` gets how many are done.
+/// Audits these mailboxes until the deadline. `each` receives the number of finished mailboxes.
 pub(crate) fn look(
     site: &Site,
     database: &mut dyn Database,

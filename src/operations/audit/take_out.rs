@@ -1,8 +1,8 @@
-//! Takes out a copy that is there twice.
+//! Removes a duplicated copy.
 //!
-//! No other subcommand destroys mail. So it is done as a delivery: a journalled attempt, the message's lock, the ledger read
-//! again under it, UID EXPUNGE; and only while the recorded copy is there and the two are the same in their filtered form, read again
-//! just before.
+//! No other subcommand destroys mail, so the removal follows the steps of a delivery. These are a journalled attempt, the message's
+//! lock, the ledger read under it, and UID EXPUNGE. It happens only while the recorded copy exists and both have the same filtered
+//! form. Both are read immediately before.
 
 use super::Twice;
 use crate::base::deadline::Deadline;
@@ -22,34 +22,34 @@ use uuid::Uuid;
 /// How long to wait for a delivery of the same message.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// Why a copy was left.
+/// Why a copy was not removed.
 #[derive(Debug, Error)]
 pub enum NotTaken {
-    /// It is not what it was when it was found: gone, or changed; or the ledger has another one now.
+    /// The copy has changed or is gone since it was found, or the ledger now records another one.
     #[error("{0}: run the audit again")]
     Changed(&'static str),
-    /// A delivery of the message is under way, or was cut short a moment ago.
+    /// A delivery of the message is in progress, or was cut short a moment ago.
     #[error("a delivery of this message is under way, or was cut short a moment ago: try again in some minutes")]
     Busy,
     #[error("the server cannot take out a single message (no UIDPLUS), or does not let the service account do it")]
     Unsupported,
     #[error("the lock was lost before anything was done: try again")]
     LockLost,
-    /// The mailbox could not be read; nothing was taken out.
+    /// The mailbox could not be read; nothing was removed.
     #[error("the mailbox store: {0}")]
     Mailbox(#[from] MailboxError),
-    /// The answer to the expunge is missing: it may be taken out or not.
+    /// The answer to the expunge is missing: the copy may be removed or not.
     #[error("the mailbox store: {0}")]
     Unanswered(MailboxError),
-    /// The mailbox may not be this user's; nothing was taken out.
+    /// The mailbox may not be this user's; nothing was removed.
     #[error(transparent)]
     Unproven(#[from] Deferral),
-    /// The ledger or the lock failed; nothing was taken out, or it could not be written down.
+    /// The ledger or the lock failed. Nothing was removed, or the removal could not be recorded.
     #[error("the database: {0}")]
     Database(#[from] DatabaseError),
 }
 
-/// Takes out the copy that the ledger does not have.
+/// Removes the copy that the ledger does not have.
 pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), NotTaken> {
     let copy = &twice.copy;
     let mut database = site.open_database(None, deadline)?;
@@ -59,8 +59,8 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     let key = copy.key();
     let position = mailbox.presence(&[])?.position;
     let attempt = Uuid::now_v7();
-    // Journalled like an append: if the answer to the expunge is missing, it may still be carried out, and a delivery must not
-    // rely on what it sees before that is settled.
+    // Journalled like an append: if the answer to the expunge is missing, the server may still execute it. A delivery must not rely on
+    // what it sees in the mailbox before that is settled.
     database.journal(&Journal {
         attempt,
         identity: &copy.identity,
@@ -80,7 +80,7 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
         }],
     })?;
     let taken = under_lock(site, database.as_mut(), mailbox.as_mut(), twice, attempt);
-    // Where the answer is missing the attempt stays open.
+    // If the answer is missing, the attempt stays open.
     if !matches!(taken, Err(NotTaken::Unanswered(_))) {
         let outcome = if taken.is_ok() { Outcome::AuditTookOut } else { Outcome::AuditLeft };
         let ended = EndedAttempt { attempt, key, outcome, stages: None };
@@ -98,7 +98,7 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     taken
 }
 
-/// What there is to tell of the copy that was taken out.
+/// The event of the removed copy.
 fn removed<'a>(site: &'a Site, twice: &'a Twice, attempt: Uuid, address: &'a str) -> EventRecord<'a> {
     let copy = &twice.copy;
     EventRecord {
@@ -136,7 +136,7 @@ fn under_lock(
     if history.delivered.and_then(|delivered| delivered.placement) != Some(twice.keep) {
         return Err(NotTaken::Changed("the ledger has the copy elsewhere now"));
     }
-    // A delivery may have recorded it since then: one mailbox can be the recipient's and the sender's.
+    // A delivery may have recorded it since then: one mailbox can be both the recipient's and the sender's.
     let own = audit_queries::of_message(database, copy.message)?;
     let in_mailbox = |other: &RecordedCopy| (&other.user, &other.mailbox) == (&copy.user, &copy.mailbox);
     if own.iter().any(|other| in_mailbox(other) && other.placement == Some(twice.extra)) {
@@ -164,7 +164,7 @@ fn under_lock(
     }
 }
 
-/// Whether the two are still there and the same in their filtered form: a copy that was delivered again lacks what may name others.
+/// Whether both copies still exist with the same filtered form: a redelivered copy lacks the fields that may name other recipients.
 fn same_bytes(mailbox: &mut dyn ReadableMailbox, twice: &Twice) -> Result<(), NotTaken> {
     let mut read = |placement| mailbox.read(&Recorded { placement: Some(placement), ..twice.copy.recorded() });
     let extra = read(twice.extra)?.ok_or(NotTaken::Changed("the copy too many is not there any more"))?;

@@ -11,21 +11,21 @@ use crate::ledger::{Database, Finding, Wanted, describe, statistics, time_span};
 use crate::site::Site;
 use std::time::Duration;
 
-/// How many rows are listed one by one.
+/// The maximum number of rows that are listed one by one.
 const TOLD: usize = 10;
 
-/// For how long a Sent copy may be owed before it is worth a warning.
+/// How long a Sent copy may be owed before `check` warns.
 const LONG_OWED: Duration = Duration::from_hours(1);
 
-/// How long an event may wait to be published, or a subscription to be served, before that is worth one.
+/// How long an event may wait for its publication, or a subscription for its notifier, before `check` warns.
 const LONG_UNTOLD: Duration = Duration::from_mins(5);
 
-/// How far the clocks of this host and of the database may be apart.
+/// How far the clocks of this host and the database may differ.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 
 type Found = Result<Vec<Finding>, DatabaseError>;
 
-/// Looks at the database, and returns whether its tables are there.
+/// Checks the database, and returns whether its tables exist.
 pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<Finding>) -> bool {
     let mut add = |what, found: Found| findings.extend(found.unwrap_or_else(|error| vec![failed(what, &error)]));
     add("database", describe(database).map(|described| vec![good("database", described)]));
@@ -37,7 +37,7 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
     let refuses = site.config().zip(inspected.as_ref().ok()).and_then(|(config, found)| refuses_alone(config, found));
     add("database", inspected);
     add("database", Ok(refuses.into_iter().collect()));
-    // What is missing, or cannot be told, is among the findings by now.
+    // A missing table, or a failed query, is already among the findings.
     if !schema::status(database).is_ok_and(|all| is_complete(&all)) {
         return false;
     }
@@ -56,7 +56,8 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
     true
 }
 
-/// Whether a former primary, whose commits wait for nobody, may refuse an address for good: only a commit proves that it is no former one.
+/// Whether a former primary whose commits wait for no other server may refuse an address permanently. Only a commit that waits for
+/// another server proves that this server is no former primary.
 fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
     if config.routing.unknown != UnknownRecipient::Reject || !inspected.iter().any(Finding::tells_of_lone_commits) {
         return None;
@@ -67,7 +68,7 @@ fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
     Some(bad_if(replicated, "routing.unknown", "\"reject\", and a commit may wait for no other server", fix))
 }
 
-/// Since when the ledger has forgotten nothing, and until when what came before is looked for.
+/// Since when the ledger has forgotten nothing, and until when deliveries look for older copies first.
 fn epoch(database: &mut dyn Database, queue_lifetime: Duration) -> Found {
     let (what, epoch) = ("epoch", database.epoch()?);
     let Some(present) = &epoch.present else {
@@ -104,7 +105,7 @@ fn are_there(database: &mut dyn Database) -> Found {
     }])
 }
 
-/// Rows whose address is not spelled as it is asked for: its mail is refused, or goes to another user.
+/// Rows whose address is spelled differently from the lookup key: their mail is refused, or goes to another user.
 fn unfolded(database: &mut dyn Database) -> Found {
     let (mut findings, mut more) = (Vec::new(), 0_usize);
     for rows::Unfolded { address, folded } in rows::unfolded_addresses(database)? {
@@ -112,7 +113,7 @@ fn unfolded(database: &mut dyn Database) -> Found {
             more += 1;
             continue;
         }
-        // A view, or a collation that ignores case, may find it all the same.
+        // A view, or a collation that ignores case, may still match it.
         let entries = database.addresses(&[&folded])?.entries;
         let has = |spelling: &str| entries.iter().any(|(known, _)| known == spelling);
         let [is, shall_be] = [&address, &folded].map(|text| format!("'{}'", text.replace('\'', "''")));
@@ -136,7 +137,7 @@ fn unfolded(database: &mut dyn Database) -> Found {
     Ok(findings)
 }
 
-/// Rows that name one mailbox for what arrives and what is sent.
+/// Rows that name one mailbox for both incoming and sent mail.
 fn with_one_mailbox(database: &mut dyn Database) -> Found {
     let found = rows::address_with_one_mailbox(database)?.map(|address| {
         let found = format!("{address}, and maybe others, have one mailbox for what arrives and what is sent");
@@ -156,7 +157,7 @@ fn long_owed(database: &mut dyn Database) -> Found {
     })
 }
 
-/// How far behind subscribers are, and which of them get nothing. `here`: a notifier runs on this host.
+/// The subscribers' backlog, and the subscriptions that receive nothing. `here`: a notifier runs on this host.
 fn notifications(database: &mut dyn Database, here: bool) -> Found {
     let Some(now) = overview::figures(database)? else { return Ok(Vec::new()) };
     let Figures { unpublished, pending, resting, given_up, disabled, .. } = now;
@@ -204,14 +205,14 @@ fn notifications(database: &mut dyn Database, here: bool) -> Found {
     Ok(findings)
 }
 
-/// Whether this host's clock goes as the database's does.
+/// Whether this host's clock agrees with the database's.
 fn clock(database: &mut dyn Database) -> Found {
     let before = timestamp::now();
     let there = time_span::now(database)?;
     Ok(vec![apart(before, there, timestamp::now())])
 }
 
-/// What the database said between two moments of ours. For as long as its answer took, nobody knows.
+/// Compares the database's clock with two readings of ours, before and after the query. The duration of the query is an uncertainty.
 fn apart(before: i64, there: i64, after: i64) -> Finding {
     let (ahead, behind) = (before.saturating_sub(there), there.saturating_sub(after));
     let span = Duration::from_micros(ahead.max(behind).max(0).unsigned_abs());
@@ -224,7 +225,7 @@ fn apart(before: i64, there: i64, after: i64) -> Finding {
     warning("clock", format!("this host's is {span} {side} the database's"), fix)
 }
 
-/// What fixes a failure at the database.
+/// The fix for a database failure.
 pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
     let fix = match error.failure {
         DatabaseFailure::Unreachable | DatabaseFailure::TimedOut | DatabaseFailure::ConnectionLost => {

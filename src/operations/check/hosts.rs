@@ -1,4 +1,4 @@
-//! `check`: each of the database's servers, where there are several.
+//! `check`: each of the database's servers, if there are several.
 
 use super::database;
 use crate::base::deadline::Deadline;
@@ -6,7 +6,7 @@ use crate::ledger::check::{bad, good, warning};
 use crate::ledger::{Finding, server};
 use crate::site::Site;
 
-/// Whether each can be used, and whether one at most takes writes.
+/// Whether each server is usable, and whether at most one accepts writes.
 pub(super) fn look(site: &Site, deadline: Deadline) -> Vec<Finding> {
     let mut findings = Vec::new();
     if site.config().is_none_or(|config| config.database.addresses.len() < 2) {

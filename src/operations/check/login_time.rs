@@ -8,17 +8,17 @@ use crate::operations::dovecot_settings::{SessionsOfProcess, sessions_of_a_proce
 use crate::site::Site;
 use std::time::Duration;
 
-/// How many logins are measured.
+/// The number of logins that are measured.
 pub(super) const LOGINS: usize = 5;
 
 const FIX: &str = "if all mailboxes belong to one uid, have Dovecot keep its processes: postfix/README.md, \
                    \"A Dovecot instance for deliveries\"";
 
-/// The median of the logins, and what Dovecot's settings say of its processes, where they are on this machine.
+/// The median duration of the logins, and the process settings of the Dovecot on this machine, if there is one.
 pub(super) fn finding(site: &Site, median: Duration, said: &str, deadline: Deadline) -> Finding {
     let is_dovecot = said.contains("Dovecot");
     let port = site.config().and_then(|config| match &config.imap.address {
-        // At another address of 127.0.0.0/8 there may be another server than the one that doveconf knows.
+        // At another address of 127.0.0.0/8 there may be another server than the one that doveconf describes.
         Endpoint::Tcp { host, port } if ["localhost", "127.0.0.1", "::1"].contains(&host.as_str()) => Some(*port),
         _ => None,
     });

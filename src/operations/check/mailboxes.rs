@@ -1,4 +1,4 @@
-//! `check`: whether a login to the mailbox store leads to the right mailbox, and what may be done there.
+//! `check`: whether a login to the mailbox store leads to the right mailbox, and which rights the login has there.
 
 use super::{database, login_time};
 use crate::base::deadline::Deadline;
@@ -13,11 +13,11 @@ use crate::message::Address;
 use crate::site::{RENEWED_EVERY, Recipient, SeenMailboxes, Site};
 use std::time::Duration;
 
-/// How long the way in may take: some servers delay the answer to a failed login by seconds. One that never answers a login for somebody who
-/// does not exist must not keep `check` from the rest, nor the process from [going on](crate::base::server_waits).
+/// The time limit of the login check: some servers delay the answer to a failed login by seconds. A server that never answers a login
+/// for a non-existent user must not keep `check` from its other findings, nor the process from [continuing](crate::base::server_waits).
 const FOR_THE_WAY_IN: Duration = Duration::from_secs(40);
 
-/// How many users one is compared with: mailboxes made in the same second may look the same.
+/// The number of users that one user is compared with: mailboxes created in the same second may look identical.
 const OTHERS: usize = 5;
 
 pub(super) fn look(
@@ -88,7 +88,7 @@ fn whose_mailboxes(
     findings
 }
 
-/// What the service account lacks to deliver there (RFC 4314 section 4), where the server tells its rights.
+/// The rights that the service account lacks for deliveries there (RFC 4314 section 4), if the server reports rights.
 fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
     let lacks = |mailbox: &str, letters: &str, right: &str, for_what: &str| {
         let fix = format!("give the service account the right {right} there ({letters}), to {for_what}");
@@ -102,7 +102,7 @@ fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
             Rights::Unknown | Rights::NoMailbox => {}
         }
     }
-    // What may be made at the top is what INBOX's rights say, if anything does. The old letter is that of RFC 2086.
+    // INBOX's rights decide whether a top-level mailbox may be created, if any rights do. RFC 2086 has the older letter `c` for `k`.
     if let Rights::Of(letters) = &tried.inbox_rights
         && tried.sent_is_missing
         && !letters.contains(['k', 'c'])
@@ -112,8 +112,8 @@ fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
     findings
 }
 
-/// Whether a login leads to the mailbox of the user it names, and not to the service account's own. That one does not show it: where
-/// it is the recipient's, another user of the table is tried.
+/// Checks that a login leads to the mailbox of the user that it names, and not to the service account's own mailbox. The service
+/// account's own mailbox cannot show the difference: if it is the recipient's, another user of the table is tried.
 fn way_in(site: &Site, imap: &Settings, to: &str, others: &[String], deadline: Deadline) -> Finding {
     let what = "user of the login";
     let mut users =
@@ -133,7 +133,7 @@ fn way_in(site: &Site, imap: &Settings, to: &str, others: &[String], deadline: D
     }
 }
 
-/// How old the proof of that is by which deliveries go.
+/// The age of the login proof that deliveries rely on.
 fn age_of_the_proof(site: &Site, database: &mut dyn Database) -> Finding {
     let what = "user of the login, as deliveries know it";
     match site.age_of_the_proof(database) {
@@ -149,13 +149,13 @@ fn age_of_the_proof(site: &Site, database: &mut dyn Database) -> Finding {
     }
 }
 
-/// Whether some other user of the table has another INBOX than this one.
+/// Checks that some other user of the table has another INBOX than the user `to`.
 fn two_users(imap: &Settings, to: &str, others: &[String], deadline: Deadline) -> Option<Finding> {
     let what = "two users";
     for other in others {
         match are_one(imap, [to, other], deadline) {
             Ok(Some(false)) => return Some(good(what, format!("{to} and {other} have an INBOX each"))),
-            // Of one skeleton, or made in one second, and with as many messages, they look like one.
+            // Two mailboxes look identical if they have equal message counts and come from one skeleton or were created in the same second.
             Ok(Some(true) | None) => {}
             Err(error) => return Some(failed(what, &error)),
         }
@@ -168,7 +168,7 @@ fn two_users(imap: &Settings, to: &str, others: &[String], deadline: Deadline) -
     })
 }
 
-/// Where no mailbox can be tried, the server can at least be greeted.
+/// If no mailbox can be tried, the server's greeting can at least be read.
 fn greeting(site: &Site, deadline: Deadline) -> Vec<Finding> {
     let what = "mailbox store";
     match site.try_greeting(deadline) {
@@ -180,7 +180,7 @@ fn greeting(site: &Site, deadline: Deadline) -> Vec<Finding> {
     }
 }
 
-/// Whether an attempt that died is settled too soon for this server, which has said this of itself, or could be sooner.
+/// Whether `imap.settle` is too short for this server, judged by its greeting, or longer than necessary.
 fn settle(config: &Config, said: &str) -> Option<Finding> {
     const WHY: &str = "docs/imap-servers.md, \"How late a copy may arrive\"";
     let what = "imap.settle";
@@ -204,7 +204,7 @@ fn settle(config: &Config, said: &str) -> Option<Finding> {
     }
 }
 
-/// What fixes a failure at the mailbox store.
+/// The fix for a failure of the mailbox store.
 fn failed(what: &str, error: &MailboxError) -> Finding {
     let fix = match error.failure {
         MailboxFailure::Unreachable | MailboxFailure::TimedOut | MailboxFailure::ConnectionLost => {

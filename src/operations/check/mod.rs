@@ -18,11 +18,10 @@ use crate::webhook::MasterKey;
 use std::path::Path;
 use std::{fs, io};
 
-/// Looks at everything: what fails is a [`Finding`], and does not end the rest. Takes no lock of a delivery, and creates no
-/// mailbox.
+/// Runs all checks: a failure is a [`Finding`], and does not end the others. It takes no lock of a delivery, and creates no mailbox.
 ///
-/// `recipient` is whose mailbox to log in to; without it, that of some address of the table. `self_test` is whether to prove on
-/// the live database that the lock excludes, and that the hosts which have delivered lately take the same locks.
+/// `recipient` is the address whose mailbox is logged in to; without it, some address of the table. With `self_test`, it proves on the
+/// live database that the lock excludes, and that the hosts which have delivered recently take the same locks.
 pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, deadline: Deadline) -> Vec<Finding> {
     let mut findings = site.config().map(|config| settings(config, deadline)).unwrap_or_default();
     findings.extend(hosts::look(site, deadline));
@@ -37,7 +36,7 @@ pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, de
     if with_tables.is_some() {
         findings.extend(site.config().and_then(|config| notifier::look(config, deadline)));
     }
-    // Embedded, each recipient's Maildir is made when it is first needed.
+    // On an embedded site, each recipient's Maildir is created on first use.
     if site.config().is_some() {
         findings.extend(mailboxes::look(site, with_tables, recipient, deadline));
     }
@@ -52,7 +51,7 @@ pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, de
     findings
 }
 
-/// Whether the key that signs notifications is there, and is one.
+/// Whether the key that signs notifications exists and is valid.
 fn key_file(path: &Path) -> Finding {
     let (what, as_service) = ("notifications.secret_key_file", "run this as the service's user, who has to read it");
     let problem = match MasterKey::read(path) {
@@ -65,7 +64,7 @@ fn key_file(path: &Path) -> Finding {
     warning(what, problem, if is_missing { fix } else { as_service })
 }
 
-/// What the configuration says, and Postfix's own. That its times fit one another is checked when it is read.
+/// Checks the configuration's settings, and Postfix's own. The loading of the configuration already checks its times for consistency.
 fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
     let wait = config.policy().lock_wait;
     let mut findings = vec![good("configuration", config.file.display().to_string())];
@@ -81,7 +80,7 @@ fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
     let warnings = config.warnings().into_iter();
     findings.extend(warnings.map(|found| Finding { fix: None, ..warning("configuration", found, "") }));
     if let Err(error) = config.lmtp_makes_sent_copies() {
-        // Where systemd listens, it alone knows: the socket's unit is no part of the configuration.
+        // If systemd listens, only systemd knows: the socket's unit is no part of the configuration.
         findings.push(match config.serve.lmtp.is_empty() {
             true => {
                 let fix = "until then maildropd does not start where systemd hands it a socket; the pipe needs nothing";

@@ -1,5 +1,5 @@
-//! `check`: whether the notifier's own role in the database may do what a notifier does. A notifier that may not says so in its own
-//! log alone.
+//! `check`: whether the notifier's own role in the database has the rights that a notifier needs. A notifier without them reports that
+//! only in its own log.
 
 use super::database;
 use crate::base::deadline::Deadline;
@@ -9,7 +9,7 @@ use crate::ledger::check::rights::missing_to_the_notifier;
 use crate::ledger::check::{good, warning};
 use crate::site::Site;
 
-/// Connects as the notifier does, where there is to be one.
+/// Connects as the notifier does, if a notifier is configured.
 pub(super) fn look(config: &Config, deadline: Deadline) -> Option<Finding> {
     if !config.notifications.has_notifier() {
         return None;
@@ -18,7 +18,7 @@ pub(super) fn look(config: &Config, deadline: Deadline) -> Option<Finding> {
     let site = match Site::without_mailboxes(config.clone().acting_as(DatabaseRole::Notifier)) {
         Ok(site) => site,
         Err(error) => {
-            // Whoever runs this may not be who the notifier runs as.
+            // The user who runs `check` may differ from the notifier's user.
             let fix = "fix it, or run this as the service's user, who has to read it";
             return Some(warning(what, error.to_string(), fix));
         }
@@ -35,7 +35,7 @@ pub(super) fn look(config: &Config, deadline: Deadline) -> Option<Finding> {
             let fix = format!("apply {grants} once more, for the role of {}", DatabaseRole::Notifier.key());
             warning(what, format!("its role lacks {}: subscribers are not told all", missing.join(", ")), fix)
         }
-        // No delivery waits for it.
+        // No delivery waits for the notifier, so a failure is only a warning.
         Err(error) => {
             let Finding { found, fix, .. } = database::failed(what, &error);
             warning(what, found, fix.unwrap_or_default())

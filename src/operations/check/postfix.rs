@@ -1,5 +1,5 @@
-//! `check`: whether Postfix, where it is on this host, has the limits that the configuration goes by. They are in its main.cf, and
-//! postconf(1) tells them. With a shorter one it bounces what the recipient has got.
+//! `check`: whether the Postfix of this host, if there is one, has the limits that the configuration assumes. They are in its main.cf,
+//! and postconf(1) prints them. With a shorter limit Postfix bounces a message that the recipient has received.
 
 use crate::base::deadline::Deadline;
 use crate::base::printed::output_of;
@@ -10,29 +10,29 @@ use humantime::format_duration as span;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// For whoever has no /usr/sbin in PATH.
+/// For users without /usr/sbin in PATH.
 const ELSEWHERE: &str = "/usr/sbin/postconf";
 
 const QUEUE_LIFETIME: &str = "maximal_queue_lifetime";
-/// Those of postfix/master.cf.maildrop and master.cf.maildrop-via. Postfix knows one where main.cf sets it, or master.cf has the
-/// transport.
+/// The limits of postfix/master.cf.maildrop and master.cf.maildrop-via. Postfix knows such a limit if main.cf sets it, or if master.cf
+/// has the transport.
 const OF_OUR_TRANSPORTS: [&str; 2] = ["maildrop_time_limit", "maildrop-via_time_limit"];
-/// That of a transport that sets none.
+/// The limit of a transport that sets none.
 const OF_OTHERS: &str = "command_time_limit";
 
 const KILLS: &str = "at this one Postfix kills a delivery that is still under way, and bounces its message";
 
-/// What a number without a unit is in (postconf(5), pipe(8)).
+/// The default units of numbers (postconf(5), pipe(8)).
 const DAYS: char = 'd';
 const SECONDS: char = 's';
 
-/// Both limits.
+/// Checks both limits.
 pub(super) fn look(config: &Config, deadline: Deadline) -> [Finding; 2] {
     let said = Said::by_postconf(deadline);
     [time_limit(&config.delivery, &said), queue_lifetime(config, &said)]
 }
 
-/// A thing as it should be, and what to think of.
+/// A good finding with advice.
 fn advised(what: &str, found: String, advice: impl Into<String>) -> Finding {
     Finding { fix: Some(advice.into()), ..good(what, found) }
 }
@@ -68,7 +68,7 @@ fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
     }
 }
 
-/// For how long Postfix brings a message back, before it bounces it.
+/// How long Postfix retries a message before it bounces it.
 fn queue_lifetime(config: &Config, said: &Said) -> Finding {
     let what = "queue lifetime";
     let (configured, settle) = (config.delivery.postfix_queue_lifetime, config.imap.settle);
@@ -105,14 +105,14 @@ fn queue_lifetime(config: &Config, said: &Said) -> Finding {
     }
 }
 
-/// Postfix's settings, as far as they are told.
+/// Postfix's settings, as far as postconf prints them.
 #[derive(Default)]
 struct Said(HashMap<String, String>);
 
 impl Said {
-    /// Nothing where there is no postconf, or it does not answer.
+    /// Empty if there is no postconf, or if it does not answer.
     fn by_postconf(deadline: Deadline) -> Self {
-        // -x: one setting may be said by another's name. What Postfix does not know is left out, with a warning on stderr.
+        // -x expands a value that refers to another setting. postconf omits unknown settings, and warns of them on stderr.
         let arguments = [&["-x", QUEUE_LIFETIME, OF_OTHERS][..], &OF_OUR_TRANSPORTS].concat();
         output_of(&["postconf", ELSEWHERE], &arguments, deadline).map(|said| Self::read(&said)).unwrap_or_default()
     }
@@ -202,7 +202,7 @@ mod tests {
             ),
             ("", "maximal_queue_lifetime = 431999s\n", State::Bad, Some("maximal_queue_lifetime = 432000s in main.cf")),
             ("", "maximal_queue_lifetime = 0\n", State::Bad, Some("with 0 Postfix tries once")),
-            // The longest that can be read.
+            // The longest time that can be parsed.
             (
                 "",
                 "maximal_queue_lifetime = 18446744073709551615s\n",
@@ -210,7 +210,7 @@ mod tests {
                 Some("say delivery.postfix_queue_lifetime"),
             ),
             ("[delivery]\npostfix_queue_lifetime = \"1d\"\n", "maximal_queue_lifetime = 1d\n", State::Good, None),
-            // What is forgotten while Postfix has it is delivered again.
+            // If the ledger forgets a message while Postfix has it, the message is delivered twice.
             (forgets, "maximal_queue_lifetime = 5d\n", State::Good, None),
             (
                 forgets,
@@ -235,7 +235,7 @@ mod tests {
             ("maildrop_time_limit = 1000s\ncommand_time_limit = 10s\n", State::Good, None),
             ("maildrop_time_limit = 240\n", State::Bad, Some("set maildrop_time_limit = 1000s in main.cf")),
             ("maildrop_time_limit = 241s\n", State::Good, Some("say delivery.postfix_time_limit = \"4m 1s\"")),
-            // The shorter one of the two transports.
+            // The shorter limit of the two transports counts.
             (
                 "maildrop_time_limit = 1h\nmaildrop-via_time_limit = 1m\n",
                 State::Bad,

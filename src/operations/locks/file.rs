@@ -1,5 +1,5 @@
-//! An embedded site: `/proc/locks` says which of its files are locked. To try the lock would defer a delivery that asks at
-//! the same moment. Waiters do not show: they ask again and again.
+//! An embedded site: `/proc/locks` shows which of its files are locked. Trying the lock would defer a delivery that tries it at the
+//! same moment. Waiting processes are not shown, because they poll.
 
 use super::{Entry, Listing, application};
 use crate::base::hex;
@@ -35,7 +35,7 @@ pub fn list(
         let file = file.map_err(local)?;
         let lock = file.file_name().to_string_lossy().into_owned();
         let Some(name) = lock_of_file(&lock).filter(|name| only.is_none_or(|only| only == name)) else { continue };
-        // It may just have been released.
+        // The lock may just have been released.
         let Ok(mut open) = File::open(file.path()) else { continue };
         if !locked.contains(&open.metadata().map_err(local)?.ino()) {
             continue;
@@ -50,8 +50,8 @@ pub fn list(
     Ok(listing)
 }
 
-/// The inodes locked with flock(2), by proc_locks(5): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131072 0 EOF`, with `->` before
-/// waiters. Without the device, which some file systems show otherwise than stat(2) does.
+/// The inodes locked with flock(2), by proc_locks(5): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131072 0 EOF`, with `->` before waiters. The
+/// device is ignored, since some file systems show another one there than stat(2) does.
 fn locked(locks: &str) -> BTreeSet<u64> {
     let inode = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

@@ -1,7 +1,7 @@
-//! A snapshot of who holds a lock, and who waits for one; it may be stale when it is read.
+//! A snapshot of the holders of locks and of those who wait for one. It may be outdated when it is read.
 //!
-//! The server knows who holds a lock, and the ledger which Message-ID it is named after. PostgreSQL lists the locks of a database; MySQL and
-//! MariaDB answer for one name at a time: for those that the ledger knows, and the one that is asked for.
+//! The server knows who holds a lock, and the ledger which Message-ID it is named after. PostgreSQL lists all locks of a database. MySQL
+//! and MariaDB answer for one name at a time: for those that the ledger knows, and for the requested one.
 
 mod file;
 mod mysql;
@@ -19,17 +19,17 @@ use std::time::Duration;
 pub struct Entry {
     /// The lock, as the server names it: a PostgreSQL key, a MySQL name, a file.
     pub lock: String,
-    /// The Message-ID that it is named after, if the ledger knows.
+    /// The Message-ID that it is named after, if the ledger knows it.
     pub name: Option<String>,
-    /// Whether it waits, and does not hold the lock.
+    /// Whether it waits for the lock, and does not hold it.
     pub waits: bool,
     pub host: Option<String>,
     pub pid: Option<u32>,
-    /// `delivery 4bXyz` with Postfix's queue id, or what another program calls itself.
+    /// `delivery 4bXyz` with Postfix's queue id, or the name that another program gives itself.
     pub application: Option<String>,
     /// Its session on the server.
     pub session: Option<u64>,
-    /// How long ago it asked for the lock, by the server's clock.
+    /// How long ago it requested the lock, by the server's clock.
     #[serde(rename = "age_s", serialize_with = "in_seconds")]
     pub age: Option<Duration>,
 }
@@ -44,17 +44,17 @@ fn in_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S:
     age.map(|age| age.as_secs_f64()).serialize(serializer)
 }
 
-/// What our rights hide.
+/// Information that our rights hide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hidden {
     pub what: &'static str,
-    /// The statement with which an administrator has it shown.
+    /// The statement with which an administrator grants the right.
     pub grant: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Listing {
-    /// Lock by lock, the holder before those who wait.
+    /// Lock by lock, the holder before the waiters.
     #[serde(rename = "locks")]
     pub entries: Vec<Entry>,
     pub hidden: Vec<Hidden>,

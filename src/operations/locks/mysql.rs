@@ -1,8 +1,8 @@
-//! MySQL and MariaDB: `IS_USED_LOCK` tells which session has a lock whose name the ledger knows, and the process list which
-//! sessions wait. Sessions of another account are in that list for those who have the right PROCESS.
+//! MySQL and MariaDB: `IS_USED_LOCK` returns the session that has a lock whose name the ledger knows, and the process list shows which
+//! sessions wait. Sessions of another account are visible only with the right PROCESS.
 //!
 //! The servers' own lists of locks cannot be relied on: MySQL's `metadata_locks` needs rights on the performance schema, which
-//! MariaDB switches off by default, and MariaDB's `metadata_lock_info` is a plugin that is not loaded by default.
+//! MariaDB switches off by default. MariaDB's `metadata_lock_info` is a plugin that is not loaded by default.
 
 use super::{Entry, Hidden, Listing, application};
 use crate::database::{DatabaseError, Value};
@@ -11,9 +11,9 @@ use crate::ledger::lock_exec_holders::{LockUser, lock_users, message_of_lock};
 use crate::lock::LockName;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the process list says of a session that waits in GET_LOCK.
+/// The state in the process list of a session that waits in GET_LOCK.
 const WAITS: &str = "User lock";
-/// How many names are asked about at once.
+/// The number of names in one query.
 const PAGE: usize = 100;
 
 /// A session of the process list.
@@ -24,7 +24,7 @@ struct Session {
 }
 
 pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<Listing, DatabaseError> {
-    // Before the ledger: a session that ends in between is then not taken for a waiter.
+    // Queried before the ledger: a session that ends in between is then not mistaken for a waiter.
     let sessions = sessions(database)?;
     let askers = lock_users(database, only)?;
     let locks: BTreeSet<LockName> = askers.iter().map(|asker| asker.lock).chain(only.copied()).collect();
@@ -73,7 +73,7 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
     Ok(listing)
 }
 
-/// Which session holds each.
+/// The session that holds each lock.
 fn holders(database: &mut dyn Database, locks: &[LockName]) -> Result<Vec<Option<u64>>, DatabaseError> {
     let names: Vec<String> = locks.iter().map(LockName::mysql_name).collect();
     let values: Vec<_> = names.iter().map(|name| Value::Text(name)).collect();
@@ -96,7 +96,7 @@ fn sessions(database: &mut dyn Database) -> Result<BTreeMap<u64, Session>, Datab
     Ok(sessions)
 }
 
-/// What gives us the right to see every session; `None` if we have it.
+/// The statement that grants the right to see every session; `None` if we have it.
 fn process_grant(database: &mut dyn Database) -> Result<Option<String>, DatabaseError> {
     let sql = "SELECT CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), ''''), \
                (SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS' \

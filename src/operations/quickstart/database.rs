@@ -1,4 +1,4 @@
-//! The database: which one, its roles and their rights, and the configuration file that names them.
+//! The database: its engine and address, its roles and their rights, and the configuration file that names them.
 
 use super::{Answers, MailboxStore, Passwords, Server, Unusable, fill};
 use std::str::FromStr;
@@ -6,19 +6,19 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
     Postgres,
-    /// MariaDB, too.
+    /// Also MariaDB.
     Mysql,
 }
 
-/// `postgresql://db.axial.net/maildrop`: which database, on which server, and the role of deliveries.
+/// `postgresql://db.axial.net/maildrop`: the database, its server, and the role of deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseUrl {
     pub engine: Engine,
-    /// The program by which people speak to it.
+    /// The program with which people connect to it.
     pub client: &'static str,
     pub server: Server,
     pub database: String,
-    /// The role of deliveries; the names of the others begin with it.
+    /// The role of deliveries. The names of the other roles begin with it.
     pub role: String,
 }
 
@@ -40,7 +40,7 @@ impl FromStr for DatabaseUrl {
         if role.contains(':') {
             return Err(Unusable("no password belongs here: new ones are made"));
         }
-        // Without quotation marks in SQL, and for MySQL no longer than 32 with an ending.
+        // Valid without quotation marks in SQL; for MySQL at most 32 characters with a suffix.
         let is_name = |name: &str| {
             name.starts_with(|c: char| c.is_ascii_lowercase())
                 && name.len() <= 22
@@ -70,7 +70,7 @@ impl DatabaseUrl {
         format!("{}_postfix", self.role)
     }
 
-    /// An account of MySQL's.
+    /// An account in MySQL's syntax.
     fn account(name: &str) -> String {
         format!("'{name}'@'%'")
     }
@@ -96,7 +96,7 @@ pub(super) fn configuration(answers: &Answers) -> String {
     fill(include_str!("templates/config.toml.in"), &values)
 }
 
-/// The roles and the database, for an administrator of the server.
+/// The SQL that creates the roles and the database, for an administrator of the server.
 pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
     let url = &answers.database;
     let accounts = [
@@ -126,12 +126,12 @@ pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
     format!("-- As an administrator of the database server, once.\n\n{}\n{create}", accounts.concat())
 }
 
-/// From the first statement on: what stands above it says how to run the file by itself.
+/// The SQL from the first statement on: the text above it explains how to run the file alone.
 fn statements(sql: &str) -> &str {
     sql.find("\nGRANT").map_or(sql, |at| &sql[at + 1..])
 }
 
-/// What each role may do.
+/// The SQL that grants each role its rights.
 pub(super) fn rights(url: &DatabaseUrl) -> String {
     let (database, operator, maps) = (&url.database, url.operator(), url.maps());
     let (deliveries, people, postfix) = match url.engine {
@@ -162,7 +162,7 @@ pub(super) fn rights(url: &DatabaseUrl) -> String {
     )
 }
 
-/// The way back.
+/// The SQL that undoes the step.
 pub(super) fn take_back(url: &DatabaseUrl) -> String {
     let roles = [url.role.clone(), url.operator(), url.maps(), url.owner()].map(|role| match url.engine {
         Engine::Postgres => format!("DROP ROLE {role};\n"),
@@ -176,7 +176,7 @@ pub(super) fn take_back(url: &DatabaseUrl) -> String {
     )
 }
 
-/// Who lives here: an example, and nobody.
+/// The SQL for the table of addresses: a commented-out example, which inserts no row.
 pub(super) fn addresses(answers: &Answers) -> String {
     let domain = answers.domain();
     // Debian's Cyrus has all mailboxes below INBOX.

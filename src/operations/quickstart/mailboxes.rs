@@ -1,4 +1,4 @@
-//! The account on the mailbox store, in the words of that store.
+//! The account on the mailbox store, in that store's own syntax.
 
 use super::{Answers, Passwords};
 use base64::Engine as _;
@@ -21,7 +21,7 @@ const DOVECOT: &str = include_str!("templates/dovecot.conf");
 
 const DOVECOT_23: &str = include_str!("templates/dovecot-2.3.conf");
 
-/// The instance for deliveries, for Dovecot 2.4.
+/// The Dovecot 2.4 instance for deliveries.
 const INSTANCE: &str = include_str!("../../../postfix/dovecot-delivery.conf");
 const INSTANCE_UNIT: &str = include_str!("../../../postfix/dovecot-delivery.service");
 
@@ -33,13 +33,13 @@ pub(super) const PORT_OF_INSTANCE: u16 = 10_143;
 
 const CYRUS: &str = include_str!("templates/cyrus-imapd.conf");
 
-/// The password as Dovecot stores it: salted, and of 24 random bytes, which no list of passwords has.
+/// The password as Dovecot stores it: a salted hash. It has 24 random bytes, so no list of passwords contains it.
 pub(super) fn hash(password: &str, salt: &[u8]) -> String {
     let digest = Sha512::new().chain_update(password).chain_update(salt).finalize();
     format!("{{SSHA512}}{}", STANDARD.encode([digest.as_slice(), salt].concat()))
 }
 
-/// Their paths, what they are for, and their texts.
+/// The files' paths, purposes and texts.
 pub(super) fn files(answers: &Answers, passwords: &Passwords) -> Vec<(&'static str, &'static str, String)> {
     let configuration = match answers.store {
         MailboxStore::Dovecot => DOVECOT,

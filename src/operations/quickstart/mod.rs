@@ -1,5 +1,5 @@
-//! The files that a site needs to go live, made of a few answers: configuration, database, mailbox store, Postfix, and the page
-//! that says in which order. They are texts; the caller writes them, and nothing on the system is changed.
+//! The files that a site needs to go live, generated from a few answers: configuration, database, mailbox store and Postfix. A page has
+//! the instructions in order. The files are texts. The caller writes them, and nothing on the system is changed.
 
 mod database;
 mod mailboxes;
@@ -15,21 +15,21 @@ use std::str::FromStr;
 pub(crate) use database::{DatabaseUrl, Engine};
 pub(crate) use mailboxes::MailboxStore;
 
-/// What only the site can say. All of it is checked: it gets into SQL, patterns and configuration files.
+/// The answers that only the site can give. All of them are checked, since they get into SQL, patterns and configuration files.
 #[derive(Clone, Debug)]
 pub(crate) struct Answers {
-    /// The domains whose mail comes here, in lower case; at least one.
+    /// The domains whose mail is delivered here, in lower case; at least one.
     pub domains: Vec<Domain>,
     pub database: DatabaseUrl,
     pub imap: Server,
     pub store: MailboxStore,
-    /// What doveconf says, where the mailbox store is a Dovecot on this machine.
+    /// The output of doveconf, if the mailbox store is a Dovecot on this machine.
     pub dovecot: Option<DovecotHere>,
-    /// The name by which the site's own filter writes Authentication-Results (RFC 8601).
+    /// The name under which the site's own filter writes Authentication-Results (RFC 8601).
     pub authserv_id: Domain,
     /// The addresses of the mail hosts, as the mailbox store sees them.
     pub mail_hosts: Vec<IpAddr>,
-    /// Whether the mail hosts were named, and not guessed.
+    /// Whether the mail hosts were given, and not guessed.
     pub mail_hosts_are_named: bool,
 }
 
@@ -38,13 +38,13 @@ impl Answers {
         &self.domains[0].0
     }
 
-    /// Whom the mailboxes belong to.
+    /// The owner of the mailboxes' files.
     fn mail_uid(&self) -> &MailUid {
         self.dovecot.as_ref().map_or(&MailUid::Unknown, |dovecot| &dovecot.mail_uid)
     }
 
-    /// The `dovecot_config_version` of an instance for deliveries, if one can be written: its file is for Dovecot 2.4, and its processes
-    /// serve mailboxes of one uid.
+    /// The `dovecot_config_version` of an instance for deliveries, if one is possible. Its file is for Dovecot 2.4, and its processes serve
+    /// mailboxes of one uid.
     fn version_of_an_instance(&self) -> Option<&str> {
         match (self.store, self.mail_uid()) {
             (MailboxStore::Dovecot, MailUid::One(_)) => self.dovecot.as_ref()?.config_version.as_deref(),
@@ -61,16 +61,16 @@ impl Answers {
     }
 }
 
-/// The passwords of the accounts, and what the hash of one of them is salted with.
+/// The passwords of the accounts, and the salt of the one hash.
 #[derive(Debug)]
 pub(crate) struct Passwords {
     /// The role of deliveries.
     pub database: Secret,
-    /// The role of people who look after deliveries.
+    /// The role of people who administer deliveries.
     pub operator: Secret,
-    /// The role that the tables belong to.
+    /// The owner of the tables.
     pub owner: Secret,
-    /// The role by which Postfix asks who lives here.
+    /// The role with which Postfix looks up recipients.
     pub maps: Secret,
     pub imap: Secret,
     /// Random bytes.
@@ -80,14 +80,14 @@ pub(crate) struct Passwords {
 /// A file to be written.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Its path below the folder.
+    /// The path below the folder.
     pub path: &'static str,
-    /// What it is for, in a few words.
+    /// The purpose, in a few words.
     pub about: &'static str,
     pub text: String,
 }
 
-/// All files, the page first. There are passwords in some: each is to be written with mode 0600.
+/// All files, the page first. Some contain passwords: each must be written with mode 0600.
 pub(crate) fn files(answers: &Answers, passwords: &Passwords) -> Vec<File> {
     let file = |(path, about, text)| File { path, about, text };
     let password = |secret: &Secret| format!("{}\n", secret.expose());
@@ -115,7 +115,7 @@ pub(crate) fn files(answers: &Answers, passwords: &Passwords) -> Vec<File> {
     files.into_iter().chain(mailboxes::files(answers, passwords)).map(file).collect()
 }
 
-/// A template with these values, each in place of `{{its name}}`.
+/// A template in which each value replaces `{{its name}}`.
 fn fill(template: &str, values: &[(&str, &str)]) -> String {
     values.iter().fold(template.to_owned(), |text, (name, value)| text.replace(&format!("{{{{{name}}}}}"), value))
 }
@@ -154,7 +154,7 @@ impl fmt::Display for Domain {
     }
 }
 
-/// A server: a name or an address, and its port if that is another than usual.
+/// A server: a name or an address, and its port if it is not the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
     pub host: String,
@@ -193,13 +193,13 @@ impl Server {
             || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 
-    /// The key `host`, and `port` where there is one.
+    /// The key `host`, and `port` if there is one.
     fn keys(&self) -> String {
         let port = self.port.map(|port| format!("port = {port}\n")).unwrap_or_default();
         format!("host = \"{}\"\n{port}", self.host)
     }
 
-    /// As in a URL, or a map of Postfix's.
+    /// The form of a URL, or of a Postfix map.
     fn with_port(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         self.port.map_or_else(|| host.clone(), |port| format!("{host}:{port}"))

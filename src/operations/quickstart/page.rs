@@ -1,4 +1,4 @@
-//! The page: numbered commands, each step with the way to undo it, and what could not be known.
+//! The page: numbered commands, how to undo each step, and the facts that could not be determined.
 
 use super::mailboxes::PORT_OF_INSTANCE;
 use super::postfix::map_type;
@@ -11,7 +11,7 @@ const REMOVE_INSTANCE: &str = "systemctl disable --now dovecot-delivery.service 
                                /etc/systemd/system/dovecot-delivery.service && systemctl daemon-reload && ";
 const MORE_OF_KEPT: &str = "/usr/share/doc/maildrop-command/postfix/README.md, \"A Dovecot instance for deliveries\"";
 
-/// A part of the page, with its last line end.
+/// A section of the page's template, with its last line end.
 fn part(name: &str, values: &[(&str, &str)]) -> String {
     let mut sections = PARTS.split("\n## ").filter_map(|section| section.split_once('\n'));
     let text = sections.find(|(heading, _)| *heading == name).map_or("", |(_, text)| text.trim_end());
@@ -75,7 +75,7 @@ fn unknown(answers: &Answers) -> String {
     points.map(|(name, _)| part(&format!("unknown: {name}"), &values)).collect()
 }
 
-/// Whether Dovecot keeps its processes for the next login, and what that costs; or why it cannot.
+/// Whether Dovecot keeps its processes for the next login, and at what cost; or why it cannot.
 fn kept_processes(answers: &Answers) -> String {
     let setting = if answers.store == MailboxStore::Dovecot23 { "service_count" } else { "restart_request_count" };
     let (name, uid) = match (answers.mail_uid(), answers.version_of_an_instance()) {

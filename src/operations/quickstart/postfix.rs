@@ -13,7 +13,7 @@ const HEADER_CHECKS: &str = include_str!("../../../postfix/header-checks.maildro
 const POSTGRES_MAP: &str = include_str!("../../../postfix/pgsql-recipients.cf");
 const MYSQL_MAP: &str = include_str!("../../../postfix/mysql-recipients.cf");
 
-/// How Postfix names its client for this engine's tables.
+/// Postfix's name of its client for this engine's tables.
 pub(super) fn map_type(engine: Engine) -> &'static str {
     match engine {
         Engine::Postgres => "pgsql",
@@ -34,14 +34,14 @@ pub(super) fn main_cf(answers: &Answers) -> String {
     lines.collect::<Vec<_>>().join("\n") + "\n"
 }
 
-/// In a pattern, a dot is any character.
+/// Escapes the dots, since a dot in a pattern matches any character.
 pub(super) fn header_checks(answers: &Answers) -> String {
     let name = answers.authserv_id.to_string();
     let text = HEADER_CHECKS.replace("mail\\.axial\\.net", &name.replace('.', "\\."));
     text.replace(" Put the authserv-id of your own verifier in place of mail.axial.net.", "")
 }
 
-/// The map of who lives here.
+/// The map of recipients.
 pub(super) fn recipients(answers: &Answers, passwords: &Passwords) -> String {
     let url = &answers.database;
     let text = match url.engine {
@@ -50,7 +50,7 @@ pub(super) fn recipients(answers: &Answers, passwords: &Passwords) -> String {
         }
         Engine::Mysql => {
             let host = match url.server.is_on_this_machine() {
-                // To the library, "localhost" is a socket, at a place that differs from system to system.
+                // To the client library, "localhost" is a socket, whose path differs between systems.
                 true if url.server.host.eq_ignore_ascii_case("localhost") => "127.0.0.1",
                 _ => &url.server.host,
             };
@@ -65,7 +65,7 @@ pub(super) fn recipients(answers: &Answers, passwords: &Passwords) -> String {
     if !url.server.is_on_this_machine() {
         return text;
     }
-    // What never leaves this machine is not encrypted.
+    // A connection within this machine needs no encryption.
     let text = text.replace("sslmode=verify-full&sslrootcert=/etc/ssl/certs/ca-certificates.crt&", "sslmode=disable&");
     let lines = text.lines().filter(|line| !line.starts_with("tls_"));
     lines.collect::<Vec<_>>().join("\n") + "\n"

@@ -65,7 +65,7 @@ fn no_value_of_the_examples_is_left_and_none_is_left_out() {
                 let found = file.text.lines().find(|line| line.contains(example));
                 assert_eq!(found, None, "{whose} {}", file.path);
             }
-            // Alone in its file, or where the account is made, or in the map that Postfix asks by.
+            // A password is alone in its file, in the SQL that creates the account, or in the map with which Postfix looks up recipients.
             for password in ["of-deliveries", "of-people", "of-the-owner", "of-postfix", "of-imap"] {
                 let wanted = file.path.ends_with(".password")
                     || ["database.sql", "postfix/maildrop-recipients.cf"].contains(&file.path);
@@ -74,7 +74,7 @@ fn no_value_of_the_examples_is_left_and_none_is_left_out() {
         }
         let paths: std::collections::BTreeSet<_> = files.iter().map(|file| file.path).collect();
         assert_eq!(paths.len(), files.len(), "{whose}");
-        // Each file that the page's commands name is there.
+        // Each file that the page's commands name exists.
         let page = text(&files, "GOING-LIVE.md");
         let before = page.split("## 1.").next().unwrap();
         for stops in ["Sieve", "Vacation", "Forwarding", "spam"] {
@@ -158,7 +158,7 @@ fn postfix_asks_the_database_that_was_named() {
     assert!(text(&files, "postfix/maildrop-header-checks").contains(".*mx\\.example\\.org/  IGNORE"));
 }
 
-/// The proof, which changes nothing, has none.
+/// Every step that changes something must say how to undo it. The proof changes nothing, and needs none.
 #[test]
 fn each_step_that_changes_something_has_its_way_back() {
     for (whose, files) in all() {
@@ -223,7 +223,7 @@ fn the_page_names_the_timer_of_a_site_without_the_service() {
     }
 }
 
-/// On Debian's Cyrus `Sent` could not be made.
+/// On Debian's Cyrus `Sent` could not be created.
 #[test]
 fn on_cyrus_sent_is_below_inbox_and_the_page_says_when_it_is_not() {
     let of = |store, imap| files(&answers("mysql://localhost", imap, store), &passwords());
@@ -238,7 +238,7 @@ fn on_cyrus_sent_is_below_inbox_and_the_page_says_when_it_is_not() {
     assert!(!text(&dovecot, "addresses.sql").contains("sent") && !page(&dovecot).contains("Cyrus"));
 }
 
-/// `doveadm pw -t '{SSHA512}…' -p secret` says "verified" of it (Dovecot 2.3 and 2.4).
+/// `doveadm pw -t '{SSHA512}…' -p secret` prints "verified" for it (Dovecot 2.3 and 2.4).
 #[test]
 fn the_password_is_stored_as_dovecot_reads_it() {
     assert_eq!(

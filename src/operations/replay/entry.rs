@@ -1,5 +1,5 @@
-//! An entry of the list: where a message is, and what is known of it before it is read. With what came of it, it is a line of
-//! JSON in the file of what failed, which a later replay reads back as an entry.
+//! An entry of the list: the location of a message, and what is known of it before it is read. Together with a result, it is a line of
+//! JSON in the file of failures, which a later replay reads back as an entry.
 
 use super::lines::FilePart;
 use super::source::standard_input;
@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// How each line begins, so that a line and its age are recognised without parsing all of it.
+/// The beginning of each line, so that a line and its age are recognized without parsing all of it.
 const MARK: &str = "{\"maildrop_command_replay\":1";
 const AT: &str = ",\"at\":";
 
@@ -25,28 +25,28 @@ const VERSION: u8 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// When the message arrived there, in microseconds since 1970.
+    /// When the message arrived at its location, in microseconds since 1970.
     pub(crate) at: i64,
     pub(crate) source: Location,
     message_id: Option<String>,
-    /// The message's identity, once it was read: a file may have changed by the time it is read again.
+    /// The message's identity, once it was read: a file may have changed by the time it is read a second time.
     identity: Option<String>,
-    /// Of the one recipient for whom it failed; empty if no envelope was known.
+    /// The envelope for the one recipient for whom it failed; empty if no envelope was known.
     #[serde(default)]
     pub(super) envelope: PartialEnvelope,
 }
 
-/// Where a message is.
+/// The location of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Location {
     Piece(Piece),
-    /// In the ledger, as the source of the copy with this key.
+    /// In the ledger: the source of the copy with this key.
     Ledger {
         ledger: String,
     },
-    /// In the entry itself, as base64: what came from standard input cannot be read again. With a form, the message could
-    /// not be read from it.
+    /// In the entry itself, as base64, because standard input cannot be read twice. If `form` is set, no message could be parsed from the
+    /// content in that form.
     Content {
         content: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub(crate) enum Location {
     },
 }
 
-/// A part of a file with a message in it.
+/// A part of a file that contains a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Piece {
     pub(crate) form: Form,
@@ -63,12 +63,12 @@ pub(crate) struct Piece {
     pub(crate) path: Option<PathBuf>,
     #[serde(default)]
     pub(crate) offset: u64,
-    /// Without it, to the end of the file.
+    /// Without a length, the piece extends to the end of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) length: Option<u64>,
 }
 
-/// A line of the file of what failed.
+/// A line of the file of failures.
 #[derive(Serialize, Deserialize)]
 struct Line {
     maildrop_command_replay: u8,
@@ -78,7 +78,7 @@ struct Line {
     reason: String,
 }
 
-/// A line never means standard input.
+/// A line never refers to standard input.
 fn named_file<'de, D: Deserializer<'de>>(file: D) -> Result<Option<PathBuf>, D::Error> {
     PathBuf::deserialize(file).map(Some)
 }
@@ -88,7 +88,7 @@ pub(crate) fn is_line(beginning: &[u8]) -> bool {
     beginning.starts_with(MARK.as_bytes())
 }
 
-/// How old the message of a line is, by the line's beginning.
+/// The arrival time of a line's message, in microseconds since 1970, read from the line's beginning.
 pub(crate) fn at_of(beginning: &[u8]) -> Option<i64> {
     let beginning = String::from_utf8_lossy(beginning);
     beginning.strip_prefix(MARK)?.strip_prefix(AT)?.split_once(',')?.0.parse().ok()
@@ -112,7 +112,7 @@ impl Piece {
         Ok(FilePart::new(file, self.offset, self.length))
     }
 
-    /// Its bytes, up to this many; or why there are none, for people.
+    /// The piece's bytes, up to this many, or the error for people.
     pub(super) fn first_bytes(&self, limit: u64) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         let read = self.open().and_then(|file| file.take(limit).read_to_end(&mut bytes));
@@ -121,7 +121,7 @@ impl Piece {
 }
 
 impl Location {
-    /// Why a line cannot lead there, if so.
+    /// Why a line may not have this location, if so.
     fn problem(&self) -> Option<&'static str> {
         match self {
             Self::Piece(Piece { form: Form::Failures, .. }) | Self::Content { form: Some(Form::Failures), .. } => {
@@ -136,7 +136,7 @@ impl Location {
     /// The bytes of [`Content`](Self::Content).
     pub(super) fn decode(content: &str) -> Result<Vec<u8>, &'static str> {
         match STANDARD.decode(content) {
-            // Nobody is sent an empty message.
+            // An empty message was never sent.
             Ok(bytes) if bytes.is_empty() => {
                 Err("the message is not in this line: it could not be read when it failed")
             }
@@ -164,7 +164,7 @@ impl Entry {
         Self { at, source, message_id: None, identity: None, envelope: PartialEnvelope::default() }
     }
 
-    /// Reads a line of a file of failures; or says what is wrong with it.
+    /// Parses a line of a file of failures, or returns what is wrong with it.
     fn from_line(line: &[u8]) -> Result<Self, String> {
         let line: Line = serde_json::from_slice(line).map_err(|error| format!("no line of a replay: {error}"))?;
         if line.maildrop_command_replay != VERSION {
@@ -173,10 +173,10 @@ impl Entry {
         Ok(line.entry)
     }
 
-    /// An entry that is a line of an earlier replay stands for the entry in that line; any other, for itself.
+    /// An entry that refers to a line of an earlier replay resolves to the entry in that line; any other entry, to itself.
     pub(super) fn resolve(&self) -> Result<Cow<'_, Self>, String> {
         match &self.source {
-            // However large: it may hold a whole message.
+            // Without a size limit, since the line may contain a whole message.
             Location::Piece(piece) if piece.form == Form::Failures => {
                 let entry = Self::from_line(&piece.first_bytes(u64::MAX)?)?;
                 entry.source.problem().map_or(Ok(Cow::Owned(entry)), |problem| Err(problem.into()))
@@ -185,21 +185,21 @@ impl Entry {
         }
     }
 
-    /// The line that says how it failed, without its line end. `message` and `envelope` are what is known by now.
+    /// The line that records the failure, without a line end. `message` and `envelope` are what is known by now.
     pub(crate) fn into_line(
         mut self,
         message: Option<&Message>,
         envelope: Option<&Envelope>,
         outcome: &ReplayOutcome,
     ) -> String {
-        // A line that leads nowhere stays as it is, but for why it failed.
+        // A line without a usable location stays as it is, except for the reason of the failure.
         if let Location::Piece(piece) = &self.source
             && piece.form == Form::Failures
             && let Ok(entry) = piece.first_bytes(u64::MAX).and_then(|line| Self::from_line(&line))
         {
             self = entry;
         }
-        // Standard input cannot be read again, and JSON holds no path that is not UTF-8.
+        // Standard input cannot be read twice, and JSON cannot contain a path that is not UTF-8.
         if let Location::Piece(piece) = &self.source
             && piece.path.as_deref().and_then(Path::to_str).is_none()
         {
@@ -217,15 +217,15 @@ impl Entry {
             self.envelope = envelope.clone().into();
         }
         let (result, reason) = (outcome.as_str().to_owned(), outcome.detail().to_owned());
-        // Nothing in it can fail to be JSON.
+        // The serialization cannot fail for these types.
         serde_json::to_string(&Line { maildrop_command_replay: VERSION, entry: self, result, reason })
             .unwrap_or_default()
     }
 
-    /// Whether this is the message that failed: what it was taken from may have changed since.
+    /// Whether this is the message that failed: the file at its location may have changed since.
     pub(crate) fn is_about(&self, message: &Message) -> bool {
         match self.identity.as_deref() {
-            // A mail reader that rewrote the mbox leaves the Message-ID, and not where the message ends.
+            // A mail reader that rewrites the mbox keeps the Message-ID, but may move the end of the message.
             Some(identity) => identity == hex::encode(message.identity().as_bytes()),
             None => self.message_id.as_deref().is_none_or(|id| message.message_id() == Some(id)),
         }

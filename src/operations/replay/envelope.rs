@@ -1,5 +1,4 @@
-//! Where the envelope of a replayed message comes from: options, a sidecar, the records of a queue file, or the lines that
-//! pipe(8) prepended.
+//! The sources of a replayed message's envelope: options, a sidecar, the records of a queue file, or the lines that pipe(8) prepended.
 
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::site::Envelope;
@@ -7,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// What one of these places says of an envelope: all of it, some, or nothing.
+/// The part of an envelope that one of these sources gives: all of it, some, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartialEnvelope {
     /// The envelope sender; empty for the null sender.
     pub(crate) sender: Option<String>,
-    /// The envelope recipients, each with what it was before rewriting.
+    /// The envelope recipients, each with its address before rewriting.
     pub(crate) recipients: Vec<(String, Option<String>)>,
     pub(crate) queue_id: Option<String>,
     /// The address of the SMTP client.
@@ -43,7 +42,7 @@ impl From<Envelope> for PartialEnvelope {
 }
 
 impl PartialEnvelope {
-    /// This; what it lacks comes from `other`.
+    /// This envelope; missing parts come from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             sender: self.sender.or(other.sender),
@@ -54,7 +53,7 @@ impl PartialEnvelope {
         }
     }
 
-    /// What the sidecar of a file says; nothing, where there is none. Or what is wrong with it.
+    /// Reads the sidecar of a file: an empty envelope if there is none, or the error in it.
     pub(crate) fn beside(file: &Path) -> Result<Self, String> {
         let path = file.with_added_extension("envelope");
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
@@ -71,7 +70,7 @@ impl PartialEnvelope {
         Ok(Self { sender, recipients, queue_id, client_address, sasl_username })
     }
 
-    /// What the lines say that pipe(8) prepended with its flags R, O and D.
+    /// Reads the lines that pipe(8) prepended with its flags R, O and D.
     pub(crate) fn in_prepended_lines(message: &Message) -> Self {
         let original = message.prepended_line("X-Original-To");
         Self {
@@ -81,12 +80,12 @@ impl PartialEnvelope {
         }
     }
 
-    /// An envelope for each recipient; or, in the place of one, what is wrong with it.
+    /// An envelope for each recipient; or, in its place, the error in the recipient's address.
     pub(crate) fn envelopes(&self) -> impl Iterator<Item = Result<Envelope, String>> + '_ {
         self.recipients.iter().map(|(recipient, original)| {
             let address = Address::parse(recipient).map_err(|error| format!("the recipient {recipient:?}: {error}"))?;
             Ok(Envelope {
-                // For the record only; a message from a file may have none.
+                // The sender is only recorded; a message from a file may have none.
                 sender: self.sender.as_deref().map(EnvelopeSender::for_the_record),
                 recipient: address,
                 original_recipient: original.clone(),

@@ -1,4 +1,4 @@
-//! The file of what failed: whole lines only, whatever becomes of the disk.
+//! The file of failures: it contains whole lines only, even if the disk is full.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -9,14 +9,14 @@ pub(crate) struct FailureFile {
     pub(crate) path: PathBuf,
     file: File,
     length: u64,
-    /// Why not all that failed is in it.
+    /// The error because of which the file is incomplete.
     pub(crate) error: Option<io::Error>,
 }
 
 impl FailureFile {
-    /// Makes it; it must not be there yet.
+    /// Creates the file, which must not exist yet.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        // It may hold messages.
+        // The file may contain messages.
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         Ok(Self { path: path.to_owned(), file, length: 0, error: None })
     }
@@ -26,7 +26,7 @@ impl FailureFile {
         match self.file.write_all(line.as_bytes()) {
             Ok(()) => self.length += line.len() as u64,
             Err(error) => {
-                // Half a line would spoil the next one, should there be room again.
+                // A partial line would corrupt the next one, if the disk gets free space later.
                 let _ = self.file.set_len(self.length);
                 self.error.get_or_insert(error);
             }

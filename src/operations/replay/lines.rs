@@ -1,13 +1,13 @@
-//! A file line by line, however large it is and however long its lines are.
+//! Reads a file line by line, however large the file is and however long its lines are.
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 
-/// How much of a line is shown.
+/// The number of bytes of a line that are returned.
 const HEAD: u64 = 512;
 
-/// A part of a file. Several can read one open file at once: none moves its position.
+/// A part of a file. Several parts can read one open file at once: none moves its position.
 #[derive(Debug)]
 pub(crate) struct FilePart {
     file: File,
@@ -16,7 +16,7 @@ pub(crate) struct FilePart {
 }
 
 impl FilePart {
-    /// Without a length, to the end of the file.
+    /// Without a length, the part extends to the end of the file.
     pub(crate) fn new(file: File, offset: u64, length: Option<u64>) -> Self {
         Self { file, at: offset, end: length.map_or(u64::MAX, |length| offset.saturating_add(length)) }
     }
@@ -37,9 +37,9 @@ impl Read for FilePart {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
-    /// Where it begins.
+    /// The offset of the line's beginning.
     pub(crate) offset: u64,
-    /// Its first 512 bytes at most, the line end included.
+    /// The first 512 bytes at most, with the line end.
     pub(crate) head: &'a [u8],
 }
 
@@ -53,7 +53,7 @@ impl Line<'_> {
 pub(crate) struct Lines<R> {
     input: BufReader<R>,
     head: Vec<u8>,
-    /// Where the next line begins; after the last one, how many bytes there are.
+    /// The offset of the next line; after the last line, the number of bytes.
     pub(crate) at: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The list of what is to be replayed: where each message is, and how old it is. On disk, so that it may be long.
+//! The list of messages to be replayed: the location and age of each. It is on disk, so that it may be long.
 
 use super::entry::{Entry, Location, Piece};
 use super::{Form, ReplayError};
@@ -10,17 +10,17 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The forms of pieces by their numbers in the list. A copy of the ledger has the number behind them.
+/// The forms of pieces by their numbers in the list. A copy in the ledger has the next number.
 const FORMS: [Form; 4] = [Form::Message, Form::Mbox, Form::QueueFile, Form::Failures];
 
-/// What is to be replayed, in a temporary file that no other process can open, and that is gone with this one.
+/// The list, in a temporary file that no other process can open, and that is removed with this process.
 #[derive(Debug)]
 pub(crate) struct List(Connection);
 
 impl List {
     pub(crate) fn new() -> Result<Self, ReplayError> {
-        // No name: a file of SQLite's own in $SQLITE_TMPDIR or $TMPDIR, unlinked as soon as it is open
-        // (https://sqlite.org/inmemorydb.html#temp_db). The cache is what it takes of memory, 1 MB.
+        // Without a name, SQLite creates a file in $SQLITE_TMPDIR or $TMPDIR, and unlinks it once it is open
+        // (https://sqlite.org/inmemorydb.html#temp_db). Its memory is the cache of 1 MB.
         let connection = Connection::open("")?;
         connection.execute_batch(
             "PRAGMA temp_store = FILE; PRAGMA cache_size = -1024; PRAGMA journal_mode = OFF;
@@ -32,15 +32,15 @@ impl List {
         Ok(Self(connection))
     }
 
-    /// Adds a message that arrived `at` this moment, unless that very place is in the list.
+    /// Adds a message that arrived at `at`, unless the list already has that location.
     pub(crate) fn add_piece(&self, at: i64, piece: &Piece) -> Result<(), ReplayError> {
         let form = FORMS.iter().position(|form| *form == piece.form).unwrap_or_default();
-        // Empty for standard input.
+        // An empty path is standard input.
         let path = piece.path.as_ref().map(|path| path.as_os_str().as_bytes()).unwrap_or_default();
         self.add(at, form, path, (piece.offset, piece.length))
     }
 
-    /// Adds a delivery of the ledger's, as old as its first attempt is.
+    /// Adds a delivery of the ledger, with the time of its first attempt.
     pub(crate) fn add_delivery(&self, began_at: i64, copy: CopyKey) -> Result<(), ReplayError> {
         self.add(began_at, FORMS.len(), hex::encode(copy.as_bytes()).as_bytes(), (0, None))
     }
@@ -55,15 +55,15 @@ impl List {
         Ok(())
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn count(&self) -> Result<u64, ReplayError> {
         let count: i64 = self.0.query_row("SELECT count(*) FROM entries", [], |row| row.get(0))?;
         Ok(u64::try_from(count).unwrap_or_default())
     }
 
-    /// Shows the entries, the oldest first; those of one age by name, and in their order within a file.
+    /// Calls `see` with each entry, the oldest first. Entries of equal age come by name, and in their order within a file.
     pub(crate) fn each(&self, mut see: impl FnMut(Entry) -> ControlFlow<()>) -> Result<(), ReplayError> {
-        // By an index, so that nothing has to be sorted before the first message is delivered.
+        // The index avoids a sort before the first message is delivered.
         let mut select = self.0.prepare(
             "SELECT at, form, path, offset, length FROM entries INDEXED BY by_age ORDER BY at, path, offset",
         )?;

@@ -4,9 +4,9 @@
 //! sources ── list (oldest first, on disk) ── jobs ── skipped if the ledger has it, else delivered ── a report
 //! ```
 //!
-//! The [`List`] says *where* each message is. It is a temporary file, so a replay of a hundred thousand messages takes no more
-//! memory than one of a thousand. A job holds one message at a time. The ledger remembers what has been delivered, so a replay
-//! keeps no state, and can be run again however it ended.
+//! The [`List`] has the *location* of each message. It is a temporary file, so a replay of a hundred thousand messages takes no more
+//! memory than one of a thousand. A job holds one message at a time. The ledger records what was delivered, so a replay keeps no state,
+//! and can be repeated however it ended.
 
 mod entry;
 mod envelope;
@@ -28,13 +28,13 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a replay cannot begin, or cannot go on.
+/// Why a replay cannot begin, or cannot continue.
 #[derive(Debug, Error)]
 pub(crate) enum ReplayError {
-    /// A source that is not there, or cannot be read.
+    /// A source that does not exist, or cannot be read.
     #[error("{}: {error}", path.display())]
     Source { path: PathBuf, error: io::Error },
-    /// A source that cannot be replayed, and what could be.
+    /// A source that cannot be replayed, and what could be given instead.
     #[error("{}: {problem}", path.display())]
     NotASource { path: PathBuf, problem: &'static str },
     #[error("the list of messages, a temporary file (in $TMPDIR): {0}")]

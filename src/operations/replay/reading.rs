@@ -1,4 +1,4 @@
-//! How an entry becomes a message with what is known of its envelope.
+//! Turns an entry into a message with the known parts of its envelope.
 
 use super::entry::{self, Entry, Location, Piece};
 use super::runner::{Job, Replay, ReplayOutcome};
@@ -10,20 +10,20 @@ use crate::ledger::deliveries::known_delivery;
 use crate::message::Message;
 use crate::operations::redelivery::{self, RedeliveryError};
 
-/// How much more than its message a file may hold: records of the envelope.
+/// How much larger than its message a file may be: it may contain records of the envelope.
 const RECORDS: u64 = 64 * 1024;
 pub(super) const TOO_LARGE: &str = "it is larger than delivery.message_size_limit allows";
 
-/// A message that was read, with what is known of its envelope.
+/// A message that was read, with the known parts of its envelope.
 pub(super) struct Loaded {
     pub(super) message: Message,
     pub(super) envelope: PartialEnvelope,
-    /// Whether the lines at its top that look so were prepended by pipe(8) here.
+    /// Whether this host's pipe(8) prepended the lines at the top that look prepended.
     pub(super) lines_are_ours: bool,
 }
 
 impl Replay<'_> {
-    /// The message at a location, without what the file added to it, and what the location says of its envelope.
+    /// The message at a location, without what the file's form adds, and the location's part of the envelope.
     fn read(&self, source: &Location) -> Result<(Vec<u8>, PartialEnvelope), String> {
         match source {
             Location::Piece(piece) => {
@@ -45,7 +45,7 @@ impl Replay<'_> {
 }
 
 impl Job<'_> {
-    /// Reads the message and what is known of its envelope; or says what came of it without that.
+    /// Reads the message and the known parts of its envelope, or returns the result if that fails.
     pub(super) fn load(&mut self, entry: &Entry) -> Result<Loaded, ReplayOutcome> {
         let (message, known) = match &entry.source {
             Location::Ledger { ledger } => self.load_from_ledger(ledger)?,
@@ -58,7 +58,7 @@ impl Job<'_> {
         if !entry.is_about(&message) {
             return Err(ReplayOutcome::Refused("another message is there now".into()));
         }
-        // Postfix has not handed over what is in its queue: the lines at its top came with it.
+        // Postfix has not delivered what is in its queue yet, so the lines at the top came with the message.
         let lines_are_ours = !matches!(
             &entry.source,
             Location::Piece(Piece { form: Form::QueueFile, .. })
@@ -71,7 +71,7 @@ impl Job<'_> {
         Ok(Loaded { message, envelope, lines_are_ours })
     }
 
-    /// Reads a message that was to be delivered as the copy with this key, from wherever the ledger knows it to be.
+    /// Reads a message that was to be delivered as the copy with this key, from any place that the ledger knows.
     fn load_from_ledger(&mut self, key: &str) -> Result<(Message, PartialEnvelope), ReplayOutcome> {
         let key = CopyKey::from_bytes(entry::digest(key).unwrap_or_default());
         let known = known_delivery(self.database()?, &key)?;
@@ -102,7 +102,7 @@ impl Job<'_> {
     }
 }
 
-/// The message in what a file of this form holds, and what that says of its envelope.
+/// The message in a file's content of this form, and the envelope's part in it.
 fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
     match form {
         Form::Message if is_packed(&bytes) => {
@@ -115,8 +115,8 @@ fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), 
     }
 }
 
-/// Whether a file begins as gzip, bzip2, xz, Zstandard, or Dovecot's LZ4 and mail_crypt begin theirs: no message does, and in a
-/// backup, or in a Maildir that Dovecot compresses, the message is within.
+/// Whether a file begins like gzip, bzip2, xz, Zstandard, or Dovecot's LZ4 and mail_crypt. No message begins so. In a backup, or in a
+/// Maildir that Dovecot compresses, the message is inside.
 fn is_packed(bytes: &[u8]) -> bool {
     const BEGINNINGS: [&[u8]; 5] =
         [b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"Dovecot-LZ4\x0d\x2a\x9b\xc5", b"CRYPTED\x03\x07"];

@@ -1,5 +1,5 @@
-//! The replay itself: jobs take entries of the list, and each delivers one message at a time. Of two messages with one Message-ID the
-//! second waits for the first: an attempt that is still open would defer it.
+//! Runs a replay: jobs take entries from the list, and each job delivers one message at a time. If two messages share a Message-ID,
+//! the second waits for the first, because an open attempt would defer it.
 
 use super::entry::{Entry, Location, Piece};
 use super::envelope::was_prepended_for;
@@ -22,67 +22,67 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many entries wait for a job. An entry says where a message is, not what it says.
+/// How many entries may wait for a job. An entry has the location of a message, not its content.
 const WAITING: usize = 32;
-/// How often the caller is called while nothing happens.
+/// How often the caller is called while no event arrives.
 const TICK: Duration = Duration::from_millis(200);
 
 const NO_ENVELOPE: &str = "no envelope: give --recipient, or write it into FILE.envelope; the message does not begin with a \
     Delivered-To or X-Original-To line of pipe(8)";
 
-/// How to replay.
+/// The settings of a replay.
 #[derive(Debug)]
 pub(crate) struct Replay<'a> {
     pub(crate) site: &'a Site,
     /// The largest message, in bytes.
     pub(crate) size_limit: Option<u64>,
-    /// What the options say of the envelope. Messages from the ledger have the ledger's.
+    /// The part of the envelope that the options give. Messages from the ledger have the ledger's envelope.
     pub(crate) envelope: PartialEnvelope,
-    /// How many messages at once.
+    /// The number of messages delivered concurrently.
     pub(crate) jobs: usize,
-    /// Say what would be done, and do nothing.
+    /// Reports what would be done, and changes nothing.
     pub(crate) dry_run: bool,
-    /// Set from outside: to end after the messages in hand.
+    /// Set by the caller to end the replay after the messages in progress.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// What jobs send to the thread that counts.
+/// The events that jobs send to the thread that counts.
 enum Event {
     Report(MessageReport),
-    /// An entry of the list is done with.
+    /// An entry of the list is finished.
     Done,
 }
 
-/// What came of a message for one recipient.
+/// The result of a message for one recipient, with its source.
 #[derive(Debug)]
 pub(crate) struct MessageReport {
-    /// Where the message is, for people.
+    /// The location of the message, for display.
     pub(crate) source: String,
-    /// For whom, where that is known.
+    /// The recipient, if it is known.
     pub(crate) recipient: Option<String>,
-    /// Its identity and its Message-ID, where it could be read.
+    /// Its identity and its Message-ID, if it could be read.
     pub(crate) message: Option<([u8; 32], String)>,
     pub(crate) outcome: ReplayOutcome,
-    /// The line for the file of failures, where it failed.
+    /// The line for the file of failures, if the message failed.
     pub(crate) failure: Option<String>,
-    /// Whether it comes from the ledger with Received fields that may name another recipient.
+    /// Whether the message comes from the ledger with Received fields that may name another recipient.
     pub(crate) may_name_others: bool,
 }
 
-/// What came of a message for one recipient.
+/// The result of a message for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReplayOutcome {
-    /// It is delivered; or would be, in a dry run: copy by copy.
+    /// It is delivered; or would be, in a dry run. The text lists the copies.
     Delivered(String),
-    /// It was delivered before.
+    /// It was already delivered.
     AlreadyThere,
-    /// Not now; why. The same again may succeed.
+    /// It was not delivered now; the reason. A repeated try may succeed.
     Deferred(String),
-    /// Not as it is; why. Somebody has to mend something first.
+    /// It cannot be delivered as it is; the reason. Its cause must be fixed first.
     Refused(String),
 }
 
-/// How many deliveries came to what; and how many entries of the list are done with.
+/// The number of deliveries by result, and of finished entries of the list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) delivered: u64,
@@ -112,7 +112,7 @@ impl ReplayOutcome {
         Self::Deferred("an internal error; the log has the details".into())
     }
 
-    /// The word that people and programs get.
+    /// The word in output for people and programs.
     pub(crate) fn as_str(&self) -> &'static str {
         match self {
             Self::Delivered(_) => "delivered",
@@ -122,7 +122,7 @@ impl ReplayOutcome {
         }
     }
 
-    /// Why, or how.
+    /// The reason, or the manner of the delivery.
     pub(crate) fn detail(&self) -> &str {
         match self {
             Self::Delivered(text) | Self::Deferred(text) | Self::Refused(text) => text,
@@ -135,7 +135,7 @@ impl ReplayOutcome {
     }
 }
 
-/// What a delivery that did not happen comes to.
+/// The result of a delivery that was deferred or refused.
 impl From<&Refusal> for ReplayOutcome {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
@@ -152,10 +152,10 @@ impl From<DatabaseError> for ReplayOutcome {
 }
 
 impl Replay<'_> {
-    /// Replays the list. `listen` is called with the numbers so far and what came of one message, and now and then without.
+    /// Replays the list. `listen` is called with the counts so far and the result of one message, and at intervals without a result.
     ///
     /// # Errors
-    /// It cannot go on at all. What becomes of a single message is reported.
+    /// If the replay as a whole cannot continue. The failure of a single message is reported to `listen`.
     pub(crate) fn run(
         &self,
         list: List,
@@ -172,7 +172,7 @@ impl Replay<'_> {
                 let named = thread::Builder::new().name(format!("job-{number}"));
                 named.spawn_scoped(scope, job).map_err(ReplayError::Job)?;
             }
-            // Each job has its own: once the last job has ended, nothing more comes.
+            // Each job has its own sender, so the channel closes when the last job ends.
             drop(events);
             let deal = move || {
                 list.each(|entry| match !self.stopped() && queue.send(entry).is_ok() {
@@ -204,7 +204,7 @@ impl Replay<'_> {
     }
 }
 
-/// The locks of the messages that jobs deliver at the moment.
+/// The locks of the messages that jobs are delivering now.
 #[derive(Default)]
 struct Turns {
     taken: Mutex<HashSet<[u8; 32]>>,
@@ -232,12 +232,12 @@ impl Drop for MessageTurn<'_> {
     }
 }
 
-/// What one of several threads does.
+/// The work of one of several threads.
 pub(super) struct Job<'a> {
     pub(super) replay: &'a Replay<'a>,
     events: SyncSender<Event>,
     turns: &'a Turns,
-    /// To ask the ledger, which is all that most messages of a second run need.
+    /// A session with the ledger. Most messages of a second run need only the ledger.
     database: Option<(Box<dyn Database>, Deadline)>,
 }
 
@@ -246,10 +246,10 @@ impl Job<'_> {
         let next = || entries.lock().unwrap_or_else(PoisonError::into_inner).recv();
         while let Ok(listed) = next() {
             if self.replay.stopped() {
-                // The rest is left as it is: the next run finds it.
+                // The remaining entries are left unchanged, and the next run finds them.
                 continue;
             }
-            // After a panic with one message, which the log has, the others continue.
+            // The panic of one message is logged, and the others continue.
             let replayed = catch_unwind(AssertUnwindSafe(|| match listed.resolve() {
                 Ok(entry) => self.replay_entry(&entry),
                 Err(why) => {
@@ -262,13 +262,13 @@ impl Job<'_> {
                 true
             });
             if done {
-                // Nobody receives it once the replay is over.
+                // Once the replay has ended, no thread receives the event.
                 let _ = self.events.send(Event::Done);
             }
         }
     }
 
-    /// Reports what came of a message, if it could be read, for one recipient or for all of them.
+    /// Reports the result of a message, if it could be read, for one recipient or for all of them.
     fn report(
         &mut self,
         entry: &Entry,
@@ -295,8 +295,8 @@ impl Job<'_> {
         }));
     }
 
-    /// One entry of the list, for each of its recipients. Says whether each of them is reported: `false` where it was ended
-    /// before the first, and the next run finds the entry where it is.
+    /// Replays one entry of the list for each of its recipients, and returns whether each of them is reported. `false` if the replay
+    /// was stopped before the first recipient; the next run then finds the entry in its place.
     fn replay_entry(&mut self, entry: &Entry) -> bool {
         let loaded = match self.load(entry) {
             Ok(loaded) => loaded,
@@ -327,13 +327,13 @@ impl Job<'_> {
                 if !begun && !only_once {
                     return false;
                 }
-                // Others of its recipients have it, or it cannot be read again: this one must not be forgotten.
+                // Other recipients have the message, or it cannot be read a second time. So the report must include this recipient.
                 let ended = ReplayOutcome::Deferred("it was ended early".into());
                 self.report(entry, Some(message), Some(&envelope), ended);
                 continue;
             }
             let others;
-            // Nobody else may read lines that were prepended for one recipient.
+            // Other recipients must not read lines that were prepended for one recipient.
             let message = if loaded.lines_are_ours && !was_prepended_for(message, &envelope) {
                 others = message.for_another_recipient();
                 &others
@@ -341,7 +341,7 @@ impl Job<'_> {
                 message
             };
             begun = true;
-            // After a panic in one delivery, which the log has, the next one may succeed.
+            // The panic of one delivery is logged; the next delivery may succeed.
             let outcome = catch_unwind(AssertUnwindSafe(|| self.deliver(message, &envelope)));
             let outcome = outcome.unwrap_or_else(|_| ReplayOutcome::internal_error());
             self.report(entry, Some(message), Some(&envelope), outcome);
@@ -349,7 +349,7 @@ impl Job<'_> {
         true
     }
 
-    /// A session with the ledger. A new one when half of its time is over: no question may take longer than a delivery.
+    /// A session with the ledger. It is replaced after half of its time, so that no query takes longer than a delivery may.
     pub(super) fn database(&mut self) -> Result<&mut (dyn Database + 'static), DatabaseError> {
         let site = self.replay.site;
         let kept = self.database.take().filter(|(_, deadline)| deadline.remaining() > site.deadline() / 2);
@@ -372,7 +372,7 @@ impl Job<'_> {
         let mut stages = Stages::default();
         let database = self.database().map_err(|error| Refusal::from(Deferral::Database(error)));
         let result = match database.and_then(|database| site.plan(message, envelope, database)) {
-            // What is delivered stays delivered: no lock is needed to believe it.
+            // A delivered copy stays delivered, so this result needs no lock.
             Ok(copies) if copies.iter().all(|copy| matches!(copy.standing, Standing::ThereAlready(_))) => {
                 return ReplayOutcome::AlreadyThere;
             }

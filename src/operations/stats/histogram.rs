@@ -1,5 +1,5 @@
-//! Percentiles in constant memory: values are counted by their first seven binary digits (as in an HDR histogram), so that a
-//! percentile is less than 1 % off.
+//! Percentiles in constant memory: values are counted by their first seven binary digits, as in an HDR histogram. A percentile is less
+//! than 1 % off.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ const DIGITS: u32 = 7;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Histogram {
-    /// How many values there are of each, rounded.
+    /// The number of values for each rounded value.
     rounded: BTreeMap<u64, u64>,
     pub(crate) count: u64,
-    /// Exact.
+    /// Exact, not rounded.
     pub(crate) greatest: u64,
 }
 
@@ -21,7 +21,7 @@ impl Histogram {
         self.greatest = self.greatest.max(value);
     }
 
-    /// The value that `percent` of all values do not exceed; zero where there are none.
+    /// The value that `percent` of all values do not exceed; zero if there are no values.
     pub(crate) fn percentile(&self, percent: u64) -> u64 {
         let rank = (self.count * percent).div_ceil(100);
         let mut seen = 0;

@@ -1,4 +1,4 @@
-//! Counts attempts by how they ended, and how long each stage took.
+//! Counts attempts by result, and measures how long each stage took.
 
 mod histogram;
 mod notifications;
@@ -17,80 +17,80 @@ use uuid::Uuid;
 
 pub(crate) use notifications::{Telling, telling};
 
-/// The ledger has hundredths of a millisecond.
+/// Units per millisecond: stage times are counted in hundredths of a millisecond.
 const UNITS: f64 = 100.0;
 
 /// The cause of a deferral by a lock held elsewhere.
 pub(crate) const BUSY: &str = "another delivery held the lock";
 
-/// The stage that stands for all together.
+/// The name of the row that sums up all stages.
 const TOTAL: &str = "total";
 
-/// How deliveries went between two moments, in microseconds since 1970 by the database's clock: what `stats --json` prints.
+/// How deliveries went between two moments, in microseconds since 1970 by the database's clock. `stats --json` prints this.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Statistics {
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) from: i64,
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) until: i64,
-    /// The attempts that began in between.
+    /// The attempts that began between the two moments.
     pub(crate) attempts: Attempts,
-    /// The lock held elsewhere first, then the most frequent.
+    /// Attempts that found the lock held elsewhere come first, then the causes by frequency.
     pub(crate) deferrals: Vec<Deferrals>,
-    /// By outcome, of those that are somewhere or owed: `appended`, `adopted`, `already there`, `owed`.
+    /// Copies by outcome, delivered or owed: `appended`, `adopted`, `already there`, `owed`.
     pub(crate) copies: BTreeMap<&'static str, u64>,
-    /// Whenever that began.
+    /// All copies that are owed now, however old they are.
     pub(crate) copies_owed_now: u64,
     pub(crate) messages: Messages,
-    /// How far behind subscribers are now; `None` where nobody has asked, or where this role may not see it.
+    /// How far behind subscribers are now. `None` if it was not requested, or if this role may not read it.
     pub(crate) notifications: Option<Figures>,
-    /// How telling went what happened in between; `None` likewise.
+    /// The notification attempts for events of the time span. `None` in the same cases.
     pub(crate) telling: Option<Telling>,
     pub(crate) lock: Contention,
-    /// In their order; `total` at the end.
+    /// In the order of the stages; `total` is the last.
     pub(crate) stages: Vec<Stage>,
 }
 
-/// How many attempts ended how.
+/// The number of attempts for each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Attempts {
     pub(crate) all: u64,
     /// Exit 0.
     pub(crate) delivered: u64,
-    /// Exit 75, the lock held elsewhere included.
+    /// Exit 75, including attempts that found the lock held elsewhere.
     pub(crate) deferred: u64,
     /// Exit 65 or 77.
     pub(crate) refused: u64,
-    /// They never ended; a later attempt looked for their copies.
+    /// Attempts that never ended; a later attempt looked for their copies.
     pub(crate) died: u64,
     pub(crate) not_ended: u64,
 }
 
-/// How many attempts were deferred for one cause.
+/// The number of attempts that were deferred for one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Deferrals {
     pub(crate) cause: &'static str,
     pub(crate) attempts: u64,
-    /// Of all attempts, from 0 to 1.
+    /// The share of all attempts, from 0 to 1.
     pub(crate) share: f64,
 }
 
-/// Messages that were first recorded in the time.
+/// Messages that were first recorded in the time span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Messages {
     pub(crate) recorded: u64,
     pub(crate) bytes: u64,
 }
 
-/// How many attempts found the lock held elsewhere.
+/// The number of attempts that found the lock held elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Contention {
     pub(crate) busy: u64,
-    /// Of all attempts, from 0 to 1.
+    /// The share of all attempts, from 0 to 1.
     pub(crate) busy_share: f64,
 }
 
-/// How long something took. Percentiles are to within 1 %, the maximum is exact.
+/// Percentiles of a duration. They are accurate to 1 %; the maximum is exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Percentiles {
     #[serde(rename = "p50_ms", serialize_with = "milliseconds")]
@@ -104,14 +104,14 @@ pub(crate) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of what was counted, a unit of which is so long.
+    /// The percentiles of a histogram; `span` converts one of its values into a duration.
     fn of(counted: &Histogram, span: impl Fn(u64) -> Duration) -> Self {
         let [p50, p90, p99] = [50, 90, 99].map(|percent| span(counted.percentile(percent)));
         Self { p50, p90, p99, max: span(counted.greatest) }
     }
 }
 
-/// How long a stage took in the attempts that came to it.
+/// The duration of a stage, over the attempts that reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Stage {
     pub(crate) stage: &'static str,
@@ -124,16 +124,16 @@ fn milliseconds<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, 
     serializer.serialize_f64(span.as_micros() as f64 / 1000.0)
 }
 
-/// Since when attempts are counted.
+/// The moment from which attempts are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Since {
-    /// By the database's clock.
+    /// This long ago by the database's clock.
     Ago(Duration),
     /// In microseconds since 1970.
     Moment(i64),
 }
 
-/// Counts what began since then, in constant memory.
+/// Counts the attempts that began since that moment, in constant memory.
 pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statistics, DatabaseError> {
     let until = time_span::now(database)?;
     let from = match since {
@@ -147,7 +147,7 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
     Ok(tally.statistics(from, until, statistics::owed_copies(database, None)?))
 }
 
-/// What was counted of a span of time.
+/// The counts of a time span.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     attempts: Attempts,
@@ -161,7 +161,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// It in order, as of a span from `from` to `until`, both included.
+    /// The counts, sorted, for a span from `from` to `until`, both included.
     fn statistics(self, from: i64, until: i64, copies_owed_now: u64) -> Statistics {
         let Self { mut attempts, busy, deferred, copies, stages, recorded, bytes } = self;
         attempts.deferred = busy + deferred.values().sum::<u64>();
@@ -190,7 +190,7 @@ impl Tally {
     }
 }
 
-/// What was counted so far.
+/// A count in progress.
 #[derive(Default)]
 struct Counting {
     tally: Tally,
@@ -219,7 +219,7 @@ impl Counting {
             attempt.copies.push((tried.role, result));
             attempt.stages = attempt.stages.take().or(tried.stages);
         }
-        // An attempt that has no row in this page is complete.
+        // An attempt without a row in this page is complete.
         self.add_older_than(self.page);
     }
 
@@ -240,7 +240,7 @@ impl Counting {
             AttemptResult::Delivered => attempts.delivered += 1,
             AttemptResult::Busy => tally.busy += 1,
             AttemptResult::Refused => attempts.refused += 1,
-            // No try at a delivery.
+            // An audit is no delivery attempt.
             AttemptResult::Audit => return,
             AttemptResult::Died => attempts.died += 1,
             AttemptResult::Open => attempts.not_ended += 1,

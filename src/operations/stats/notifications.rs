@@ -1,4 +1,4 @@
-//! Counts the tries at telling subscribers by what was answered, and how long after its event the first one began.
+//! Counts notification attempts by HTTP status class, and measures the delay from an event to its first attempt.
 
 use super::{Histogram, Percentiles};
 use crate::database::DatabaseError;
@@ -9,26 +9,26 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How telling went what happened between two moments.
+/// The notification attempts for the events of a time span.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Telling {
-    /// Tries by the class of their answers: `2xx`, or `none` where none came.
+    /// Attempts by the class of the HTTP status, such as `2xx`; `none` if no answer came.
     pub(crate) tries: BTreeMap<&'static str, u64>,
-    /// From an event's commit to the beginning of the first try at telling it to a subscription. It is as exact as the clocks of the
-    /// notifiers' hosts agree with the database's.
+    /// The delay from an event's commit to the start of its first notification attempt, for each subscription. It is as exact as the
+    /// clocks of the notifiers' hosts agree with the database's.
     pub(crate) first_try: FirstTry,
 }
 
-/// How long it took.
+/// The delay of the first attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct FirstTry {
-    /// How many there were.
+    /// The number of notifications.
     pub(crate) notifications: u64,
     #[serde(flatten)]
     pub(crate) took: Percentiles,
 }
 
-/// The class of an answer.
+/// The class of an HTTP status.
 fn class(status: Option<u16>) -> &'static str {
     match status {
         None => "none",
@@ -40,18 +40,18 @@ fn class(status: Option<u16>) -> &'static str {
     }
 }
 
-/// Counts what happened from `from` up to, not including, `until`, in constant memory. `None` where there is nothing to see, or where
-/// this role may not see it.
+/// Counts the events from `from` up to, not including, `until`, in constant memory. `None` if there is nothing to read, or if this
+/// role may not read it.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the database query fails.
 pub(crate) fn telling(database: &mut dyn Database, span: (i64, i64)) -> Result<Option<Telling>, DatabaseError> {
     let mut counting = Counting::default();
     let seen = each_page_of_tries(database, span, |page| page.into_iter().for_each(|tried| counting.add(tried)))?;
     Ok(seen.then(|| counting.end()))
 }
 
-/// What was counted so far.
+/// A count in progress.
 #[derive(Default)]
 struct Counting {
     tries: BTreeMap<&'static str, u64>,
@@ -85,7 +85,7 @@ mod tests {
             (7, one, 100, Some(503)),
             (7, one, 5_000_000, None),
             (7, one, 9_000_000, Some(204)),
-            // The host's clock is behind.
+            // The host's clock is behind the database's.
             (7, other, -300, Some(410)),
             (8, other, 50, Some(301)),
         ] {

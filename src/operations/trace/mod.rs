@@ -31,10 +31,10 @@ pub(crate) struct Trace {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Asked {
     pub(crate) what: String,
-    /// As what it was looked for last.
+    /// The meaning of the last search.
     #[serde(rename = "as")]
     pub(crate) taken_as: TakenAs,
-    /// Whether it could have been something else.
+    /// Whether another meaning was possible.
     #[serde(skip)]
     pub(crate) guessed: bool,
 }
@@ -45,7 +45,7 @@ pub(crate) enum TakenAs {
     MessageId,
     #[serde(rename = "queue id")]
     QueueId,
-    /// Of a recipient or an envelope sender, or the name of a mailbox's user.
+    /// The address of a recipient or an envelope sender, or the name of a mailbox's user.
     #[serde(rename = "address")]
     Address,
 }
@@ -60,17 +60,17 @@ pub(crate) struct TracedMessage {
     pub(crate) trace: MessageTrace,
 }
 
-/// What the state of an attempt that has not ended depends on.
+/// The times that decide the state of an attempt that has not ended.
 struct Times {
     now: i64,
-    /// `delivery.deadline`: then its process is gone.
+    /// `delivery.deadline`: after it, the attempt's process is gone.
     deadline: Duration,
-    /// `imap.settle`: then its APPEND has landed, if it ever does.
+    /// `imap.settle`: after it, the attempt's APPEND has landed or never will.
     settle: Duration,
 }
 
-/// Traces `what`: a Message-ID in angle brackets, a queue id (no `@`), or either a Message-ID or an address. Queue ids and
-/// addresses are looked for in what was tried since `since` (microseconds since 1970). At most `limit` messages, the newest.
+/// Traces `what`: a Message-ID in angle brackets, a queue id (no `@`), or either a Message-ID or an address. The search for queue ids
+/// and addresses covers attempts since `since` (microseconds since 1970). It returns the newest messages, at most `limit`.
 pub(crate) fn trace(
     site: &Site,
     database: &mut dyn Database,
@@ -80,7 +80,7 @@ pub(crate) fn trace(
 ) -> Result<Trace, DatabaseError> {
     let what = what.trim();
     let lock = site.lock_of_message_id(what.as_bytes());
-    // As the ledger keeps it: see `Delivery::recipient`.
+    // In the spelling that the ledger stores: see `Delivery::recipient`.
     let address = Address::parse(what).map_or_else(|_| fold(what), |address| address.folded().to_string());
     let guessed = !what.starts_with('<') && what.contains('@');
     let (mut taken_as, by) = match what.starts_with('<') || guessed {
@@ -97,8 +97,8 @@ pub(crate) fn trace(
     Ok(Trace { asked, now, more, messages })
 }
 
-/// Traces one message by its identity; `None` where the ledger knows nothing of it. A message of which no copy was delivered yet is
-/// found by its `lock` only.
+/// Traces one message by its identity; `None` if the ledger knows nothing of it. A message without a delivered copy is found only by
+/// its `lock`.
 pub(crate) fn of_identity(
     site: &Site,
     database: &mut dyn Database,
@@ -111,7 +111,7 @@ pub(crate) fn of_identity(
     Ok(messages.into_iter().next().filter(known).map(|message| (now, message)))
 }
 
-/// All that is known of these, and the database's clock.
+/// All that the ledger has of these messages, and the database's clock.
 fn read(
     site: &Site,
     database: &mut dyn Database,

@@ -1,4 +1,4 @@
-//! How a message stands: delivered, deferred, under way, and why.
+//! The state of a message (delivered, deferred, under way) and the reason for it.
 
 use super::Times;
 use crate::base::timestamp::{milliseconds, span, told};
@@ -9,11 +9,11 @@ use crate::message::Role;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time). After twice that, it is in no queue that
-/// moves.
+/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time). After twice that time without a try, no
+/// active queue holds the message.
 const NOBODY_TRIES: Duration = Duration::from_secs(8000);
 
-/// How a message stands, for all or for one recipient.
+/// The delivery state of a message, overall or for one recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum RecipientState {
@@ -21,12 +21,12 @@ pub(crate) enum RecipientState {
     UnderWay,
     Deferred,
     Refused,
-    /// Delivered to all recipients that were tried, but a Sent copy is owed.
+    /// Delivered to all recipients that were tried, but the Sent copy is still owed.
     Owed,
     Delivered,
 }
 
-/// How a message stands for one envelope recipient.
+/// The delivery state of a message for one envelope recipient.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RecipientSummary {
     pub(crate) recipient: String,
@@ -39,10 +39,10 @@ pub(crate) struct RecipientSummary {
     pub(crate) last_at: Option<i64>,
 }
 
-/// How it stands for each recipient that was tried, in alphabetical order.
+/// One summary for each recipient that was tried or has a copy, in alphabetical order.
 pub(super) fn of_recipients(trace: &MessageTrace, times: &Times) -> Vec<RecipientSummary> {
     let tried = tries(trace).map(|attempt| attempt.recipient.as_str());
-    // Attempts may have been pruned; the copies still tell.
+    // The attempts may have been pruned. The rows of the copies still name their recipients.
     let brought = trace.copies.iter().filter(|copy| copy.role == Role::Recipient).map(|copy| copy.recipient.as_str());
     let mut recipients: Vec<&str> = tried.chain(brought).collect();
     recipients.sort_unstable();
@@ -89,7 +89,7 @@ fn judge(
             let at = copy.delivered_at.unwrap_or(copy.updated_at);
             (RecipientState::Delivered, format!("delivered {}", told(at)))
         }
-        // The copy was pruned, or never recorded: the attempt has to do.
+        // The copy was pruned or never recorded, so the attempt is the only evidence.
         (None, Some(done), _) => (RecipientState::Delivered, format!("delivered {}", told(done.began_at))),
         (copy, _, Some(last)) => {
             let (state, mut why) = why_not(last, times);
@@ -111,7 +111,8 @@ fn judge(
     }
 }
 
-/// Whether Postfix was told 0. A Sent copy that was given up leaves its attempt open if the last append was not answered.
+/// Whether the attempt reported exit status 0 to Postfix. A Sent copy that was given up leaves its attempt open if the last append
+/// was not answered; such a copy does not count here.
 fn is_done(trace: &MessageTrace, attempt: &TracedAttempt) -> bool {
     let given_up =
         |key| trace.copies.iter().any(|copy| copy.key == key && copy.role == Role::Sender && !copy.delivered);
@@ -162,7 +163,7 @@ fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
     }
 }
 
-/// The state of the message, and the first line that is printed of it.
+/// The state of the message, and the first line that is printed about it.
 pub(super) fn of_message(trace: &MessageTrace, recipients: &[RecipientSummary]) -> (RecipientState, String) {
     let Some(worst) = recipients.iter().min_by_key(|one| one.state) else {
         return (RecipientState::Deferred, "Recorded, and nothing is known of an attempt: they were pruned.".into());
@@ -208,7 +209,7 @@ pub(crate) fn held_by(holder: &Holder) -> String {
     told
 }
 
-/// The same of a lock that another delivery gave up on.
+/// The text for the past holder of a lock, because of which another attempt ended as busy.
 pub(crate) fn held_then(LockHeldThen { host, pid, queue_id, held_for }: &LockHeldThen) -> String {
     let queue_id = queue_id.as_ref().map(|queue_id| format!(", queue id {queue_id},")).unwrap_or_default();
     match held_for {

@@ -1,4 +1,4 @@
-//! A connection on a stream that blocks, with a limit to each wait.
+//! A connection on a blocking stream, with a time limit for each wait.
 
 use super::connection::{Connection, Message, Settings};
 use super::error::ZmtpError;
@@ -16,13 +16,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How much is read at once.
+/// How many bytes one read takes at most.
 const PIECE: usize = 64 << 10;
 
-/// The shortest wait for a write: zero would be for ever (socket(7), SO_SNDTIMEO).
+/// The shortest timeout of a write: zero would mean none (socket(7), SO_SNDTIMEO).
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Why a connection is of no use any more: another one may be.
+/// Why a connection is unusable. A new one may work.
 #[derive(Debug, Error)]
 pub enum BlockingError {
     #[error(transparent)]
@@ -33,12 +33,12 @@ pub enum BlockingError {
     TimedOut,
     #[error("the connection: {0}")]
     Stream(#[from] io::Error),
-    /// As where the peer is not running.
+    /// For example, the peer is not running.
     #[error("nobody answers there: {0}")]
     NobodyThere(#[source] io::Error),
 }
 
-/// A connection whose handshake is done. After any error it is of no use, and a new one has to be made.
+/// A connection after its handshake. After any error it is unusable, and has to be replaced.
 pub struct Blocking {
     stream: UnixStream,
     connection: Connection,
@@ -46,43 +46,43 @@ pub struct Blocking {
 }
 
 impl Blocking {
-    /// Connects to a unix socket, and makes the handshake.
+    /// Connects to a unix socket, and does the handshake.
     ///
     /// # Errors
-    /// As [`handshake`](Self::handshake), and [`BlockingError::NobodyThere`].
+    /// Those of [`handshake`](Self::handshake), and [`BlockingError::NobodyThere`] if the connect fails.
     pub fn connect(path: &Path, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
         let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
         let socket = socket_with(AddressFamily::UNIX, NetType::STREAM, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(io::Error::from)?;
-        // Where too many wait to be accepted, connect(2) waits as well, and for this limit (unix(7)).
+        // If the backlog is full, connect(2) blocks as well, up to this timeout (unix(7)).
         set_socket_timeout(&socket, Timeout::Send, Some(left(until))).map_err(io::Error::from)?;
         retry_on_intr(|| connect(&socket, &address)).map_err(|error| nobody_there(error.into()))?;
         Self::handshake(UnixStream::from(socket), settings, until)
     }
 
-    /// Makes the handshake, on either side.
+    /// Does the handshake, on either side.
     ///
     /// # Errors
-    /// Where the peer is not there, is no peer for us, or has not answered by `until`.
+    /// If the peer has gone, is not a valid peer, or has not answered by `until`.
     pub fn handshake(stream: UnixStream, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
         let mut new = Self { stream, connection: Connection::new(settings), piece: vec![0; PIECE] };
-        // A handshake is short, whatever the peer sends: see `Connection`. So none holds us up that sends byte by byte.
+        // A handshake is short, whatever the peer sends: see `Connection`. So a peer that sends byte by byte cannot block this.
         while new.connection.peer().is_none() {
             if !new.flush(until)? || !new.read(until)? {
                 return Err(BlockingError::TimedOut);
             }
         }
-        // Our READY, where the peer's came with its greeting.
+        // Our READY may still be unsent, if the peer's came with its greeting.
         if new.flush(until)? { Ok(new) } else { Err(BlockingError::TimedOut) }
     }
 
-    /// The other end, as it says.
+    /// The peer, as it describes itself.
     #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
         self.connection.peer()
     }
 
-    /// The stream itself, for waiting on it with poll(2): only after [`receive`](Self::receive) has given out all that is here.
+    /// The stream, for poll(2). Use it only after [`receive`](Self::receive) has returned all messages that have arrived.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
@@ -90,33 +90,34 @@ impl Blocking {
     /// Sends a message.
     ///
     /// # Errors
-    /// Where it has not gone out by `until`: perhaps a part of it has.
+    /// If it could not be sent by `until`. A part of it may have been sent.
     pub fn send(&mut self, frames: &[&[u8]], until: Instant) -> Result<(), BlockingError> {
         self.connection.send(frames);
         if self.flush(until)? { Ok(()) } else { Err(BlockingError::TimedOut) }
     }
 
-    /// The next message. `None`: none has come by `until`; what has come of it is kept. An instant that has passed takes what is here.
+    /// The next message. `None`: no complete one has arrived by `until`, and the partial one is kept. If `until` has passed,
+    /// only arrived data is used.
     ///
     /// # Errors
-    /// Where no more messages will come.
+    /// If no more messages will come.
     pub fn receive(&mut self, until: Instant) -> Result<Option<Message>, BlockingError> {
         loop {
             if let Some(message) = self.connection.next()? {
                 return Ok(Some(message));
             }
-            // The answer to a PING.
+            // The flush sends the answer to a PING.
             if !self.flush(until)? || !self.read(until)? {
                 return Ok(None);
             }
-            // A peer that sends PINGs without end does not hold us up.
+            // A peer that sends PINGs without end must not block this.
             if Instant::now() >= until {
                 return Ok(self.connection.next()?);
             }
         }
     }
 
-    /// Reads a piece. `false`: nothing has come by `until`.
+    /// Reads some bytes. `false`: none have arrived by `until`.
     fn read(&mut self, until: Instant) -> Result<bool, BlockingError> {
         if !self.is_readable(until)? {
             return Ok(false);
@@ -131,7 +132,7 @@ impl Blocking {
         }
     }
 
-    /// Waits for something to read, by poll(2): a limit of the socket's own may be late by an eighth (Linux's timer wheel).
+    /// Waits for data with poll(2): a socket timeout may be late by an eighth (Linux's timer wheel).
     fn is_readable(&self, until: Instant) -> Result<bool, BlockingError> {
         retry_on_intr(|| {
             let left = until.saturating_duration_since(Instant::now());
@@ -142,7 +143,7 @@ impl Blocking {
         .map_err(|error| BlockingError::Stream(error.into()))
     }
 
-    /// Writes all that is to be written. `false`: it could not by `until`.
+    /// Writes all waiting bytes. `false`: that was not possible by `until`.
     fn flush(&mut self, until: Instant) -> Result<bool, BlockingError> {
         while !self.connection.outgoing().is_empty() {
             self.stream.set_write_timeout(Some(left(until)))?;
@@ -166,12 +167,12 @@ impl fmt::Debug for Blocking {
     }
 }
 
-/// What is left until then, and never nothing.
+/// The time left until then, and never zero.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(SHORTEST)
 }
 
-/// `false` where only the time is over (socket(7), SO_RCVTIMEO).
+/// `false` if only the time is over (socket(7), SO_RCVTIMEO).
 fn timed_out(error: io::Error) -> Result<bool, BlockingError> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Ok(false),
@@ -180,7 +181,7 @@ fn timed_out(error: io::Error) -> Result<bool, BlockingError> {
     }
 }
 
-/// A connect that came to nothing, or to no end in its time.
+/// The error of a connect that failed, or timed out.
 fn nobody_there(error: io::Error) -> BlockingError {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => BlockingError::TimedOut,
@@ -200,7 +201,7 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
-    /// A dealer and a router that have found each other.
+    /// A dealer and a router after their handshake.
     fn pair() -> (Blocking, Blocking) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let router = thread::spawn(move || Blocking::handshake(theirs, settings(SocketType::Router), soon()).unwrap());
@@ -215,7 +216,7 @@ mod tests {
         dealer.send(&[b"", b"one"], soon()).unwrap();
         dealer.send(&[b"two"], soon()).unwrap();
         assert_eq!(router.receive(soon()).unwrap(), Some(vec![b"".to_vec(), b"one".to_vec()]));
-        // What is here is given out, whatever the time is.
+        // Arrived data is returned, even if the time is over.
         assert_eq!(router.receive(Instant::now()).unwrap(), Some(vec![b"two".to_vec()]));
         assert_eq!(router.receive(Instant::now()).unwrap(), None);
         router.send(&[b"three"], soon()).unwrap();
@@ -292,7 +293,7 @@ mod tests {
         let until = Instant::now() + Duration::from_millis(20);
         let error = dealer.send(&[&vec![0; 32 << 20]], until).unwrap_err();
         assert!(matches!(error, BlockingError::TimedOut), "{error}");
-        // Nor where there is no room for a single byte more.
+        // The same if there is no space for a single byte.
         let error = dealer.send(&[b"x"], Instant::now()).unwrap_err();
         assert!(matches!(error, BlockingError::TimedOut), "{error}");
     }
@@ -308,7 +309,7 @@ mod tests {
             loop {
                 match theirs.write(&b"\x04\x07\x04PING\0\x0a".repeat(10)) {
                     Err(error) if error.kind() != ErrorKind::WouldBlock => return,
-                    // A part of a PING would be followed by a whole one.
+                    // An incomplete PING would be followed by a complete one.
                     Ok(length) if length < 90 => return,
                     _ => drop(theirs.read(&mut answers)),
                 }

@@ -1,9 +1,9 @@
-//! What a peer can get wrong.
+//! Protocol errors of a peer.
 
 use super::handshake::SocketType;
 use thiserror::Error;
 
-/// Why a connection cannot go on. The same bytes would fail again: trying again helps only with a peer that has changed.
+/// Why a connection cannot go on. The same bytes would fail again, so that a retry only helps if the peer has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ZmtpError {
     #[error("the peer does not speak ZMTP")]
@@ -30,7 +30,7 @@ pub enum ZmtpError {
     Refused(String),
 }
 
-/// For people: up to 80 characters of what a peer sent, printable ASCII alone.
+/// Text for people: up to 80 characters of the peer's bytes, with only printable ASCII.
 pub(super) fn printable(bytes: &[u8]) -> String {
     let printable = |byte: &u8| if (b' '..=b'~').contains(byte) { char::from(*byte) } else { '?' };
     bytes.iter().take(80).map(printable).collect()

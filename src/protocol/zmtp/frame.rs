@@ -2,16 +2,16 @@
 
 use super::error::ZmtpError;
 
-/// More frames of this message follow.
+/// More frames of the same message follow.
 const MORE: u8 = 1;
-/// The length takes eight bytes, and not one.
+/// The length has eight bytes instead of one.
 const LONG: u8 = 2;
-/// It is a command, and not a part of a message.
+/// The frame is a command, not a part of a message.
 const COMMAND: u8 = 4;
-/// There are no other flags.
+/// All flags of the protocol.
 const KNOWN: u8 = MORE | LONG | COMMAND;
 
-/// What stands before a frame's bytes.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub more: bool,
@@ -20,15 +20,15 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads one, and how many bytes it takes. `None`: it has not come to its end.
+    /// Parses a header. Returns it with its length in bytes. `None`: it is incomplete.
     ///
     /// # Errors
-    /// Where a flag is set that ZMTP does not have.
+    /// If a flag is set that ZMTP does not have.
     pub fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, ZmtpError> {
         let Some((&flags, rest)) = bytes.split_first() else { return Ok(None) };
         let command = flags & COMMAND != 0;
         let more = flags & MORE != 0;
-        // A command is one frame.
+        // A command has only one frame.
         if flags & !KNOWN != 0 || (command && more) {
             return Err(ZmtpError::Flags(flags));
         }
@@ -41,7 +41,7 @@ impl Header {
     }
 }
 
-/// Writes a message. One without frames is none: nothing is written.
+/// Writes a message. Without frames, nothing is written.
 pub(super) fn write_message(frames: &[&[u8]], into: &mut Vec<u8>) {
     for (at, frame) in frames.iter().enumerate() {
         write_header(if at + 1 < frames.len() { MORE } else { 0 }, frame.len(), into);
@@ -49,21 +49,21 @@ pub(super) fn write_message(frames: &[&[u8]], into: &mut Vec<u8>) {
     }
 }
 
-/// Writes a command of at most 255 bytes of name.
+/// Writes a command. Its name has at most 255 bytes.
 pub(super) fn write_command(name: &[u8], body: &[u8], into: &mut Vec<u8>) {
     write_header(COMMAND, 1 + name.len() + body.len(), into);
     write_short(name, into);
     into.extend_from_slice(body);
 }
 
-/// Writes one byte of length, and the text, which is cut off after 255 bytes.
+/// Writes one byte of length and the text, which is truncated after 255 bytes.
 pub(super) fn write_short(text: &[u8], into: &mut Vec<u8>) {
     let length = u8::try_from(text.len()).unwrap_or(u8::MAX);
     into.push(length);
     into.extend(text.iter().take(usize::from(length)));
 }
 
-/// A text of one byte of length, and what follows it.
+/// Parses a text with one byte of length. Returns it with the remaining bytes.
 pub(super) fn read_short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(length))

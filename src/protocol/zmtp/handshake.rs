@@ -1,4 +1,4 @@
-//! How a connection begins: greeting and READY (RFC 23, "Greeting" and "The NULL Security Mechanism").
+//! The start of a connection: greeting and READY (RFC 23, "Greeting" and "The NULL Security Mechanism").
 
 use super::error::{ZmtpError, printable};
 use super::frame::{read_short, write_short};
@@ -7,7 +7,7 @@ use std::fmt;
 /// The length of a greeting: signature (10), version (2), mechanism (20), as-server (1), filler (31).
 pub(super) const GREETING: usize = 64;
 
-/// The longest identity.
+/// The longest identity, in bytes.
 const LONGEST_IDENTITY: usize = 255;
 
 /// The socket types of requests and replies.
@@ -31,7 +31,7 @@ impl SocketType {
         }
     }
 
-    /// Whether it may talk with this one (RFC 23, "The Socket-Type Property").
+    /// Whether these two types may be connected (RFC 23, "The Socket-Type Property").
     fn talks_with(self, other: Self) -> bool {
         matches!(
             (self, other),
@@ -49,15 +49,15 @@ impl fmt::Display for SocketType {
     }
 }
 
-/// The program at the other end, as it says.
+/// The peer, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub socket_type: SocketType,
-    /// Its name for routing, where it has one: 1 to 255 bytes, the first of them not 0.
+    /// Its identity for routing, if it has one: 1 to 255 bytes, the first of them not 0.
     pub identity: Option<Vec<u8>>,
 }
 
-/// Ours.
+/// Our greeting.
 pub(super) fn greeting() -> [u8; GREETING] {
     let mut greeting = [0; GREETING];
     let text = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL";
@@ -67,14 +67,14 @@ pub(super) fn greeting() -> [u8; GREETING] {
     greeting
 }
 
-/// Looks at as much of a peer's greeting as there is: an older peer says nothing more before it has an answer of its own kind.
-/// `true`: it is complete.
+/// Checks as much of a peer's greeting as has arrived: an older peer sends nothing more until it has an answer of its own kind.
+/// `true`: the greeting is complete.
 pub(super) fn check_greeting(bytes: &[u8]) -> Result<bool, ZmtpError> {
     // The eight bytes between are padding.
     if bytes.first().is_some_and(|byte| *byte != 0xff) || bytes.get(9).is_some_and(|byte| *byte != 0x7f) {
         return Err(ZmtpError::NotZmtp);
     }
-    // A peer of a newer version has to speak ours.
+    // A peer of a newer version has to speak our version with us.
     if let Some(&version) = bytes.get(10)
         && version < 3
     {
@@ -91,7 +91,7 @@ pub(super) fn check_greeting(bytes: &[u8]) -> Result<bool, ZmtpError> {
     Ok(bytes.len() >= GREETING)
 }
 
-/// What follows the name of our READY.
+/// The body of our READY, after its name.
 pub(super) fn ready(socket_type: SocketType, identity: Option<&[u8]>) -> Vec<u8> {
     let mut body = Vec::new();
     let mut property = |name: &str, value: &[u8]| {
@@ -106,7 +106,7 @@ pub(super) fn ready(socket_type: SocketType, identity: Option<&[u8]>) -> Vec<u8>
     body
 }
 
-/// Reads what follows the name of a peer's READY. Properties that we do not know are for others.
+/// Parses the body of a peer's READY, after its name. Unknown properties are ignored.
 pub(super) fn read_ready(ours: SocketType, mut body: &[u8]) -> Result<Peer, ZmtpError> {
     let (mut socket_type, mut identity) = (None, None);
     while !body.is_empty() {
@@ -120,7 +120,7 @@ pub(super) fn read_ready(ours: SocketType, mut body: &[u8]) -> Result<Peer, Zmtp
             if value.len() > LONGEST_IDENTITY {
                 return Err(ZmtpError::Handshake("its identity is longer than 255 bytes"));
             }
-            // Those are a router's own, for peers that have none (zmq_setsockopt(3), ZMQ_ROUTING_ID).
+            // Such identities are those that a router makes itself for peers without one (zmq_setsockopt(3), ZMQ_ROUTING_ID).
             if value.first() == Some(&0) {
                 return Err(ZmtpError::Handshake("its identity begins with a zero"));
             }
@@ -132,7 +132,7 @@ pub(super) fn read_ready(ours: SocketType, mut body: &[u8]) -> Result<Peer, Zmtp
     Ok(Peer { socket_type, identity })
 }
 
-/// Name, value, and what follows.
+/// The name, the value, and the remaining bytes.
 fn property(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (name, rest) = read_short(bytes)?;
     let (length, rest) = rest.split_first_chunk::<4>()?;
@@ -170,7 +170,7 @@ mod tests {
             other[12..12 + name.len()].copy_from_slice(name.as_bytes());
             assert!(matches!(check_greeting(&other[..32]), Err(ZmtpError::Mechanism(_))), "{name:?}");
         }
-        // 3.1, 3.2, 4.0 are to speak 3.0 with us.
+        // Versions 3.1, 3.2 and 4.0 have to speak 3.0 with us.
         let mut newer = greeting();
         newer[10..12].copy_from_slice(&[4, 1]);
         assert_eq!(check_greeting(&newer), Ok(true));

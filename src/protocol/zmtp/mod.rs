@@ -1,9 +1,9 @@
-//! ZeroMQ's frames (ZMTP 3.0, <https://rfc.zeromq.org/spec/23/>) and the Paranoid Pirate's words
-//! (<https://rfc.zeromq.org/spec/6/>), without input or output but for one blocking adapter.
+//! ZeroMQ's frames (ZMTP 3.0, <https://rfc.zeromq.org/spec/23/>) and the Paranoid Pirate's messages
+//! (<https://rfc.zeromq.org/spec/6/>). Except for one blocking adapter, there is no input or output here.
 //!
-//! Of ZMTP there is what we need: the NULL mechanism, and the four socket types of requests and replies. ZeroMQ's own library
-//! and the guide's programs are held against it (`tests/server_tests/service`). No peer can make it hold more than its
-//! [`Settings`] allow: what is too long is refused when it is announced.
+//! Of ZMTP, the NULL mechanism and the four socket types of requests and replies are implemented. Tests run it against ZeroMQ's
+//! own library and the guide's programs (`tests/server_tests/service`). A peer cannot make it use more memory than its
+//! [`Settings`] allow: a frame that is too long is refused when its length arrives.
 
 mod blocking;
 mod connection;

@@ -1,41 +1,41 @@
-//! The Paranoid Pirate's words: what a worker and its queue say to each other, and how long they wait.
+//! The Paranoid Pirate's messages between a worker and its queue, and their timeouts.
 //!
-//! On the wire of a worker's DEALER: READY and HEARTBEAT are one frame each; a request and its reply are three, the address of
-//! the client, an empty one and the body. More than three frames the guide's own worker does not take.
+//! A worker's DEALER sends and receives READY and HEARTBEAT as one frame each. A request and its reply have three frames: the
+//! address of the client, an empty one, and the body. The guide's own worker does not accept more than three frames.
 
 use super::connection::Message;
 use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How often either side gives a sign of life.
+/// The interval of heartbeats, on either side.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
-/// After so many intervals without any sign the other side is taken for dead.
+/// After this many intervals without a heartbeat, a peer counts as dead.
 pub const LIVENESS: u32 = 3;
 
-/// How long the other side waits before it connects anew; twice as long after each connection that came to nothing, up to the second.
+/// The first pause before a peer connects again. It doubles after each failed connection, up to `LONGEST_PAUSE`.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 
 const READY: &[u8] = &[1];
 const HEARTBEAT: &[u8] = &[2];
 
-/// What a worker says.
+/// A message from a worker.
 #[derive(Clone, PartialEq, Eq)]
 pub enum FromWorker {
-    /// It is new, and wants work.
+    /// The worker is new, and ready for work.
     Ready,
-    /// It lives.
+    /// The worker lives.
     Heartbeat,
-    /// Its answer, and it wants work again.
+    /// The worker's answer; it is ready for more work.
     Reply { client: Vec<u8>, body: Vec<u8> },
 }
 
-/// What a worker is told.
+/// A message to a worker.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ToWorker {
-    /// Its queue lives.
+    /// The queue lives.
     Heartbeat,
     Request {
         client: Vec<u8>,
@@ -43,7 +43,7 @@ pub enum ToWorker {
     },
 }
 
-/// Why a message is none of the Paranoid Pirate's.
+/// Why a message is not one of the Paranoid Pirate's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NoPirate {
     #[error("it has {0} frames, where one, two or three were expected")]
@@ -58,7 +58,7 @@ pub enum NoPirate {
 
 impl FromWorker {
     /// # Errors
-    /// Where it is nothing that a worker says.
+    /// If a worker does not send such a message.
     pub fn parse(frames: Message) -> Result<Self, NoPirate> {
         match <[Vec<u8>; 1]>::try_from(frames) {
             Ok([word]) if word == READY => Ok(Self::Ready),
@@ -68,7 +68,7 @@ impl FromWorker {
         }
     }
 
-    /// As a worker sends it.
+    /// The frames as a worker sends them.
     #[must_use]
     pub fn frames(&self) -> Vec<&[u8]> {
         match self {
@@ -81,7 +81,7 @@ impl FromWorker {
 
 impl ToWorker {
     /// # Errors
-    /// Where it is nothing that a queue says to a worker.
+    /// If a queue does not send such a message to a worker.
     pub fn parse(frames: Message) -> Result<Self, NoPirate> {
         match <[Vec<u8>; 1]>::try_from(frames) {
             Ok([word]) if word == HEARTBEAT => Ok(Self::Heartbeat),
@@ -90,7 +90,7 @@ impl ToWorker {
         }
     }
 
-    /// As a worker gets it: a ROUTER's own first frame, the worker's address, never reaches the wire.
+    /// The frames as a worker receives them. The ROUTER's own first frame, the worker's address, is never sent.
     #[must_use]
     pub fn frames(&self) -> Vec<&[u8]> {
         match self {
@@ -112,7 +112,7 @@ impl fmt::Debug for ToWorker {
     }
 }
 
-/// The word, or the lengths of its frames: a body may be somebody's mail.
+/// Prints the kind of the message, or the lengths of its frames, since a body may be mail.
 fn debug(frames: &[&[u8]], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match frames {
         [READY] => f.write_str("READY"),
@@ -133,17 +133,17 @@ fn envelope(frames: Message) -> Result<(Vec<u8>, Vec<u8>), NoPirate> {
     Ok((client, body))
 }
 
-/// What a client and its queue send each other, as a REQ does: an empty frame and the body. This reads it.
+/// Parses a message between a client and its queue, in the form of a REQ: an empty frame and the body.
 ///
 /// # Errors
-/// Where it is something else.
+/// If it has another form.
 pub fn from_client(frames: Message) -> Result<Vec<u8>, NoPirate> {
     let count = frames.len();
     let [delimiter, body] = <[Vec<u8>; 2]>::try_from(frames).map_err(|_| NoPirate::Frames(count))?;
     if delimiter.is_empty() { Ok(body) } else { Err(NoPirate::NoDelimiter) }
 }
 
-/// The same, to be sent by either.
+/// The frames of such a message, for either side to send.
 #[must_use]
 pub fn to_client(body: &[u8]) -> [&[u8]; 2] {
     [b"", body]
@@ -196,7 +196,7 @@ mod tests {
             assert_eq!(FromWorker::parse(message(frames)), Err(expected), "{frames:?}");
             assert_eq!(ToWorker::parse(message(frames)), Err(expected), "{frames:?}");
         }
-        // A worker is not asked to be ready.
+        // READY is never sent to a worker.
         assert_eq!(ToWorker::parse(message(&[READY])), Err(NoPirate::Word));
         assert_eq!(from_client(message(&[b"x"])), Err(NoPirate::Frames(1)));
         assert_eq!(from_client(message(&[b"x", b"y"])), Err(NoPirate::NoDelimiter));

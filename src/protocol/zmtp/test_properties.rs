@@ -1,20 +1,21 @@
-//! What holds for any bytes of a peer's: functions that panic where it does not, for tests and for the fuzz target (tests/fuzz).
+//! Properties for any bytes of a peer, as functions that panic if one is violated. Tests and the fuzz target (tests/fuzz) use
+//! them.
 
 use super::connection::{Connection, Message, Settings};
 use super::error::ZmtpError;
 use super::frame::write_command;
 use super::handshake::{SocketType, greeting, ready};
 
-/// Beside what the limits allow: buffers, half a header, answers to PINGs.
+/// The memory that is allowed in addition to the limits: buffers, half a header, answers to PINGs.
 const BESIDE: usize = 64 << 10;
 
-/// Small limits, which any bytes reach.
+/// Small limits, which random bytes can reach.
 #[must_use]
 pub fn settings(socket_type: SocketType) -> Settings {
     Settings { socket_type, identity: None, longest_frame: 100_000, most_frames: 8, longest_message: 150_000 }
 }
 
-/// What a peer of this type says first.
+/// The greeting and READY of a peer of this type.
 #[must_use]
 pub fn handshake(theirs: SocketType) -> Vec<u8> {
     let mut bytes = greeting().to_vec();
@@ -22,11 +23,11 @@ pub fn handshake(theirs: SocketType) -> Vec<u8> {
     bytes
 }
 
-/// Any bytes, after a handshake or instead of it, give messages or an error; how they are split changes nothing, and what they
-/// cost is bounded.
+/// Any bytes, after a handshake or instead of it, give messages or an error. How they are split makes no difference, and their
+/// memory use is bounded.
 ///
 /// # Panics
-/// Where it does not hold.
+/// If a property is violated.
 pub fn any_bytes(bytes: &[u8], after_a_handshake: bool, piece: usize) {
     let before = if after_a_handshake { handshake(SocketType::Dealer) } else { Vec::new() };
     let all = [&before, bytes].concat();
@@ -37,10 +38,10 @@ pub fn any_bytes(bytes: &[u8], after_a_handshake: bool, piece: usize) {
     assert!(sent <= bytes.len(), "more was read than was sent");
 }
 
-/// What one end sends, the other gets.
+/// The messages that one end sends arrive at the other.
 ///
 /// # Panics
-/// Where it does not hold.
+/// If a message does not arrive unchanged.
 pub fn any_messages(messages: &[Message], piece: usize) {
     let mut dealer = Connection::new(settings(SocketType::Dealer));
     for message in messages {
@@ -52,7 +53,7 @@ pub fn any_messages(messages: &[Message], piece: usize) {
     assert_eq!(read(dealer.outgoing(), piece.max(1)), (messages.to_vec(), None));
 }
 
-/// What a router reads in these bytes.
+/// The messages that a router parses from these bytes.
 fn read(bytes: &[u8], piece: usize) -> (Vec<Message>, Option<ZmtpError>) {
     let mut router = Connection::new(settings(SocketType::Router));
     let mut messages = Vec::new();

@@ -1,59 +1,59 @@
-//! What the broker counts, for whoever watches the service.
+//! The broker's counters, for monitoring.
 
 use crate::protocol::Logins;
 use crate::service::counters::{Spans, Traffics};
 use serde::Serialize;
 
-/// What has happened since the front began. Numbers only grow.
+/// Counters since the front began. They only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// What clients have handed over, and what they were told. (The LMTP server counts what it replies.)
+    /// What clients have sent, and the replies to them. (The LMTP server counts its own replies.)
     pub traffics: Traffics,
-    /// Messages handed to a worker.
+    /// Messages passed to a worker.
     pub handed_out: u64,
-    /// Messages that waited for a worker for too long.
+    /// Messages that waited too long for a worker.
     pub waited_too_long: u64,
-    /// Recipients whom their message was delivered without, for they had too many others at work.
+    /// Recipients that were left out of a delivery, because too many other messages to them were in delivery.
     pub left_out: u64,
-    /// Messages whose worker ended, was silent, or did not answer in time.
+    /// Messages whose worker ended, hung, or did not answer in time.
     pub workers_lost: u64,
-    /// Answers that were none: another message's, of another number of results, or another program's.
+    /// Invalid replies: of another message, with a wrong number of results, or of another program.
     pub wrong_answers: u64,
-    /// Answers to nothing that their worker had in hand.
+    /// Replies that belong to no message of their worker.
     pub late_answers: u64,
     /// Requests that a client sent again while they were known.
     pub joined: u64,
-    /// Requests whose client went, or called them off, before a worker had them.
+    /// Requests whose client left or cancelled before a worker had them.
     pub dropped: u64,
-    /// Messages that were shunted, since they had crashed two workers.
+    /// Messages that were shunted because they had crashed two workers.
     pub newly_shunted: u64,
-    /// Tries of shunted messages that were answered without a worker.
+    /// Deliveries of shunted messages that were refused without a worker.
     pub refused_shunted: u64,
-    /// How long messages waited for a worker that then got them.
+    /// How long messages waited for a worker, of those that got one.
     pub waits: Spans,
-    /// Clients that were cut off, for they said what makes no sense, or has more recipients than are allowed.
+    /// Clients that were disconnected, because a frame was invalid, or had more recipients than are allowed.
     pub refused_requests: u64,
-    /// Heartbeats that were due for two seconds or longer: each second counts one for each worker that is not heard.
+    /// Heartbeats that are overdue by two seconds or more: each second counts one for each unresponsive worker.
     pub missed_heartbeats: u64,
     /// The sessions that workers have opened.
     pub logins: Logins,
 }
 
-/// How the broker stands now.
+/// The present state of the broker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Standing {
     /// Messages that wait for a worker.
     pub queued: usize,
-    /// Requests whose client has yet to say that they may begin.
+    /// Requests whose client has not sent GO yet.
     pub held: usize,
-    /// Messages that workers have.
+    /// Messages at workers.
     pub in_work: usize,
     /// Workers that wait for a message.
     pub ready: usize,
-    /// Workers that have one, and are heard.
+    /// Workers with a message that send heartbeats.
     pub busy: usize,
-    /// Workers that have not been heard for too long, with a message or without.
+    /// Workers without recent heartbeats, with a message or without.
     pub silent: usize,
-    /// Messages that have crashed one worker: their next try has a worker of its own.
+    /// Messages that have crashed one worker: their next delivery has a worker of its own.
     pub suspects: usize,
 }

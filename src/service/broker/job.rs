@@ -1,4 +1,4 @@
-//! One message at the broker, from when it comes until it is answered.
+//! One message at the broker, from its arrival to its answer.
 
 use super::state::{ConnectionId, LocalId};
 use crate::delivery::{StatusDetail, Verdict};
@@ -18,41 +18,40 @@ pub(super) struct Job {
     pub(super) asker: Asker,
     pub(super) stage: Stage,
     pub(super) arrived: Instant,
-    /// From when on it waits for a worker: its arrival, or its client's word that it may begin.
+    /// Since when it waits for a worker: since its arrival, or since its client's GO.
     pub(super) queued: Instant,
-    /// How long its delivery may take, from `arrived` on.
+    /// How long its delivery may take, counted from `arrived`.
     pub(super) time: Duration,
-    /// It had crashed a worker when it came.
+    /// Whether the message had crashed a worker before it came.
     pub(super) known_crash: Option<Key>,
-    /// It was given a worker of its own.
+    /// Whether it was given a worker of its own.
     pub(super) alone: bool,
-    /// Since when a worker was there for it, and some of its recipients had as many messages at work as one may have: see
-    /// `state/limits.rs`.
+    /// Since when a worker was ready for it, while some of its recipients were at their limit: see `state/limits.rs`.
     pub(super) held_back: Option<Instant>,
-    /// The places of those recipients, where it was handed out without them.
+    /// The indices of the recipients at their limit, if it went to a worker without them.
     pub(super) left_out: BTreeSet<usize>,
 }
 
 pub(super) enum What {
-    /// A message, for this program's own workers.
+    /// A message for this program's own workers.
     ///
-    /// `users` are its recipients, in their order, as deliveries to one of them are counted.
+    /// `users` are the mailboxes of its recipients, in their order, for the limits of deliveries to one recipient.
     Ours { request: Box<Request>, body: Body, users: Vec<String> },
-    /// Another program's words, for any worker.
+    /// Another program's request, for any worker.
     Plain(Vec<u8>),
 }
 
-/// Who wants to know what becomes of it.
+/// The recipient of the job's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     Client(ConnectionId),
     Local(LocalId),
-    /// Its client has gone; the delivery goes on.
+    /// The client has gone; the delivery goes on.
     Nobody,
 }
 
 impl Asker {
-    /// Whether `other` asks in place of this one: not if it is an older connection.
+    /// Whether `other` replaces this asker. An older connection does not.
     pub(super) fn is_before(self, other: Self) -> bool {
         !matches!((self, other), (Self::Client(known), Self::Client(other)) if known > other)
     }
@@ -60,15 +59,15 @@ impl Asker {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Its client has yet to say that it may begin.
+    /// The client has not sent GO yet.
     Held,
     Queued,
-    /// At this worker, which is to have answered by then.
+    /// At this worker, which has to answer by then.
     At(ConnectionId, Instant),
 }
 
 impl Job {
-    /// Its recipients, in their order, as deliveries to one of them are counted.
+    /// The mailboxes of its recipients, in their order, for the limits of deliveries to one recipient.
     pub(super) fn users(&self) -> &[String] {
         match &self.what {
             What::Ours { users, .. } => users,
@@ -76,8 +75,8 @@ impl Job {
         }
     }
 
-    /// What names its message, of which others may be under way for other recipients: Postfix's queue id, where that is known. (Two
-    /// Postfix may give one to different messages: then these wait for one another.)
+    /// The name of its message, shared with deliveries to other recipients: Postfix's queue id, if it is known. (Two Postfix
+    /// may use the same id for different messages. These then wait for one another.)
     pub(super) fn message(&self) -> Option<&str> {
         match &self.what {
             What::Ours { request, .. } => request.queue_id.as_deref().filter(|id| !id.is_empty()),
@@ -85,16 +84,16 @@ impl Job {
         }
     }
 
-    /// Those whom it is delivered to at its worker, each once.
+    /// The mailboxes to which its worker delivers it, each once.
     pub(super) fn users_at_work(&self) -> BTreeSet<&String> {
         let taken = self.users().iter().enumerate().filter(|(place, _)| !self.left_out.contains(place));
         taken.map(|(_, user)| user).collect()
     }
 
-    /// The body for a worker, which is told how much time is left, and of nobody who is left out: no mailbox of his is opened.
-    /// `None` for one of ours whose header cannot be written.
+    /// The body for a worker: the request with the remaining time. Recipients that are left out are missing, so that the worker
+    /// does not open their mailboxes. `None` if the header of a request of ours cannot be written.
     ///
-    /// Its bytes are kept until it is answered: if it crashes its worker, its next try is recognised by them.
+    /// The job keeps the message until it is answered: if it crashes its worker, its next delivery is recognised by its bytes.
     pub(super) fn body_for_a_worker(&self, slow: bool, now: Instant) -> Option<Vec<u8>> {
         match &self.what {
             What::Plain(body) => Some(body.clone()),
@@ -109,7 +108,7 @@ impl Job {
         }
     }
 
-    /// What is lost with its worker.
+    /// What the crash records need if the worker is lost.
     pub(super) fn lost(self) -> Option<LostJob> {
         match self.what {
             What::Ours { request, body, .. } => Some(LostJob { request, body, alone: self.alone }),
@@ -121,7 +120,8 @@ impl Job {
         self.time.saturating_sub(now.saturating_duration_since(self.arrived))
     }
 
-    /// A verdict for each recipient, if a worker has answered with one for each that it was told of, and what else it says.
+    /// The verdict of each recipient, and the rest of the reply. `None` unless the worker has sent one result for each
+    /// recipient of its request.
     pub(super) fn read_answer(&self, body: &[u8]) -> Option<(Vec<Verdict>, Reply)> {
         let What::Ours { request, .. } = &self.what else { return None };
         let Ok((Header::Reply(mut reply), _)) = Header::read(body) else { return None };
@@ -141,8 +141,8 @@ impl Job {
     }
 }
 
-/// The addresses of a request, folded and without their extensions. Aliases of one mailbox stay apart: only the
-/// database knows of them, which the front does not ask.
+/// The addresses of a request, folded and without their extensions. Aliases of one mailbox count as different: only the
+/// database knows them, and the front does not use the database.
 pub(super) fn users(request: &Request, delimiters: &str) -> Vec<String> {
     let user = |recipient: &Recipient| {
         let bare = Address::parse(&recipient.address).ok().and_then(|address| address.without_extension(delimiters));

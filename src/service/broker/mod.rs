@@ -1,13 +1,14 @@
-//! The broker: which message goes to which worker, and who is told what became of it.
+//! The broker: it assigns messages to workers, and returns the results to their senders.
 //!
-//! It speaks the Paranoid Pirate's protocol (<https://rfc.zeromq.org/spec/6/>) with two differences, which its peers do not notice:
+//! It speaks the Paranoid Pirate's protocol (<https://rfc.zeromq.org/spec/6/>) with two differences, which its peers do not
+//! notice:
 //!
-//! - Only READY or a reply makes a worker ready. The guide's queue takes a heartbeat for READY, too: it then hands a second message
-//!   to a worker that beats while it works. (So <https://rfc.zeromq.org/spec/7/> has it.)
-//! - It remembers what it has handed out. A worker that ends costs its message a deferral at once, and no message is handed to a
-//!   second worker: the first may have delivered it, or may still do so.
+//! - Only READY or a reply makes a worker ready. The guide's queue treats a heartbeat as READY, and so sends a second message
+//!   to a worker that sends heartbeats while it works. (<https://rfc.zeromq.org/spec/7/> has the rule of this broker.)
+//! - It remembers which message each worker has. If a worker ends, its message is deferred at once. No message goes to a second
+//!   worker: the first one may have delivered it, or may still do so.
 //!
-//! `state` decides, without input or output; `sockets` brings it what peers say.
+//! `state` decides, without input or output; `sockets` brings it the frames of the peers.
 
 mod counters;
 mod job;

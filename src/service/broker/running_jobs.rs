@@ -1,19 +1,19 @@
-//! What is at workers now, as it is counted.
+//! The jobs at workers, counted by recipient and by message.
 
 use super::job::{Job, JobId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// For how long a recipient counts as slow, unless something is delivered to him before.
+/// How long a recipient counts as slow, unless a delivery to them succeeds earlier.
 const SLOW_FOR: Duration = Duration::from_mins(30);
 
 #[derive(Default)]
 pub(super) struct AtWork {
-    /// Since when each message is there, and for whom.
+    /// When each job began, and for which recipients.
     all: BTreeMap<JobId, (Instant, BTreeSet<String>)>,
-    /// How many messages for an address there are.
+    /// The number of jobs for each recipient.
     users: BTreeMap<String, usize>,
-    /// The deliveries of one message, by [its name](Job::message), and since when they are there.
+    /// The deliveries of one message, by [its name](Job::message), and when each began.
     messages: BTreeMap<String, BTreeMap<JobId, Instant>>,
 }
 
@@ -48,22 +48,22 @@ impl AtWork {
         }
     }
 
-    /// How many messages for this address there are.
+    /// The number of jobs for this recipient.
     pub(super) fn of_user(&self, user: &str) -> usize {
         self.users.get(user).copied().unwrap_or_default()
     }
 
-    /// Since when deliveries of the message of this name are there.
+    /// When each delivery of the message with this name began.
     pub(super) fn of_message(&self, message: &str) -> impl Iterator<Item = Instant> {
         self.messages.get(message).into_iter().flat_map(|deliveries| deliveries.values().copied())
     }
 
-    /// Since when this message is there.
+    /// When this job began.
     pub(super) fn since(&self, id: JobId) -> Option<Instant> {
         self.all.get(&id).map(|(since, _)| *since)
     }
 
-    /// How many are there for somebody who is slow, or have been there for longer than this.
+    /// How many jobs are for a slow recipient, or run for longer than `patience`.
     pub(super) fn slow_ones(&self, slow: &Slow, patience: Duration, now: Instant) -> usize {
         let is_slow = |(since, users): &&(Instant, BTreeSet<String>)| {
             now >= *since + patience || users.iter().any(|user| slow.holds(user, now))
@@ -77,7 +77,7 @@ impl AtWork {
     }
 }
 
-/// Recipients who had a worker wait for a long time, and then nothing was delivered to them; and until when they count as such.
+/// Recipients that made a worker wait for a long time without a delivery, and until when they count as slow.
 #[derive(Default)]
 pub(super) struct Slow(BTreeMap<String, Instant>);
 
@@ -86,7 +86,7 @@ impl Slow {
         self.0.insert(user.to_owned(), now + SLOW_FOR);
     }
 
-    /// Something came of a message for him.
+    /// A delivery to the recipient had a final result.
     pub(super) fn forget(&mut self, user: &str) {
         self.0.remove(user);
     }

@@ -1,6 +1,7 @@
-//! The broker's sockets: who connects, what is said on each connection, and the loop that asks [`state`](super::state) what to do.
+//! The broker's sockets: its connections, and the loop that passes events to [`state`](super::state) and carries out the
+//! actions.
 //!
-//! One task for each connection reads, writes and knows no more than ZMTP; one loop decides.
+//! One task per connection reads and writes, and knows only ZMTP. One loop decides.
 
 use super::state::{Action, Broker, ConnectionId, Event, LocalId};
 use super::{Counters, Standing};
@@ -30,52 +31,52 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
-/// How long a peer may take for its handshake, and to read the last that it is told.
+/// How long a peer may take for its handshake, and to read the last frames.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long a process that connects as a worker may be unknown to the master: a worker may be faster than what is said of it. One that
-/// is refused tries again.
+/// How long the broker waits until the master has reported a worker that connects: a worker may connect before the report
+/// arrives. A refused worker retries.
 const TO_BE_NAMED: Duration = Duration::from_secs(1);
-/// How much is read at once.
+/// How many bytes one read takes at most.
 const PIECE: usize = 64 << 10;
-/// How many events may wait for the loop: then connections are read no further.
+/// How many events may wait for the loop. If there are more, the connections are not read.
 const WAITING_EVENTS: usize = 256;
-/// The pause after a connection could not be accepted: this process, or the system, has too many files open.
+/// The pause after a connection could not be accepted, because this process or the system has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The processes that the master has started as workers, by their numbers.
+/// The ids of the processes that the master has started as workers.
 pub type Started = HashSet<i32>;
 
-/// What connects to it.
+/// The kind of peers on a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peers {
     Clients,
     Workers,
 }
 
-/// How the broker stands, for whoever asks.
+/// The state of the broker, for the control socket and for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub standing: Standing,
     pub counters: Counters,
-    /// Why the last delivery that asked the database could not use it.
+    /// Why the last delivery that used the database could not use it.
     pub database_away: Option<String>,
 }
 
-/// What reaches the loop.
+/// Input of the loop.
 enum Input {
     Opened(ConnectionId, mpsc::UnboundedSender<Order>),
     Event(Event),
     Closed(ConnectionId, Peers),
 }
 
-/// What a connection's task is to do.
+/// An order to a connection's task.
 enum Order {
     SendToWorker(ToWorker),
     SendToClient(Vec<u8>),
     Close,
 }
 
-/// Makes the loop and what feeds it.
+/// The listeners of the broker, and the channel from their connections to its loop.
 pub struct Sockets {
     input: mpsc::Sender<Input>,
     inbox: mpsc::Receiver<Input>,
@@ -87,7 +88,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// `longest_frame` is what one frame of a peer may have, in bytes; `spool` says which messages of clients wait in files.
+    /// `longest_frame` is the limit of a peer's frame, in bytes. `spool` decides which messages of clients are kept in files.
     #[must_use]
     pub fn new(longest_frame: usize, spool: Spool) -> Self {
         let (input, inbox) = mpsc::channel(WAITING_EVENTS);
@@ -95,8 +96,8 @@ impl Sockets {
         Self { input, inbox, longest_frame, spool, last_connection, listeners: Vec::new(), writer: None }
     }
 
-    /// Serves those who connect from now on, `most` at once: others wait until the system takes no more of them. With `admitted`, only
-    /// these processes are served.
+    /// Serves the connections of a listener, at most `most` at once; the others stay in the system's backlog. With `admitted`,
+    /// only these processes are served.
     pub fn listen(
         &mut self,
         listener: UnixListener,
@@ -134,17 +135,17 @@ impl Sockets {
         }));
     }
 
-    /// Has what is known of messages that crash workers written down, in the folder of the file queue.
+    /// Stores the records of messages that crash workers in the folder of the file queue.
     ///
     /// # Errors
-    /// Where the system gives us no thread.
+    /// If the system provides no thread.
     pub fn write_crashes(&mut self, queue: PathBuf) -> io::Result<()> {
         self.writer = Some(writer::start(queue)?);
         Ok(())
     }
 
-    /// Runs the broker until `stop` comes with the time that is left then, or its sender is dropped; and then until nobody can hand it
-    /// a message any more, and all that it had is answered.
+    /// Runs the broker until `stop` brings the time that is left, or its sender is dropped. Then it goes on until all senders
+    /// of messages are gone and all jobs are answered, or until that time is over.
     pub async fn run(
         mut self,
         broker: Broker,
@@ -166,7 +167,7 @@ impl Sockets {
                     None => may_hand = false,
                 },
                 asker = asked.recv(), if may_ask => match asker {
-                    // It may have gone meanwhile.
+                    // The asker may have gone meanwhile.
                     Some(asker) => drop(asker.send(at.report())),
                     None => may_ask = false,
                 },
@@ -176,13 +177,13 @@ impl Sockets {
                 },
                 within = &mut stop, if until.is_none() => {
                     until = Some(Instant::now() + within.unwrap_or_default());
-                    // Whoever connects now is to find nobody, and not somebody who takes nothing.
+                    // A client that connects now must fail at once, instead of waiting for a broker that takes nothing.
                     self.listeners.drain(..).for_each(|listener| listener.abort());
                     at.event(Event::Stop);
                 }
                 () = sleep_until(tick.into()) => {}
             }
-            // What peers have said by now counts before what they have not.
+            // Events that have arrived count before timeouts do.
             for _ in 0..WAITING_EVENTS {
                 let Ok(input) = self.inbox.try_recv() else { break };
                 at.take(input);
@@ -193,14 +194,14 @@ impl Sockets {
                 at.act(actions);
             }
         }
-        // The last answers go out.
+        // The connections write their last frames.
         drop(at);
         drop(self.input);
         let _ = timeout(HANDSHAKE, async { while self.inbox.recv().await.is_some() {} }).await;
     }
 }
 
-/// Why somebody is refused.
+/// Why a connection is refused.
 #[derive(Debug, Error)]
 enum MayNotConnect {
     #[error("user {0} is neither the service's user nor root")]
@@ -209,13 +210,13 @@ enum MayNotConnect {
     Unknown(#[from] io::Error),
 }
 
-/// Only this process's user and root: a client is believed who has logged in, and a worker gets everybody's mail.
+/// Only this process's user and root may connect: a client's claim of the login is trusted, and a worker gets everybody's mail.
 fn may_connect(stream: &UnixStream) -> Result<Option<i32>, MayNotConnect> {
     let peer = stream.peer_cred()?;
     if is_trusted(peer.uid()) { Ok(peer.pid()) } else { Err(MayNotConnect::User(peer.uid())) }
 }
 
-/// The loop's own: the broker, and how its peers are reached.
+/// The state of the loop: the broker, and the channels to its peers.
 struct Loop {
     broker: Broker,
     connections: HashMap<ConnectionId, mpsc::UnboundedSender<Order>>,
@@ -261,7 +262,7 @@ impl Loop {
 
     fn act(&mut self, actions: Vec<Action>) {
         for order in self.broker.orders() {
-            // What is not written down is known for as long as this process lives.
+            // A record that is not stored is kept in memory only, for the life of this process.
             if self.writer.as_ref().is_some_and(|writer| writer.try_send(order).is_err()) {
                 warn!("what is known of a message that crashed a worker is not written down: the disk is too slow");
             }
@@ -299,7 +300,7 @@ impl Loop {
 
     /// Sends a signal to the process at the other end.
     fn signal(&self, connection: ConnectionId, pid: i32, signal: Signal) {
-        // The connection is still open: no other process can have this number by now. And never this process itself.
+        // While the connection is open, no other process can have this id. This process never signals itself.
         let may_end = |pid: &Pid| self.connections.contains_key(&connection) && *pid != getpid();
         if let Some(pid) = Pid::from_raw(pid).filter(may_end)
             && let Err(error) = kill_process(pid, signal)
@@ -309,7 +310,7 @@ impl Loop {
     }
 
     fn order(&self, connection: ConnectionId, order: Order) {
-        // Where it is closed, that is on its way to us as well.
+        // If the connection is closed, the event of that is on its way.
         if let Some(orders) = self.connections.get(&connection) {
             let _ = orders.send(order);
         }
@@ -321,14 +322,14 @@ struct Conversation {
     id: ConnectionId,
     peers: Peers,
     pid: Option<i32>,
-    /// The processes that are served; `None`: all.
+    /// The processes that are served. `None`: all.
     admitted: Option<watch::Receiver<Started>>,
     input: mpsc::Sender<Input>,
     longest_frame: usize,
     spool: Arc<Spool>,
 }
 
-/// Why a conversation is over.
+/// Why a connection ends.
 #[derive(Debug, Error)]
 enum Over {
     #[error("the other side has closed it")]
@@ -354,7 +355,7 @@ impl Conversation {
             return;
         }
         let (orders, obey) = mpsc::unbounded_channel();
-        // The loop ends last.
+        // The send does not fail: the loop outlives the connections.
         let _ = self.input.send(Input::Opened(self.id, orders)).await;
         match self.talk(stream, obey).await {
             over @ (Over::Closed | Over::AsOrdered) => debug!(id = self.id.0, peers = ?self.peers, %over),
@@ -363,7 +364,7 @@ impl Conversation {
         let _ = self.input.send(Input::Closed(self.id, self.peers)).await;
     }
 
-    /// Whether the process at the other end is one of those that are served.
+    /// Whether the process at the other end is admitted.
     async fn is_admitted(&mut self) -> bool {
         let (Some(admitted), pid) = (&mut self.admitted, self.pid) else { return true };
         let known = admitted.wait_for(|started| pid.is_some_and(|pid| started.contains(&pid)));
@@ -400,19 +401,19 @@ impl Conversation {
                 },
                 written = writer.write(connection.outgoing()), if writes => match written {
                     Ok(length) => connection.wrote(length),
-                    // What it has said before it closed is still to be read.
+                    // The data that the peer sent before it closed still has to be read.
                     Err(error) => {
                         debug!(%error, id = self.id.0, "nothing more can be said to this peer");
                         takes_what_we_write = false;
                     }
                 },
                 order = obey.recv() => match order {
-                    // There is no use in keeping what cannot be written.
+                    // The peer reads nothing any more.
                     Some(Order::SendToWorker(_) | Order::SendToClient(_)) if !takes_what_we_write => {}
                     Some(Order::SendToWorker(word)) => connection.send(&word.frames()),
                     Some(Order::SendToClient(body)) => connection.send(&to_client(&body)),
                     Some(Order::Close) | None => {
-                        // The last that it is told may not all be out.
+                        // Part of the last frames may not be written yet.
                         let rest = writer.write_all(connection.outgoing());
                         if takes_what_we_write && !matches!(timeout(HANDSHAKE, rest).await, Ok(Ok(()))) {
                             debug!(id = self.id.0, "a peer did not read the last that it was told");
@@ -425,8 +426,8 @@ impl Conversation {
         }
     }
 
-    /// What a client has said. A large message waits in a file, as one does that comes by LMTP; it is written on a thread of its own,
-    /// since all others wait for this one.
+    /// The event of a client's frame. A large message is kept in a file, as a large one over LMTP is. A thread of its own
+    /// writes it, since all connections share this one.
     async fn client_said(&self, body: Vec<u8>) -> Result<Event, Over> {
         let (connection, spool) = (self.id, Arc::clone(&self.spool));
         if body.len() as u64 <= spool.above {
@@ -445,9 +446,9 @@ impl Conversation {
         kept.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(Over::NotKept)
     }
 
-    /// Understands what was read, and tells the loop.
+    /// Parses the bytes that were read, and sends the events to the loop.
     async fn heard(&self, connection: &mut Connection, bytes: &[u8]) -> Result<(), Over> {
-        // What came before a mistake counts.
+        // Frames before an error are still handled.
         let fed = connection.feed(bytes);
         loop {
             let Some(frames) = connection.next()? else { return Ok(fed?) };

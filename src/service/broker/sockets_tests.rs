@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 const LONGEST_FRAME: usize = 1 << 16;
 const BYTES: &[u8] = b"Subject: x\r\n\r\nx\r\n";
-/// How long something is waited for that has to come.
+/// How long to wait for something that has to happen.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 fn dealer() -> Settings {
@@ -25,7 +25,7 @@ fn dealer() -> Settings {
     }
 }
 
-/// Messages of more than 1,000 bytes wait in files in this folder.
+/// Messages of more than 1,000 bytes are kept in files in this folder.
 fn spool(directory: &Path) -> Spool {
     Spool { directory: directory.to_owned(), above: 1000, limit: None }
 }
@@ -43,7 +43,7 @@ struct Peer<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    /// One that has made its handshake.
+    /// A peer after its handshake.
     async fn begun(stream: S) -> Self {
         let mut peer = Self { stream, connection: Connection::new(dealer()) };
         while peer.connection.peer().is_none() {
@@ -60,7 +60,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         self.connection.wrote(written);
     }
 
-    /// Whether anything has come.
+    /// Whether any data has come.
     async fn read(&mut self) -> bool {
         let mut piece = vec![0; PIECE];
         let length = self.stream.read(&mut piece).await.unwrap();
@@ -90,7 +90,7 @@ async fn event(inbox: &mut mpsc::Receiver<Input>) -> Event {
     }
 }
 
-/// A conversation that is under way, with a peer that has made its handshake.
+/// A conversation with a peer that has done its handshake.
 struct Talk {
     peer: Peer<DuplexStream>,
     orders: mpsc::UnboundedSender<Order>,
@@ -101,7 +101,7 @@ struct Talk {
 async fn talk(peers: Peers) -> Talk {
     let (conversation, inbox) = conversation(peers);
     let (orders, obey) = mpsc::unbounded_channel();
-    // Little of what is written fits in between.
+    // The buffer between the two is small.
     let (ours, theirs) = duplex(1000);
     let over = tokio::spawn(async move { conversation.talk(ours, obey).await });
     Talk { peer: Peer::begun(theirs).await, orders, inbox, over }
@@ -125,12 +125,12 @@ async fn what_a_worker_says_reaches_the_loop_and_what_it_is_told_reaches_it() {
         matches!(&answered, Event::WorkerAnswered { connection: at, address, body } if *at == connection && address == b"a" && body == b"b"),
         "{answered:?}"
     );
-    // Its handshake is over: it may take its time.
+    // After the handshake, the peer has no time limit.
     tokio::time::sleep(HANDSHAKE * 3).await;
     let request = ToWorker::Request { client: b"a".to_vec(), body: vec![b'x'; 20_000] };
     orders.send(Order::SendToWorker(request.clone())).unwrap();
     assert_eq!(ToWorker::parse(peer.hear().await), Ok(request));
-    // The last that it is told is written before its connection is closed.
+    // The last frame is written before the connection is closed.
     orders.send(Order::SendToWorker(ToWorker::Heartbeat)).unwrap();
     orders.send(Order::Close).unwrap();
     assert_eq!(ToWorker::parse(peer.hear().await), Ok(ToWorker::Heartbeat));
@@ -180,11 +180,11 @@ async fn a_peer_that_says_nothing_is_cut_off_and_so_is_one_that_does_not_read_it
     let (ours, _theirs) = duplex(1000);
     let began = tokio::time::Instant::now();
     assert!(matches!(silent.talk(ours, obey).await, Over::HandshakeTooLong));
-    // Timers are late by a millisecond at times.
+    // Timers are sometimes a millisecond late.
     assert!((HANDSHAKE..HANDSHAKE * 2).contains(&began.elapsed()), "{:?}", began.elapsed());
 
     let Talk { mut peer, orders, mut inbox, over } = talk(Peers::Clients).await;
-    // Its handshake is done there, too.
+    // The handshake is done at the other end, too.
     peer.say(&to_client(b"hello")).await;
     event(&mut inbox).await;
     orders.send(Order::SendToClient(vec![b'x'; 20_000])).unwrap();
@@ -199,7 +199,7 @@ async fn a_peer_that_says_nothing_is_cut_off_and_so_is_one_that_does_not_read_it
 async fn what_came_before_a_mistake_counts() {
     let Talk { mut peer, mut inbox, over, orders: _orders } = talk(Peers::Workers).await;
     peer.connection.send(&FromWorker::Ready.frames());
-    // A frame of flags that there are not.
+    // A frame with unknown flags.
     let bytes = [peer.connection.outgoing(), &[0xff; 9]].concat();
     peer.stream.write_all(&bytes).await.unwrap();
     assert!(matches!(event(&mut inbox).await, Event::WorkerReady { .. }));
@@ -228,7 +228,7 @@ async fn who_reads_no_more_is_still_heard_and_nothing_is_kept_for_him() {
     assert!(matches!(event(&mut inbox).await, Event::ClientSaid { .. }));
     orders.send(Order::SendToClient(b"good bye".to_vec())).unwrap();
     orders.send(Order::Close).unwrap();
-    // Not after the time that somebody has to read.
+    // The conversation does not wait for the time that a peer has for reading.
     assert!(matches!(over.await.unwrap(), Over::AsOrdered));
 }
 
@@ -238,7 +238,7 @@ async fn this_user_may_connect_and_the_system_tells_which_process_it_is() {
     assert_eq!(may_connect(&ours).unwrap(), i32::try_from(std::process::id()).ok());
 }
 
-/// What a test does to a front's sockets.
+/// The channels and sockets of a front that a test uses.
 struct Stage {
     clients: PathBuf,
     workers: PathBuf,
@@ -282,7 +282,7 @@ impl Worker {
         self.0.send(&word.frames(), Instant::now() + PATIENCE).unwrap();
     }
 
-    /// What it is given next. It says that it lives meanwhile.
+    /// Its next message. Meanwhile it sends heartbeats.
     fn hear(&mut self) -> (Vec<u8>, Vec<u8>) {
         loop {
             match self.0.receive(Instant::now() + Duration::from_millis(200)).unwrap().map(ToWorker::parse) {
@@ -304,7 +304,7 @@ fn request(id: u128) -> Request {
     Request { id: Uuid::from_u128(id), ..Request::to(&[&format!("doug{id}@x")], BYTES.len()) }
 }
 
-/// Runs a broker for as long as this takes, and then up to its end.
+/// Runs a broker while `play` runs, and then up to its end.
 async fn on_stage(most_clients: usize, play: impl FnOnce(Stage) + Send + 'static) {
     let folder = tempfile::tempdir().unwrap();
     let [clients, workers] = ["clients.sock", "workers.sock"].map(|name| folder.path().join(name));
@@ -333,7 +333,7 @@ async fn on_stage(most_clients: usize, play: impl FnOnce(Stage) + Send + 'static
 #[tokio::test]
 async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for() {
     on_stage(8, |stage| {
-        // Both wait before there is a worker.
+        // Both messages wait before there is a worker.
         let verdicts = [stage.hand(1), stage.hand(2)];
         let mut client = stage.client().unwrap();
         client.send(&to_client(b"hello"), Instant::now() + PATIENCE).unwrap();
@@ -355,12 +355,12 @@ async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for(
         assert_eq!(from_client(answer), Ok(b"good day".to_vec()));
         let report = stage.report();
         assert_eq!((report.counters.handed_out, report.standing.ready, report.database_away), (3, 1, None));
-        // The broker lives, and says so to its workers.
+        // The broker sends heartbeats to its workers.
         while !matches!(
             worker.0.receive(Instant::now() + PATIENCE).unwrap().map(ToWorker::parse),
             Some(Ok(ToWorker::Heartbeat))
         ) {}
-        // Who says what makes no sense is cut off.
+        // A client that sends an invalid frame is disconnected.
         client.send(&to_client(crate::protocol::MARK), Instant::now() + PATIENCE).unwrap();
         let told = client.receive(Instant::now() + PATIENCE);
         assert!(matches!(told, Err(BlockingError::Closed)), "{told:?}");
@@ -402,7 +402,7 @@ async fn told_to_end_it_answers_what_it_has_and_lets_nobody_in() {
         let (address, _) = worker.hear();
         let Stage { clients, workers: _, hand, ask, ended, stop } = stage;
         stop.send(PATIENCE).unwrap();
-        // It is heard of in the loop's next turn.
+        // The loop handles the stop in its next turn.
         let gone = || StdUnixStream::connect(&clients).is_err();
         let until = Instant::now() + PATIENCE;
         while !gone() && Instant::now() < until {
@@ -412,13 +412,13 @@ async fn told_to_end_it_answers_what_it_has_and_lets_nobody_in() {
         drop((hand, ended));
         worker.answer(address, Uuid::from_u128(1), &Verdict::delivered("x"));
         assert_eq!(verdicts.blocking_recv().unwrap(), [Verdict::delivered("x")]);
-        // All is answered: it does not wait for those who might ask.
+        // All messages are answered. The broker does not wait until `ask` is dropped.
         let _ = ask;
     })
     .await;
 }
 
-/// A process that was taken over has the service's user, too.
+/// A compromised process has the service's user, too.
 #[tokio::test(start_paused = true)]
 async fn who_is_no_worker_of_the_masters_is_served_only_once_the_master_names_it() {
     let (start, admitted) = watch::channel(Started::from([5]));
@@ -429,17 +429,17 @@ async fn who_is_no_worker_of_the_masters_is_served_only_once_the_master_names_it
         (tokio::spawn(conversation.run(ours)), theirs, inbox)
     };
     let (over, mut stranger, mut inbox) = begin();
-    // Not even our greeting.
+    // It does not even get the greeting.
     assert_eq!(stranger.read(&mut [0; 9]).await.unwrap(), 0);
     over.await.unwrap();
     assert!(inbox.recv().await.is_none(), "the loop has never heard of it");
-    // The worker was faster than what the master says of it.
+    // The worker connects before the master's notice arrives.
     let (_over, worker, mut inbox) = begin();
     tokio::time::sleep(TO_BE_NAMED / 2).await;
     start.send_modify(|started| started.extend([77]));
     let mut worker = Peer::begun(worker).await;
     worker.say(&FromWorker::Ready.frames()).await;
-    // Whoever drops it ends the conversation.
+    // Dropping this value would end the conversation.
     let opened = inbox.recv().await;
     assert!(matches!(&opened, Some(Input::Opened(ConnectionId(7), _))));
     assert!(matches!(event(&mut inbox).await, Event::WorkerReady { pid: Some(77), .. }));

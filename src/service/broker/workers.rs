@@ -1,4 +1,4 @@
-//! The workers that are connected: which of them gets the next message.
+//! The connected workers, and the choice of the one that gets the next message.
 
 use super::job::JobId;
 use super::state::ConnectionId;
@@ -7,49 +7,50 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// After so long a silence a worker gets nothing new.
+/// A worker without a heartbeat for this time gets no new message.
 const SILENT: Duration = INTERVAL.saturating_mul(LIVENESS);
-/// After so long a silence it is ended. A process that has been stopped, or is short of memory, may come back before, and then its
-/// message is delivered without a second try.
+/// A worker without a heartbeat for this time is ended. A process that was stopped, or is short of memory, may recover before
+/// that. Then its message is delivered without a redelivery.
 const DEAD: Duration = Duration::from_secs(10);
 
 pub(super) struct Worker {
-    /// What it calls itself, for the log.
+    /// The name that the worker gives itself, for the log.
     pub(super) name: String,
-    /// Its process, where the system tells. It is not what the worker says of itself: this process gets killed.
+    /// The process id, if the system knows it. The worker's own claim is not used, since this process gets killed.
     pub(super) pid: Option<i32>,
     heard: Instant,
     pub(super) job: Option<JobId>,
-    /// How many messages it has had on this connection.
+    /// How many messages it has got on this connection.
     served: u64,
-    /// For whom it has delivered on this connection, the latest last: into as many mailboxes as it keeps sessions for.
+    /// The recipients of its deliveries on this connection, the latest last. There are at most as many as it keeps mailbox
+    /// sessions.
     recent: VecDeque<String>,
-    /// It has answered one of our requests with what is no answer.
+    /// It has sent an invalid reply to one of our requests.
     pub(super) misunderstands: bool,
-    /// It ends, and gets nothing more.
+    /// It ends, and gets no more messages.
     pub(super) leaving: bool,
 }
 
-/// What a message wants of its worker.
+/// Which workers may take a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
-    /// Another program's.
+    /// Any worker: another program's message.
     Plain,
-    /// Ours.
+    /// A worker that understands our requests.
     Ours,
-    /// One that has had no message yet.
+    /// One of those that has had no message yet.
     New,
 }
 
 #[derive(Default)]
 pub(super) struct Workers {
     all: BTreeMap<ConnectionId, Worker>,
-    /// Those without a message, the one that has waited longest first.
+    /// The workers without a message, the one that has waited longest first.
     ready: VecDeque<ConnectionId>,
 }
 
 impl Workers {
-    /// A worker says READY. On a connection that is known it only shows that it lives: it may be at work.
+    /// Handles READY. On a known connection it counts as a heartbeat only, since the worker may have a message.
     pub(super) fn ready(&mut self, connection: ConnectionId, name: &[u8], pid: Option<i32>, now: Instant) {
         if self.heard(connection, now) {
             return;
@@ -69,12 +70,12 @@ impl Workers {
         self.ready.push_back(connection);
     }
 
-    /// Whether the worker is known, whose silence ends.
+    /// Records a sign of life. Returns whether the worker is known.
     pub(super) fn heard(&mut self, connection: ConnectionId, now: Instant) -> bool {
         self.all.get_mut(&connection).map(|worker| worker.heard = now).is_some()
     }
 
-    /// All are taken for having just been heard: this process has not listened meanwhile.
+    /// Records a sign of life of all workers, after a time in which this process did not read their heartbeats.
     pub(super) fn all_heard(&mut self, now: Instant) {
         self.all.values_mut().for_each(|worker| worker.heard = now);
     }
@@ -87,9 +88,9 @@ impl Workers {
         self.all.get(&connection)
     }
 
-    /// Takes, of the workers that may have this message, the one that has sessions open with the most of these mailboxes, and of
-    /// several the one that has waited longest. Each other worker would have to log in, which takes most of a delivery's time.
-    /// `sessions` is how many a worker keeps.
+    /// Assigns the message to one of the workers that may take it: the one with open sessions for the most of these mailboxes.
+    /// Of several such workers, it takes the one that has waited longest. Any other worker would have to log in, which takes
+    /// most of a delivery's time. `sessions` is the number of sessions that a worker keeps.
     pub(super) fn take(
         &mut self,
         job: JobId,
@@ -115,14 +116,14 @@ impl Workers {
         self.suited(wants, now).next().is_some()
     }
 
-    /// Those without a message that could take such a one now, and their places.
+    /// The idle workers that could take such a message now, with their positions in `ready`.
     fn suited(&self, wants: Wants, now: Instant) -> impl Iterator<Item = (usize, &Worker)> {
         let ready = self.ready.iter().enumerate();
         let ready = ready.filter_map(|(at, connection)| Some((at, self.all.get(connection)?)));
         ready.filter(move |(_, worker)| worker.may_take(wants, now))
     }
 
-    /// Keeps the worker that has waited longest from another message, for a new one to take its place. Its process.
+    /// Retires the idle worker that has waited longest, so that a new one replaces it. Returns its process id.
     pub(super) fn retire_one(&mut self, now: Instant) -> Option<(ConnectionId, i32)> {
         let (at, _) = self.suited(Wants::Ours, now).find(|(_, worker)| worker.pid.is_some())?;
         let connection = self.ready.remove(at)?;
@@ -131,17 +132,17 @@ impl Workers {
         Some((connection, worker.pid?))
     }
 
-    /// Whether there is a worker that takes another message, now or later.
+    /// Whether any worker takes another message, now or later.
     pub(super) fn any_that_stay(&self) -> bool {
         self.all.values().any(|worker| !worker.leaving)
     }
 
-    /// How many take another message of ours, now or later.
+    /// How many workers take another message of ours, now or later.
     pub(super) fn staying(&self) -> usize {
         self.all.values().filter(|worker| !worker.leaving && !worker.misunderstands).count()
     }
 
-    /// It has answered, and waits again.
+    /// The worker has answered, and is idle.
     pub(super) fn free(&mut self, connection: ConnectionId) {
         if let Some(worker) = self.all.get_mut(&connection) {
             worker.job = None;
@@ -149,7 +150,7 @@ impl Workers {
         }
     }
 
-    /// Forgets one, and says what it was.
+    /// Removes a worker, and returns it.
     pub(super) fn remove(&mut self, connection: ConnectionId) -> Option<Worker> {
         self.ready.retain(|ready| *ready != connection);
         self.all.remove(&connection)
@@ -163,12 +164,12 @@ impl Workers {
         self.all.values().filter_map(|worker| worker.pid)
     }
 
-    /// Those that have been silent for too long to be waited for.
+    /// The workers whose heartbeats are missing for too long.
     pub(super) fn dead(&self, now: Instant) -> Vec<ConnectionId> {
         self.all.iter().filter(|(_, worker)| worker.silence(now) >= DEAD).map(|(connection, _)| *connection).collect()
     }
 
-    /// How many are ready, busy, and silent.
+    /// How many workers are ready, busy, and unresponsive.
     pub(super) fn count(&self, now: Instant) -> (usize, usize, usize) {
         let busy = self.all.values().filter(|worker| worker.job.is_some() && !worker.is_silent(now)).count();
         let silent = self.all.values().filter(|worker| worker.is_silent(now)).count();
@@ -178,7 +179,7 @@ impl Workers {
 }
 
 impl Workers {
-    /// How many should have been heard meanwhile: a heartbeat is due each second, and one more second is left for its way.
+    /// How many workers are overdue with a heartbeat. One is due each second, and may be one second on its way.
     pub(super) fn missed_heartbeats(&self, now: Instant) -> u64 {
         self.all.values().filter(|worker| worker.silence(now) >= 2 * INTERVAL).count() as u64
     }
@@ -198,8 +199,8 @@ impl Worker {
         suits && !self.leaving && !self.is_silent(now)
     }
 
-    /// Whether nothing of an earlier message can be left in it, as far as we know: where the system does not tell its process,
-    /// nobody could have it replaced.
+    /// Whether the worker has no state of an earlier message, as far as the broker knows. A worker without a known process id
+    /// counts as new, since it cannot be replaced.
     fn is_new(&self) -> bool {
         self.served == 0 || self.pid.is_none()
     }

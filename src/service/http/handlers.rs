@@ -1,4 +1,4 @@
-//! What is answered to each request.
+//! The answers to HTTP requests.
 
 use super::Sources;
 use super::metrics::Figures;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// How long the broker may take to say how it stands. It turns in less than a millisecond.
+/// How long the broker may take to report. A turn of its loop takes less than a millisecond.
 const BROKER: Duration = Duration::from_secs(5);
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -57,7 +57,7 @@ impl Answers {
         of_kind(StatusCode::OK, PROMETHEUS, figures.text())
     }
 
-    /// How the broker stands. `None`: its loop does not turn.
+    /// The broker's report. `None`: its loop hangs.
     async fn report(&self) -> Option<Report> {
         let asked = async {
             let (tell, told) = oneshot::channel();
@@ -70,9 +70,10 @@ impl Answers {
 
 const NO_BROKER: &str = "the broker does not answer";
 
-/// Whether messages can be delivered, with what is amiss all the same; or why they cannot.
+/// Whether messages can be delivered. `Ok` has the reasons if the service is degraded; `Err` says why nothing can be delivered.
 ///
-/// One worker is enough: a service that is degraded delivers, and whoever sends it no more mail for that makes things worse.
+/// One worker is enough: a degraded service still delivers, and a sender that sends it no more mail for that reason makes
+/// things worse.
 fn ready(report: Option<&Report>, service: Option<&Status>, stops: bool) -> Result<String, String> {
     let reasons = service.map(|service| service.reasons.join("\n")).unwrap_or_default();
     let said = |first: &str| format!("{first}\n{reasons}").trim_end().to_owned();

@@ -46,7 +46,7 @@ fn it_is_ready_while_one_worker_is_there_and_says_what_is_amiss() {
     }
 }
 
-/// Who answers, and what he asks.
+/// The handlers, and the broker's end of their requests.
 struct Scene {
     answers: Answers,
     service: watch::Sender<Option<Status>>,
@@ -66,7 +66,7 @@ impl Scene {
         Self { answers, service, _stop: stop, asked, _folder: folder }
     }
 
-    /// What is answered, where the broker answers `report`, and at once.
+    /// The answer, if the broker reports `report` at once.
     async fn get(&mut self, path: &str, report: &Report) -> Response<String> {
         let broker = async {
             while let Some(tell) = self.asked.recv().await {
@@ -126,6 +126,6 @@ async fn a_broker_that_does_not_answer_is_told_in_time() {
         let answer = scene.answers.to(&Method::GET, path).await;
         assert_eq!(told(&answer), (503, TEXT, "the broker does not answer\n"), "{path}");
     }
-    // Timers are late by a millisecond at times.
+    // Timers are sometimes a millisecond late.
     assert!((3 * BROKER..4 * BROKER).contains(&began.elapsed()), "{:?}", began.elapsed());
 }

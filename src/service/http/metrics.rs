@@ -1,5 +1,6 @@
-//! The figures for Prometheus, by the names that they have everywhere: base units, `_total` on what only grows
-//! (<https://prometheus.io/docs/practices/naming/>). All begin with `maildropd_`; what `maildrop_command stats` prints, of all hosts and out of the ledger, begins with `maildrop_`.
+//! The metrics for Prometheus, named by its conventions: base units, `_total` for counters
+//! (<https://prometheus.io/docs/practices/naming/>). All names begin with `maildropd_`. The metrics that `maildrop_command
+//! stats` prints, for all hosts and from the ledger, begin with `maildrop_`.
 //!
 //! Labels have few values: no address, no queue id, nothing that a client chooses.
 
@@ -13,7 +14,7 @@ use crate::service::lmtp::Counted;
 use std::fmt::Display;
 use std::iter::once;
 
-/// All that there is to show, at one moment.
+/// All figures of one moment.
 #[derive(Debug)]
 pub(super) struct Figures {
     pub report: Report,
@@ -42,7 +43,7 @@ impl Figures {
 /// The labels of a sample.
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
-/// Writes one family after the other.
+/// Writes one metric family after the other.
 #[derive(Default)]
 struct Sheet(Exposition);
 
@@ -61,7 +62,7 @@ impl Sheet {
         }
     }
 
-    /// What only grows. `_total` comes by itself.
+    /// Counters. The writer adds `_total`.
     fn counters<'a>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, u64)>) {
         self.family(&format!("{name}_total"), Kind::Counter, help, samples);
     }
@@ -70,7 +71,7 @@ impl Sheet {
         self.counters(name, help, once((vec![], value)));
     }
 
-    /// What is so now.
+    /// Gauges.
     fn gauges<'a>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, f64)>) {
         self.family(name, Kind::Gauge, help, samples);
     }
@@ -79,7 +80,7 @@ impl Sheet {
         self.gauges(name, help, once((vec![], value)));
     }
 
-    /// How long things took. `_seconds` comes by itself.
+    /// Histograms of durations. The writer adds `_seconds`.
     fn spans<'a, 'b>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, &'b Spans)>) {
         let name = format!("maildropd_{name}_seconds");
         self.0.family(&name, Kind::Histogram, help);
@@ -99,7 +100,7 @@ impl Sheet {
 }
 
 impl Figures {
-    /// By each way in: zeros, too, so that a rate is known from the first message on.
+    /// The traffic of each transport, with zeros, so that a rate is known from the first message on.
     fn traffic(&self, sheet: &mut Sheet) {
         let none = Traffic::default();
         let of = |way| match way {
@@ -215,10 +216,10 @@ impl Figures {
     }
 }
 
-/// The kinds of sockets that LMTP is spoken at.
+/// The kinds of sockets that accept LMTP.
 const SOCKETS: [&str; 2] = ["unix", "tcp"];
 
-/// What the master knows.
+/// The figures of the master.
 fn master(service: &Status, sheet: &mut Sheet) {
     let states = [State::Starting, State::Well, State::Degraded, State::Stopping];
     let states = states.map(|state| (vec![("state", state.as_str())], f64::from(u8::from(state == service.state))));
@@ -255,7 +256,7 @@ fn master(service: &Status, sheet: &mut Sheet) {
     sheet.gauge("config_last_reload_success_timestamp_seconds", help, at);
 }
 
-/// RFC 3463 section 2: the class.
+/// RFC 3463 section 2: the class of the code.
 fn outcome(code: &str) -> &'static str {
     match code.as_bytes().first() {
         Some(b'2') => "delivered",

@@ -1,4 +1,4 @@
-//! The alerts and the dashboard that come with the program ask for nothing that is not shown.
+//! The shipped alerts and the dashboard use only metrics that are exported.
 
 use super::*;
 use crate::protocol::control::{self, LastRun, Task};
@@ -9,10 +9,10 @@ use std::time::Duration;
 const ALERTS: &str = include_str!("../../../docs/alerts-maildropd.yml");
 const DASHBOARD: &str = include_str!("../../../docs/grafana-maildropd.json");
 
-/// What Prometheus adds itself, or whoever looks at the dashboard chooses.
+/// Labels that Prometheus adds, or that the viewer of the dashboard chooses.
 const NOT_OURS: [&str; 2] = ["job", "instance"];
 
-/// A service to which everything has happened once.
+/// The figures of a service in which each event has happened once.
 fn figures() -> Figures {
     let mut traffic = Traffic::default();
     traffic.received(3, 100);
@@ -71,7 +71,7 @@ fn figures() -> Figures {
     }
 }
 
-/// What each sample is called: its name and labels.
+/// A sample's name and labels.
 type Name = (String, BTreeMap<String, String>);
 
 /// The samples as Prometheus reads them.
@@ -81,7 +81,7 @@ fn samples() -> Vec<(Name, f64)> {
     samples.map(|(name, value)| (selector(name, "="), value.parse().unwrap())).collect()
 }
 
-/// `name{label="value",…}`; each label's `value`, `=~` where it says so.
+/// Parses `name{label="value",…}`. `is` gives the operator of a label, such as `=~`.
 fn selector(text: &str, is: &str) -> Name {
     let (name, labels) = text.split_once('{').unwrap_or((text, "}"));
     let labels = labels.trim_end_matches('}').split("\",").filter(|label| !label.is_empty());
@@ -92,7 +92,7 @@ fn selector(text: &str, is: &str) -> Name {
     (name.to_owned(), labels.map(label).collect())
 }
 
-/// All that expressions of Prometheus ask for.
+/// All samples that an expression of Prometheus uses.
 fn asked(text: &str) -> Vec<Name> {
     let text = text.replace("\\\"", "\"");
     let starts = text.match_indices("maildropd_").map(|(at, _)| &text[at..]);
@@ -125,7 +125,7 @@ fn alerts_and_dashboard_ask_for_what_is_shown() {
     }
 }
 
-/// histogram_quantile() knows nothing of what is longer than the last end, where that is not `+Inf`.
+/// histogram_quantile() is undefined beyond the last bucket, if that is not `+Inf`.
 #[test]
 fn the_last_bucket_of_each_histogram_has_no_end_and_holds_all() {
     let (samples, text) = (samples(), figures().text());
@@ -137,7 +137,7 @@ fn the_last_bucket_of_each_histogram_has_no_end_and_holds_all() {
             let name = format!("{histogram}_{what}");
             samples.iter().filter(move |((shown, _), _)| *shown == name).map(|((_, labels), value)| (labels, *value))
         };
-        // By the labels that it has besides.
+        // Grouped by the other labels.
         let mut last = BTreeMap::new();
         for (labels, value) in of("bucket") {
             let mut labels = labels.clone();
@@ -159,7 +159,7 @@ fn each_figure_is_what_it_says() {
     let worker = |ready, throttled| Process { ready, throttled, ..service.processes[1].clone() };
     let workers = [(true, false), (true, true), (false, false), (false, true), (false, true)];
     let workers = workers.map(|(ready, throttled)| worker(ready, throttled));
-    // Of the first hour of 1970, so that none is lost by rounding.
+    // In the first hour of 1970, so that rounding loses nothing.
     service.up_s = 3600.0;
     service.processes.truncate(1);
     service.processes[0].ready = false;

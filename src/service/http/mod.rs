@@ -1,8 +1,8 @@
-//! Metrics and health, by HTTP: `/metrics`, `/healthz`, `/readyz`.
+//! Metrics and health over HTTP: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! It shares the front's thread with LMTP, so that whoever asks must not be able to take much of it: few connections at once, and
-//! not many in a second, one short request on each, little time for all of it. It shows numbers, and neither addresses nor
-//! anything of a message.
+//! They share the front's thread with LMTP, so that their clients must not be able to use much of it. There are few connections
+//! at once and few per second. Each has one short request, and little time. The answers have numbers, but no addresses and no
+//! content of messages.
 
 mod handlers;
 mod metrics;
@@ -27,37 +27,37 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// How many connections are served at once. The one that has waited longest for its client gives way to the next.
+/// How many connections are served at once. The connection that has waited longest for its client gives way to the next.
 const MOST_CONNECTIONS: usize = 8;
-/// The pause between two connections: an answer takes a fraction of a millisecond, of which LMTP is to notice nothing, whoever asks
-/// how often.
+/// The pause between two connections. An answer takes a fraction of a millisecond, so that LMTP is not delayed, however often
+/// clients request metrics.
 const PACE: Duration = Duration::from_millis(20);
-/// The same, after the system could not accept one: it is out of file descriptors, or of memory.
+/// The pause after a connection could not be accepted, because of a lack of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a request may take to come.
+/// How long a client may take to send its request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// How long a connection may last in all.
+/// How long a connection may last.
 const CONNECTION: Duration = Duration::from_secs(10);
-/// How long a request may be, with its headers: in bytes, and their number.
+/// The longest request with its headers, in bytes, and the largest number of headers.
 const LONGEST_REQUEST: usize = 16 << 10;
 const MOST_HEADERS: usize = 64;
 
-/// What is shown comes from here.
+/// The sources of the answers.
 pub struct Sources {
-    /// The broker.
+    /// Requests a report of the broker.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
-    /// What the master last said of the service; `None` where there is no master, or it has said nothing yet.
+    /// The status of the service, as last received from the master. `None` without a master, or before its first status.
     pub service: watch::Receiver<Option<Status>>,
     /// Whether this process is to end.
     pub stop: watch::Receiver<bool>,
-    /// The LMTP server.
+    /// The counters of the LMTP server.
     pub tally: Tally,
     /// How many LMTP connections are served at once.
     pub max_connections: usize,
     pub disk: DiskFiguresReader,
 }
 
-/// Who answers, before it runs.
+/// The HTTP server, before it runs.
 pub struct Http {
     listening: Vec<Open>,
     answers: Answers,
@@ -69,10 +69,10 @@ impl Http {
         Self { listening, answers: Answers(sources) }
     }
 
-    /// Answers whoever asks, for as long as it is polled.
+    /// Serves HTTP for as long as it is polled.
     ///
     /// # Errors
-    /// Where the system does not let us wait for connections.
+    /// If the system does not let us wait for connections.
     pub async fn run(self) -> io::Result<()> {
         if self.listening.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Who may connect, and how: whoever does can hand in mail for everybody.
+//! Which clients may connect, and how. Each client that may can submit mail for every recipient.
 
 use super::session::{Client, StartTls};
 use crate::base::tls::{TlsError, server_config};
@@ -9,19 +9,19 @@ use tokio_rustls::TlsAcceptor;
 /// What the configuration allows.
 pub(super) struct Access {
     clients: Vec<Network>,
-    /// TLS for those who may connect as they are.
+    /// TLS for clients that may connect without a certificate.
     tls: Option<TlsAcceptor>,
-    /// TLS for those who have to show a certificate.
+    /// TLS for clients that have to present a certificate.
     certified: Option<TlsAcceptor>,
 }
 
-/// What one client gets.
+/// The conditions for one client.
 pub(super) struct Admission {
     pub client: Client,
     pub tls: Option<TlsAcceptor>,
 }
 
-/// A client under TLS: whoever had to show a certificate has shown one.
+/// A client after the TLS handshake. If a certificate was required, the client has presented one.
 pub(super) const SECURED: Client = Client { may_forward: true, starttls: StartTls::NotOffered };
 
 impl Access {
@@ -40,8 +40,8 @@ impl Access {
         })
     }
 
-    /// For a client at this address; `None`: behind a unix socket, which the rights on its path have let it in to. Nothing is
-    /// returned for one who may not connect.
+    /// The conditions for a client at this address. `address` is `None` for a unix socket, whose path permissions have admitted
+    /// the client. `None`: the client may not connect.
     pub(super) fn admit(&self, address: Option<IpAddr>) -> Option<Admission> {
         let Some(address) = address else {
             return Some(Admission { client: SECURED, tls: None });

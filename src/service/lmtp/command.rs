@@ -1,4 +1,4 @@
-//! One line of the client's: which command it is, and what it says.
+//! Parses one line of the client into a command and its parameters.
 
 use super::path::{self, Path, PathError};
 use super::xforward::{self, Attribute};
@@ -8,7 +8,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Lhlo,
-    /// HELO or EHLO: the client takes us for an SMTP server.
+    /// HELO or EHLO: the client treats this server as an SMTP server.
     Helo,
     Mail(Mail),
     Rcpt(Path),
@@ -20,34 +20,35 @@ pub(super) enum Command {
     Quit,
     StartTls,
     Xforward(Vec<Attribute>),
-    /// What follows are not commands: bytes of a message (BDAT, RFC 3030), or a web browser's request that somebody has made it
-    /// send here. Reading on could take such bytes for commands; Postfix ends these sessions too (smtpd_forbidden_commands).
+    /// The following bytes are not commands. They belong to a message (BDAT, RFC 3030), or to an HTTP request that an attacker
+    /// has made a browser send here. Reading on could treat such bytes as commands. Postfix ends these sessions too
+    /// (smtpd_forbidden_commands).
     Foreign,
 }
 
-/// What counts for [`name`] as no command of LMTP's.
+/// The name that [`name`] gives to a word that is no LMTP command.
 pub(super) const OTHER: &str = "other";
 
-/// The name of the command that a line begins with, as it is counted: no word of the client's own.
+/// The name of the command at the start of a line, for the counters. It is never the client's own text.
 pub(super) fn name(line: &[u8]) -> &'static str {
     let verb = line.split(|byte| matches!(byte, b' ' | b'\r')).next().unwrap_or_default();
     let known = ["LHLO", "MAIL", "RCPT", "DATA", "RSET", "NOOP", "VRFY", "HELP", "QUIT", "STARTTLS", "XFORWARD"];
     known.into_iter().find(|name| verb.eq_ignore_ascii_case(name.as_bytes())).unwrap_or(OTHER)
 }
 
-/// MAIL, with what counts of its parameters.
+/// MAIL, with the parameters that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mail {
     pub from: Path,
     pub size: Option<u64>,
 }
 
-/// Why a line is no command. The line is not repeated: it may hold anything.
+/// Why a line is no valid command. The line is not repeated, since it may contain anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum CommandError {
     #[error("500 5.5.1 There is no such command here")]
     Unknown,
-    /// Not 500: Postfix would bounce a message for an odd byte in an address.
+    /// Not 500: for that, Postfix would bounce a message with a strange byte in an address.
     #[error("451 4.5.2 A line ends with CR LF, and holds no other control character")]
     ControlCharacter,
     #[error("501 5.5.4 This command has no argument")]
@@ -58,7 +59,7 @@ pub(super) enum CommandError {
     MailSyntax,
     #[error("501 5.5.2 Say RCPT TO:<address>")]
     RcptSyntax,
-    /// Not 501, as RFC 5321 has it: a bounce would have nowhere to go, and the message would be lost.
+    /// Not 501, as RFC 5321 has it: the bounce would have no address to go to, and the message would be lost.
     #[error("451 4.1.7 The sender's address cannot be read")]
     Sender,
     #[error("501 5.1.3 The recipient's address cannot be read")]
@@ -72,9 +73,9 @@ pub(super) enum CommandError {
 }
 
 impl Command {
-    /// Reads a line, which comes without its CR LF.
+    /// Parses a line without its CR LF.
     pub(super) fn read(line: &[u8]) -> Result<Self, CommandError> {
-        // A bare CR or LF may be what ends a line elsewhere: nothing of such a line is carried out.
+        // Other programs may treat a bare CR or LF as a line end, so that such a line is not executed.
         if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
             return Err(CommandError::ControlCharacter);
         }
@@ -117,15 +118,15 @@ fn mail(argument: &[u8]) -> Result<Mail, CommandError> {
     let mut size = None;
     for (name, value) in parameters(rest, CommandError::MailSyntax)? {
         match (name.to_ascii_uppercase().as_slice(), value) {
-            // RFC 1870 section 5: up to 20 digits. A number that is too large for us is too large a message.
+            // RFC 1870 section 5: up to 20 digits. A number beyond our integers is beyond the limit, too.
             (b"SIZE", Some(digits)) if (1..=20).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit) => {
                 let number = std::str::from_utf8(digits).map_err(|_| CommandError::ParameterValue)?;
                 size = Some(number.parse().unwrap_or(u64::MAX));
             }
-            // RFC 6152; what comes is passed on as it is in either case.
+            // RFC 6152. The message is passed on unchanged in either case.
             (b"BODY", Some(body)) if body.eq_ignore_ascii_case(b"8BITMIME") || body.eq_ignore_ascii_case(b"7BIT") => {}
-            // RFC 6531 section 3.4. Addresses beyond ASCII are taken with and without it: what the recipient's name is does
-            // not depend on it, and a refusal would bounce mail.
+            // RFC 6531 section 3.4. Non-ASCII addresses are accepted with and without it: the recipient's name does not depend
+            // on it, and a refusal would bounce mail.
             (b"SMTPUTF8", None) => {}
             (b"SIZE" | b"BODY" | b"SMTPUTF8", _) => return Err(CommandError::ParameterValue),
             _ => return Err(CommandError::Parameter),
@@ -149,7 +150,7 @@ fn rcpt(argument: &[u8]) -> Result<Path, CommandError> {
     }
 }
 
-/// What follows `FROM:` or `TO:`. Some clients put a space behind the colon.
+/// The text after `FROM:` or `TO:`. Some clients send a space after the colon.
 fn after_keyword<'a>(text: &'a [u8], keyword: &[u8]) -> Option<&'a [u8]> {
     let (said, rest) = text.split_at_checked(keyword.len())?;
     said.eq_ignore_ascii_case(keyword).then(|| rest.trim_ascii_start())

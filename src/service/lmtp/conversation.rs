@@ -1,4 +1,4 @@
-//! A session with a client's connection: reads, writes, and waits for no longer than is allowed.
+//! A session on a client's connection: reads and writes with time limits.
 
 use super::session::{Phase, Session, Step, Transaction};
 use crate::delivery::Verdict;
@@ -11,32 +11,32 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, error};
 
-/// How much is read at once.
+/// How many bytes one read takes at most.
 const BLOCK: usize = 32 << 10;
-/// How many bytes of commands are worked off before others have a turn: some hundred commands. All sessions, and what gives out
-/// the work, run in one thread.
+/// How many bytes of commands a session handles before others have a turn: some hundred commands. All sessions and the broker
+/// run in one thread.
 const COMMANDS_AT_ONCE: usize = 1 << 10;
 
-/// How long things may take.
+/// Time limits of a conversation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Until the next command has come (RFC 5321 section 4.5.3.2.7).
+    /// Until the client sends the next command (RFC 5321 section 4.5.3.2.7).
     pub command: Duration,
-    /// Until the next bytes of a message have come, and until all of them have.
+    /// Until the client sends the next bytes of a message, and until it has sent all of them.
     pub data_block: Duration,
     pub data: Duration,
-    /// Until the client has taken our replies.
+    /// Until the client has read our replies.
     pub write: Duration,
-    /// Until a handshake of TLS is done.
+    /// Until the TLS handshake is done.
     pub tls: Duration,
-    /// How long after its deadline a delivery is still waited for, whose end was not told. The workers' own watchdogs and the
-    /// broker come first.
+    /// How long after its deadline the session still waits for a delivery's result. The watchdogs of the workers and the broker
+    /// act earlier.
     pub after_deadline: Duration,
-    /// When the service ends: how long a client may still take to begin that has not handed over anything yet. To close such a
-    /// connection counts for Postfix as a failure of the whole site (`src/smtp/smtp_trouble.c`); one that it keeps for later use
-    /// is tried with RSET first.
+    /// At the end of the service: how long a client that has not sent a message yet may take to send a command. Postfix counts
+    /// a closed connection as a failure of the whole site (`src/smtp/smtp_trouble.c`). Before it reuses an idle connection,
+    /// Postfix tries it with RSET.
     pub begin: Duration,
-    /// The same, for all that it says until then: no new front serves anybody before this one has ended.
+    /// The same limit for all commands until the client sends a message. No new front serves clients before this one has ended.
     pub begin_in_all: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Default for Limits {
     }
 }
 
-/// What goes on around a conversation.
+/// What a conversation needs besides its stream and session.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     pub limits: Limits,
@@ -66,9 +66,9 @@ pub(super) struct Surroundings {
 /// How a conversation ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// There is nothing left to say.
+    /// The session is over.
     Over,
-    /// The client waits for TLS.
+    /// The client waits for the TLS handshake.
     StartTls,
 }
 
@@ -79,19 +79,19 @@ enum Reading {
 }
 
 impl Surroundings {
-    /// Leads a session to its end, or up to TLS.
+    /// Runs a session to its end, or until the client starts TLS.
     pub(super) async fn converse<S>(&mut self, stream: &mut S, session: &mut Session) -> io::Result<Ending>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut block = vec![0; BLOCK];
-        // What has been read, and is not taken yet.
+        // The range of `block` that the session has not consumed yet.
         let mut input = 0..0;
         let mut since = Instant::now();
         let mut told_to_end = None;
         loop {
             let rest = block.get(input.clone()).unwrap_or_default();
-            // A byte of a message costs far less than one of a command.
+            // A byte of a message costs far less time than a byte of a command.
             let at_once = if session.phase() == Phase::Data { BLOCK } else { COMMANDS_AT_ONCE };
             let (taken, step) = session.feed(rest.get(..at_once).unwrap_or(rest));
             input.start += taken;
@@ -102,7 +102,8 @@ impl Surroundings {
                 Step::Deliver(transaction) => {
                     let verdicts = self.deliver(*transaction).await;
                     told_to_end = None;
-                    // Written together with the replies to what the client has sent behind its message, QUIT mostly.
+                    // These replies are written together with those to the commands that the client has pipelined after its
+                    // message, mostly QUIT.
                     session.answer(verdicts.as_deref());
                 }
                 Step::StartTls => return Ok(Ending::StartTls),
@@ -118,7 +119,7 @@ impl Surroundings {
                     Reading::TimeIsUp if matches!(session.phase(), Phase::Idle { .. }) => {
                         session.close("421 4.4.2 Nothing came for too long");
                     }
-                    // Whatever is said within a message could be taken for the answer to it.
+                    // The client could take any reply within a message for the reply to the message.
                     Reading::TimeIsUp => {
                         debug!(phase = ?session.phase(), "a client takes too long, and is left");
                         return Ok(Ending::Over);
@@ -128,7 +129,7 @@ impl Surroundings {
         }
     }
 
-    /// Reads what comes next, for as long as the session may wait for it.
+    /// Reads the next bytes, for as long as the session may wait for them.
     async fn read<S>(
         &mut self,
         stream: &mut S,
@@ -143,7 +144,7 @@ impl Surroundings {
         let limits = self.limits;
         let now = Instant::now();
         loop {
-            // Whoever could stop us and is gone has stopped us.
+            // If the sender of the stop signal is gone, the service ends as well.
             let ends = *self.stop.borrow() || self.stop.has_changed().is_err();
             if ends {
                 told_to_end.get_or_insert_with(Instant::now);
@@ -155,18 +156,18 @@ impl Surroundings {
                 (Phase::Idle { has_served: false }, Some(until)) => (until, Reading::ServiceEnds),
                 (Phase::Command, Some(until)) => (until, Reading::TimeIsUp),
                 (Phase::Idle { .. } | Phase::Command, None) => (since + limits.command, Reading::TimeIsUp),
-                // The client has no answer yet, and so keeps its message.
+                // Without a reply, the client keeps its message, so that closing here loses nothing.
                 (Phase::Data, _) => {
                     let until = (now + limits.data_block).min(since + limits.data);
                     (in_all.map_or(until, |in_all| in_all.min(until)), Reading::TimeIsUp)
                 }
             };
-            // However much it says.
+            // The limit holds even if the client keeps sending.
             if in_all.is_some_and(|in_all| now >= in_all) && until <= now {
                 return Ok(why);
             }
             tokio::select! {
-                // What has come already is answered first.
+                // Bytes that have arrived already are handled before a timeout.
                 biased;
                 read = stream.read(block) => return read.map(Reading::Bytes),
                 () = sleep_until(until) => return Ok(why),
@@ -175,7 +176,7 @@ impl Surroundings {
         }
     }
 
-    /// Writes all replies at once, and says whether there were any.
+    /// Writes all replies at once. Returns whether there were any.
     async fn write<S>(&self, stream: &mut S, session: &mut Session) -> io::Result<bool>
     where
         S: AsyncWrite + Unpin,
@@ -192,10 +193,10 @@ impl Surroundings {
         Ok(true)
     }
 
-    /// Hands the message out, and waits for what becomes of it. `None`: nobody has told.
+    /// Passes the message to the broker, and waits for the verdicts. `None`: no result came in time.
     ///
-    /// Whether the client is still there does not count: its message is delivered, and it learns so when it comes again. Nothing is
-    /// read meanwhile, so that what it sends ahead takes no memory.
+    /// The delivery goes on even if the client has gone: the client learns the result when it sends the message again.
+    /// Meanwhile nothing is read, so that pipelined data takes no memory.
     async fn deliver(&self, transaction: Transaction) -> Option<Vec<Verdict>> {
         let Transaction { request, message } = transaction;
         let (id, queue_id) = (request.id, request.queue_id.clone());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::io::{DuplexStream, duplex};
 use tokio::task::JoinHandle;
 
-/// A conversation, its client's end, and who delivers. The clock stands still but where everybody waits: then it jumps.
+/// A conversation, its client's end, and the receiver of its messages. The clock is paused, and jumps when all tasks wait.
 struct Scene {
     client: DuplexStream,
     handed: mpsc::Receiver<Handed>,
@@ -22,7 +22,7 @@ impl Scene {
         Self::with_space_for(1000)
     }
 
-    /// So many bytes may be on the way in each direction.
+    /// `bytes` is the size of the buffer in each direction.
     fn with_space_for(bytes: usize) -> Self {
         let spool = Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: None };
         let settings = Settings {
@@ -57,14 +57,14 @@ impl Scene {
         String::from_utf8(heard).unwrap()
     }
 
-    /// All that still comes up to the end.
+    /// The remaining data up to the end.
     async fn rest(&mut self) -> String {
         let mut heard = String::new();
         self.client.read_to_string(&mut heard).await.unwrap();
         heard
     }
 
-    /// Up to a message to these many.
+    /// Starts a message to this many recipients.
     async fn data(&mut self, recipients: usize) {
         let recipients = "RCPT TO:<doug@x>\r\n".repeat(recipients);
         self.say(&format!("LHLO x\r\nMAIL FROM:<>\r\n{recipients}DATA\r\n")).await;
@@ -143,13 +143,13 @@ async fn what_is_sent_behind_a_message_is_answered_behind_its_verdicts() {
 #[tokio::test(start_paused = true)]
 async fn a_message_whose_verdicts_never_come_is_deferred() {
     let deferred = "451 4.3.0 The delivery did not end\r\n";
-    // Whoever was to deliver it has given up.
+    // The delivery has been given up.
     let mut scene = Scene::new();
     scene.data(2).await;
     scene.say(".\r\n").await;
     drop(scene.handed.recv().await.unwrap());
     assert_eq!(scene.hear(&deferred.repeat(2)).await, deferred.repeat(2));
-    // It says nothing.
+    // The delivery gives no result.
     scene.data(2).await;
     let began = Instant::now();
     scene.say(".\r\n").await;
@@ -157,7 +157,7 @@ async fn a_message_whose_verdicts_never_come_is_deferred() {
     assert_eq!(scene.hear(&deferred.repeat(2)).await, deferred.repeat(2));
     assert!(began.elapsed() > DEADLINE && began.elapsed() < DEADLINE + Duration::from_mins(1));
     assert!(handed.answer.is_closed());
-    // It is gone.
+    // The broker is gone.
     drop(scene.handed);
     let (_, handed) = mpsc::channel(1);
     scene.handed = handed;
@@ -181,7 +181,7 @@ async fn who_hangs_up_has_nothing_handed_out_but_what_was_whole() {
     drop(scene.client);
     let handed = scene.handed.recv().await.unwrap();
     assert_eq!(handed.message.in_memory(), b"Return-Path: <>\r\nSubject: x\r\n");
-    // The delivery goes on: nobody has to listen to what becomes of it.
+    // The delivery goes on, although nothing receives its result.
     handed.answer.send(delivered(1)).unwrap();
     assert!(scene.conversation.await.unwrap().is_err());
 }
@@ -189,7 +189,7 @@ async fn who_hangs_up_has_nothing_handed_out_but_what_was_whole() {
 #[tokio::test(start_paused = true)]
 async fn at_the_end_of_the_service_what_has_begun_goes_on() {
     let ends = "421 4.3.2 The service ends\r\n";
-    // A client that has not handed over anything yet may still begin.
+    // A client that has not sent a message yet may still begin.
     let mut scene = Scene::new();
     scene.hear("\r\n").await;
     scene.stop.send(true).unwrap();
@@ -199,12 +199,12 @@ async fn at_the_end_of_the_service_what_has_begun_goes_on() {
     let handed = scene.handed.recv().await.unwrap();
     handed.answer.send(delivered(1)).unwrap();
     assert_eq!(scene.rest().await, format!("250 2.0.0 x\r\n{ends}"));
-    // One that never does waits in vain, and not for long.
+    // A client that never begins is disconnected soon.
     let mut scene = Scene::new();
     scene.stop.send(true).unwrap();
     assert!(scene.rest().await.ends_with(ends));
     assert!(scene.passed() < Duration::from_mins(1));
-    // One that keeps its connection for later.
+    // A client that keeps its connection for later.
     let mut scene = Scene::new();
     scene.data(1).await;
     scene.say(".\r\n").await;
@@ -219,7 +219,7 @@ async fn at_the_end_of_the_service_what_has_begun_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_whatever_he_says() {
-    // In the middle of a command or of an envelope, where nothing is said.
+    // A client that stops in the middle of a command or of an envelope.
     for begun in ["NOO", "LHLO x\r\nMAIL FROM:<>\r\n", "LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b>\r\nRC"] {
         let mut scene = Scene::new();
         scene.say(begun).await;
@@ -229,7 +229,7 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
         assert!(scene.passed() < Duration::from_mins(1), "{begun}: {:?}", scene.passed());
         assert_eq!(scene.conversation.await.unwrap().unwrap(), Ending::Over);
     }
-    // One that always says something new, and one whose message does not end.
+    // A client that keeps sending commands, and one whose message does not end.
     for said in ["NOOP\r\n", "RSET\r\nMAIL FROM:<>\r\n", "a line\r\n"] {
         let mut scene = Scene::new();
         if said == "a line\r\n" {
@@ -243,7 +243,7 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
             tokio::time::sleep(Limits::default().begin / 2).await;
         }
         assert!(scene.passed() < Duration::from_mins(1), "{said}: {:?}", scene.passed());
-        // But one who goes on to hand it over has the time that he needs.
+        // But a client that goes on to send its message has the time for it.
         assert!(scene.passed() > Limits::default().begin * 2, "{said}: {:?}", scene.passed());
     }
 }
@@ -257,7 +257,7 @@ async fn at_the_end_of_the_service_what_has_come_is_answered_before_the_farewell
     scene.hear("250 2.0.0 x\r\n").await;
     let (mut replies, mut commands) = tokio::io::split(scene.client);
     scene.stop.send(true).unwrap();
-    // As much as fits between the two, before the server's task is asked again; and as much once more while it answers.
+    // As much as the buffer takes before the server's task runs, and the same again while it replies.
     commands.write_all(&b"DATA\r\n".repeat(150)).await.unwrap();
     let said = tokio::spawn(async move { commands.write_all(&b"DATA\r\n".repeat(150)).await });
     let mut heard = String::new();
@@ -274,7 +274,7 @@ async fn a_client_that_sends_thousands_of_commands_at_once_leaves_others_their_t
     assert!(scene.client.write_all(&b"RCPT TO:<a@b>\r\n".repeat(count)).await.is_ok());
     let (mut heard, mut at_once) = (vec![0; BLOCK * 10], Vec::new());
     while at_once.iter().sum::<usize>() < count * reply.len() {
-        // It has its turn only where the session leaves it one.
+        // The client has its turn only when the session yields.
         at_once.push(scene.client.read(&mut heard).await.unwrap());
     }
     let most = COMMANDS_AT_ONCE / "RCPT TO:<a@b>\r\n".len() + 1;
@@ -290,7 +290,7 @@ async fn at_the_end_of_the_service_who_never_stops_talking_is_left_as_soon() {
     let (mut replies, mut commands) = tokio::io::split(scene.client);
     tokio::spawn(async move { tokio::io::copy(&mut replies, &mut tokio::io::sink()).await });
     let flood = tokio::spawn(async move {
-        // There is always something to read.
+        // There is always data to read.
         while commands.write_all(&b"DATA\r\n".repeat(1000)).await.is_ok() {}
     });
     for _ in 0..60 {

@@ -1,27 +1,27 @@
-//! What the LMTP server counts.
+//! The counters of the LMTP server.
 
 use crate::service::counters::Traffic;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One count for all sessions of a server.
+/// The counters that all sessions of a server share.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<Mutex<Counted>>);
 
-/// What was counted since the server began.
+/// The counters since the server began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Messages, and the replies to them.
     pub traffic: Traffic,
-    /// Connections that are open now, by the kind of socket.
+    /// Open connections, by the kind of socket.
     pub open: BTreeMap<&'static str, usize>,
-    /// Connections that were accepted, by the kind of socket.
+    /// Accepted connections, by the kind of socket.
     pub accepted: BTreeMap<&'static str, u64>,
-    /// Of them, those that were sent away: their address may not connect.
+    /// Accepted connections that were then disconnected, because their address may not connect.
     pub sent_away: u64,
-    /// Commands that were refused, by what they were and the enhanced status code of the reply. (A message that is refused after
-    /// DATA is in the traffic.)
+    /// Refused commands, by command and enhanced status code of the reply. (`traffic` has the messages that were refused after
+    /// DATA.)
     pub refused: BTreeMap<(&'static str, String), u64>,
 }
 
@@ -30,13 +30,13 @@ pub struct Counted {
 pub(super) struct Open(Tally, &'static str);
 
 impl Tally {
-    /// What was counted so far.
+    /// The counters so far.
     #[must_use]
     pub fn counted(&self) -> Counted {
         self.here().clone()
     }
 
-    /// Nothing that is done with it can panic half-way.
+    /// No operation on the counters can panic half-way, so that a poisoned lock is usable.
     fn here(&self) -> MutexGuard<'_, Counted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,18 +52,18 @@ impl Tally {
         self.here().sent_away += 1;
     }
 
-    /// A message has come to its end.
+    /// Counts a message that was received completely.
     pub(super) fn received(&self, recipients: usize, bytes: u64) {
         self.here().traffic.received(recipients, bytes);
     }
 
-    /// A message is answered by these lines, which are what its client reads.
+    /// Counts the replies to a message, as the client gets them.
     pub(super) fn replied(&self, lines: &[u8], after: Duration) {
         let lines = String::from_utf8_lossy(lines);
         self.here().traffic.replied(lines.lines().map(enhanced), after);
     }
 
-    /// A command is answered; where it is refused, that counts.
+    /// Counts the reply to a command, if it is a refusal.
     pub(super) fn answered(&self, command: &'static str, reply: &str) {
         if reply.starts_with(['4', '5']) {
             *self.here().refused.entry((command, enhanced(reply).to_owned())).or_default() += 1;
@@ -71,7 +71,7 @@ impl Tally {
     }
 }
 
-/// The enhanced status code of a reply, which all of ours to a message have.
+/// The enhanced status code of a reply. All our replies to a message have one.
 fn enhanced(reply: &str) -> &str {
     reply.split(' ').nth(1).unwrap_or_default()
 }

@@ -1,20 +1,21 @@
-//! What follows DATA, up to the line with a dot alone.
+//! The bytes after DATA, up to the line with a single dot.
 //!
-//! A line ends with CR LF and with nothing else, so that the data ends with CR LF `.` CR LF and with nothing else: where two
-//! servers differ about that, a message can smuggle another one past the first (RFC 5321 section 4.1.1.4; Postfix, "SMTP
-//! Smuggling", 2023). (This, and the reading of commands, is why the crate smtp-proto is not used: its version 0.2.5 takes CR LF
-//! `.` CR CR LF for the end, never finds the end of an empty message, and leaves out a CR anywhere in a command.)
+//! Only CR LF ends a line, so that only CR LF `.` CR LF ends the data. If two servers differ in this, one message can smuggle
+//! another past the first server (RFC 5321 section 4.1.1.4; Postfix, "SMTP Smuggling", 2023).
+//!
+//! This, and the parsing of commands, is why the crate smtp-proto is not used. Its version 0.2.5 treats CR LF `.` CR CR LF as
+//! the end, and never finds the end of an empty message. It also drops a CR anywhere in a command.
 
 use memchr::memchr;
 
-/// Undoes what RFC 5321 section 4.5.2 calls transparency, and finds the end.
+/// Removes the dots of RFC 5321 section 4.5.2 (transparency), and finds the end.
 #[derive(Debug)]
 pub(super) struct DataReader(At);
 
-/// What has been read just before.
+/// The bytes just before the current position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// CR LF; or nothing yet: the line DATA ends with CR LF.
+    /// CR LF, or nothing yet: the line DATA ends with CR LF.
     LineStart,
     /// The dot that begins a line.
     Dot,
@@ -30,17 +31,17 @@ impl DataReader {
         Self(At::LineStart)
     }
 
-    /// Reads up to the end of the data. Says how many bytes belong to it, and whether the end is there.
+    /// Reads up to the end of the data. Returns how many bytes belong to it, and whether the end was found.
     pub(super) fn read(&mut self, input: &[u8], mut take: impl FnMut(&[u8])) -> (usize, bool) {
         let mut rest = input;
         while let Some(&byte) = rest.first() {
-            // One byte is used up, unless it says otherwise.
+            // One byte is consumed, unless the branch changes this.
             let mut used = 1;
             self.0 = match (self.0, byte) {
                 (At::LineStart, b'.') => At::Dot,
                 (At::Dot, b'\r') => At::DotCr,
                 (At::DotCr, b'\n') => return (input.len() - rest.len() + 1, true),
-                // The CR belongs to the line after all.
+                // The CR belongs to the line: no LF followed it.
                 (At::DotCr, _) => {
                     take(b"\r");
                     used = 0;
@@ -72,7 +73,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// What a message is after its way, what is left behind it, and whether it has ended.
+    /// The received message, the bytes after it, and whether it has ended.
     fn read(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>, bool) {
         let mut reader = DataReader::new();
         let (mut message, mut left, mut ended) = (Vec::new(), Vec::new(), false);
@@ -86,7 +87,7 @@ mod tests {
         (message, left, ended)
     }
 
-    /// As a client sends it, by the words of RFC 5321 section 4.5.2.
+    /// Encodes a message as a client does, by RFC 5321 section 4.5.2.
     fn sent(message: &[u8]) -> Vec<u8> {
         let mut sent = Vec::new();
         let mut line_start = true;

@@ -1,4 +1,4 @@
-//! The sockets that clients connect to, and their connections.
+//! The sockets to which clients connect, and their connections.
 
 use crate::base::listener::Listener as Open;
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -8,18 +8,18 @@ use std::task::{Context, Poll};
 use tokio::net;
 use tokio_util::either::Either;
 
-/// How much the system holds of the replies that a client has not taken, in bytes. By itself it takes megabytes (tcp(7)), and we
-/// would answer a client that reads nothing for as long.
+/// How many bytes of replies the system buffers for a client that reads nothing. The default is megabytes (tcp(7)), and the
+/// server would reply to such a client for as long.
 const SEND_BUFFER: usize = 64 << 10;
 
-/// One for the runtime.
+/// A listener of the tokio runtime.
 pub(in crate::service) enum Listener {
     Unix(net::UnixListener),
     Tcp(net::TcpListener),
 }
 
 impl Listener {
-    /// To be called within a runtime.
+    /// Has to be called within a runtime.
     pub(in crate::service) fn new(listener: Open) -> io::Result<Self> {
         match listener {
             Open::Unix(listener) => {
@@ -28,7 +28,7 @@ impl Listener {
             }
             Open::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
-                // Connections have it from the socket that they come by.
+                // Accepted connections inherit the buffer size from the listener.
                 set_socket_send_buffer_size(&listener, SEND_BUFFER)?;
                 net::TcpListener::from_std(listener).map(Self::Tcp)
             }
@@ -47,10 +47,10 @@ impl Listener {
     }
 }
 
-/// The next connection to any of them. (Nothing is lost where the future is dropped: a connection is taken only to be returned.)
+/// The next connection to any listener. (Dropping the future loses nothing: an accepted connection is returned at once.)
 pub(in crate::service) async fn accept(listeners: &[Listener], turn: usize) -> io::Result<Connection> {
     std::future::poll_fn(|context| {
-        // Not always in the same order, or one that is never idle would keep the others waiting.
+        // The order rotates: otherwise one busy listener would block the others.
         let order = (0..listeners.len()).map(|at| (at + turn) % listeners.len());
         for listener in order.filter_map(|at| listeners.get(at)) {
             if let Poll::Ready(accepted) = listener.poll_accept(context) {
@@ -66,7 +66,7 @@ pub(in crate::service) async fn accept(listeners: &[Listener], turn: usize) -> i
 #[derive(Debug)]
 pub(in crate::service) struct Connection {
     pub(in crate::service) stream: Either<net::UnixStream, net::TcpStream>,
-    /// Where it comes from, if not from this machine by a unix socket.
+    /// The client's address. `None` for a unix socket on this machine.
     pub(in crate::service) address: Option<IpAddr>,
 }
 

@@ -15,7 +15,7 @@ async fn what_is_configured_is_opened_and_none_of_the_sockets_keeps_the_others_w
     let listeners =
         Open::open_all(&serve.lmtp_endpoints()).unwrap().into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>();
     let listeners = listeners.unwrap();
-    // At each of them somebody always waits, who says where.
+    // At each listener one client always waits, which sends the listener's number.
     let mut clients = Vec::new();
     for (path, at) in paths.iter().zip(0_u8..) {
         for _ in 0..6 {
@@ -41,6 +41,6 @@ async fn a_client_by_tcp_that_reads_nothing_has_few_replies_held_for_it() {
     let listeners = [Listener::new(Open::Tcp(listener)).unwrap()];
     let _client = std::net::TcpStream::connect(address).unwrap();
     let Either::Right(stream) = accept(&listeners, 0).await.unwrap().stream else { panic!() };
-    // Linux doubles it, for what it needs itself (socket(7)).
+    // Linux doubles the size, for its own overhead (socket(7)).
     assert_eq!(socket_send_buffer_size(&stream).unwrap(), 2 * SEND_BUFFER);
 }

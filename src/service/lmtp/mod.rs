@@ -1,10 +1,10 @@
-//! The LMTP server (RFC 2033): takes messages from Postfix, hands each out as a [`Handed`](super::inflight_message::Handed), and
-//! answers for each recipient.
+//! The LMTP server (RFC 2033): it receives messages from Postfix, passes each on as a
+//! [`Handed`](super::inflight_message::Handed), and replies for each recipient.
 //!
-//! `session` is one conversation without a socket; `command`, `path`, `xforward` and `data` read what the client sends;
-//! `spool` keeps a message while it comes in; `replies` is where the answers to a message come from, and `tally` counts
-//! them. `conversation` joins a session and a connection; `listener`, `access`, `strangers` and `server` say where clients
-//! connect, who may, and how many.
+//! `session` is one conversation without a socket. `command`, `path`, `xforward` and `data` parse the client's bytes. `spool`
+//! stores a message while it is received. `replies` writes the replies to a message, and `counters` counts them. `conversation`
+//! connects a session with a connection. `listener`, `access`, `unauthenticated_limit` and `server` decide where clients
+//! connect, which may, and how many.
 
 mod access;
 mod command;

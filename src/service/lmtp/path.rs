@@ -5,10 +5,10 @@ use thiserror::Error;
 /// An address between `<` and `>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Path {
-    /// As it was written, without a source route.
+    /// The address as it was written, without a source route.
     pub written: Vec<u8>,
-    /// The part before the `@`, without quotes; with the `@` and what follows, where there is one. It is the form that pipe(8)
-    /// hands over (without its flag q), so that the ledger knows an address by one spelling, whichever way a message comes.
+    /// The part before the `@` without quotes; then the `@` and the rest, if there is an `@`. pipe(8) passes addresses in this
+    /// form (without its flag q). So the ledger knows an address by one spelling, whatever the transport.
     pub address: String,
     /// Whether there is an `@`.
     pub has_domain: bool,
@@ -21,7 +21,7 @@ impl Path {
     }
 }
 
-/// It can never be an address.
+/// The text can never be an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum PathError {
     #[error("the address has to stand between < and >")]
@@ -30,10 +30,10 @@ pub(super) enum PathError {
     NoAddress,
 }
 
-/// Reads a path, and returns what follows its `>`.
+/// Parses a path. Returns it with the text after its `>`.
 ///
-/// What RFC 5321 calls a domain or a dot-string is read widely: there are real mailboxes such as `a..b@example.com`, and a refusal
-/// bounces their mail. What cannot be read one way only is refused.
+/// The domain and the dot-string of RFC 5321 are parsed leniently: there are real mailboxes such as `a..b@example.com`, and a
+/// refusal would bounce their mail. Ambiguous text is refused.
 pub(super) fn read(text: &[u8]) -> Result<(Path, &[u8]), PathError> {
     let text = text.strip_prefix(b"<").ok_or(PathError::NoBrackets)?;
     if let Some(rest) = text.strip_prefix(b">") {
@@ -53,11 +53,11 @@ pub(super) fn read(text: &[u8]) -> Result<(Path, &[u8]), PathError> {
     };
     let written = text.get(..text.len() - rest.len()).unwrap_or_default().to_vec();
     let rest = rest.strip_prefix(b">").ok_or(PathError::NoAddress)?;
-    // As the pipe does with what is not UTF-8.
+    // Like the pipe, if the address is not UTF-8.
     Ok((Path { written, address: String::from_utf8_lossy(&address).into_owned(), has_domain }, rest))
 }
 
-/// A source route is read and ignored (RFC 5321 section 4.1.1.3 and appendix C).
+/// A source route is parsed and ignored (RFC 5321 section 4.1.1.3 and appendix C).
 fn without_route(text: &[u8]) -> Result<&[u8], PathError> {
     if text.first() != Some(&b'@') {
         return Ok(text);
@@ -71,7 +71,7 @@ fn without_route(text: &[u8]) -> Result<&[u8], PathError> {
     }
 }
 
-/// Words and quoted strings, up to `@` or `>`: what they mean, and what follows.
+/// Parses words and quoted strings, up to `@` or `>`. Returns their content, and the text after them.
 fn local_part(text: &[u8]) -> Result<(Vec<u8>, &[u8]), PathError> {
     let mut local = Vec::new();
     let mut bytes = text.iter();
@@ -95,7 +95,7 @@ fn local_part(text: &[u8]) -> Result<(Vec<u8>, &[u8]), PathError> {
     }
 }
 
-/// How long `@domain` or `@[192.0.2.1]` is.
+/// The length of `@domain` or `@[192.0.2.1]`.
 fn domain_end(text: &[u8]) -> Result<usize, PathError> {
     let literal = text.get(1) == Some(&b'[');
     let inside = |byte: &u8| match byte {

@@ -1,23 +1,23 @@
-//! The replies to the end of the data: one for each recipient that was accepted, in their order (RFC 2033 section 4.2).
+//! The replies to the end of the data: one for each accepted recipient, in their order (RFC 2033 section 4.2).
 //!
-//! One too many or too few shifts all later ones, and a client that takes the reply to another command for this one's bounces
-//! mail. So they come out of this file alone, all in one piece, and their number is fixed before there is anything to say.
+//! One reply too many or too few shifts all later ones. A client that takes the reply to another command for this one's bounces
+//! mail. So only this file writes these replies, all at once, and their number is fixed before any verdict exists.
 
 use crate::delivery::Verdict;
 use tracing::error;
 
-/// As many replies as there are recipients. Each way to use it uses it up.
+/// The number of replies that are due, one per recipient. Each method consumes it, so that nothing replies twice.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Replies(usize);
 
 impl Replies {
-    /// One for each of these.
+    /// One reply for each recipient.
     pub(super) fn to<T>(recipients: &[T]) -> Self {
         Self(recipients.len())
     }
 
-    /// The same for everybody: a whole reply without its end, `452 4.3.1 text`.
+    /// The same reply for all recipients. `reply` is a whole reply without its line end: `452 4.3.1 text`.
     pub(super) fn all(self, reply: &str, out: &mut Vec<u8>) {
         for _ in 0..self.0 {
             out.extend_from_slice(reply.as_bytes());
@@ -25,10 +25,11 @@ impl Replies {
         }
     }
 
-    /// What became of the message, recipient by recipient. `None`: whoever should have said so did not.
+    /// Replies with the verdict of each recipient. `None`: no verdicts came.
     ///
-    /// Where there are more verdicts than recipients, or fewer, nobody knows whose they are: a wrong 250 would lose a copy, and
-    /// a wrong 550 bounce one. Then everybody gets 451, and the ledger knows at the next try who has a copy already.
+    /// If the numbers of verdicts and recipients differ, a verdict cannot be assigned to a recipient. A wrong 250 would lose a
+    /// copy, and a wrong 550 would bounce one. Then every recipient gets 451. At the redelivery, the ledger knows which
+    /// recipients have a copy already.
     pub(super) fn tell(self, verdicts: Option<&[Verdict]>, out: &mut Vec<u8>) {
         match verdicts {
             Some(verdicts) if verdicts.len() == self.0 => {
@@ -51,7 +52,7 @@ impl Replies {
 
 const NO_VERDICT: &str = "451 4.3.0 The delivery did not end";
 
-/// A verdict as a reply, with its end.
+/// A verdict as a reply, with its line end.
 fn line(verdict: &Verdict) -> String {
     let line = verdict.line();
     let code = match (verdict.class(), verdict.code().as_str()) {
@@ -61,7 +62,7 @@ fn line(verdict: &Verdict) -> String {
         // RFC 5321 section 4.2.3: insufficient storage.
         (4, "4.2.2" | "4.3.1") => "452",
         (4, _) => "451",
-        // No verdict is of this kind. Whatever it is, the message stays with Postfix.
+        // No verdict has another class. With a 451, the message stays with Postfix in any case.
         _ => return format!("{NO_VERDICT}\r\n"),
     };
     format!("{code} {}\r\n", line.trim_ascii_end())

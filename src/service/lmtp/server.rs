@@ -1,4 +1,4 @@
-//! The server: takes connections, and leads a session on each.
+//! The server: accepts connections, and runs a session on each.
 
 use super::access::{Access, SECURED};
 use super::conversation::{Ending, Limits, Surroundings};
@@ -21,14 +21,13 @@ use tokio::time::{sleep, timeout};
 use tokio_util::either::Either;
 use tracing::{debug, error, warn};
 
-/// How long nothing is accepted after the system has refused to: it is out of file descriptors, or of memory.
+/// The pause after the system has refused a connection, because of a lack of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Of all connections by TCP, so many may be those of clients that have yet to show a certificate: one in four. Anybody can open
-/// them.
+/// One in this many TCP connections may belong to a client that has not presented its certificate yet. Anybody can open those.
 const STRANGERS: usize = 4;
 
-/// How long such a client may take to show it.
+/// How long such a client may take to present its certificate.
 const STRANGERS_TIME: Duration = Duration::from_mins(1);
 
 /// The LMTP server, before it runs.
@@ -40,7 +39,7 @@ pub struct Server {
     max_connections: usize,
 }
 
-/// Why there is no server.
+/// Why the server cannot run.
 #[derive(Debug, Error)]
 pub enum CannotServe {
     #[error("TLS: {0}")]
@@ -59,7 +58,7 @@ impl Server {
     /// A server on these sockets. It makes the folder for large messages, and empties it.
     ///
     /// # Errors
-    /// Where that cannot be done, or a certificate cannot be read.
+    /// If that fails, or a certificate cannot be read.
     pub fn new(config: &Config, host: String, listening: Vec<Open>) -> Result<Self, CannotServe> {
         let settings = Settings::new(config, host);
         settings
@@ -75,30 +74,30 @@ impl Server {
         })
     }
 
-    /// What it counts.
+    /// The server's counters.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.settings.tally.clone()
     }
 
-    /// How many connections it serves at once on sockets of each kind.
+    /// The largest number of connections at once on the sockets of each kind.
     #[must_use]
     pub fn max_connections(&self) -> usize {
         self.max_connections
     }
 
-    /// Serves until `stop` says true (or nobody is left who could say so), and then until each message that has been begun has been
-    /// answered. Messages go to `hand_out`.
+    /// Serves until `stop` is true, or its sender is dropped. Then the messages in progress are still answered. Messages go to
+    /// `hand_out`.
     ///
-    /// The sockets stay open up to the end: who connects meanwhile waits for whoever serves them next.
+    /// The sockets stay open up to the end: a client that connects meanwhile waits for the next process that serves them.
     ///
     /// # Errors
-    /// Where the system does not let us wait for connections.
+    /// If the system does not let us wait for connections.
     pub async fn run(self, hand_out: mpsc::Sender<Handed>, stop: watch::Receiver<bool>) -> io::Result<()> {
         let Self { listening, settings, access, limits, max_connections } = self;
         let (unix, tcp): (Vec<_>, Vec<_>) =
             listening.into_iter().partition(|listening| matches!(listening, Open::Unix(_)));
-        // Each kind has its own places: whoever reaches us from another machine keeps nobody out who is on this one.
+        // Each kind has its own limit: clients from other machines cannot keep out those on this one.
         let (unix, tcp) = (Door::new(unix, max_connections)?, Door::new(tcp, max_connections)?);
         let strangers = Strangers::new(places_of_strangers(max_connections));
         let guide = Arc::new(Guide { settings, access, strangers });
@@ -113,7 +112,7 @@ impl Server {
                 }
             };
             let (place, accepted) = tokio::select! {
-                // Once we are to stop, nobody is taken from the socket's queue.
+                // After a request to stop, no more connections are accepted.
                 biased;
                 _ = stop.wait_for(|stop| *stop) => break,
                 Some(ended) = sessions.join_next() => {
@@ -136,11 +135,12 @@ impl Server {
                     warn!(%error, "a connection cannot be accepted");
                     sleep(PAUSE).await;
                 }
-                // Nobody closes the semaphore.
+                // The semaphore is never closed.
                 (Err(_), Ok(_)) => break,
             }
         }
-        // At once: the last messages may take minutes, and a master that takes the place of one that was killed wants the sockets.
+        // The sockets are closed at once. The last messages may take minutes, and the master that replaces a killed one needs
+        // the sockets.
         drop((unix, tcp));
         while let Some(ended) = sessions.join_next().await {
             report(ended);
@@ -153,7 +153,7 @@ fn places_of_strangers(max_connections: usize) -> usize {
     (max_connections / STRANGERS).max(1)
 }
 
-/// The sockets of one kind, and how many connections to them there may be.
+/// The sockets of one kind, with their limit of connections.
 struct Door {
     listeners: Vec<Listener>,
     free: Arc<Semaphore>,
@@ -165,24 +165,24 @@ impl Door {
         Ok(Self { listeners, free: Arc::new(Semaphore::new(places)) })
     }
 
-    /// The next connection, once there is a place for it.
+    /// The next connection, once the limit allows it.
     ///
-    /// Past the limit nobody is accepted until a session ends. A 421, or a connection that is closed, would count for Postfix as a
-    /// failure of the whole site; one that waits in the socket's queue does not.
+    /// Past the limit, no connection is accepted until a session ends. Postfix would count a 421, or a closed connection, as a
+    /// failure of the whole site. A connection that waits in the socket's backlog does not count so.
     async fn next(&self, turn: usize) -> (Result<OwnedSemaphorePermit, AcquireError>, io::Result<Connection>) {
         let place = self.free.clone().acquire_owned().await;
         (place, accept(&self.listeners, turn).await)
     }
 }
 
-/// A session that panics takes its connection with it, and nothing else.
+/// Logs a session that has panicked. Only its own connection is lost.
 fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         error!(%error, "an LMTP session has failed");
     }
 }
 
-/// What each session is led by.
+/// The settings that all sessions share.
 struct Guide {
     settings: Arc<Settings>,
     access: Access,
@@ -192,7 +192,7 @@ struct Guide {
 impl Guide {
     async fn lead(&self, connection: Connection, mut surroundings: Surroundings) {
         let address = connection.address;
-        // A client that goes away is no news, and what it had handed over is delivered.
+        // A client that disconnects is no problem: the message that it has sent is delivered.
         if let Err(error) = self.try_to_lead(connection, &mut surroundings).await {
             debug!(?address, %error, "an LMTP session was cut off");
         }
@@ -222,7 +222,7 @@ impl Guide {
             timeout(surroundings.limits.tls, tls.accept(stream)).await?.map(Some)
         };
         let secured = if let Some(address) = stranger {
-            // It may neither take up the others' places, nor keep its own for long.
+            // Such a client may neither use up the connections of others, nor keep its own for long.
             let Some(mut place) = self.strangers.admit(address) else {
                 self.settings.tally.sent_away();
                 debug!(
@@ -294,7 +294,8 @@ mod tests {
         let (_stop, stop) = watch::channel(false);
         let surroundings = Surroundings { limits: Limits::default(), hand_out, stop };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        // A client that seems to be at this address, and the first byte that it is sent; `None`: it is sent away.
+        // Connects a client that seems to have this address. Returns the first byte that it receives. `None`: it was
+        // disconnected.
         let connect = async |address: Ipv4Addr| {
             let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let stream = Either::Right(listener.accept().await.unwrap().0);
@@ -311,7 +312,7 @@ mod tests {
         assert_eq!(greeting, Some(b'2'));
         assert_eq!(connect(stranger).await.2, None, "all places are taken");
         assert_eq!(connect(Ipv4Addr::LOCALHOST).await.2, Some(b'2'), "a neighbour needs none of them");
-        // An address that has none gets one of those that another has all of.
+        // An address without a connection gets one from the address that has them all.
         let (_third, _session, greeting) = connect(another).await;
         assert_eq!(greeting, Some(b'2'));
         session.await.unwrap();

@@ -1,4 +1,4 @@
-//! One LMTP session (RFC 2033), without a socket: the client's bytes in, replies and whole messages out.
+//! One LMTP session (RFC 2033), without a socket: the client's bytes go in, replies and whole messages come out.
 
 use super::command::{self, Command, CommandError, Mail};
 use super::counters::Tally;
@@ -17,40 +17,40 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// The longest command, its CR LF included. RFC 5321 section 4.5.3.1.4 asks for 512 bytes, and for more with extensions; XFORWARD may
-/// have seven attributes of 255 bytes, each written as three.
+/// The longest command in bytes, including its CR LF. RFC 5321 section 4.5.3.1.4 requires 512 bytes, and more for extensions.
+/// XFORWARD may have seven attributes of 255 bytes, each encoded as three.
 const LONGEST_LINE: usize = 8192;
 
-/// After so many commands that make no sense, one after the other, a client is sent away: it is none.
+/// After this many invalid commands without a message in between, the client is disconnected: it is no LMTP client.
 const MOST_ERRORS: u32 = 20;
 
-/// After so many commands that bring no message nearer, with none taken in between, each further one counts as an error. Postfix
-/// has the same limit for its own clients (postconf(5), `smtpd_junk_command_limit`).
+/// How many commands without progress towards a message may come between two messages. Each further one counts as an error.
+/// Postfix has the same limit for its own clients (postconf(5), `smtpd_junk_command_limit`).
 const MOST_JUNK: u32 = 100;
 
-/// How long the addresses of one message may be in all. Written as JSON, where a byte takes two at most, they have to fit into the
-/// header of a frame.
+/// The total length of one message's addresses, in bytes. JSON takes at most two bytes for each, and the header of a frame has
+/// to have space for that.
 const LONGEST_ENVELOPE: usize = LONGEST_HEADER / 3;
 
-/// What is the same for all sessions.
+/// The settings that all sessions share.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This host's name, for the greeting.
+    /// The name of this host, for the greeting.
     pub host: String,
-    /// Where mail for `<postmaster>` goes, which has no domain (RFC 5321 section 4.5.1).
+    /// The address for mail to `<postmaster>`, which has no domain (RFC 5321 section 4.5.1).
     pub postmaster: String,
-    /// How many recipients one message may have.
+    /// The largest number of recipients of one message.
     pub max_recipients: usize,
     /// How long a delivery may take.
     pub deadline: Duration,
-    /// Where messages are kept while they come in.
+    /// The settings of message storage.
     pub spool: Arc<Spool>,
-    /// Where replies are counted.
+    /// The counters of replies.
     pub tally: Tally,
 }
 
 impl Settings {
-    /// As the configuration has it.
+    /// The settings in a configuration.
     #[must_use]
     pub fn new(config: &Config, host: String) -> Self {
         let domain = config.routing.domain.first().map_or(&host, |rule| &rule.domain);
@@ -65,50 +65,50 @@ impl Settings {
     }
 }
 
-/// What this one client may and has to do.
+/// The permissions and duties of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Whether it may say by XFORWARD whom it had a message from. That goes to the log.
+    /// Whether the client may use XFORWARD to name the origin of a message. The origin goes to the log.
     pub may_forward: bool,
     pub starttls: StartTls,
 }
 
-/// Whether the session can, or has to be, encrypted from here on.
+/// Whether STARTTLS is offered, or required, from here on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartTls {
-    /// It cannot, or it is.
+    /// TLS is not available, or already in use.
     NotOffered,
     Offered,
     Required,
 }
 
-/// A message that is whole. Its verdicts are awaited: [`Session::answer`].
+/// A complete message. Its verdicts go to [`Session::answer`].
 #[derive(Debug)]
 pub struct Transaction {
     pub request: Request,
     pub message: Body,
 }
 
-/// What is to be done once the replies so far are written.
+/// What the caller has to do once the replies so far are written.
 #[derive(Debug)]
 pub enum Step {
-    /// All bytes are taken: read more.
+    /// All bytes are consumed: read more.
     More,
-    /// Deliver this, then [`Session::answer`]. No byte behind it has been taken.
+    /// Deliver this, then call [`Session::answer`]. No byte after the message has been consumed.
     Deliver(Box<Transaction>),
-    /// Begin TLS, then [`Session::secured`]. What was sent behind the command is to be thrown away: somebody on the way may have put
-    /// it there (RFC 3207 section 4.2; CVE-2011-0411).
+    /// Begin TLS, then call [`Session::secured`]. Discard the bytes after the command: an attacker on the path may have
+    /// inserted them (RFC 3207 section 4.2; CVE-2011-0411).
     StartTls,
     /// Close the connection.
     Close,
 }
 
-/// Where the session stands, as far as time limits and a shutdown go by it.
+/// The state of the session, for time limits and the end of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Between two messages, and no command has begun. The first one may still be to come.
+    /// Between two messages, with no command begun. `has_served` is false before the first message.
     Idle { has_served: bool },
-    /// In a command, or between two of one message.
+    /// In a command, or between two commands of one message.
     Command,
     /// In a message.
     Data,
@@ -121,14 +121,14 @@ pub struct Session {
     has_said_lhlo: bool,
     state: State,
     forwarded: Forwarded,
-    /// What has come of a line.
+    /// The line so far.
     line: Vec<u8>,
     line_is_too_long: bool,
     errors: u32,
-    /// Commands that brought no message nearer, since the last message.
+    /// The number of commands without progress since the last message.
     junk: u32,
     has_served: bool,
-    /// The command that is answered.
+    /// The command that is being answered.
     command: &'static str,
     out: Vec<u8>,
 }
@@ -138,7 +138,7 @@ enum State {
     Idle,
     Envelope(Envelope),
     Data(Box<Data>),
-    /// Since when.
+    /// A message at the broker, since that time.
     Delivering(Replies, Instant),
     Closed,
 }
@@ -147,7 +147,7 @@ enum State {
 struct Envelope {
     sender: Path,
     recipients: Vec<Recipient>,
-    /// The addresses' length as [`LONGEST_ENVELOPE`] counts it.
+    /// The total length of the addresses, as [`LONGEST_ENVELOPE`] counts it.
     length: usize,
 }
 
@@ -160,7 +160,7 @@ struct Data {
 }
 
 impl Session {
-    /// A session that has just begun; the greeting is to be written.
+    /// A new session, with its greeting to be written.
     #[must_use]
     pub fn new(settings: Arc<Settings>, client: Client) -> Self {
         let out = format!("220 {} LMTP maildropd\r\n", settings.host).into_bytes();
@@ -180,7 +180,7 @@ impl Session {
         }
     }
 
-    /// What is to be written, which is forgotten here.
+    /// Takes the replies that are to be written.
     #[must_use]
     pub fn replies(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
@@ -194,7 +194,7 @@ impl Session {
         }
     }
 
-    /// Takes bytes of the client's, and says how many and what is to be done.
+    /// Consumes bytes of the client. Returns how many, and the next step.
     #[must_use]
     pub fn feed(&mut self, input: &[u8]) -> (usize, Step) {
         let mut rest = input;
@@ -225,14 +225,14 @@ impl Session {
         }
     }
 
-    /// Tells what became of the message that was to be delivered. `None`: nobody knows.
+    /// Replies with the verdicts of the message. `None`: the result is unknown.
     pub fn answer(&mut self, verdicts: Option<&[Verdict]>) {
         if let State::Delivering(replies, since) = std::mem::replace(&mut self.state, State::Idle) {
             self.reply(since.elapsed(), |out| replies.tell(verdicts, out));
         }
     }
 
-    /// Answers a message. What is counted is what the client gets to read.
+    /// Replies to a message. The counters count exactly the lines that the client gets.
     fn reply(&mut self, after: Duration, tell: impl FnOnce(&mut Vec<u8>)) {
         let before = self.out.len();
         tell(&mut self.out);
@@ -240,13 +240,13 @@ impl Session {
         self.has_served = true;
     }
 
-    /// The connection is encrypted now: the session begins again (RFC 3207 section 4.2).
+    /// Restarts the session after the TLS handshake (RFC 3207 section 4.2).
     pub(super) fn secured(&mut self, client: Client) {
         *self = Self::new(self.settings.clone(), client);
         self.out.clear();
     }
 
-    /// The last word to a client whose time is over.
+    /// Writes the last reply to a client whose time is over.
     pub(super) fn close(&mut self, reply: &str) {
         self.say(reply);
         self.state = State::Closed;
@@ -258,7 +258,7 @@ impl Session {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Takes what belongs to the line, and says whether it is whole. Only CR LF ends it.
+    /// Consumes bytes of the line. Returns how many, and whether the line is complete. Only CR LF ends it.
     fn read_line(&mut self, input: &[u8]) -> (usize, bool) {
         let mut rest = input;
         while let Some(at) = memchr(b'\n', rest) {
@@ -277,7 +277,7 @@ impl Session {
         self.line.extend_from_slice(piece);
         if self.line.len() > LONGEST_LINE {
             self.line_is_too_long = true;
-            // Its end may be half there.
+            // The last bytes may be the first half of the line end.
             self.line.drain(..self.line.len() - 2);
             self.line.shrink_to(LONGEST_LINE);
         }
@@ -303,11 +303,11 @@ impl Session {
             Command::Lhlo | Command::Helo | Command::Noop | Command::Quit | Command::StartTls | Command::Foreign
         );
         if self.client.starttls == StartTls::Required && !before_tls {
-            // RFC 3207 section 4 has 530 for it. That would bounce mail where an operator has forgotten to switch TLS on.
+            // RFC 3207 section 4 asks for 530, which would bounce mail if an operator has forgotten to enable TLS.
             self.error("451 4.7.0 Say STARTTLS first");
             return None;
         }
-        // These two give up the message that was begun, so that none is cut off here.
+        // These two discard the message that was begun, so that disconnecting does not cut one off.
         if matches!(command, Command::Lhlo | Command::Rset) {
             self.reset();
         }
@@ -351,15 +351,15 @@ impl Session {
         None
     }
 
-    /// The reply to what is no command here. Too many of them end the session; never within a message: its client is told about that
-    /// first. (RCPT behind a MAIL that was refused does not count: Postfix sends both at once, and takes 421 for our failure.)
+    /// Replies to an invalid command. Too many of them end the session, but never within a message, whose client has to get its
+    /// replies first. (RCPT after a refused MAIL does not count: Postfix pipelines both, and treats a 421 as our failure.)
     fn error(&mut self, reply: &str) {
         if !self.is_error_too_many() {
             self.say(reply);
         }
     }
 
-    /// Counts an error, and ends the session where it is one too many.
+    /// Counts an error. Ends the session if there are too many.
     fn is_error_too_many(&mut self) -> bool {
         self.errors = self.errors.saturating_add(1);
         let too_many = self.errors > MOST_ERRORS && matches!(self.state, State::Idle);
@@ -369,7 +369,7 @@ impl Session {
         too_many
     }
 
-    /// Counts a command that brings no message nearer, and ends the session where it is one too many.
+    /// Counts a command without progress. Ends the session if there are too many.
     fn is_junk_too_many(&mut self, command: &Command) -> bool {
         if !matches!(command, Command::Lhlo | Command::Rset | Command::Noop | Command::Vrfy | Command::Help) {
             return false;
@@ -414,7 +414,7 @@ impl Session {
         if !matches!(self.state, State::Idle) {
             return self.say("503 5.5.1 There is a sender already");
         }
-        // What is smaller than it was said to be is taken: it is measured at its end.
+        // A message may be smaller than its SIZE. Up to the announced limit it is accepted, and measured at its end.
         if self.settings.spool.announced().zip(mail.size).is_some_and(|(limit, size)| size > limit) {
             return self.say("552 5.3.4 The message is larger than this server takes");
         }
@@ -431,14 +431,14 @@ impl Session {
         } else if let Err(refusal) = deliverable(&to) {
             return self.say(refusal);
         }
-        // Quotes and a comma of JSON's, and the key, come to each of them.
+        // JSON adds quotes, a comma and the keys to each address.
         let length = envelope.length + to.address.len() + "{'address':'','original':null},".len();
         if envelope.recipients.len() >= self.settings.max_recipients || length > LONGEST_ENVELOPE {
-            // RFC 5321 section 4.5.3.1.10: the client sends the rest in another message.
+            // RFC 5321 section 4.5.3.1.10: the client sends another message to the remaining recipients.
             return self.say("452 4.5.3 Too many recipients");
         }
         envelope.length = length;
-        // Two of the same address are two: each is owed a reply (RFC 2033 section 4.2).
+        // Two equal addresses are two recipients: each gets a reply (RFC 2033 section 4.2).
         envelope.recipients.push(Recipient { address: to.address, original: None });
         self.say("250 2.1.5 Ok");
     }
@@ -457,7 +457,7 @@ impl Session {
             }
             state => {
                 self.state = state;
-                // RFC 2033 section 4.2: 503 where no recipient was accepted.
+                // RFC 2033 section 4.2: 503 if no recipient was accepted.
                 self.say("503 5.5.1 There is no recipient");
             }
         }
@@ -502,13 +502,13 @@ impl Session {
     }
 }
 
-/// Whether a delivery would take this for an address: what it cannot read, it would defer at each try.
+/// Whether a delivery could parse this address. If not, each attempt would be deferred.
 fn deliverable(to: &Path) -> Result<(), &'static str> {
     if !to.has_domain {
         return Err("450 4.1.3 An address has a domain here");
     }
     match Address::parse(&to.address) {
-        // Spaces at an end, which quotes allow, would be lost on the way: then it is somebody else's address.
+        // Quoted addresses may have spaces at an end. These would be lost on the way, which would change the address.
         Ok(address) if address.to_string() == to.address => Ok(()),
         Err(AddressError::ControlCharacter) => Err("501 5.1.3 The recipient's address holds a control character"),
         Ok(_) | Err(AddressError::Empty | AddressError::NoDomain | AddressError::EmptyPart) => {

@@ -25,14 +25,14 @@ impl Talk {
         Self(session)
     }
 
-    /// One that has said LHLO.
+    /// A client that has sent LHLO.
     fn begun(settings: Settings, client: Client) -> Self {
         let mut talk = Self::new(settings, client);
         talk.say("LHLO mx.example\r\n");
         talk
     }
 
-    /// What is answered to bytes of which all are taken.
+    /// The replies to bytes that are all consumed.
     fn say(&mut self, bytes: impl AsRef<[u8]>) -> String {
         let bytes = bytes.as_ref();
         let (taken, step) = self.0.feed(bytes);
@@ -41,14 +41,14 @@ impl Talk {
         String::from_utf8(self.0.replies()).unwrap()
     }
 
-    /// The code of the answer to one command.
+    /// The code of the reply to one command.
     fn code(&mut self, command: &str) -> String {
         let said = self.say(format!("{command}\r\n"));
         assert_eq!(said.matches("\r\n").count(), 1, "{said}");
         said.split_once(' ').unwrap().0.to_owned()
     }
 
-    /// The message that these bytes complete; and how many of them are left.
+    /// The message that these bytes complete, and the number of bytes after it.
     fn deliver(&mut self, bytes: impl AsRef<[u8]>) -> (Transaction, usize) {
         let bytes = bytes.as_ref();
         let (taken, step) = self.0.feed(bytes);
@@ -119,7 +119,7 @@ fn a_message_comes_as_postfix_sends_it() {
     assert_eq!(talk.0.phase(), Phase::Idle { has_served: true });
     assert_eq!(talk.say("QUIT\r\n"), "221 2.0.0 Bye\r\n");
 
-    // What was forwarded counted for one message.
+    // XFORWARD counts for one message only.
     let mut talk = Talk::begun(settings(), FRIEND);
     for forgets in ["RSET", "LHLO x", "MAIL FROM:<>\r\nRCPT TO:<a@b>\r\nDATA\r\n.\r\n"] {
         talk.say("XFORWARD IDENT=4bXyz1\r\n");
@@ -208,14 +208,14 @@ fn each_refusal_of_a_message_has_as_many_replies_as_there_are_recipients() {
             talk.say(&envelope);
             talk.deliver(".\r\n");
             talk.0.answer(verdicts.map(|count| vec![Verdict::delivered("x"); count]).as_deref());
-            // A second answer is none.
+            // A second answer has no effect.
             talk.0.answer(Some(&[Verdict::delivered("y")]));
             let said = talk.say("");
             let code =
                 if verdicts == Some(recipients) { "250 2.0.0 x\r\n" } else { "451 4.3.0 The delivery did not end\r\n" };
             assert_eq!(said, code.repeat(recipients));
         }
-        // Nobody has answered, and the session goes on.
+        // Without verdicts, the session goes on.
         talk.say(&envelope);
         talk.deliver(".\r\n");
         let said = talk.say("NOOP\r\n");
@@ -235,7 +235,8 @@ fn a_message_that_says_it_is_too_large_is_refused_at_once() {
     assert_eq!(transaction.request.size, 117);
 }
 
-/// What a record of Postfix's queue file takes for a line: its type, its length by seven bits a byte, and the line (record(3)).
+/// The size of a line's record in Postfix's queue file: its type, its length with seven bits per byte, and the line
+/// (record(3)).
 fn as_postfix_measures(line: &str) -> usize {
     let bits = usize::BITS - line.len().leading_zeros();
     1 + bits.div_ceil(7).max(1) as usize + line.len()
@@ -259,7 +260,7 @@ fn what_is_small_enough_is_kept_back_by_no_client_that_measures_it_otherwise() {
             talk.deliver(format!("{}.\r\n", format!("{line}\r\n").repeat(count as usize)));
             talk.answer(&[Verdict::delivered("x")]);
         }
-        // A byte more is too large, however small it was said to be.
+        // One byte more is too large, whatever SIZE announced.
         talk.say("MAIL FROM:<> SIZE=1\r\nRCPT TO:<a@b>\r\nDATA\r\n");
         let said = talk.say(format!("{}x\r\n.\r\n", format!("{line}\r\n").repeat(count as usize)));
         assert!(said.starts_with("552 5.3.4 "), "{said}");
@@ -275,7 +276,7 @@ fn recipients_past_the_limit_are_left_to_another_message() {
     let (transaction, _) = talk.deliver(".\r\n");
     assert_eq!(transaction.request.recipients.len(), 2);
 
-    // However long their names are, the frame that they are handed over in has room for them.
+    // However long the addresses are, the header of a frame has space for them.
     let mut talk = Talk::begun(Settings { max_recipients: 1_000_000, ..settings() }, FRIEND);
     talk.say("MAIL FROM:<>\r\n");
     let rcpt = format!("RCPT TO:<\"{}\"@x>\r\n", "\\\"".repeat(2000));
@@ -303,7 +304,7 @@ fn only_cr_lf_ends_a_command_and_a_long_one_takes_no_memory() {
         assert_eq!(line.as_bytes().chunks(1000).map(|piece| talk.say(piece)).collect::<String>(), code);
         assert!(talk.0.line.capacity() <= 4 * LONGEST_LINE, "{}", talk.0.line.capacity());
     }
-    // Nor does one whose end has not come.
+    // An incomplete line gets no reply, either.
     assert_eq!(talk.say("x".repeat(1_000_000)), "");
     assert_eq!(talk.0.line.len(), 2);
     assert_eq!(talk.say("\r\n"), "500 5.5.2 The line is too long\r\n");
@@ -327,7 +328,7 @@ fn who_talks_nonsense_is_sent_away_but_never_within_a_message() {
     assert!(matches!(talk.0.feed(b"NOOP\r\n"), (6, Step::Close)));
     assert_eq!(talk.0.replies(), b"");
 
-    // What Postfix sends behind a MAIL that is refused is no nonsense.
+    // The commands that Postfix pipelines after a refused MAIL are no errors.
     let spool = Spool { limit: Some(100), ..(*settings().spool).clone() };
     let mut talk = Talk::begun(Settings { spool: Arc::new(spool), ..settings() }, FRIEND);
     let said = talk.say(format!("MAIL FROM:<> SIZE=201\r\n{}DATA\r\n", "RCPT TO:<a@b>\r\n".repeat(50)));
@@ -337,7 +338,7 @@ fn who_talks_nonsense_is_sent_away_but_never_within_a_message() {
 
 #[test]
 fn commands_that_bring_no_message_nearer_count_as_errors_once_they_are_many() {
-    // How many of them are answered, until the client is sent away.
+    // How many of them get a reply until the client is disconnected.
     let answered = |talk: &mut Talk, command: &str| {
         let mut count = 0;
         while !talk.say(format!("{command}\r\n")).ends_with("421 4.7.0 Too many errors\r\n") {
@@ -355,7 +356,7 @@ fn commands_that_bring_no_message_nearer_count_as_errors_once_they_are_many() {
     let before_tls = Client { may_forward: false, starttls: StartTls::Required };
     assert_eq!(answered(&mut Talk::new(settings(), before_tls), "NOOP"), MOST_JUNK + MOST_ERRORS);
 
-    // A client that hands over messages may say as many with each; and none is sent away within a message.
+    // A client that sends messages may send this many commands with each. No client is disconnected within a message.
     let mut talk = Talk::new(settings(), FRIEND);
     talk.say("LHLO x\r\n");
     for _ in 0..5 {
@@ -383,7 +384,7 @@ fn bytes_that_are_no_commands_end_the_session() {
 fn tls_begins_the_session_anew_and_what_was_sent_before_is_forgotten() {
     let needs_tls = Client { may_forward: false, starttls: StartTls::Required };
     let mut talk = Talk::begun(settings(), needs_tls);
-    // A 5xx would bounce the mail of whoever forgot to switch TLS on.
+    // A 5xx would bounce mail if an operator has forgotten to enable TLS.
     assert_eq!(talk.say("MAIL FROM:<>\r\n"), "451 4.7.0 Say STARTTLS first\r\n");
     assert_eq!(talk.code("NOOP"), "250");
     let (taken, step) = talk.0.feed(b"STARTTLS\r\nMAIL FROM:<a@b>\r\n");
@@ -397,7 +398,7 @@ fn tls_begins_the_session_anew_and_what_was_sent_before_is_forgotten() {
     assert_eq!(talk.code("STARTTLS"), "500");
     assert_eq!(talk.code("XFORWARD IDENT=x"), "250");
     assert_eq!(talk.code("MAIL FROM:<>"), "250");
-    // Where it is offered only, all goes on without it.
+    // If TLS is only offered, the session works without it.
     let mut talk = Talk::begun(settings(), Client { starttls: StartTls::Offered, ..FRIEND });
     assert_eq!(talk.code("MAIL FROM:<>"), "250");
 }

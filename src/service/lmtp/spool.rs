@@ -1,4 +1,4 @@
-//! Where a message is while it comes in: in memory, or, once it is larger than that, in a file.
+//! Storage of a message while it is being received: memory, or a file if it is large.
 
 use crate::base::files::{create_directory, leaves_the_reserve};
 use crate::config::Config;
@@ -12,48 +12,48 @@ use thiserror::Error;
 use tracing::{debug, error, warn};
 use uuid::Uuid;
 
-/// How much is written to a file at once.
+/// How many bytes are written to a file at once.
 const BLOCK: usize = 64 << 10;
 
-/// Where messages are kept, and how large they may be.
+/// Where messages are stored, and how large they may be.
 #[derive(Clone, Debug)]
 pub struct Spool {
-    /// The folder for those in files.
+    /// The folder of message files.
     pub directory: PathBuf,
-    /// Messages that are larger than this go into a file.
+    /// Messages larger than this, in bytes, go into a file.
     pub above: u64,
-    /// The largest message that is accepted; `None`: any.
+    /// The largest message that is accepted, in bytes. `None`: any.
     pub limit: Option<u64>,
 }
 
 impl Spool {
-    /// As the configuration has it.
+    /// The settings in a configuration.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let limit = config.delivery.message_size_limit;
         Self {
             directory: config.serve.messages(),
-            // What waits in memory goes to its worker in one frame, which has room for the largest message and no more.
+            // A message in memory goes to its worker in one frame, which has space for the largest message and no more.
             above: config.serve.spool_above.min(limit.unwrap_or(LARGEST_MESSAGE)),
             limit,
         }
     }
 
-    /// The limit in what a client measures before it sends a message: twice the limit, so that it keeps nothing back that is taken
-    /// here.
+    /// The limit to announce to clients: twice the limit, so that no client holds back a message that would be accepted.
     ///
-    /// A line of n bytes counts as n + 1 here. By SIZE it is n + 2 (RFC 1870 section 5: its CR LF are two). Postfix has its queue file's
-    /// `request->data_size` instead, where that line is a record of n + 2 bytes, and of n + 3 from 128 on, and bounces by itself what
-    /// is larger than a server says (`src/smtp/smtp_proto.c`). Neither is more than 2 * (n + 1).
+    /// A line of n bytes counts as n + 1 here. By SIZE it is n + 2, with its CR LF (RFC 1870 section 5). Postfix compares its
+    /// queue file's `request->data_size` instead. There, the line is a record of n + 2 bytes, and of n + 3 from 128 bytes on.
+    /// Postfix bounces a message that is larger than a server announces (`src/smtp/smtp_proto.c`). Neither size exceeds 2 * (n
+    /// + 1).
     pub(super) fn announced(&self) -> Option<u64> {
         self.limit.map(|limit| limit.saturating_mul(2))
     }
 
-    /// Makes the folder, and removes what a front that died has left there: Postfix still has those messages. What cannot be
-    /// removed stays, and is told: it keeps nobody's mail from coming in.
+    /// Makes the folder, and removes the files of a front that has died: Postfix still has those messages. A file that cannot
+    /// be removed is logged, and does not keep mail from coming in.
     ///
     /// # Errors
-    /// Where the folder cannot be made or read.
+    /// If the folder cannot be made or read.
     pub fn prepare(&self) -> io::Result<()> {
         create_directory(&self.directory)?;
         for entry in fs::read_dir(&self.directory)? {
@@ -61,7 +61,7 @@ impl Spool {
             match MessageFile::remove_if_left_behind(&path) {
                 Ok(true) => debug!(file = %path.display(), "a message's file that was left behind is removed"),
                 Ok(false) => {}
-                // Another front has just delivered it.
+                // Another front has just delivered this message.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => error!(file = %path.display(), %error, "what was left behind cannot be removed"),
             }
@@ -71,10 +71,10 @@ impl Spool {
 }
 
 impl Spool {
-    /// Writes a message that has come whole into a file.
+    /// Writes a complete message into a file.
     ///
     /// # Errors
-    /// Where there is no room for it, or the system cannot.
+    /// If the disk is full, or the system cannot write it.
     pub(in crate::service) fn keep(&self, message: &[u8]) -> io::Result<MessageFile> {
         leaves_the_reserve(&self.directory, message.len() as u64)?;
         let mut file = MessageFile::create(self.directory.join(Uuid::now_v7().to_string()))?;
@@ -83,7 +83,7 @@ impl Spool {
     }
 }
 
-/// Why there is no message.
+/// Why a message was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum NotTaken {
     #[error("552 5.3.4 The message is larger than this server takes")]
@@ -92,37 +92,37 @@ pub(super) enum NotTaken {
     NoRoom,
 }
 
-/// A message that is coming in. What cannot be kept is dropped, and [`end`](Self::end) says so.
+/// A message that is being received. If it cannot be stored, its bytes are dropped, and [`end`](Self::end) returns the error.
 #[derive(Debug)]
 pub(super) struct Incoming {
     spool: Arc<Spool>,
-    /// All of it, or what the file does not have yet.
+    /// The whole message, or the part that is not in the file yet.
     bytes: Vec<u8>,
     file: Option<MessageFile>,
-    /// How much came from the client, each line end counted as one byte.
+    /// The bytes that came from the client, with each line end counted as one byte.
     received: u64,
-    /// How much there is.
+    /// The size of the stored message, in bytes.
     size: u64,
     failed: Option<NotTaken>,
 }
 
 impl Incoming {
-    /// A message that begins with a line of ours, which the limit does not count.
+    /// A message that begins with our own line, which does not count for the limit.
     pub(super) fn new(spool: Arc<Spool>, first_line: &[u8]) -> Self {
         let bytes = first_line.to_vec();
         Self { spool, size: bytes.len() as u64, bytes, file: None, received: 0, failed: None }
     }
 
-    /// Takes some more of it.
+    /// Stores more bytes.
     ///
-    /// A file is written to where this is called, among all other sessions: at most [`BLOCK`] at once, and in a folder that
-    /// is in memory (below /run) by default.
+    /// The file is written in this thread, which all sessions share. At most [`BLOCK`] bytes are written at once, by default
+    /// into a folder in memory (below /run).
     pub(super) fn take(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
         }
-        // A line end counts as one byte, as it does where Postfix and the pipe measure: what is small enough for the one way is so for
-        // the other.
+        // A line end counts as one byte, as it does for Postfix and the pipe. So a message within the limit of one transport is
+        // within that of the other.
         let line_ends = memchr::memchr_iter(b'\n', bytes).count();
         self.received = self.received.saturating_add(bytes.len().saturating_sub(line_ends) as u64);
         if self.spool.limit.is_some_and(|limit| self.received > limit) {
@@ -137,12 +137,12 @@ impl Incoming {
         }
     }
 
-    /// How much has come so far, in bytes.
+    /// The number of bytes received so far.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// The message, and its size.
+    /// The message and its size in bytes.
     pub(super) fn end(mut self) -> Result<(Body, u64), NotTaken> {
         if self.file.is_some() {
             self.write();
@@ -198,7 +198,7 @@ mod tests {
         fs::read_dir(&spool.directory).unwrap().count()
     }
 
-    /// One that did not go into a frame would be deferred at each of its tries.
+    /// A message that did not fit into a frame would be deferred at each attempt.
     #[test]
     fn what_is_kept_in_memory_goes_to_a_worker_in_one_frame() {
         let site = "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
@@ -245,7 +245,7 @@ mod tests {
             drop(body);
             assert_eq!(files(&spool), 0);
         }
-        // The client has it until it is answered, and that is after the delivery: a power loss takes nothing.
+        // No fsync(2) is needed: the client keeps the message until it is answered, which is after the delivery.
         assert!(synced::take().is_empty());
     }
 
@@ -291,7 +291,7 @@ mod tests {
         incoming.take(&[b'x'; 100]);
         incoming.take(&[b'x'; 100]);
         assert_eq!(incoming.end().map(|_| ()), Err(NotTaken::NoRoom));
-        // A device that is always full, in place of the second half of a file.
+        // As if the device became full in the middle of the file.
         spool.prepare().unwrap();
         let mut incoming = Incoming::new(spool.clone(), b"");
         incoming.file = Some(MessageFile::create(spool.directory.join("x")).unwrap());
@@ -311,7 +311,7 @@ mod tests {
         spool.prepare().unwrap();
         assert_eq!(files(&spool), 1);
         assert!(kept.path().exists());
-        // What cannot be removed, such as a folder, keeps no front from starting.
+        // A folder cannot be removed like a file, and must not keep a front from starting.
         fs::create_dir(spool.directory.join("folder")).unwrap();
         fs::write(spool.directory.join("left"), b"x").unwrap();
         spool.prepare().unwrap();

@@ -1,5 +1,5 @@
-//! What holds for any bytes of a client's: a function that panics where it does not, for tests and for the fuzz target
-//! (tests/fuzz).
+//! Properties for any bytes of a client, as functions that panic if one is violated. Tests and the fuzz target (tests/fuzz) use
+//! them.
 
 use super::session::{Client, Session, Settings, StartTls, Step, Transaction};
 use super::spool::Spool;
@@ -10,10 +10,10 @@ use memchr::memmem;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The largest message.
+/// The largest message, in bytes.
 const LIMIT: u64 = 2000;
 
-/// What a client has heard, and what was delivered for it.
+/// The replies that a client has received, and the messages that were delivered for it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Heard {
     replies: Vec<u8>,
@@ -30,11 +30,11 @@ struct Delivered {
     message: Vec<u8>,
 }
 
-/// Holds a session to its promises: what it does depends on the bytes alone, and not on how they are cut; and the replies are those
-/// that somebody would count who reads the same bytes otherwise.
+/// Checks the properties of a session. It depends on the bytes alone, not on how they are split. A second parser of the same
+/// bytes counts the same number of replies.
 ///
 /// # Panics
-/// Where it breaks one of them.
+/// If a property is violated.
 pub fn any_bytes(bytes: &[u8]) {
     let whole = hear(bytes, bytes.len().max(1));
     for piece in [1, 2, 7] {
@@ -43,7 +43,7 @@ pub fn any_bytes(bytes: &[u8]) {
     count(bytes, &whole);
 }
 
-/// Lets a session read, so many bytes at a time.
+/// Feeds a session, `piece` bytes at a time.
 fn hear(bytes: &[u8], piece: usize) -> Heard {
     let settings = Settings {
         host: "mx.example".into(),
@@ -82,7 +82,7 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
     heard
 }
 
-/// In turn: as many as there are recipients, none, fewer, more.
+/// The verdicts in turn: as many as there are recipients, none, fewer, more.
 fn verdicts(transaction: &Transaction, turn: usize) -> Option<Vec<Verdict>> {
     let recipients = transaction.request.recipients.len();
     let count = match turn % 4 {
@@ -107,7 +107,7 @@ fn delivered(transaction: Transaction) -> Delivered {
     }
 }
 
-/// Reads the same bytes once more, by their ends of lines alone, and counts.
+/// Parses the same bytes again, by their line ends alone, and counts the replies.
 fn count(bytes: &[u8], heard: &Heard) {
     let replies = replies(&heard.replies);
     let mut replies = replies.iter();
@@ -155,7 +155,7 @@ fn count(bytes: &[u8], heard: &Heard) {
     assert_eq!(delivered.next(), None, "a message from nowhere");
 }
 
-/// The codes, one for each reply; and each line is printable.
+/// The codes, one for each reply. Checks that each line is printable.
 fn replies(said: &[u8]) -> Vec<String> {
     let said = std::str::from_utf8(said).expect("ASCII");
     assert!(said.ends_with("\r\n"));
@@ -172,7 +172,7 @@ fn replies(said: &[u8]) -> Vec<String> {
     codes
 }
 
-/// A leading dot of each line goes.
+/// Removes the leading dot of each line.
 fn without_dots(content: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     let mut rest = content;
@@ -192,14 +192,14 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::select;
 
-    /// What libFuzzer found: nearly all of it is ends of lines.
+    /// An input that libFuzzer found; nearly all of it is line ends.
     #[test]
     fn a_message_is_as_large_as_where_its_lines_end_with_lf() {
         let lines = "x\r\n".repeat(999);
         any_bytes(format!("LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b>\r\nDATA\r\n{lines}.\r\nQUIT\r\n").as_bytes());
     }
 
-    /// What a session is made of, and what could be taken for it.
+    /// The parts of a session, and texts that resemble them.
     const PIECES: [&str; 34] = [
         "LHLO mx.example\r\n",
         "MAIL FROM:<lisa@gmail.com>\r\n",

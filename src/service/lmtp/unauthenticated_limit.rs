@@ -1,20 +1,22 @@
-//! Places for clients that have yet to show a certificate.
+//! The limit of clients that have not presented their certificate yet.
 //!
-//! Anybody who reaches the port can take one, and be silent. So whoever is kept out by them is not the next who comes: where all are
-//! taken, one of the address that has most gives way, if the newcomer's has fewer. An address may have all places while nobody else
-//! comes, as a Postfix does that opens its twenty connections at once; and one that keeps hundreds open keeps out itself alone. There is
-//! no fixed number for one address: a small one would turn such a Postfix away, which takes that for a failure of the whole site, and a large
-//! one would let a few addresses keep out all others.
+//! Anybody who can reach the port can open such a connection, and send nothing. So at the limit a newcomer is not simply
+//! refused. One connection of the address with the most is closed, if the newcomer's address has fewer. One address may have
+//! all connections while no other comes, as a Postfix has that opens its twenty connections at once. An address that keeps
+//! hundreds open only keeps out itself.
+//!
+//! There is no fixed number per address. A small one would refuse such a Postfix, which counts that as a failure of the whole
+//! site. A large one would let a few addresses keep out all others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Whoever has one IPv6 address has the whole network of 64 bits that it is in.
+/// The owner of one IPv6 address usually has its whole /64 network.
 const OF_ONE: u128 = u128::MAX << 64;
 
-/// The places.
+/// The connections without a certificate, and their limit.
 pub(super) struct Strangers {
     places: usize,
     taken: Mutex<Taken>,
@@ -30,15 +32,15 @@ struct Taken {
 struct Stranger {
     number: u64,
     whence: IpAddr,
-    /// Dropped, it tells its holder to give way.
+    /// When this is dropped, the connection has to close.
     _may_stay: oneshot::Sender<()>,
 }
 
-/// A place, until this is dropped.
+/// A permit for one connection, until this is dropped.
 pub(super) struct Place {
     strangers: Arc<Strangers>,
     number: u64,
-    /// Ends where somebody else has got it.
+    /// Ends when another address has got the permit.
     may_stay: oneshot::Receiver<()>,
 }
 
@@ -47,7 +49,7 @@ impl Strangers {
         Arc::new(Self { places, taken: Mutex::default() })
     }
 
-    /// A place for a client at this address. `None`: all are taken, and no other address has more of them.
+    /// A permit for a client at this address. `None`: the limit is reached, and no other address has more connections.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let (mut taken, whence) = (self.taken(), whence(address));
         if taken.by.len() >= self.places {
@@ -66,7 +68,8 @@ impl Strangers {
 }
 
 impl Taken {
-    /// The place of whoever has most, the one that was taken first: a handshake takes moments, and what is oldest is likely to be idle.
+    /// The oldest connection of the address with the most. A handshake takes moments, so that the oldest one is likely to be
+    /// idle.
     fn who_gives_way_to(&self, newcomer: IpAddr) -> Option<usize> {
         let mut counts = HashMap::new();
         for stranger in &self.by {
@@ -80,7 +83,7 @@ impl Taken {
 }
 
 impl Place {
-    /// Returns once somebody else has got the place.
+    /// Returns once another address has got the permit.
     pub(super) async fn is_lost(&mut self) {
         // Nothing is ever sent.
         let _ = (&mut self.may_stay).await;
@@ -123,7 +126,7 @@ mod tests {
         assert!(strangers.admit(at("192.0.2.2")).is_none(), "each has two");
         let third = strangers.admit(at("192.0.2.3")).unwrap();
         assert_eq!(first.iter_mut().map(is_lost).collect::<Vec<_>>(), [true, true, true, false]);
-        // Whoever has lost a place has none to leave.
+        // Dropping a permit that was lost frees nothing.
         first.clear();
         assert_eq!(strangers.taken().by.len(), 3);
         drop((second, third));

@@ -1,9 +1,9 @@
-//! XFORWARD: what Postfix knows of the client that it had a message from (its XFORWARD_README).
+//! XFORWARD: Postfix's information about the client from which it got a message (its XFORWARD_README).
 
 /// The names that LHLO offers.
 pub(super) const NAMES: &str = "NAME ADDR PORT PROTO HELO IDENT SOURCE";
 
-/// What counts of an attribute. The others are read, and not used.
+/// The attributes that are used. The others are parsed and ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Attribute {
     /// The client's address, if it is known.
@@ -13,7 +13,7 @@ pub(super) enum Attribute {
     Unused,
 }
 
-/// What Postfix has said for the next message.
+/// The XFORWARD attributes for the next message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Forwarded {
     pub client_address: Option<String>,
@@ -21,7 +21,7 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarded {
-    /// There may be several commands: the last word counts.
+    /// If there are several commands, the last value of an attribute counts.
     pub(super) fn take(&mut self, attributes: Vec<Attribute>) {
         for attribute in attributes {
             match attribute {
@@ -33,7 +33,7 @@ impl Forwarded {
     }
 }
 
-/// Reads the attributes; `None` where there is none, or one that is not offered, or whose value is no xtext.
+/// Parses the attributes. `None` if there is none, if one is not offered, or if a value is not xtext.
 pub(super) fn read(argument: &[u8]) -> Option<Vec<Attribute>> {
     let words = argument.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
     let attributes = words.map(attribute).collect::<Option<Vec<_>>>()?;
@@ -51,7 +51,8 @@ fn attribute(word: &[u8]) -> Option<Attribute> {
     }
 }
 
-/// `None` for what Postfix does not know, and for what is no word of printable ASCII: both go to the log and to the database.
+/// `None` if Postfix does not know the value, or if it is not one word of printable ASCII. The value goes to the log and to the
+/// database.
 fn known(value: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(value).ok()?;
     let word = (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -107,7 +108,7 @@ mod tests {
         assert_eq!(forwarded(&["addr=IPV6:2001:db8::7 ident=a+2Bb"]), both("2001:db8::7", "a+b"));
         assert_eq!(forwarded(&["ADDR=192.0.2.7", "ADDR=[UNAVAILABLE] IDENT=+5BUNAVAILABLE+5D"]), (None, None));
         assert_eq!(forwarded(&["ADDR=mail.example IDENT="]), (None, None));
-        // Nothing that steers a terminal or ends a line.
+        // No terminal control sequence and no line end.
         assert_eq!(forwarded(&["IDENT=a+0Ab"]), (None, None));
         assert_eq!(forwarded(&["IDENT=a+20b"]), (None, None));
         assert_eq!(forwarded(&["HELO=+FF"]), (None, None));

@@ -1,4 +1,4 @@
-//! What each process of the service does first: it ends when its master does, it keeps within its memory, it logs.
+//! The start of each process of the service: its end together with its master, its memory limit, its confinement and its log.
 
 use crate::base::confinement::{Confined, Confinement, Ports};
 use crate::base::endpoint::Endpoint;
@@ -31,41 +31,43 @@ pub enum CannotBegin {
     Log(#[from] log::LogError),
 }
 
-/// Begins a process of the service: returns the configuration as the master has checked it, which is in the file `checked`,
-/// once all of this holds:
+/// Begins a process of the service. Returns the configuration that the master has checked, from the file `checked`, once all of
+/// this is set up:
 ///
-/// - it gets SIGTERM when `master` ends, however that ends (PR_SET_PDEATHSIG(2const)),
-/// - what reads messages, a worker or the timer, or what is answered by strangers, the notifier, gets no more memory than `serve.worker_memory`,
-/// - a front, or a runner, reaches no password, nor anything else but the files that it works with; a notifier, or the web UI, none but
-///   the passwords and servers that it works with; as far as the kernel can hold it to that ([landlock](crate::base::confinement)),
-/// - it logs to where the configuration says, and opens the file anew on SIGURG, which the master sends: a process that does not listen
-///   yet is not ended by it, and opens the log later than it listens; and on SIGUSR2, which somebody may send to all that bears our name.
+/// - The process gets SIGTERM when `master` ends, however that ends (PR_SET_PDEATHSIG(2const)).
+/// - A worker, the timer, the notifier and the web UI get at most `serve.worker_memory`: they read messages, or replies and
+///   requests of strangers.
+/// - A front or a runner can read no password, and only the files that it works with. A notifier or the web UI reaches only its
+///   own passwords and servers. The kernel enforces this as far as it can ([landlock](crate::base::confinement)).
+/// - It logs to the configured target. It reopens the file on SIGURG, which the master sends. That signal does not end a
+///   process that has no handler yet, and such a process opens its log later anyway. SIGUSR2 does the same, since an operator
+///   may send it to all processes of our name.
 ///
-/// SIGTERM is for the role itself: end after what is in hand.
+/// The role itself handles SIGTERM: it ends after the message in progress.
 ///
 /// # Errors
-/// Where one of these cannot be had.
+/// If one of these cannot be set up, or the configuration cannot be read.
 pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Config, CannotBegin> {
     let system = |doing| move |source| CannotBegin::System { doing, source };
     let errno = |doing| move |error: rustix::io::Errno| CannotBegin::System { doing, source: error.into() };
     set_parent_process_death_signal(Some(Signal::TERM))
         .map_err(errno("asking for the signal of the master's death"))?;
-    // It may have ended before that.
+    // The master may have ended before the system call.
     if std::os::unix::process::parent_id() != master {
         return Err(CannotBegin::NoMaster);
     }
     let config = checked_configuration(file, checked)?;
     if matches!(role, Role::Worker | Role::Timer | Role::Notify | Role::Web) {
         let Rlimit { maximum, .. } = getrlimit(Resource::As);
-        // Less than we ask for may be all that we may have.
+        // The hard limit may be lower than the configured one.
         let current = maximum.map_or(config.serve.worker_memory, |maximum| config.serve.worker_memory.min(maximum));
         let limit = Rlimit { current: Some(current), maximum };
         setrlimit(Resource::As, limit).map_err(errno("limiting the memory"))?;
     }
-    // Before the log is opened: whatever comes from now on is not lost.
+    // Before the log is opened, so that no later signal is lost.
     let mut signals = Signals::new([SIGURG, SIGUSR2]).map_err(system("setting up signals"))?;
     log::start_of_service(&config.log_settings())?;
-    // Before there is another thread.
+    // Before there is another thread: landlock confines the calling thread, and those that it starts later.
     if let Some(confinement) = confinement(role, &config)? {
         confine(&confinement)?;
         if matches!(role, Role::Notify | Role::Web) {
@@ -83,18 +85,18 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     Ok(config)
 }
 
-/// The configuration of `file` as the master has checked it.
+/// Parses the configuration of `file` as the master has checked it.
 ///
 /// # Errors
-/// Where `checked`, which has its text, cannot be read, and where that is not allowed.
+/// If `checked`, which has its text, cannot be read, or is not a valid configuration.
 pub fn checked_configuration(file: &Path, checked: &Path) -> Result<Config, CannotBegin> {
     let text = std::fs::read_to_string(checked)
         .map_err(|source| CannotBegin::System { doing: "reading the configuration", source })?;
     Ok(Config::parse(file, &text)?)
 }
 
-/// What the system's resolver and its libraries read, and where systems keep the certificates that they trust. No folder of it has
-/// anything secret.
+/// Files of the system's resolver and its libraries, and the usual places of trusted certificates. None of these folders has
+/// secrets.
 const OF_THE_SYSTEM: [&str; 24] = [
     "/usr",
     "/lib",
@@ -122,14 +124,14 @@ const OF_THE_SYSTEM: [&str; 24] = [
     "/var/lib/ca-certificates",
 ];
 
-/// DNS, where an answer is too long for UDP (RFC 7766).
+/// DNS over TCP, for answers that are too long for UDP (RFC 7766).
 const DNS: u16 = 53;
 
-/// What a process may reach that talks with strangers; `None` for others.
+/// The confinement of a process that talks with strangers, or needs no password. `None` for workers and the timer.
 fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, CannotBegin> {
     let serve = &config.serve;
     let log_folder = match config.log_settings().target {
-        // It is made anew when it is opened anew.
+        // The folder, since a reopened log may be a new file.
         log::Target::File(file) => file.parent().map(Path::to_owned),
         log::Target::Syslog | log::Target::Journald => None,
     };
@@ -139,13 +141,13 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
         Role::Front => {
             let tls = [&serve.certificate_file, &serve.key_file, &serve.client_ca_file];
             Confinement {
-                // How much memory which process takes.
+                // The front reads the memory use of each process there.
                 read: tls.into_iter().flatten().cloned().chain([PathBuf::from("/proc")]).collect(),
-                // And the configuration that the workers read, which is not to be written.
+                // The folder of the sockets. It has the workers' configuration, too, which the front must not write.
                 sockets: vec![serve.runtime_directory.clone()],
                 append,
                 all: vec![serve.messages(), serve.state_directory.clone()],
-                // It ends workers that hang.
+                // The front kills workers that hang.
                 signals: true,
                 ..Confinement::default()
             }
@@ -154,7 +156,7 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
             let mut reached = of_a_client(config, DatabaseRole::Notifier, false, append);
             reached.read.extend(config.notifications.ca_file.clone());
             reached.read.extend(config.notifications.secret_key_file.clone());
-            // A receiver in one of these networks may have any port: see `Callback::may_be_called_at`.
+            // A receiver in one of these networks may use any port: see `Callback::may_be_called_at`.
             match &mut reached.connects_to {
                 Ports::These(ports) if config.notifications.allow_networks.is_empty() => {
                     ports.extend(&config.notifications.allow_ports);
@@ -181,10 +183,10 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
     }))
 }
 
-/// What a client of the database reaches, and of the mailbox store where it may open `mailboxes`.
+/// The confinement of a client of the database, and of the mailbox store if it opens `mailboxes`.
 fn of_a_client(own: &Config, role: DatabaseRole, mailboxes: bool, append: Vec<PathBuf>) -> Confinement {
     let mut read: Vec<PathBuf> = OF_THE_SYSTEM.iter().map(PathBuf::from).collect();
-    // Where they say otherwise.
+    // These variables may name other certificates.
     read.extend(["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from));
     read.push(own.file.clone());
     let password = own.database.accounts.get(&role).and_then(|account| account.password.as_ref());
@@ -207,11 +209,11 @@ fn of_a_client(own: &Config, role: DatabaseRole, mailboxes: bool, append: Vec<Pa
     reached
 }
 
-/// How often it is looked whether a file was replaced.
+/// The interval at which the files are checked for a replacement.
 const LOOK_EACH: Duration = Duration::from_secs(5);
 
-/// Ends this process as its master does, once a file that it may read is another one: the rules name the file that was there. The master
-/// starts the next one.
+/// Ends this process with SIGTERM once a file that it may read has been replaced, since the rules of landlock still name the
+/// old file. The master starts the next process.
 fn end_once_replaced(files: Vec<PathBuf>) -> io::Result<()> {
     let inode = |file: &PathBuf| std::fs::metadata(file).ok().map(|found| (found.dev(), found.ino()));
     let was: Vec<_> = files.iter().map(inode).collect();
@@ -221,7 +223,7 @@ fn end_once_replaced(files: Vec<PathBuf>) -> io::Result<()> {
             let replaced = files.iter().zip(&was).find(|(file, was)| inode(file) != **was);
             if let Some((file, _)) = replaced {
                 info!(file = %file.display(), "a file was replaced: this process ends, and the next one reads it");
-                // To ourselves: nobody refuses it.
+                // A process may always send a signal to itself.
                 let _ = kill_process(getpid(), Signal::TERM);
                 return;
             }
@@ -232,7 +234,7 @@ fn end_once_replaced(files: Vec<PathBuf>) -> io::Result<()> {
 
 fn confine(confinement: &Confinement) -> Result<(), CannotBegin> {
     let system = |source| CannotBegin::System { doing: "making a folder of its own", source };
-    // No rule is for a folder that is not there.
+    // landlock has no rule for a folder that does not exist.
     for folder in &confinement.all {
         files::create_directory(folder).map_err(system)?;
     }
@@ -254,7 +256,7 @@ fn confine(confinement: &Confinement) -> Result<(), CannotBegin> {
         Ok(Confined::Not) => {
             info!("this process is not confined: the kernel has no landlock of 5.19 or later, or it is off")
         }
-        // Mail goes first.
+        // Delivery is more important than confinement.
         Err(error) => warn!(%error, "this process is not confined: landlock refuses"),
     }
     Ok(())

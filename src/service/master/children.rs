@@ -1,4 +1,4 @@
-//! The processes that the master starts: one slot for the front, and one for each worker, in which one process follows another.
+//! The processes that the master starts. Each slot has one process at a time, for the front, a worker, or another role.
 
 use super::front_channel::Link;
 use super::restarts::Restarts;
@@ -12,29 +12,31 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// What ends by itself with exit status 0, after so long a life, has done its share: that is no death. Nor is it a worker's after a
-/// shorter one, since the front may end it after its first message, for another to take its place, and before it has said that it was
-/// ready. Then the next one waits until so long after this one's start, so that none that ends at once is started without a pause.
+/// A process that ends by itself with exit status 0 after this time has done its share, which is not a death. Nor is a worker's
+/// end after a shorter time. The front may end a worker after its first message, or before it is ready, so that a new one
+/// replaces it. Then the next one waits until this long after the start of this one. So no process that ends at once is
+/// restarted without a pause.
 const SHARE: Duration = Duration::from_secs(1);
-/// How much is read of one process's standard error at once, so that one that writes and writes does not hold up the others.
+/// How many bytes of one process's standard error are read at once, so that a process that writes without end does not delay
+/// the others.
 const READ_AT_ONCE: usize = 64 << 10;
 
-/// A place for one process.
+/// A slot for one process at a time.
 pub(super) struct Slot {
     pub(super) role: Role,
-    /// From 1.
+    /// The number within the role, from 1.
     pub(super) number: u32,
     pub(super) phase: Phase,
     restarts: Restarts,
-    /// How many processes were started in it.
+    /// How many processes were started in this slot.
     started: u64,
     last_end: Option<LastEnd>,
-    /// Since when no process in it is ready, if none is.
+    /// Since when no process in this slot has been ready. `None` if one is.
     unready_since: Option<Instant>,
 }
 
 pub(super) enum Phase {
-    /// Nothing runs in it until then.
+    /// No process runs in this slot until then.
     Waiting(Instant),
     Running(Box<Running>),
 }
@@ -47,37 +49,37 @@ pub(super) struct Running {
     since_wall: i64,
     stderr: Option<ChildStderr>,
     tail: Tail,
-    /// How many restarts had been asked for when it was started.
+    /// The number of restarts that had been requested when it was started.
     pub(super) generation: u64,
     pub(super) life: Life,
     /// Whether it was ever ready.
     served: bool,
-    /// What it reports comes by this, and what the front is notified of goes; as long as it can be talked to.
+    /// The link for its reports, and for notices to the front. `None` once it cannot be used any more.
     pub(super) link: Option<Link>,
-    /// Of the front.
+    /// Used for the front only.
     pub(super) pings: Pings,
 }
 
-/// How far a process has come.
+/// The state of a running process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// It takes no work, as yet or for now.
+    /// It takes no work yet, or at present.
     Unready,
     /// It takes work.
     Ready,
-    /// It cannot be talked to: it has most likely ended by itself. It is killed then, if it has not.
+    /// Its link is lost: most likely it has ended by itself. It is killed at that time, if it has not.
     Lost { kill_at: Instant },
-    /// It was asked to end, and is killed then, if it has not.
+    /// It was requested to end. It is killed at that time, if it has not.
     Ending { kill_at: Instant },
-    /// We have killed it; after it had been asked to end, or without that.
+    /// The master has killed it, after a request to end (`asked`), or without one.
     Killed { asked: bool },
 }
 
-/// How the front answers when it is asked how it stands.
+/// The master's polls of the front, and whether the front answers.
 pub(super) struct Pings {
-    /// Whether it ever did.
+    /// Whether the front has ever answered.
     pub(super) has_answered: bool,
-    /// How often it was asked since.
+    /// How many polls were sent since the last answer.
     pub(super) unanswered: u32,
     pub(super) next_ask: Instant,
 }
@@ -89,13 +91,13 @@ pub(super) struct Ended {
     pub(super) name: String,
     pub(super) pid: u32,
     pub(super) end: End,
-    /// Whether it was killed by us, or asked to end.
+    /// Whether the master has killed it, or requested its end.
     pub(super) by_us: bool,
     pub(super) generation: u64,
     /// Whether it was ever ready.
     pub(super) served: bool,
     pub(super) said: Vec<String>,
-    /// How it ended, as it is counted.
+    /// The kind of its end, as the counters name it.
     pub(super) kind: String,
 }
 
@@ -105,7 +107,7 @@ impl Slot {
         Self { role, number, phase, restarts, started: 0, last_end: None, unready_since: Some(now) }
     }
 
-    /// `the front`, `worker 3`.
+    /// The name for people: `the front`, `worker 3`.
     pub(super) fn name(&self) -> String {
         let title = self.role.title();
         if self.role.is_numbered() { format!("{title} {}", self.number) } else { format!("the {title}") }
@@ -133,7 +135,7 @@ impl Slot {
         self.restarts.is_throttled()
     }
 
-    /// For how long it has not been ready.
+    /// How long no process in the slot has been ready.
     pub(super) fn unready_for(&self, now: Instant) -> Option<Duration> {
         self.unready_since.map(|since| now.saturating_duration_since(since))
     }
@@ -150,15 +152,15 @@ impl Slot {
         self.unready_since = if ready { None } else { self.unready_since.or(Some(now)) };
     }
 
-    /// Starts a process in it. `command` is what to start, but for its standard error, and `link` the master's end of its
-    /// standard input.
+    /// Starts a process in the slot. `command` is complete except for its standard output and standard error. `link` is the
+    /// master's end of its standard input.
     ///
-    /// Only the main thread may do so: a process gets its signal of our death when the *thread* that started it ends
+    /// Only the main thread may call this: the process gets its death signal when the *thread* that started it ends
     /// (PR_SET_PDEATHSIG(2const)).
     pub(super) fn start(&mut self, command: io::Result<(Command, Option<Link>)>, generation: u64, now: Instant) {
         self.started += 1;
         let spawned = command.and_then(|(mut command, link)| {
-            // A group of its own: what the terminal sends to the foreground, Ctrl-C, is for the master alone.
+            // A process group of its own, so that Ctrl-C at the terminal reaches the master alone.
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0).spawn()?;
             let stderr = child.stderr.take();
             if let Some(stderr) = &stderr {
@@ -194,7 +196,7 @@ impl Slot {
         }
     }
 
-    /// Reads what it has written to standard error.
+    /// Logs what the process has written to standard error.
     pub(super) fn listen(&mut self) {
         let name = self.name();
         if let Some(running) = self.running_mut() {
@@ -204,11 +206,11 @@ impl Slot {
         }
     }
 
-    /// Whether the process in it has ended: how, and when the next one is started.
+    /// Reaps the process if it has ended. Returns how, after it has scheduled the next start.
     pub(super) fn ended(&mut self, now: Instant) -> Option<Ended> {
         let name = self.name();
         let running = self.running_mut()?;
-        // One that was never ready has not lived, however long it took: the pause before the next one goes on doubling.
+        // A process that was never ready counts as one without a life, however long it ran: the pause keeps doubling.
         let lived = if running.served { now.saturating_duration_since(running.since) } else { Duration::ZERO };
         let status = match running.child.try_wait() {
             Ok(Some(status)) => status,
@@ -217,7 +219,7 @@ impl Slot {
                 return None;
             }
             Err(error) => {
-                // ECHILD cannot be: nobody else waits for our children.
+                // ECHILD cannot happen: nothing else waits for the master's children.
                 warn!(process = name, %error, "it cannot be waited for");
                 return None;
             }
@@ -259,7 +261,8 @@ impl Slot {
         Some(Ended { role, number, name, pid, end, by_us, generation, served, said, kind })
     }
 
-    /// Somebody has mended something, and asks for a restart: what was counted counts no more, and what waits is started now.
+    /// Resets the restart counter, and starts a waiting process now: the request for a restart means that an operator has fixed
+    /// something.
     pub(super) fn forgive(&mut self, restarts: Restarts, now: Instant) {
         self.restarts = restarts;
         if let Phase::Waiting(until) = &mut self.phase {
@@ -267,7 +270,7 @@ impl Slot {
         }
     }
 
-    /// How it is, for `service status`.
+    /// The process in `service status`.
     pub(super) fn status(&self, now: Instant) -> Process {
         let running = self.running();
         let starts_in = match self.phase {
@@ -289,14 +292,14 @@ impl Slot {
         }
     }
 
-    /// How the last process in it ended, in a few words.
+    /// How the previous process in the slot ended, in a few words.
     pub(super) fn how_it_ended(&self) -> String {
         self.last_end.as_ref().map_or_else(|| "it has not ended yet".into(), |last| how(&last.end, &last.said))
     }
 }
 
 impl Ended {
-    /// How it ended, in a few words.
+    /// How the process ended, in a few words.
     pub(super) fn how(&self) -> String {
         how(&self.end, &self.said)
     }
@@ -307,7 +310,7 @@ fn how(end: &End, said: &[String]) -> String {
 }
 
 impl Running {
-    /// SIGTERM: end after the message in progress. It is killed once `patience` is over.
+    /// Sends SIGTERM: the process ends after the message in progress. It is killed once `patience` is over.
     pub(super) fn tell_to_end(&mut self, now: Instant, patience: Duration) {
         self.send(Signal::TERM);
         self.life = match self.life {
@@ -317,7 +320,7 @@ impl Running {
         };
     }
 
-    /// It cannot be talked to. It is killed once `patience` is over, if it has not ended by itself.
+    /// Marks the link as lost. The process is killed once `patience` is over, if it has not ended by itself.
     pub(super) fn lose(&mut self, now: Instant, patience: Duration) {
         let by = now + patience;
         self.link = None;
@@ -333,7 +336,7 @@ impl Running {
         matches!(self.life, Life::Ending { .. } | Life::Killed { asked: true })
     }
 
-    /// When it is killed.
+    /// When the process is to be killed.
     pub(super) fn kill_at(&self) -> Option<Instant> {
         match self.life {
             Life::Lost { kill_at } | Life::Ending { kill_at } => Some(kill_at),
@@ -341,24 +344,25 @@ impl Running {
         }
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(super) fn kill(&mut self) {
         self.life = Life::Killed { asked: self.is_asked_to_end() };
         self.send(Signal::KILL);
     }
 
-    /// Has it open its log anew. Where it has only just begun, this signal does nothing, and the log is opened after that anyway.
+    /// Makes the process reopen its log. In a process that has just begun, the signal does nothing, and the log is opened later
+    /// anyway.
     pub(super) fn reopen_log(&self) {
         self.send(Signal::URG);
     }
 
-    /// What is to be read of it.
+    /// The standard error of the process, for poll(2).
     pub(super) fn standard_error(&self) -> Option<&ChildStderr> {
         self.stderr.as_ref()
     }
 
     fn send(&self, signal: Signal) {
-        // It has not been waited for, so that its number is still its own. It may have ended all the same.
+        // The child has not been reaped, so that its id is still its own. It may have ended all the same.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
@@ -383,7 +387,7 @@ impl Running {
 mod tests {
     use super::*;
 
-    /// A process that does this.
+    /// Starts a shell with this script in the slot.
     fn shell(slot: &mut Slot, script: &str, now: Instant) {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::null());
@@ -411,7 +415,7 @@ mod tests {
         assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + Duration::from_millis(100)));
         let status = slot.status(begin);
         assert_eq!((status.starts_in_s, status.pid, status.up_s), (Some(0.1), None, None));
-        // One that has served, and ends by itself, has done its share; so has one that was asked to.
+        // A process that was ready, and ends by itself with status 0, has done its share. So has one that was requested to end.
         for (script, asked, kind) in [("exit 0", false, "done"), ("exit 5", true, "asked")] {
             shell(&mut slot, script, begin);
             slot.set_ready(true, begin);
@@ -423,13 +427,13 @@ mod tests {
             assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + SHARE), "the next begins at once");
         }
         assert_eq!(slot.status(begin).restarts, 2);
-        // One that nobody but the master tells to end, and that ends at once, has not.
+        // A runner is ended by the master alone: if it ends at once by itself, that is a death.
         slot.role = Role::Runner;
         shell(&mut slot, "exit 0", begin);
         slot.set_ready(true, begin);
         assert_eq!(ended(&mut slot, begin).kind, "exit 0");
         assert!(matches!(slot.phase, Phase::Waiting(until) if until > begin));
-        // What is forgiven begins now.
+        // After a reset, the next start is due now.
         slot.forgive(Restarts::new(10, Duration::from_hours(1)), begin);
         assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin));
     }
@@ -438,7 +442,7 @@ mod tests {
     fn a_worker_that_the_front_ends_at_once_has_not_died_and_the_next_begins_a_second_after_it_did() {
         let mut now = Instant::now();
         let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), now);
-        // It may end before it has said that it is ready.
+        // A worker may end before it reports that it is ready.
         for ready in [true, false].repeat(10) {
             shell(&mut slot, "exit 0", now);
             slot.set_ready(ready, now);
@@ -503,7 +507,7 @@ mod tests {
             while slot.running_mut().unwrap().read_what_it_says() != ["up"] {}
             slot.running().unwrap().reopen_log();
             if trap.is_empty() {
-                // It is there to do as it is asked.
+                // The process runs, and can be requested to end.
                 slot.running_mut().unwrap().tell_to_end(begin, Duration::from_mins(1));
             }
             let one = ended(&mut slot, begin);

@@ -1,4 +1,4 @@
-//! The control socket: who asks how the service is, or tells it what to do. It never waits for anybody.
+//! The control socket, for status requests and commands. Its reads and writes never block.
 
 use super::MasterError;
 use crate::base::hex;
@@ -15,28 +15,28 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tracing::warn;
 
-/// How long somebody may take to say what he wants, or to take the answer.
+/// How long a client may take to send its request, or to read the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many may be connected at once and have not said yet what they want.
+/// How many clients may be connected at once without having sent their request.
 const LIMIT: usize = 32;
-/// How long nobody is let in after the system could not let somebody in: too many files are open.
+/// The pause after a connection could not be accepted, because of too many open files.
 const REST: Duration = Duration::from_secs(1);
-/// The longest request.
+/// The longest request, in bytes.
 const LONGEST_REQUEST: usize = 4096;
 
 pub(super) struct Control {
     path: PathBuf,
-    /// What a request has to show that changes something.
+    /// The key that a request needs if it changes something.
     key: String,
     socket: UnixListener,
-    /// Who has not said yet what he wants.
+    /// The clients that have not sent their whole request yet.
     asking: Vec<Connection>,
-    /// Who has not taken all of his answer yet.
+    /// The clients that have not read their whole answer yet.
     answered: Vec<Connection>,
     closed_until: Option<Instant>,
 }
 
-/// One who asks.
+/// A client's connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: UnixStream,
@@ -46,7 +46,7 @@ pub(super) struct Connection {
 
 impl Control {
     pub(super) fn bind(path: &Path) -> Result<Self, MasterError> {
-        // Before anybody can connect.
+        // The key exists before a client can connect.
         let key = write_key(&key_beside(path))?;
         let failed = |source| MasterError::Listen { place: path.display().to_string(), source };
         let socket = bind_unix(path, 0o600).map_err(failed)?;
@@ -54,7 +54,7 @@ impl Control {
         Ok(Self { path: path.to_owned(), key, socket, asking: Vec::new(), answered: Vec::new(), closed_until: None })
     }
 
-    /// What to wait for: what can be read, and what can be written.
+    /// The descriptors to poll: for reading, and for writing.
     pub(super) fn sources(&self) -> (Vec<BorrowedFd<'_>>, Vec<BorrowedFd<'_>>) {
         let open = self.closed_until.is_none() && self.asking.len() < LIMIT;
         let socket = open.then(|| self.socket.as_fd());
@@ -62,12 +62,12 @@ impl Control {
         (read, self.answered.iter().map(|one| one.stream.as_fd()).collect())
     }
 
-    /// When something has to be done even if nothing comes.
+    /// When the next timeout is due.
     pub(super) fn next(&self) -> Option<Instant> {
         self.asking.iter().chain(&self.answered).map(|one| one.until).chain(self.closed_until).min()
     }
 
-    /// Lets in who waits, and returns what is asked.
+    /// Accepts the waiting clients. Returns the requests that have arrived.
     pub(super) fn requests(&mut self, now: Instant) -> Vec<(Connection, Request)> {
         self.answered.retain_mut(|one| now < one.until && matches!(one.write(), Ok(false)));
         self.closed_until = self.closed_until.filter(|until| now < *until);
@@ -100,14 +100,15 @@ impl Control {
         requests
     }
 
-    /// Whether it may be done. A process of ours that was taken over has our user, and no access to the key's file.
+    /// Whether the request may be carried out. A compromised process of the service runs as our user, but cannot read the file
+    /// of the key.
     fn may(&self, request: &Request) -> bool {
-        // Hashed, so that the time that this takes says nothing about the key.
+        // The hashes are compared, so that the time of the comparison says nothing about the key.
         let hash = |key: &str| Sha256::digest(key.as_bytes());
         request.command == Command::Status || request.key.as_deref().is_some_and(|key| hash(key) == hash(&self.key))
     }
 
-    /// Answers, now or as soon as there is room.
+    /// Sends the answer, now or as soon as the socket can take it.
     pub(super) fn answer(&mut self, mut to: Connection, answer: &Answer, now: Instant) {
         to.buffer = line(answer).into_bytes();
         to.until = now + PATIENCE;
@@ -116,7 +117,7 @@ impl Control {
         }
     }
 
-    /// Nobody is let in any more. Who waits for the end of the service is told after this.
+    /// Stops listening. Clients that wait for the end of the service get their answer after this.
     pub(super) fn close(self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
             warn!(%error, "the control socket cannot be removed");
@@ -134,7 +135,7 @@ fn write_key(path: &Path) -> Result<String, MasterError> {
     let random = SystemRandom::new().fill(&mut bytes);
     random.map_err(|_| failed(io::Error::other("the system has no random numbers")))?;
     let key = hex::encode(&bytes);
-    // A new file, whoever may have what a dead master has left open.
+    // A new file: a process may have kept the file of a dead master open.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
@@ -145,7 +146,7 @@ fn write_key(path: &Path) -> Result<String, MasterError> {
 }
 
 impl Connection {
-    /// One who may ask: root, and the user that we run as.
+    /// A connection of root or of our own user. `None` for others.
     fn from(stream: UnixStream, now: Instant) -> Option<Self> {
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?.uid.as_raw();
         if !is_trusted(peer) {
@@ -156,7 +157,7 @@ impl Connection {
         Some(Self { stream, buffer: Vec::new(), until: now + PATIENCE })
     }
 
-    /// What it asks, once all of it is there.
+    /// The request, once it is complete.
     fn request(&mut self) -> io::Result<Option<Request>> {
         let mut buffer = [0; LONGEST_REQUEST];
         loop {
@@ -177,7 +178,7 @@ impl Connection {
         }
     }
 
-    /// Writes what is left of the answer; whether that was all.
+    /// Writes the rest of the answer. Returns whether that was all.
     fn write(&mut self) -> io::Result<bool> {
         while !self.buffer.is_empty() {
             match self.stream.write(&self.buffer) {
@@ -190,7 +191,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// The last answer of a service that ends: there is no later.
+    /// Sends an answer at the end of the service, when no later write is possible.
     pub(super) fn answer_last(mut self, answer: &Answer) {
         self.buffer = line(answer).into_bytes();
         // A short line always fits into the socket's empty buffer.

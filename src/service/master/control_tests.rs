@@ -1,7 +1,7 @@
 use super::*;
 use crate::protocol::control::Command;
 
-/// A control socket, and the time that it is told.
+/// A control socket, and the time that the test sets.
 struct Scene {
     control: Control,
     now: Instant,
@@ -20,7 +20,7 @@ impl Scene {
         UnixStream::connect(&self.path).unwrap()
     }
 
-    /// As a command of an operator says it.
+    /// A command with the key, as an operator's program sends it.
     fn order(&self, command: Command) -> String {
         line(&Request { command, key: Some(std::fs::read_to_string(key_beside(&self.path)).unwrap()) })
     }
@@ -34,7 +34,7 @@ impl Scene {
     }
 }
 
-/// All that is said up to the end of the connection.
+/// All data up to the end of the connection.
 fn rest(mut stream: UnixStream) -> String {
     let mut said = String::new();
     stream.read_to_string(&mut said).unwrap();
@@ -60,7 +60,7 @@ fn a_request_that_comes_in_pieces_is_one_and_its_answer_ends_the_connection() {
     assert_eq!(scene.control.sources().0.len(), 1);
     scene.control.answer(who, &Answer::failed("no"), scene.now);
     assert_eq!(rest(client), line(&Answer::failed("no")));
-    // Several at once, and what follows a request.
+    // Several clients at once, and data after a request.
     let mut clients = [scene.connect(), scene.connect()];
     for client in &mut clients {
         client.write_all(format!("{text}{text}").as_bytes()).unwrap();
@@ -79,7 +79,7 @@ fn what_is_no_request_is_told_so_and_who_goes_away_is_forgotten() {
         let said: Answer = serde_json::from_str(&rest(client)).unwrap();
         assert!(said.problem.is_some(), "{said:?}");
     }
-    // All that may be said is read.
+    // The longest request is read.
     let mut client = scene.connect();
     client.write_all("x".repeat(LONGEST_REQUEST).as_bytes()).unwrap();
     assert_eq!(scene.commands(), []);
@@ -113,7 +113,7 @@ fn many_who_say_nothing_keep_others_waiting_and_not_for_ever() {
     client.write_all(status().as_bytes()).unwrap();
     assert_eq!(scene.commands(), []);
     assert_eq!(scene.control.asking.len(), LIMIT);
-    // Nothing is to be read of the socket until there is room: the loop would turn and turn.
+    // At the limit, the listening socket is not polled: the loop would turn without end.
     assert_eq!(scene.control.sources().0.len(), LIMIT);
     drop(silent);
     assert_eq!(scene.commands(), []);
@@ -170,7 +170,8 @@ fn the_last_answer_comes_when_the_socket_is_gone() {
     assert_eq!(rest(client), line(&Answer::done()));
 }
 
-/// Each process of the service has its user: what the kernel confines cannot read the key, and may ask no more than how the service is.
+/// Each process of the service has its user. A process that the kernel confines cannot read the key, and so may only request
+/// the status.
 #[test]
 fn who_does_not_show_the_key_is_told_how_the_service_is_and_orders_nothing() {
     let mut scene = Scene::new();

@@ -1,6 +1,6 @@
-//! What master and front tell each other: one line of JSON each, over a pair of sockets that is the front's standard input.
+//! The messages between master and front: one line of JSON each, over a pair of sockets that is the front's standard input.
 //!
-//! The master sees first how a worker has ended; the front knows which workers take work, and which one has to be ended.
+//! The master learns first how a worker has ended. The front knows which workers take work, and which one has to be ended.
 
 use crate::protocol::control::{End, LONGEST_LINE, Status, Task, line};
 use rustix::io::Errno;
@@ -12,46 +12,46 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
-/// What the master tells the front.
+/// A message from the master to the front.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Notice {
-    /// How do you stand? The front answers with a [`Report::Standing`]; one that does not for half a minute is killed.
+    /// A poll. The front answers with a [`Report::Standing`]. If it does not for half a minute, it is killed.
     Ask,
-    /// How the service is, every two seconds, and as soon as that changes: what it says to whoever asks for its metrics or its health.
+    /// The status of the service, every two seconds, and as soon as it changes. The front serves it as metrics and health.
     Service { status: Box<Status> },
     /// A worker was started.
     WorkerStarted { number: u32, pid: u32 },
-    /// A worker has ended: whatever it had in hand is answered with a 451.
+    /// A worker has ended. The message that it had in progress is answered with a 451.
     WorkerEnded {
         number: u32,
         pid: u32,
-        /// By itself, or by which signal.
+        /// The exit status or the signal.
         #[serde(flatten)]
         end: End,
-        /// Whether the master has killed it, or told it to end: then its message has not done it.
+        /// Whether the master has killed it, or requested its end: then its message is not the cause.
         by_us: bool,
         /// The last lines that it wrote to standard error, oldest first.
         said: Vec<String>,
     },
 }
 
-/// What a process tells the master.
+/// A report from a process to the master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Report {
-    /// Whether it takes work, said by any but the front ([`readiness`](crate::base::readiness)).
+    /// Whether the process takes work. All processes except the front send this ([`readiness`](crate::base::readiness)).
     Ready { ready: bool },
-    /// How the front stands: asked for, and unasked as soon as any of these but the figures changes.
+    /// The front's status: the answer to a poll, and sent on each change except of the figures.
     Standing {
         /// Whether it accepts connections, and listens for workers.
         accepting: bool,
-        /// Why nothing can be delivered by the database, as the last delivery has found that asked it.
+        /// Why no delivery can use the database, as the last delivery that used it reported.
         database_away: Option<String>,
         /// Figures for `service status`, shown as they are: the queue's length, how many workers are busy.
         #[serde(default)]
         known: Map<String, Value>,
-        /// What the timer has written down.
+        /// The timer's state file.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         timer: Vec<Task>,
     },
@@ -60,7 +60,7 @@ pub enum Report {
 /// The front's end: its standard input, which ends when the master does. Non-blocking, for tokio.
 ///
 /// # Errors
-/// Where standard input is no socket: nobody has started this process as a front.
+/// If standard input is not a socket: then no master has started this process as a front.
 pub fn to_the_master() -> io::Result<UnixStream> {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.peer_addr()?;
@@ -68,10 +68,10 @@ pub fn to_the_master() -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// How much may wait for a front that reads nothing.
+/// How many bytes may wait for a front that reads nothing.
 const LONGEST_QUEUE: usize = 4 << 20;
 
-/// The master's end. It never waits.
+/// The master's end. Its operations never block.
 #[derive(Debug)]
 pub(super) struct Link {
     stream: UnixStream,
@@ -80,17 +80,17 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Both ends: ours, and the standard input of the process that is about to be started.
+    /// Both ends: the master's, and the standard input of the process that is about to be started.
     pub(super) fn pair() -> io::Result<(Self, Stdio)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         Ok((Self { stream: ours, received: Vec::new(), to_send: Vec::new() }, Stdio::from(OwnedFd::from(theirs))))
     }
 
-    /// Sends it now, or as soon as there is room.
+    /// Sends the notice now, or as soon as the socket can take it.
     ///
     /// # Errors
-    /// Where the front reads nothing any more.
+    /// If the front does not read any more.
     pub(super) fn tell(&mut self, notice: &Notice) -> io::Result<()> {
         if self.to_send.len() > LONGEST_QUEUE {
             return Err(io::Error::other("it reads nothing"));
@@ -99,7 +99,7 @@ impl Link {
         self.send()
     }
 
-    /// Sends what waits.
+    /// Sends as much of the waiting data as the socket takes.
     pub(super) fn send(&mut self) -> io::Result<()> {
         while !self.to_send.is_empty() {
             match send(&self.stream, &self.to_send, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -117,10 +117,10 @@ impl Link {
         !self.to_send.is_empty()
     }
 
-    /// What has come.
+    /// The reports that have arrived.
     ///
     /// # Errors
-    /// Where the front has closed its end, or what it says is no report.
+    /// If the front has closed its end, or has sent an invalid report.
     pub(super) fn received(&mut self) -> io::Result<Vec<Report>> {
         let mut reports = Vec::new();
         let mut buffer = [0; 16_384];
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_line_that_does_not_end_is_not_kept() {
         let (mut link, mut front) = pair();
-        // So that what comes next is not read in pieces of which some end at the limit.
+        // One byte, so that the following reads do not end exactly at the limit.
         front.write_all(b"x").unwrap();
         assert_eq!(link.received().unwrap(), []);
         let front = std::thread::spawn(move || front.write_all(&vec![b'x'; 2 * LONGEST_LINE]));
@@ -229,11 +229,11 @@ mod tests {
     fn a_front_that_reads_nothing_does_not_hold_up_the_master() {
         let (mut link, front) = pair();
         assert!(!link.has_to_send());
-        // What is told in all this time is more than waits for anybody.
+        // The total of these notices exceeds the limit of waiting data.
         let ended = (0..LONGEST_QUEUE / 10).map(|_| link.tell(&Notice::Ask)).find(Result::is_err);
         assert_eq!(ended.unwrap().unwrap_err().to_string(), "it reads nothing");
         assert!(link.has_to_send() && link.to_send.len() <= LONGEST_QUEUE + line(&Notice::Ask).len());
-        // What has waited comes in order, and whole.
+        // The waiting notices arrive whole, and in their order.
         let mut lines = BufReader::new(front).lines();
         for _ in 0..100 {
             assert_eq!(lines.next().unwrap().unwrap(), "{\"kind\":\"ask\"}");

@@ -1,7 +1,7 @@
-//! There is one master for each runtime directory: it holds a lock on a file in it for as long as it lives.
+//! One master per runtime directory: it holds a lock on a file there for as long as it lives.
 //!
-//! flock(2) ends with the process, however that ends. A lock with a lifetime does not: its owner may sleep longer than that,
-//! and what is left of a dead one has to be cleared away by hand.
+//! flock(2) ends with the process, however that ends. A lock with a lifetime would not: its owner may sleep for longer, and a
+//! dead owner's lock would have to be removed manually.
 
 use super::MasterError;
 use crate::base::deadline::Deadline;
@@ -14,14 +14,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the lock of a master that is dead is waited for.
+/// How long to wait for the lock of a dead master.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Held for as long as this is.
+/// The lock, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct OneMaster {
-    /// Closed on exec, as all that Rust opens: a process that we start must not hold the lock when we are gone.
+    /// Closed on exec, like all files that Rust opens: a child process must not hold the lock after the master's end.
     _locked: File,
 }
 
@@ -29,13 +29,13 @@ impl OneMaster {
     /// Takes the lock, and writes our process id into the file, for people.
     ///
     /// # Errors
-    /// [`MasterError::Another`] where another process holds it.
+    /// [`MasterError::Another`] if another process holds it.
     pub(super) fn take(path: &Path) -> Result<Self, MasterError> {
         Self::take_within(path, PATIENCE)
     }
 
-    /// A process that a master was about to start when it was killed has a copy of its lock until it executes its program, which may
-    /// take a moment on a busy machine: that is waited for.
+    /// Waits for the lock. If a master is killed just before its child executes a program, the child has a copy of the lock
+    /// until then. That may take a moment on a busy machine.
     fn take_within(path: &Path, patience: Duration) -> Result<Self, MasterError> {
         let deadline = Deadline::after(patience);
         let failed = |source| MasterError::File { doing: "locking", path: path.to_owned(), source };
@@ -69,7 +69,7 @@ impl OneMaster {
     }
 }
 
-/// Whom the file names. Nobody while that is written.
+/// The process id in the file. `None` while it is being written.
 fn read_pid(file: &mut File) -> io::Result<Option<Pid>> {
     let mut text = String::new();
     file.rewind()?;
@@ -79,7 +79,7 @@ fn read_pid(file: &mut File) -> io::Result<Option<Pid>> {
 }
 
 fn is_alive(process: Pid) -> bool {
-    // Of another user's process it is said that we may send it nothing.
+    // EPERM means that the process exists, and belongs to another user.
     test_kill_process(process) != Err(Errno::SRCH)
 }
 
@@ -94,20 +94,20 @@ mod tests {
         std::fs::write(&path, "99999999\n").unwrap();
         let held = OneMaster::take(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
-        // Another description of the same file: flock(2) takes it for another holder, in this process, too.
+        // For flock(2), another open file description of the same file is another holder, even in the same process.
         let error = OneMaster::take(&path).unwrap_err();
         assert!(matches!(error, MasterError::Another { pid: Some(pid) } if pid == std::process::id()), "{error}");
         drop(held);
         OneMaster::take(&path).unwrap();
     }
 
-    /// Killed between fork(2) and execve(2) of one of its processes, say: that one has the lock until it executes its program.
+    /// The child of a master that is killed between fork(2) and execve(2) holds the lock until it executes its program.
     #[test]
     fn what_holds_the_lock_of_a_dead_master_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("master.lock");
         let held = OneMaster::take(&path).unwrap();
-        // Nobody has this id: it is beyond the greatest that Linux gives.
+        // No process has this id, which is beyond the maximum of Linux.
         std::fs::write(&path, "99999999\n").unwrap();
         let error = OneMaster::take_within(&path, Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, MasterError::Another { pid: Some(99_999_999) }), "{error}");

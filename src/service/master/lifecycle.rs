@@ -1,4 +1,4 @@
-//! What people and signals ask of the master: stop, restart, reload, reopen, and how it is.
+//! The master's reactions to commands and signals: stop, restart, reload, reopen, status.
 
 use super::children::{Running, Slot};
 use super::control::Connection;
@@ -15,25 +15,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 
-/// How much longer than a delivery's deadline a process may take to end: it says what became of its message.
+/// How much longer than a delivery's deadline a process may take to end: it still has to report the result of its message.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long a process may take to end that is told so a second time.
+/// How long a process may take to end after the second request to end.
 pub(super) const LAST_GRACE: Duration = Duration::from_secs(5);
-/// systemd.socket(5): once the service has ended, the socket unit listens again, and the next connection starts it.
+/// systemd.socket(5): once the service has ended, the socket unit listens again, and the next connection starts the service.
 const SYSTEMD_LISTENS: &str = "systemd keeps the service's sockets, and starts it again for the next one who connects. \
     `systemctl stop maildropd.socket maildropd.service` keeps it ended";
 
-/// What the master is about.
+/// Whether the master runs the service or ends it.
 pub(super) enum Mode {
     Running,
     Stopping(Stopping),
 }
 
-/// How far the end of the service has come.
+/// The progress of the service's end.
 pub(super) struct Stopping {
-    /// The front ends first: what it has handed out is finished by the workers.
+    /// The front ends first: the workers still finish the messages that it has passed to them.
     front_has_ended: bool,
-    /// When all is told once more, and killed a little later.
+    /// When all processes get the second request to end. [`LAST_GRACE`] later, they are killed.
     at_once_at: Option<Instant>,
     waiting: Vec<Connection>,
 }
@@ -55,14 +55,14 @@ impl Stopping {
 /// A reload whose configuration is being read.
 pub(super) struct Reload {
     read: mpsc::Receiver<Result<NewConfiguration, String>>,
-    /// Whether the log was opened anew.
+    /// Whether the log was reopened.
     reopened: Result<(), String>,
     waiting: Vec<Connection>,
-    /// Whether the file may have changed since: then it is read once more.
+    /// Whether the file may have changed since the thread began to read it. Then the master reads it once more.
     is_outdated: bool,
 }
 
-/// A configuration that is in order, its text, and the listeners that it wants and that are not in use yet.
+/// A valid configuration, its text, and the listeners that it wants and that are not in use yet.
 pub(super) struct NewConfiguration {
     config: Config,
     text: String,
@@ -71,7 +71,7 @@ pub(super) struct NewConfiguration {
 }
 
 impl NewConfiguration {
-    /// Reads it in place of `old`, which listens at the places `lmtp` and `http`.
+    /// Reads the configuration that replaces `old`. The service listens on the addresses `lmtp` and `http` now.
     pub(super) fn read(file: &Path, old: &Config, lmtp: Vec<String>, http: Vec<String>) -> Result<Self, String> {
         let (config, text) = Config::load_with_text(file).map_err(|error| error.to_string())?;
         let (serve, old) = (&config.serve, &old.serve);
@@ -97,7 +97,7 @@ impl NewConfiguration {
 }
 
 impl Supervisor {
-    /// Somebody asks at the control socket.
+    /// Handles a request from the control socket.
     pub(super) fn asked(&mut self, who: Connection, command: Command, now: Instant) {
         let stopping = matches!(self.mode, Mode::Stopping(_));
         match command {
@@ -128,7 +128,7 @@ impl Supervisor {
         }
     }
 
-    /// Begins to end the service; told so a second time, ends it at once.
+    /// Begins to end the service. The second request ends it at once.
     pub(super) fn stop(&mut self, now: Instant) {
         if let Mode::Stopping(stopping) = &mut self.mode {
             warn!("told to end once more: at once");
@@ -144,11 +144,11 @@ impl Supervisor {
         for who in std::mem::take(&mut self.waiting).into_iter().chain(reloading) {
             self.control.answer(who, &Answer::failed("the service ends"), now);
         }
-        // The front answers for the messages that others have handed to it.
+        // The workers end later: the front still answers for the messages that clients have passed to it.
         self.tell_to_end(|role| role != Role::Worker, now, patience);
     }
 
-    /// Goes on with ending the service; whether all have ended.
+    /// Continues to end the service. Returns whether all processes have ended.
     pub(super) fn go_on_stopping(&mut self, now: Instant) -> bool {
         let Mode::Stopping(stopping) = &mut self.mode else { return false };
         let front_runs = self.slots.iter().any(|slot| slot.role == Role::Front && slot.running().is_some());
@@ -169,12 +169,12 @@ impl Supervisor {
         }
     }
 
-    /// How long a process may take to end that is told to.
+    /// How long a process may take to end after the first request to end.
     fn patience(&self) -> Duration {
         self.config.delivery.deadline + GRACE
     }
 
-    /// Kills who was told to end, and has not.
+    /// Kills each process that has not ended in time after a request to end.
     pub(super) fn kill_what_is_due(&mut self, now: Instant) {
         for slot in &mut self.slots {
             let name = slot.name();
@@ -187,8 +187,8 @@ impl Supervisor {
         }
     }
 
-    /// A process that a restart has started, and that does not say that it is ready, is shown, and not killed for it; the
-    /// restart that waits for it fails.
+    /// If a process that a restart has started does not become ready in time, the restart fails. The status shows the process;
+    /// it is not killed.
     pub(super) fn fail_who_waits_too_long(&mut self, now: Instant) {
         let (generation, limit) = (self.generation, self.patience());
         let is_late = |slot: &&Slot| {
@@ -202,7 +202,8 @@ impl Supervisor {
         }
     }
 
-    /// Begins to replace one process after the other, unless the new front could not begin: then the old one goes on.
+    /// Begins to replace the processes one at a time. If a new front could not begin, nothing is replaced, and the old front
+    /// goes on.
     pub(super) fn restart_if_it_can(&mut self, now: Instant) -> Result<(), String> {
         self.config.serve.try_tls().map_err(|error| {
             error!(%error, "nothing was replaced: a new front could not begin");
@@ -212,7 +213,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Begins to replace one process after the other.
+    /// Begins to replace the processes one at a time.
     fn restart(&mut self, now: Instant) {
         self.generation += 1;
         info!("one process after the other is replaced");
@@ -220,23 +221,24 @@ impl Supervisor {
         self.slots.iter_mut().for_each(|slot| slot.forgive(restarts.clone(), now));
     }
 
-    /// Replaces the next one, if it is time: one at a time, and the next one not before the last is up, so that whatever
-    /// keeps new ones from coming up costs one of them, and not all.
+    /// Replaces the next process if the last new one is up. So a fault that keeps new processes from coming up costs one
+    /// process, not all.
     pub(super) fn replace_one(&mut self, now: Instant) {
         let (generation, patience) = (self.generation, self.patience());
         let is_old = |slot: &Slot| slot.running().is_some_and(|running| running.generation < generation);
         let front_is_up = self.slots.iter().any(|slot| slot.role == Role::Front && slot.is_ready());
-        // Without a front nobody knows which workers are up. A runner waits for whatever it lacks.
+        // Without a front, no worker can connect to the broker and become ready. A runner is ready without it, and waits.
         let is_up =
             |slot: &Slot| slot.is_ready() || (!front_is_up && slot.role != Role::Front && slot.running().is_some());
-        // One through which no mail goes keeps nothing from being replaced where it does not come up.
+        // A process through which no mail goes does not hold up the restart if it does not come up.
         let is_new = |slot: &&Slot| !is_old(slot) && slot.role.carries_mail();
         let all_new_are_up = self.slots.iter().filter(is_new).all(is_up);
         let one_ends = self.slots.iter().filter_map(Slot::running).any(Running::is_asked_to_end);
         if !all_new_are_up || one_ends {
             return;
         }
-        // The workers and runners, then the front: it has no work for those that come to it, and waits for nobody. The timer and the notifier last.
+        // The workers and runners come first, then the front: a new front has no work for them yet, and waits for no process.
+        // The timer, the notifier and the web UI come last.
         let mut old: Vec<&mut Slot> = self.slots.iter_mut().filter(|slot| is_old(slot)).collect();
         old.sort_by_key(|slot| (!slot.role.carries_mail(), slot.role == Role::Front, slot.number));
         if let Some((name, running)) = old.into_iter().next().and_then(|slot| Some((slot.name(), slot.running_mut()?)))
@@ -255,7 +257,7 @@ impl Supervisor {
         self.slots.iter().filter_map(Slot::running).any(|running| running.generation < self.generation)
     }
 
-    /// A process that was started for a restart does not come up: whoever waits for that is told.
+    /// A process that was started for a restart does not come up: the clients that wait for the restart get this reason.
     pub(super) fn fail_who_waits(&mut self, name: &str, how: &str, now: Instant) {
         let problem = format!(
             "{name} does not come up: {how}. It is tried again; the others stay as they are until it is up, and are replaced then"
@@ -265,8 +267,8 @@ impl Supervisor {
         }
     }
 
-    /// Begins to take over the configuration that is in the file now, and opens the log anew. A thread reads it, and binds what is to be
-    /// listened at: a disk or a name server may be slow.
+    /// Begins to apply the configuration file, and reopens the log. A thread reads the file and binds the new listeners, since
+    /// a disk or a name server may be slow.
     pub(super) fn begin_reload(&mut self, waiting: Vec<Connection>) {
         if let Some(reload) = &mut self.reload {
             reload.waiting.extend(waiting);
@@ -279,9 +281,9 @@ impl Supervisor {
         let (lmtp, http) = (self.listeners.places(), self.http.places());
         let (tell, read) = mpsc::channel();
         let reading = move || {
-            // Nobody waits for it any more where the service ends.
+            // If the service ends, the receiver is gone, and the result is not needed.
             let _ = tell.send(NewConfiguration::read(&file, &old, lmtp, http));
-            // The loop turns.
+            // The signal wakes the main loop.
             let _ = signal_hook::low_level::raise(SIGCHLD);
         };
         if let Err(error) = thread::Builder::new().name("reload".into()).spawn(reading) {
@@ -290,7 +292,7 @@ impl Supervisor {
         self.reload = Some(Reload { read, reopened, waiting, is_outdated: false });
     }
 
-    /// Takes over what was read for a reload, once that is there.
+    /// Applies the configuration of a reload, once the thread has read it.
     pub(super) fn finish_reload(&mut self, now: Instant) {
         let Some(reload) = &self.reload else { return };
         let read = match reload.read.try_recv() {
@@ -313,7 +315,7 @@ impl Supervisor {
         }
     }
 
-    /// Takes over a configuration that was read. `Err`, in words, where it stays as it was.
+    /// Applies a configuration that was read. If that fails, the old one stays, and `Err` is the reason in words.
     pub(super) fn reloaded(&mut self, read: Result<NewConfiguration, String>, now: Instant) -> Result<(), String> {
         match read.and_then(|new| self.take_over(new, now)) {
             Ok(()) => {
@@ -332,7 +334,7 @@ impl Supervisor {
         }
     }
 
-    /// The configuration that is in the file is the one that counts.
+    /// Records that the configuration in the file is the one in use.
     pub(super) fn is_taken_over(&mut self) {
         self.counted.configuration_is_taken_over = true;
         self.counted.configuration_taken_over_at = exact(timestamp::now());
@@ -360,7 +362,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Opens the log anew, here and in all processes.
+    /// Reopens the log, here and in all processes.
     pub(super) fn reopen(&mut self) -> Result<(), String> {
         self.slots.iter().filter_map(Slot::running).for_each(Running::reopen_log);
         log::reopen().map_err(|error| {

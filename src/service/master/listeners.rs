@@ -1,8 +1,7 @@
-//! Where LMTP comes in, and where metrics and health are asked for: sockets that systemd made, and sockets that the
-//! master binds. The master keeps them, so that no connection is refused while the front is replaced; the front gets
-//! them by their numbers.
+//! The listeners for LMTP, and for metrics and health: sockets from systemd, and sockets that the master binds. The master
+//! keeps them open, so that no connection is refused while the front is replaced. The front inherits their descriptors.
 //!
-//! lmtp(8) takes a refused connection for a failure of the whole site, and defers all that waits for it.
+//! lmtp(8) treats a refused connection as a failure of the whole site, and defers all mail that waits for it.
 
 use super::MasterError;
 use crate::base::deadline::Deadline;
@@ -16,28 +15,28 @@ use std::thread;
 use std::time::Duration;
 use tracing::warn;
 
-/// The number of the first listener in the front. Above all that the standard library opens while it starts a process:
-/// what it reports errors by must not be overwritten.
+/// The descriptor of the first listener in the front. It is above those that the standard library opens while it starts a
+/// process, since its pipe for errors must not be overwritten.
 const FIRST: i32 = 500;
 
-/// The pause before a socket is tried again that somebody still listens at.
+/// The pause before the master retries to bind a socket on which another process still listens.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The name of a listener for HTTP, as a socket unit has it by `FileDescriptorName=`. All others are for LMTP.
+/// The name of a listener for HTTP (`FileDescriptorName=` in a socket unit). All others are for LMTP.
 const HTTP: &str = "http";
 
-/// The listeners that a process was started with.
+/// The listeners with which a process was started.
 #[derive(Debug, Default)]
 pub struct Inherited {
     pub lmtp: Vec<Listener>,
     pub http: Vec<Listener>,
 }
 
-/// The listeners that this process was started with: by systemd, or by the master. To be called once, before any thread
-/// is started, since it takes the variables that tell of them out of the environment.
+/// The listeners that this process has inherited from systemd, or from the master. It removes the variables that describe them
+/// from the environment. So it has to be called once, before any thread is started.
 ///
 /// # Errors
-/// Where what was handed over is no listener of a kind that LMTP is spoken at.
+/// If an inherited descriptor is neither a unix listener nor a TCP listener.
 pub fn inherited() -> io::Result<Inherited> {
     // sd_listen_fds_with_names(3)
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
@@ -45,7 +44,7 @@ pub fn inherited() -> io::Result<Inherited> {
     let mut handed = ListenFd::from_env();
     let mut all = Inherited::default();
     for index in 0..handed.len() {
-        // Which of the two it is, nothing but trying tells.
+        // The kind of the socket can only be found by trying.
         let listener = match handed.take_unix_listener(index) {
             Ok(unix) => unix.map(Listener::Unix),
             Err(_) => handed.take_tcp_listener(index)?.map(Listener::Tcp),
@@ -56,23 +55,23 @@ pub fn inherited() -> io::Result<Inherited> {
     Ok(all)
 }
 
-/// All listeners of the master for one thing: for LMTP, or for HTTP.
+/// All listeners of the master for one purpose: LMTP or HTTP.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     from_systemd: Vec<Listener>,
     bound: Vec<Bound>,
 }
 
-/// What the master has bound by itself.
+/// A listener that the master has bound itself.
 #[derive(Debug)]
 struct Bound {
-    /// As the configuration has it.
+    /// The address as configured.
     place: String,
     sockets: Vec<Listener>,
 }
 
 impl Listeners {
-    /// Those that systemd has made, so far: for LMTP, and for HTTP.
+    /// The listeners from systemd: for LMTP, and for HTTP.
     pub(super) fn from_systemd() -> Result<(Self, Self), MasterError> {
         let Inherited { lmtp, http } =
             inherited().map_err(|source| MasterError::Listen { place: "a socket of systemd's".into(), source })?;
@@ -80,10 +79,11 @@ impl Listeners {
         Ok((of(lmtp), of(http)))
     }
 
-    /// As [`missing`](Self::missing), if the front of a master that was killed may still be there for so long.
+    /// Like [`missing`](Self::missing), with retries for the time `patience`: the front of a killed master may still be
+    /// listening.
     ///
     /// # Errors
-    /// Where one of them cannot be had.
+    /// If one of them cannot be bound.
     pub(super) fn missing_within(
         &self,
         patience: Duration,
@@ -102,22 +102,22 @@ impl Listeners {
         }
     }
 
-    /// Binds what is to be there and is not yet, and returns that; nothing has changed until it is [taken
-    /// over](Self::take_over).
+    /// Binds the configured listeners that are missing, and returns them. They are not in use until
+    /// [`take_over`](Self::take_over).
     ///
     /// # Errors
-    /// Where one of them cannot be had.
+    /// If one of them cannot be bound.
     pub(super) fn missing(&self, places: &[String]) -> Result<Vec<NewListener>, MasterError> {
         bind_missing(self.places(), places)
     }
 
-    /// Where these listen, as the configuration has it.
+    /// The addresses of these listeners, as configured.
     pub(super) fn places(&self) -> Vec<String> {
         let bound = self.bound.iter().map(|bound| bound.place.clone());
         self.from_systemd.iter().map(Listener::name).chain(bound).collect()
     }
 
-    /// From now on these are the listeners, with those of systemd.
+    /// Uses these listeners from now on, together with those of systemd.
     pub(super) fn take_over(&mut self, new: Vec<NewListener>, places: &[String]) {
         self.bound.extend(new.into_iter().filter_map(|mut new| new.0.take()));
         let (keep, gone) = std::mem::take(&mut self.bound).into_iter().partition(|bound| places.contains(&bound.place));
@@ -134,18 +134,19 @@ impl Listeners {
         self.all().map(Listener::name).collect()
     }
 
-    /// Whether systemd goes on listening once the service has ended.
+    /// Whether systemd keeps listening once the service has ended.
     pub(super) fn are_kept_by_systemd(&self) -> bool {
         !self.from_systemd.is_empty()
     }
 
-    /// The service ends: what it has made is taken away. systemd's sockets stay, and keep who connects meanwhile.
+    /// Removes the files of the sockets that the master has made, at the end of the service. systemd's sockets stay, and queue
+    /// new connections.
     pub(super) fn remove_files(&self) {
         self.bound.iter().for_each(Bound::remove_file);
     }
 }
 
-/// Binds these places, but for those that are there already.
+/// Binds these addresses, except for those in `there`.
 pub(super) fn bind_missing(mut there: Vec<String>, places: &[String]) -> Result<Vec<NewListener>, MasterError> {
     let mut new = Vec::new();
     for place in places {
@@ -158,7 +159,7 @@ pub(super) fn bind_missing(mut there: Vec<String>, places: &[String]) -> Result<
     Ok(new)
 }
 
-/// Hands all of them to a process that is about to be started, for [`inherited`].
+/// Passes all listeners to a process that is about to be started, for [`inherited`].
 pub(super) fn hand_over(lmtp: &Listeners, http: &Listeners, command: &mut Command) -> io::Result<()> {
     let all = lmtp.all().map(|one| ("lmtp", one)).chain(http.all().map(|one| (HTTP, one)));
     let (mut mappings, mut names) = (Vec::new(), Vec::new());
@@ -172,7 +173,7 @@ pub(super) fn hand_over(lmtp: &Listeners, http: &Listeners, command: &mut Comman
     Ok(())
 }
 
-/// A listener that is not in use yet. Left unused, its file is taken away again.
+/// A listener that is not in use yet. If it is dropped unused, its file is removed.
 #[derive(Debug)]
 pub(super) struct NewListener(Option<Bound>);
 
@@ -186,8 +187,8 @@ impl Bound {
     }
 }
 
-/// Binds one place: a unix socket, or each address that a host has. Who may connect to a unix socket is who may enter its folder, as it is
-/// for Dovecot's and Postfix's own sockets.
+/// Binds one address: a unix socket, or each address of a host name. A user may connect to a unix socket if the user may enter
+/// its folder, as with the sockets of Dovecot and Postfix.
 fn bind(place: &str) -> io::Result<Vec<Listener>> {
     if place.starts_with('/') {
         return Ok(vec![Listener::Unix(bind_unix(Path::new(place), 0o666)?)]);
@@ -270,7 +271,7 @@ mod tests {
         let new = listeners.missing(&wanted).unwrap();
         listeners.take_over(new, &wanted);
         assert_eq!(listeners.names().len(), 3);
-        // Who connected before the change is still waiting in the same queue.
+        // A client that connected before the change still waits in the same backlog.
         let Some(Listener::Unix(socket)) = listeners.all().next() else { panic!("{listeners:?}") };
         drop(waiting);
         socket.accept().unwrap();

@@ -1,21 +1,20 @@
-//! The master of the service: starts the front and the workers, and starts again whatever ends. Uses `base`, `config` and
-//! `handover`.
+//! The master of the service: it starts the front, the workers and the other processes, and restarts each that ends. It uses
+//! `base`, `config` and `protocol`.
 //!
-//! It delivers nothing and listens to nobody but whoever may use its control socket, so that there is little that could end
-//! it. It has one thread and no runtime: [`supervisor`] is its loop. (A second one reads a configuration for a reload.)
+//! It delivers nothing, and reads only its control socket and the reports of its processes, so that little could end it. It has
+//! one thread and no runtime: [`supervisor`] is its loop. (A second thread reads the configuration for a reload.)
 //!
-//! What it is careful about, each for a reason that stopped somebody's mail:
+//! Each of these rules prevents a failure that has stopped mail somewhere:
 //!
-//! - A process that dies is started again for ever ([`restarts`]).
-//! - Its end is heard of at once, whenever it comes: SIGCHLD is handled before the first one is started.
-//! - Exit status and signal are two things ([`End`](crate::protocol::control::End)).
-//! - There is one master, by a lock that dies with it ([`one_master`]).
-//! - Nothing is told to a process by a number in a file: it may be another's by now. Who gives orders asks at the control
-//!   socket, and is told when they are carried out.
-//! - A configuration with a mistake in it changes nothing, whoever reads it when ([`child_start`]).
-//! - A process of the service is the file that the master is, even if an upgrade has put another in its place:
-//!   /proc/self/exe. Two versions never talk to each other; after an upgrade the service is stopped and started, and systemd
-//!   keeps its sockets.
+//! - A process that dies is restarted for ever ([`restarts`]).
+//! - The master notices its end at once: SIGCHLD is handled before the first process is started.
+//! - Exit status and signal are different ends ([`End`](crate::protocol::control::End)).
+//! - There is one master, which holds a lock that ends with it ([`instance_lock`]).
+//! - No process gets a signal by the number in a file, which may be another process's by now. Commands come over the control
+//!   socket, and are answered when they are done.
+//! - A configuration with an error changes nothing, whenever it is read ([`child_start`]).
+//! - Each process executes the master's own file, /proc/self/exe, even if an upgrade has replaced it. Two versions never talk
+//!   to each other. After an upgrade the service is stopped and started, and systemd keeps its sockets.
 
 pub mod child_start;
 mod children;
@@ -40,7 +39,7 @@ use std::process::Command;
 use supervisor::Supervisor;
 use thiserror::Error;
 
-/// Why there is no master.
+/// Why the master cannot run.
 #[derive(Debug, Error)]
 pub enum MasterError {
     #[error(transparent)]
@@ -48,35 +47,35 @@ pub enum MasterError {
     /// Another process holds the lock of the runtime directory.
     #[error("another maildropd is running{}", .pid.map(|pid| format!(", pid {pid}")).unwrap_or_default())]
     Another { pid: Option<u32> },
-    /// A file or directory of the service cannot be had.
+    /// A file or directory of the service cannot be made, read or written.
     #[error("{doing} {}: {source}", path.display())]
     File { doing: &'static str, path: PathBuf, source: io::Error },
-    /// A socket cannot be listened at.
+    /// The master cannot listen on a socket.
     #[error("listening at {place}: {source}")]
     Listen { place: String, source: io::Error },
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The system refuses what every process may do.
+    /// The system refuses an operation that any process may do.
     #[error("{doing}: {source}")]
     System { doing: &'static str, source: io::Error },
 }
 
-/// What is about to be started.
+/// A process that is about to be started.
 #[derive(Debug)]
 pub struct Start<'a> {
     pub role: Role,
-    /// Which of its role, from 1.
+    /// The number within the role, from 1.
     pub number: u32,
     /// The configuration file.
     pub file: &'a Path,
-    /// The file with its text as the master has checked it.
+    /// The file with the configuration's text as the master has checked it.
     pub checked: &'a Path,
 }
 
-/// How a process of the service is started.
+/// Makes the command that starts a process of the service.
 pub type Program = Box<dyn Fn(&Start<'_>) -> Command>;
 
-/// Starts the very file that runs, by the hidden options that `maildropd` has for this.
+/// Starts the running executable, with the hidden options of `maildropd`.
 #[must_use]
 pub fn this_program() -> Program {
     Box::new(|start| {
@@ -88,11 +87,11 @@ pub fn this_program() -> Program {
     })
 }
 
-/// Is the master, by this configuration file, until the service is told to end. It takes the main thread, and sockets that
-/// systemd has handed over: to be called before any thread is started.
+/// Runs the master with this configuration file until the service ends. It has to be called in the main thread, before any
+/// other thread is started, since it takes the sockets that systemd has passed.
 ///
 /// # Errors
-/// Where it cannot begin. Once it has begun it goes on, whatever fails.
+/// If the master cannot begin. Once it has begun, it goes on, whatever fails.
 pub fn run(file: &Path, program: Program) -> Result<(), MasterError> {
     let (config, text) = Config::load_with_text(file)?;
     log::start_of_service(&config.log_settings())?;

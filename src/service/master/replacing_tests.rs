@@ -1,4 +1,4 @@
-//! How the master replaces processes one after the other, and how it ends them.
+//! How the master replaces its processes one at a time, and how it ends them.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn a_restart_replaces_one_after_the_other_once_the_last_is_up() {
         scene
             .until("it is replaced", |it| it.slots.iter().all(|slot| slot.running().is_some_and(|one| one.pid != pid)));
         order.extend(told);
-        // It is not ready yet.
+        // The new process is not ready yet.
         for _ in 0..3 {
             if left > 1 && order != ["worker 1", "runner 1", "worker 2", "the front"] {
                 assert!(!scene.turn());
@@ -54,7 +54,7 @@ fn where_no_front_says_who_is_up_a_worker_that_runs_is() {
 fn one_through_which_no_mail_goes_holds_up_no_restart() {
     let mut scene = Scene::up(TWO);
     let client = scene.ask(control::Command::Restart);
-    // The timer is new by then, and not ready; all others are old.
+    // Assume that the timer is new and not ready, and all others are old.
     let generation = scene.it.generation;
     scene.running(Role::Timer, 1).generation = generation;
     let now = scene.now;
@@ -79,7 +79,7 @@ fn one_through_which_no_mail_goes_holds_up_no_restart() {
         }
     }
     scene.until("the front is replaced", |it| it.slots[0].running().is_some_and(|one| one.generation == generation));
-    // Who takes work, the new front says.
+    // The new front reports which workers are ready.
     for slot in scene.it.slots.iter_mut().filter(|slot| slot.role != Role::Timer) {
         slot.set_ready(true, now);
     }
@@ -90,7 +90,7 @@ fn one_through_which_no_mail_goes_holds_up_no_restart() {
 #[test]
 fn who_waits_for_a_restart_is_told_where_a_new_process_does_not_come_up() {
     let mut scene = Scene::up(TWO);
-    // One that was ready and dies is no reason.
+    // The death of an old process that was ready does not fail the restart.
     let mut client = scene.ask(control::Command::Restart);
     scene.until("the first is replaced", |it| {
         it.slots.iter().any(|slot| slot.role == Role::Worker && slot.running().is_some_and(|one| one.generation == 1))
@@ -98,7 +98,7 @@ fn who_waits_for_a_restart_is_told_where_a_new_process_does_not_come_up() {
     kill(scene.running(Role::Worker, 2).pid);
     scene.until("it is heard of", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
     assert!(waits(&mut client), "it was ready, and is of the time before");
-    // The timer carries no mail.
+    // The timer carries no mail, so that its death does not fail the restart.
     kill(scene.running(Role::Timer, 1).pid);
     scene.until("it is heard of", |it| it.counted.roles.get(&Role::Timer).is_some_and(|one| !one.ended.is_empty()));
     assert!(waits(&mut client));
@@ -138,7 +138,7 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
     for command in [control::Command::Reload, control::Command::Restart] {
         assert_eq!(answer(scene.ask(command)).problem.as_deref(), Some("the service is ending"));
     }
-    // Worker 1 was about to be replaced.
+    // The restart had already requested the end of worker 1.
     let waits = |scene: &mut Scene| scene.slot(Role::Worker, 2).running().is_some_and(|one| !one.is_asked_to_end());
     for _ in 0..3 {
         assert!(!scene.turn() && waits(&mut scene));
@@ -149,7 +149,7 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
     while !over {
         assert!(Instant::now() < until);
         over = scene.turn();
-        // In the very turn in which the front has ended.
+        // Worker 2 is requested to end in the same turn in which the front has ended.
         let front_runs = scene.slot(Role::Front, 1).running().is_some();
         assert_eq!(waits(&mut scene), front_runs);
     }
@@ -175,7 +175,7 @@ fn what_does_not_end_in_time_is_killed_and_told_twice_it_is_so_at_once() {
             scene.it.stop(scene.now);
             assert_eq!(scene.it.next(), Some(scene.now));
             assert!(!scene.turn());
-            // All of them, in a moment.
+            // All processes get the second request, and end within a moment.
             assert_eq!(scene.told().len(), 5);
             assert_eq!(scene.it.next(), Some(scene.now + LAST_GRACE));
             scene.now += LAST_GRACE;

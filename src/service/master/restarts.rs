@@ -1,8 +1,9 @@
-//! When a process that has died is started again: after a pause that doubles, and once a minute where it dies too often.
-//! There is no last time.
+//! When a process that has died is restarted: after a pause that doubles, and once a minute if it dies too often. The master
+//! never gives up.
 //!
-//! A count for life stops a service for days: after so many crashes of a year, or of ten seconds without a database, nobody
-//! starts it any more, and nobody says so. So what is counted is within a window, and what follows is a pause.
+//! A limit for the whole life stops a service for days. The limit may be reached by the crashes of a year, or by ten seconds
+//! without a database. Then nothing starts the service any more, and nothing reports it. So only the deaths within a window
+//! count, and the consequence is a pause.
 
 use crate::base::back_off::BackOff;
 use std::collections::VecDeque;
@@ -10,19 +11,19 @@ use std::time::{Duration, Instant};
 
 /// The first pause.
 pub(super) const FIRST: Duration = Duration::from_millis(100);
-/// The longest, and that of a throttled process.
+/// The longest pause, which is also that of a throttled process.
 pub(super) const LONGEST: Duration = Duration::from_mins(1);
-/// Who has lived for so long begins with the first pause again.
+/// A process that has lived for this time begins with the first pause again.
 pub(super) const STEADY: Duration = Duration::from_mins(1);
 
-/// The deaths of one process, and of those that took its place.
+/// The deaths of one process and of its predecessors.
 #[derive(Clone, Debug)]
 pub(in crate::service) struct Restarts {
-    /// How many deaths within the window are borne.
+    /// How many deaths within the window are tolerated.
     allowed: usize,
     window: Duration,
     pause: BackOff,
-    /// When it died, within the window: one more than are allowed, at most.
+    /// The times of the deaths within the window: at most one more than is tolerated.
     deaths: VecDeque<Instant>,
     throttled: bool,
 }
@@ -33,7 +34,7 @@ impl Restarts {
         Self { allowed, window, pause: BackOff::new(FIRST, LONGEST), deaths: VecDeque::new(), throttled: false }
     }
 
-    /// It died at `now`, after it had `lived` for so long: how long to wait before it is started again.
+    /// Records a death at `now`, after a life of `lived`. Returns the pause before the restart.
     #[must_use]
     pub(in crate::service) fn died(&mut self, now: Instant, lived: Duration) -> Duration {
         self.lives(lived);
@@ -49,7 +50,7 @@ impl Restarts {
         if self.throttled { LONGEST } else { pause }
     }
 
-    /// It has `lived` for so long by now.
+    /// Records that the process has lived for `lived` so far.
     pub(in crate::service) fn lives(&mut self, lived: Duration) {
         if lived >= STEADY {
             self.pause.reset();
@@ -57,7 +58,7 @@ impl Restarts {
         }
     }
 
-    /// Whether it is started once a minute only.
+    /// Whether the process is started only once a minute.
     #[must_use]
     pub(in crate::service) fn is_throttled(&self) -> bool {
         self.throttled
@@ -71,7 +72,8 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_mins(10);
 
-    /// Dies `times` times, each after a life of `lived`, each started when its pause is over. The pauses, in milliseconds.
+    /// Lets the process die `times` times, each after a life of `lived`, with a restart after each pause. Returns the pauses in
+    /// milliseconds.
     fn pauses(restarts: &mut Restarts, now: &mut Instant, lived: Duration, times: usize) -> Vec<u128> {
         let mut pauses = Vec::new();
         for _ in 0..times {
@@ -89,7 +91,7 @@ mod tests {
         let first = pauses(&mut restarts, &mut now, Duration::ZERO, 10);
         assert_eq!(first, [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 51_200]);
         assert!(!restarts.is_throttled());
-        // A year of it: once a minute, and never given up.
+        // A year of deaths: one restart a minute, without end.
         let year = pauses(&mut restarts, &mut now, Duration::ZERO, 365 * 24 * 60);
         assert!(year.iter().all(|pause| *pause == 60_000), "{year:?}");
         assert!(restarts.is_throttled());
@@ -156,7 +158,7 @@ mod tests {
                     prop_assert!(restarts.is_throttled() && pause == LONGEST);
                 }
                 before = pause;
-                // The system may be late, too.
+                // The restart may be late, too.
                 now += pause + Duration::from_millis(late);
             }
         }

@@ -1,4 +1,4 @@
-//! How the service is: well, or why not.
+//! The overall state of the service, and the reasons if it is not well.
 
 use super::children::{Phase, Slot};
 use super::lifecycle::Mode;
@@ -8,13 +8,13 @@ use crate::protocol::control::{Role, State, Status};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// For how long the front, or all workers, may be missing before that is worth a word: what is replaced is, for a moment.
+/// How long the front, or all workers, may be missing before the status reports it: a replacement takes a moment.
 const MOMENT: Duration = Duration::from_secs(5);
-/// The same for one worker, and for all at the very beginning.
+/// The same limit for one worker, and for all processes right after the start.
 const LONG_MOMENT: Duration = Duration::from_secs(30);
 
 impl Supervisor {
-    /// For `service status`.
+    /// The answer to `service status`.
     pub(super) fn status(&self, now: Instant) -> Status {
         let (state, reasons) = self.state(now);
         Status {
@@ -34,7 +34,7 @@ impl Supervisor {
         }
     }
 
-    /// How it is as a whole, and why.
+    /// The overall state, and its reasons.
     fn state(&self, now: Instant) -> (State, Vec<String>) {
         let moment = if self.was_ready { MOMENT } else { LONG_MOMENT };
         let mut reasons: Vec<String> = self.slots.iter().filter_map(|slot| amiss(slot, moment, now)).collect();
@@ -65,7 +65,7 @@ impl Supervisor {
         (state, reasons)
     }
 
-    /// Says to systemd and to the log what has changed.
+    /// Reports changes of the state to systemd, the log and the front.
     pub(super) fn tell_changes(&mut self, now: Instant) {
         let (state, reasons) = self.state(now);
         let workers = || self.slots.iter().filter(|slot| slot.role == Role::Worker);
@@ -73,7 +73,7 @@ impl Supervisor {
         let mut status = format!("{}: {ready} of {all} workers are ready", state.as_str());
         for reason in &reasons {
             status.push_str("; ");
-            // A line is one line.
+            // In sd_notify(3), a newline ends the value.
             status.push_str(&reason.replace(['\n', '\r'], " "));
         }
         self.systemd.status(status);
@@ -88,7 +88,7 @@ impl Supervisor {
     }
 }
 
-/// What is amiss with one process.
+/// Why one process is not well, if it is not.
 fn amiss(slot: &Slot, moment: Duration, now: Instant) -> Option<String> {
     let name = slot.name();
     if slot.is_throttled() {
@@ -130,7 +130,7 @@ mod tests {
             }
             let _ = std::iter::repeat_with(|| slot.ended(begin)).flatten().next();
             assert!(!slot.is_throttled());
-            // One too many.
+            // One death is allowed within the window; this is the second.
             slot.start(Ok((Command::new("/nonexistent"), None)), 0, begin);
             let told = amiss(&slot, Duration::ZERO).unwrap();
             let dies = format!("{name} dies again and again, and is started once a minute: could not be started: ");

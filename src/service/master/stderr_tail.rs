@@ -1,22 +1,22 @@
-//! The last lines that a process wrote to standard error, however much it wrote.
+//! The last lines that a process has written to standard error, in bounded memory.
 
 use std::collections::VecDeque;
 
 /// How many lines are kept.
 const LINES: usize = 20;
-/// How much of one line, in bytes.
+/// How many bytes of one line are kept.
 const LONGEST: usize = 500;
 
-/// Takes bytes as they come, and keeps the last lines.
+/// Splits bytes into lines, and keeps the last ones.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     lines: VecDeque<String>,
-    /// The beginning of the line that is not ended yet: no more of it than is kept.
+    /// The beginning of the incomplete line, up to the length that is kept.
     open: Vec<u8>,
 }
 
 impl Tail {
-    /// Takes what was read; returns the lines that it ends.
+    /// Takes bytes. Returns the lines that they complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut ended = Vec::new();
         let mut rest = bytes;
@@ -30,7 +30,7 @@ impl Tail {
         ended
     }
 
-    /// No more comes: the lines that are kept, oldest first.
+    /// Ends the last line. Returns the kept lines, oldest first.
     pub(super) fn into_lines(mut self) -> Vec<String> {
         self.end_line();
         self.lines.into()

@@ -1,4 +1,5 @@
-//! The master's loop: it waits for signals, for what its processes and people tell it, and for the time when something is due.
+//! The master's loop. It waits for signals, reports of its processes, requests on the control socket, and the next time at
+//! which an action is due.
 
 use super::children::{Ended, Phase, Slot};
 use super::control::{Connection, Control};
@@ -25,57 +26,59 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 
-/// How often the front is asked how it stands.
+/// The interval at which the master polls the front for its status.
 const ASK: Duration = Duration::from_secs(2);
-/// A front that has not answered so often, for half a minute, is killed. It is counted and not timed: a machine that stood
-/// still has not asked, either.
+/// A front that leaves this many polls unanswered, which takes half a minute, is killed. Polls are counted, instead of the
+/// time: while a machine is suspended, the master does not poll, either.
 const ASKED_IN_VAIN: u32 = 15;
-/// One that has never answered was asked so often, for two minutes: it hangs where it begins.
+/// The limit for a front that has never answered: two minutes. Then it hangs in its start.
 const ASKED_FROM_THE_START: u32 = 60;
-/// Until then systemd's watchdog hears from us. A front that cannot even be killed is a matter for systemd.
+/// Up to this number of unanswered polls, the master pings systemd's watchdog. If the front cannot even be killed, systemd has
+/// to act.
 const UNKILLABLE: u32 = 2 * ASKED_IN_VAIN;
-/// How long a socket is tried again that somebody still listens at: the front of a master that was killed ends within a moment.
+/// How long the master retries to bind a socket on which another process still listens. The front of a killed master ends
+/// within a moment.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same for HTTP, without which mail is delivered all the same.
+/// The same limit for HTTP, without which mail is delivered all the same.
 const PATIENCE_FOR_HTTP: Duration = Duration::from_secs(1);
-/// How long the loop waits at most.
+/// The longest wait of the loop.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// What systemd tells its service, and what nobody else is to take for himself.
+/// The variables in which systemd passes data to its service. They are removed, since no other process may use them.
 const OF_SYSTEMD: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// The master at work.
+/// The state of the running master.
 pub(super) struct Supervisor {
     pub(super) file: PathBuf,
     pub(super) config: Config,
     pub(super) program: Program,
-    /// The front, then the workers and the runners by their numbers.
+    /// The front, then the workers and the other roles by their numbers.
     pub(super) slots: Vec<Slot>,
     pub(super) listeners: Listeners,
     pub(super) http: Listeners,
-    /// Why metrics and health cannot be asked for. Mail flows all the same.
+    /// Why metrics and health are not served. Mail is delivered all the same.
     pub(super) no_http: Option<String>,
     pub(super) control: Control,
     signals: SignalDelivery<UnixStream, SignalOnly>,
     pub(super) systemd: Systemd,
     pub(super) mode: Mode,
-    /// How many restarts were asked for: a process of an earlier one is still to be replaced.
+    /// The number of restarts so far. A process of an earlier generation is still to be replaced.
     pub(super) generation: u64,
-    /// Who waits for a restart.
+    /// The clients that wait for a restart.
     pub(super) waiting: Vec<Connection>,
     pub(super) reload: Option<Reload>,
-    /// Why the configuration that is in the file now was not taken over.
+    /// Why the configuration that is in the file now was not applied.
     pub(super) not_taken_over: Option<String>,
-    /// Whether all that is needed was ever up.
+    /// Whether the front and a worker have ever been ready at the same time.
     pub(super) was_ready: bool,
-    /// Why nothing can be delivered by the database, as the front said last.
+    /// Why no delivery can use the database, as the front last reported.
     pub(super) database_away: Option<String>,
-    /// Its figures for people, of the same time, and what the timer has written down.
+    /// The front's figures of the same report, and the timer's state file.
     pub(super) known: Value,
     pub(super) timer: Vec<Task>,
     pub(super) began: Instant,
     pub(super) began_wall: i64,
-    /// What was logged last.
+    /// The state and the reasons that were last logged.
     pub(super) told: (State, Vec<String>),
     pub(super) counted: Counted,
     lock: OneMaster,
@@ -86,7 +89,7 @@ impl Supervisor {
         Self::begin_to_hear(&[SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2], file, config, text, program)
     }
 
-    /// The same, where these are the signals that are heard.
+    /// Like [`begin`](Self::begin), with these signals handled.
     fn begin_to_hear(
         heard: &[i32],
         file: &Path,
@@ -95,12 +98,12 @@ impl Supervisor {
         program: Program,
     ) -> Result<Self, MasterError> {
         let now = Instant::now();
-        // Before anything else, since it is taken out of the environment.
+        // First of all, since it removes variables from the environment.
         let (mut listeners, mut http) = Listeners::from_systemd()?;
         own_directory(&config.serve.runtime_directory)?;
         let lock = OneMaster::take(&config.serve.master_lock())?;
         own_directory(&config.serve.state_directory)?;
-        // Before the first process is started, so that none ends unheard.
+        // Before the first process is started, so that no SIGCHLD is lost.
         let system = |doing| move |source| MasterError::System { doing, source };
         let (read, write) = UnixStream::pair().map_err(system("making a pair of sockets"))?;
         let signals =
@@ -160,14 +163,14 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Goes on until the service has been told to end, and all its processes have ended.
+    /// Runs until the service has ended with all its processes, after a request to stop.
     pub(super) fn supervise(&mut self) {
         while !self.turn(Instant::now()) {
             self.wait();
         }
     }
 
-    /// One turn of the loop; whether it was the last.
+    /// One turn of the loop. Returns whether it was the last.
     fn turn(&mut self, now: Instant) -> bool {
         self.hear_signals(now);
         self.hear_processes(now);
@@ -191,7 +194,7 @@ impl Supervisor {
         over
     }
 
-    /// Waits until there is something to do.
+    /// Waits for input, a signal, or the next due time.
     fn wait(&self) {
         let (control_in, control_out) = self.control.sources();
         let mut sources = vec![PollFd::new(self.signals.get_read(), PollFlags::IN)];
@@ -206,10 +209,10 @@ impl Supervisor {
         }
         let now = Instant::now();
         let left = self.next().map_or(LONGEST_WAIT, |next| next.saturating_duration_since(now)).min(LONGEST_WAIT);
-        // Rounded up: a wait that ends too early turns the loop in vain until it is time.
+        // Rounded up: a wait that ends too early would turn the loop without work until the time has come.
         let left = left + Duration::from_millis(1);
         let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        // A signal that interrupts it is one to hear. Otherwise it is short of memory: the loop turns, and tries again.
+        // EINTR means that a signal is pending. Any other error means a lack of memory: the loop goes on, and tries again.
         if let Err(error) = poll(&mut sources, Some(&left))
             && error != rustix::io::Errno::INTR
         {
@@ -218,7 +221,7 @@ impl Supervisor {
         }
     }
 
-    /// When something is due.
+    /// When the next action is due.
     fn next(&self) -> Option<Instant> {
         let of_slots = self.slots.iter().filter_map(|slot| match &slot.phase {
             Phase::Waiting(until) => matches!(self.mode, Mode::Running).then_some(*until),
@@ -242,16 +245,16 @@ impl Supervisor {
             match signal {
                 SIGTERM | SIGINT => self.stop(now),
                 SIGHUP if matches!(self.mode, Mode::Running) => self.begin_reload(Vec::new()),
-                // Why it could not is in the log.
+                // The log has the reason of a failure.
                 SIGUSR1 => drop(self.restart_if_it_can(now)),
                 SIGUSR2 => drop(self.reopen()),
-                // SIGCHLD: each turn looks who has ended.
+                // SIGCHLD: each turn checks which processes have ended.
                 _ => {}
             }
         }
     }
 
-    /// Reads what the processes write, and what they tell of themselves.
+    /// Reads the standard error of the processes, and their reports.
     fn hear_processes(&mut self, now: Instant) {
         for slot in &mut self.slots {
             slot.listen();
@@ -280,20 +283,21 @@ impl Supervisor {
         }
     }
 
-    /// A process has closed its standard input, or talks nonsense. It has most likely ended, and that is heard of at once.
+    /// A process has closed its standard input, or sends invalid reports. Most likely it has ended, which SIGCHLD reports at
+    /// once.
     fn lost(slot: &mut Slot, error: &io::Error, now: Instant) {
         if let Some(running) = slot.running_mut() {
             let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
             if !closed.contains(&error.kind()) {
                 warn!(pid = running.pid, %error, "a process cannot be talked to");
             }
-            // Not told to end: if it has died, that counts as a death.
+            // The process was not requested to end: if it has died, that counts as a death.
             running.lose(now, LAST_GRACE);
         }
         slot.set_ready(false, now);
     }
 
-    /// Buries who has ended, and tells the front.
+    /// Reaps the processes that have ended, and notifies the front.
     fn notice_ends(&mut self, now: Instant) {
         let ended: Vec<Ended> = self.slots.iter_mut().filter_map(|slot| slot.ended(now)).collect();
         for one in ended {
@@ -352,7 +356,7 @@ impl Supervisor {
             self.fail_who_waits(&name, &how, now);
         }
         let new_front = started.iter().any(|(role, _)| *role == Role::Front);
-        // A new front is told of all workers that there are.
+        // A new front gets the list of all running workers.
         let workers = self.slots.iter().filter(|slot| slot.role == Role::Worker);
         let workers = workers.filter_map(|slot| slot.running().map(|running| (slot.number, running.pid)));
         let news: Vec<(u32, u32)> =
@@ -380,21 +384,21 @@ impl Supervisor {
         self.tell_the_front_how_it_is(now);
     }
 
-    /// What its figures are made of, and whether it is ready to deliver.
+    /// Sends the front the status from which it makes its metrics and its readiness.
     pub(super) fn tell_the_front_how_it_is(&mut self, now: Instant) {
-        // What it has told us it knows.
+        // The front knows its own figures.
         let status = Status { front: Value::Null, ..self.status(now) };
         self.tell_the_front(&Notice::Service { status: Box::new(status) }, now);
     }
 
-    /// Says to systemd and to the log how the service is.
+    /// Reports the status to systemd and to the log.
     fn tell(&mut self, now: Instant) {
         let front = self.slots.iter().find(|slot| slot.role == Role::Front);
         let is_ready = front.is_some_and(Slot::is_ready);
         self.was_ready |= is_ready && self.slots.iter().any(|slot| slot.role == Role::Worker && slot.is_ready());
         let pings = front.and_then(Slot::running).map(|running| &running.pings);
         let hangs = pings.is_some_and(|pings| pings.has_answered && pings.unanswered >= UNKILLABLE);
-        // Mail is taken in by the front alone.
+        // The front alone accepts mail, so that the service is ready when the front is.
         if is_ready && matches!(self.mode, Mode::Running) && self.reload.is_none() {
             self.systemd.ready();
         }
@@ -402,7 +406,7 @@ impl Supervisor {
         self.tell_changes(now);
     }
 
-    /// Makes as many slots as the configuration wants.
+    /// Makes as many slots as the configuration requires.
     pub(super) fn fit_slots(&mut self, now: Instant) {
         let restarts = self.restarts();
         for role in Role::ALL {
@@ -415,13 +419,13 @@ impl Supervisor {
         self.drop_surplus();
     }
 
-    /// Drops the slots that the configuration does not want any more, once nothing runs in them.
+    /// Drops the slots that the configuration no longer requires, once no process runs in them.
     fn drop_surplus(&mut self) {
         let config = &self.config;
         self.slots.retain(|slot| slot.running().is_some() || !is_surplus(slot, config));
     }
 
-    /// The processes that the configuration asks for and that have no account in the database: none uses another's.
+    /// The processes that are configured, and have no account in the database. No process uses the account of another.
     pub(super) fn without_account(&self) -> impl Iterator<Item = String> {
         let (config, names) = (&self.config, ["the timer", "the notifier", "the web UI"]);
         names.into_iter().zip([Role::Timer, Role::Notify, Role::Web]).filter_map(|(name, role)| {
@@ -434,16 +438,16 @@ impl Supervisor {
         Restarts::new(self.config.serve.restarts, self.config.serve.restart_window)
     }
 
-    /// Writes down what the processes are to read.
+    /// Writes the checked configuration, which the processes read.
     pub(super) fn write_checked(&self, text: &str) -> Result<(), MasterError> {
         let path = self.config.serve.checked_configuration();
         let temporary = path.with_extension("new");
-        // Nothing of it has to outlive the power: it is written anew at each start.
+        // No fsync(2): the file need not survive a power failure, since each start writes it.
         let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &path));
         written.map_err(|source| MasterError::File { doing: "writing", path, source })
     }
 
-    /// The end: takes away what was made, and tells who waits for it.
+    /// The end: removes the files of the service, and answers the clients that wait for the end.
     pub(super) fn end(self) {
         let Self { listeners, http, control, mode, lock, .. } = self;
         let systemd_listens = listeners.are_kept_by_systemd() || http.are_kept_by_systemd();
@@ -451,7 +455,7 @@ impl Supervisor {
         http.remove_files();
         control.close();
         info!("the service has ended");
-        // Whoever is told may start the next one at once.
+        // A client that gets the answer may start the next master at once, which needs the lock.
         drop(lock);
         if let Mode::Stopping(stopping) = mode {
             stopping.tell_who_waits(systemd_listens);
@@ -469,13 +473,13 @@ fn account(role: Role) -> Option<DatabaseRole> {
     }
 }
 
-/// How many processes of a role there are to be.
+/// How many processes of a role there should be.
 fn count(role: Role, config: &Config) -> u32 {
     let can_be = account(role).is_none_or(|account| config.database.accounts.contains_key(&account));
     if can_be { wanted(role, config) } else { 0 }
 }
 
-/// How many the configuration asks for.
+/// How many processes of a role the configuration asks for.
 fn wanted(role: Role, config: &Config) -> u32 {
     match role {
         Role::Front => 1,
@@ -487,7 +491,7 @@ fn wanted(role: Role, config: &Config) -> u32 {
     }
 }
 
-/// Whether there are to be fewer processes than that.
+/// Whether the slot's number exceeds the number of processes that there should be.
 pub(super) fn is_surplus(slot: &Slot, config: &Config) -> bool {
     slot.number > count(slot.role, config)
 }
@@ -497,7 +501,7 @@ fn own_directory(path: &Path) -> Result<(), MasterError> {
     files::own_directory(path).map_err(failed)
 }
 
-/// The process that is about to be started.
+/// The command that starts a process, and the master's end of its link.
 fn command(
     program: &Program,
     start: &Start<'_>,
@@ -508,8 +512,8 @@ fn command(
     for name in OF_SYSTEMD {
         command.env_remove(name);
     }
-    // The C library keeps 64 MB of addresses for each of some threads (mallopt(3), M_ARENA_MAX): ten recipients, whose mailboxes are
-    // opened side by side, would use up `serve.worker_memory`.
+    // The C library reserves 64 MB of address space for each of several threads (mallopt(3), M_ARENA_MAX). Ten recipients,
+    // whose mailboxes are opened in parallel, would use up `serve.worker_memory`.
     command.env("MALLOC_ARENA_MAX", "2");
     let (link, stdin) = Link::pair()?;
     command.stdin(stdin);

@@ -1,4 +1,4 @@
-//! What the master does, turn by turn, at times that the test says. Its processes are shells.
+//! The master's actions, turn by turn, at times that the test sets. Its processes are shells.
 
 use super::*;
 use crate::protocol::control::{self, Answer, Request, line};
@@ -10,23 +10,23 @@ use std::io::{Read, Write};
 #[path = "replacing_tests.rs"]
 mod replacing;
 
-/// How long something is waited for that has to come.
+/// How long to wait for something that has to happen.
 const LONG: Duration = Duration::from_mins(1);
 /// Two workers, a runner and the timer, unless a test says otherwise.
 const TWO: &str = "workers = 2\nrunners = 1\n";
 
-/// What the front does: notes what it is told, and says what is in `report` to each of it, if there is such a file. It and
-/// the others say in a file that they have begun.
+/// The front stores its notices in a file, and answers each with the content of `report`, if that file exists. Each process
+/// makes a file when it has begun.
 const FRONT: &str = ": > up.$$; while read -r line; do printf '%s\\n' \"$line\" >> notices; \
                      [ ! -e report ] || cat report >&0; done";
 const OTHERS: &str = ": > up.$$; exec sleep 1000";
-/// Says that it is ready; what the front says beside that is none of its business.
+/// Reports that it is ready. It also sends a front's report, which is not accepted from it.
 const SAY_READY: &str = "echo '{\"kind\":\"standing\",\"accepting\":false,\"database_away\":\"no\"}' >&0; \
                          echo '{\"kind\":\"ready\",\"ready\":true}' >&0; : > up.$$; exec sleep 1000";
-/// Ends for nothing but SIGKILL.
+/// Ends only with SIGKILL.
 const STUBBORN: &str = "trap '' TERM; : > up.$$; exec sleep 1000";
 
-/// A master in a folder of its own. Dropped, it kills what it has started.
+/// A master in a folder of its own. When it is dropped, it kills its processes.
 struct Scene {
     it: Supervisor,
     now: Instant,
@@ -69,13 +69,13 @@ impl Scene {
             command.arg("-c").arg(if start.role == Role::Front { front } else { others }).current_dir(&here);
             command
         });
-        // The other signals of this process are no test's to take.
+        // The test must not handle other signals of this process.
         let it = Supervisor::begin_to_hear(&[SIGCHLD], &file, config, &text, program).unwrap();
         let now = it.began;
         Self { it, now, folder }
     }
 
-    /// One in which all run, and are ready.
+    /// A master whose processes all run, and are ready.
     fn up(serve: &str) -> Self {
         Self::up_with(serve, [FRONT, OTHERS])
     }
@@ -97,7 +97,7 @@ impl Scene {
         self.it.turn(self.now)
     }
 
-    /// Turns until it is so.
+    /// Turns the loop until the condition holds.
     #[track_caller]
     fn until(&mut self, what: &str, mut is_so: impl FnMut(&Supervisor) -> bool) {
         let until = Instant::now() + LONG;
@@ -132,13 +132,13 @@ impl Scene {
         self.it.slots.iter().map(Slot::name).collect()
     }
 
-    /// Who is told to end.
+    /// The processes that were requested to end.
     fn told(&self) -> Vec<String> {
         let told = self.it.slots.iter().filter(|slot| slot.running().is_some_and(Running::is_asked_to_end));
         told.map(Slot::name).collect()
     }
 
-    /// Asks at the control socket.
+    /// Sends a request to the control socket.
     fn ask(&mut self, command: control::Command) -> UnixStream {
         let mut client = UnixStream::connect(self.it.config.serve.control_socket()).unwrap();
         client.set_read_timeout(Some(LONG)).unwrap();
@@ -152,7 +152,7 @@ impl Scene {
         client
     }
 
-    /// What the front says from now on, and says now.
+    /// Sets the front's report, now and from now on.
     fn report(&mut self, database_away: Option<&str>) {
         let known = serde_json::Map::from_iter([("queued".to_owned(), Value::from(7))]);
         let database_away = database_away.map(str::to_owned);
@@ -164,7 +164,7 @@ impl Scene {
 
     fn notices(&self) -> Vec<Notice> {
         let text = std::fs::read_to_string(self.folder.path().join("notices")).unwrap_or_default();
-        // The last one may be on its way.
+        // The last line may be incomplete.
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
@@ -174,14 +174,14 @@ impl Scene {
     }
 }
 
-/// What is answered.
+/// The answer to the client.
 fn answer(mut client: UnixStream) -> Answer {
     let mut said = String::new();
     client.read_to_string(&mut said).unwrap();
     serde_json::from_str(&said).unwrap()
 }
 
-/// Whether nothing is answered yet.
+/// Whether the client has no answer yet.
 fn waits(client: &mut UnixStream) -> bool {
     client.set_nonblocking(true).unwrap();
     let waits = client.read(&mut [0; 1]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
@@ -208,7 +208,7 @@ fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_en
         scene.it.fit_slots(scene.now);
     };
     fewer(&mut scene, 1);
-    // They run still.
+    // The processes still run.
     assert_eq!(scene.names().len(), 5);
     let surplus: Vec<bool> = scene.it.slots.iter().map(|slot| is_surplus(slot, &scene.it.config)).collect();
     assert_eq!(surplus, [false, false, true, true, true]);
@@ -219,10 +219,10 @@ fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_en
     scene.until("they end", |it| it.slots.len() == 2);
     fewer(&mut scene, 3);
     assert_eq!(scene.names(), ["the front", "worker 1", "worker 2", "worker 3"]);
-    // One that does not run goes at once.
+    // A slot without a process is dropped at once.
     fewer(&mut scene, 1);
     assert_eq!(scene.names(), ["the front", "worker 1"]);
-    // The notifier and the page are there for as long as the configuration has them.
+    // The notifier and the web UI have slots for as long as they are configured.
     let key = configuration(
         scene.folder.path(),
         "[web]\nlisten = \"127.0.0.1:8025\"\n[notifications]\nsecret_key_file = \"/k\"\n",
@@ -245,7 +245,7 @@ fn a_front_that_does_not_answer_is_killed_sooner_once_it_has_answered() {
         scene.pings().has_answered = answered;
         for asked in 2..=most {
             assert!(!scene.is_killed(Role::Front, 1), "asked {asked} times");
-            // Not before it is time.
+            // No poll before it is due.
             scene.now += ASK - Duration::from_millis(1);
             scene.it.ask_the_front(scene.now);
             assert_eq!(scene.it.next(), Some(scene.now + Duration::from_millis(1)));
@@ -267,7 +267,7 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     assert_eq!((scene.pings().has_answered, scene.pings().unanswered), (true, 0));
     assert_eq!(scene.state().0, State::Well);
     assert_eq!(scene.it.status(scene.now).front["queued"], 7);
-    // Each worker is named to it, and how the service is, but for what it has said itself.
+    // The front gets the start of each worker, and the status without its own figures.
     scene.until("it has heard", |_| true);
     let until = Instant::now() + LONG;
     let pids = [1, 2].map(|number| (number, scene.running(Role::Worker, number).pid));
@@ -297,7 +297,7 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
         assert!(Instant::now() < until, "{:?}", scene.notices());
         scene.turn();
     }
-    // A worker that ends is told to it, with how.
+    // The front is notified of a worker's end, and of its kind.
     kill(worker);
     scene.until("it is heard", |it| it.counted.roles[&Role::Worker].ended.get("SIGKILL") == Some(&1));
     let ended =
@@ -337,13 +337,13 @@ fn a_service_without_workers_is_degraded_after_a_moment_that_is_longer_at_the_be
     assert!(reasons.contains(&"worker 2 runs, and takes no work".to_owned()), "{reasons:?}");
     scene.turn();
     assert_eq!(scene.it.told, (State::Degraded, reasons));
-    // Without a front it is not up.
+    // Without a front, the service is not ready.
     let now = scene.now;
     scene.slot(Role::Worker, 1).set_ready(true, now);
     scene.turn();
     assert!(!scene.it.was_ready);
     scene.slot(Role::Worker, 1).set_ready(false, now);
-    // One worker is enough to be up; what the other does not do is said all the same.
+    // One ready worker is enough for the service. The reasons still name the other.
     for (role, number) in [(Role::Front, 1), (Role::Runner, 1), (Role::Timer, 1)] {
         scene.slot(role, number).set_ready(true, now);
     }
@@ -361,7 +361,7 @@ fn a_service_without_workers_is_degraded_after_a_moment_that_is_longer_at_the_be
     assert_eq!(scene.state().0, State::Well);
     scene.now += Duration::from_millis(1);
     assert_eq!(scene.state(), (State::Degraded, vec!["no worker takes work".to_owned()]));
-    // Whoever waits for the workers waits for them, and not for others.
+    // Only the workers have been unready for this time.
     let ready: Vec<bool> = scene.it.slots.iter().map(Slot::is_ready).collect();
     assert_eq!(ready, [true, false, false, true, true]);
 }
@@ -379,7 +379,7 @@ fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
         assert!(!scene.it.counted.configuration_is_taken_over && scene.told().is_empty());
         assert_eq!(scene.state().0, State::Degraded);
     }
-    // LMTP names no user who has logged in: only where it is spoken does a Sent copy need Authentication-Results.
+    // LMTP has no name of a logged-in user. So a Sent copy needs Authentication-Results only if LMTP is used.
     let trusting = |lmtp: &str| configuration(&here, &format!("{TWO}{lmtp}[sent]\ntrust = \"authenticated\"\n"));
     let lmtp = format!("lmtp = [{:?}]\n", here.join("lmtp"));
     for (before, after, is_in_order) in [("", "", true), ("", &lmtp, false), (&lmtp, "", false)] {
@@ -410,7 +410,7 @@ fn the_loop_waits_for_what_is_due_next() {
     let mut scene = Scene::new("workers = 1\nfinish_owed_every = \"0s\"\n");
     scene.turn();
     let now = scene.now;
-    // The front is asked.
+    // The poll of the front.
     assert_eq!(scene.it.next(), Some(now + ASK));
     scene.running(Role::Worker, 1).lose(now, Duration::from_secs(1));
     assert_eq!(scene.it.next(), Some(now + Duration::from_secs(1)));
@@ -418,7 +418,7 @@ fn the_loop_waits_for_what_is_due_next() {
     assert_eq!(scene.it.next(), Some(now + Duration::from_millis(100)));
     scene.it.mode = Mode::Running;
     scene.it.stop(now);
-    // Nothing is started, and nobody is asked.
+    // Nothing is started, and no poll is sent.
     let patience = scene.it.config.delivery.deadline + Duration::from_secs(30);
     assert_eq!(scene.it.next(), Some(now + patience));
 }
@@ -435,7 +435,7 @@ fn the_loop_does_not_turn_while_there_is_nothing_to_do() {
         scene.it.hear_signals(scene.now);
         turns += 1;
     }
-    // Other tests' processes may end meanwhile.
+    // Processes of other tests may end meanwhile.
     assert!(turns < 100, "{turns}");
 }
 

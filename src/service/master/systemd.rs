@@ -1,4 +1,4 @@
-//! What systemd is told: sd_notify(3). Without systemd there is nobody to be told, and nothing happens.
+//! Notifications to systemd: sd_notify(3). Without systemd, nothing is sent.
 
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tracing::warn;
 pub(super) struct Systemd {
     ready: bool,
     status: String,
-    /// How often it wants to hear from us: twice as often as it would act.
+    /// The interval of pings to systemd's watchdog: half of its limit.
     watchdog: Option<Duration>,
     heard: Instant,
 }
@@ -18,22 +18,22 @@ impl Systemd {
         Self::with(sd_notify::watchdog_enabled())
     }
 
-    /// `acts` is how long it waits for a word of ours.
+    /// `acts` is the time without a ping after which systemd acts.
     fn with(acts: Option<Duration>) -> Self {
         let watchdog = acts.map(|period| period / 2);
         Self { ready: false, status: String::new(), watchdog, heard: Instant::now() }
     }
 
-    /// All that is needed is up. Said once, and once after each [reload](Self::reloading).
+    /// Reports that the service is ready: once, and once after each [reload](Self::reloading).
     pub(super) fn ready(&mut self) {
         if !std::mem::replace(&mut self.ready, true) {
             tell(&[NotifyState::Ready]);
         }
     }
 
-    /// The configuration is read anew. [`ready`](Self::ready) ends it.
+    /// Reports that a reload has begun. [`ready`](Self::ready) ends it.
     pub(super) fn reloading(&mut self) {
-        // Before the first READY=1 it is starting, and nothing else.
+        // Before the first READY=1, the service is starting, and cannot be reloading.
         if !std::mem::take(&mut self.ready) {
             return;
         }
@@ -43,12 +43,12 @@ impl Systemd {
         }
     }
 
-    /// The service ends.
+    /// Reports that the service ends.
     pub(super) fn stopping(&mut self) {
         tell(&[NotifyState::Stopping]);
     }
 
-    /// How it is, in a line.
+    /// Reports the status, in one line.
     pub(super) fn status(&mut self, status: String) {
         if status != self.status {
             tell(&[NotifyState::Status(&status)]);
@@ -56,7 +56,7 @@ impl Systemd {
         }
     }
 
-    /// Our loop turns. Where all is not `fine` systemd does not hear of it, and acts.
+    /// Pings systemd's watchdog if it is time. Without `fine`, no ping is sent, and systemd acts.
     pub(super) fn watchdog(&mut self, fine: bool, now: Instant) {
         if self.watchdog.is_some_and(|every| now.saturating_duration_since(self.heard) >= every) {
             self.heard = now;
@@ -66,7 +66,7 @@ impl Systemd {
         }
     }
 
-    /// When it wants to hear from us next.
+    /// When the next ping is due.
     pub(super) fn next(&self) -> Option<Instant> {
         self.watchdog.map(|every| self.heard + every)
     }
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(Systemd::with(Some(2 * every)).watchdog, Some(every));
         systemd.watchdog = None;
         assert_eq!(systemd.next(), None);
-        // A reload before all is up is none.
+        // A reload before the first READY=1 is not reported.
         systemd.reloading();
         assert!(!systemd.ready);
         systemd.ready();

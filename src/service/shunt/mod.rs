@@ -1,16 +1,17 @@
-//! Messages that crash workers: which is tried in a worker of its own, and which is answered 451 at once.
+//! Messages that crash workers. This module decides which message is retried in a worker of its own, and which is answered 451
+//! at once.
 //!
-//! | a message that has crashed | its next try |
+//! | crashes of a message | its next attempt |
 //! |---|---|
-//! | no worker | as any other's |
-//! | one: a suspect | in a worker of its own: a new process, which ends afterwards |
+//! | none | like any other |
+//! | one worker: it is a suspect | in a worker of its own: a new process, which ends afterwards |
 //! | that one, too: it is shunted | 451 at once; once an hour in a worker of its own |
 //!
-//! A signal from outside is no crash of the message; nor is an end by the worker's watchdog while a server owed it an answer, which is
-//! SIGKILL ([`watchdog`](super::watchdog)).
+//! A signal from outside is no crash of the message. Nor is it one if the worker's watchdog ends the worker while a server owes
+//! it an answer, which is SIGKILL ([`watchdog`](super::watchdog)).
 //!
-//! This module decides; [`writer`] writes what has to outlive the process, and [`upgrade`] has a new build try all shunted messages, so
-//! that a repaired site delivers them.
+//! [`writer`] stores what has to outlive the process. [`upgrade`] makes a new build retry all shunted messages, so that a
+//! repaired site delivers them.
 
 pub mod upgrade;
 pub mod writer;
@@ -27,51 +28,52 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// How often a shunted message is tried.
+/// The interval between attempts of a shunted message.
 const TRIED_EACH: Duration = Duration::from_hours(1);
-/// How many crashes count within a minute. Where all mail crashes workers, a broken library is at fault, say, and no message.
+/// How many crashes count within a minute. If all mail crashes workers, the cause is a broken library, for example, and not a
+/// message.
 const CRASHES_A_MINUTE: usize = 4;
 const MINUTE: Duration = Duration::from_mins(1);
-/// How many messages are remembered.
+/// The largest number of crash records.
 const MOST_RECORDS: usize = 1000;
-/// How long the master takes at most to report the end of a worker whose connection has ended, or the other way round.
+/// How far apart the end of a worker's connection and the master's report of its process may be, in either order.
 const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A message by what identifies it: its size is known before its digest is.
+/// The identity of a message: its size in bytes, which is known first, and its digest.
 pub type Key = (u64, Digest);
 
-/// How a worker has ended, as the master reports.
+/// The end of a worker, as the master reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerEnd {
     pub pid: u32,
     pub end: End,
-    /// The master has killed it, or told it to end.
+    /// The master has killed it, or requested its end.
     pub by_us: bool,
     /// The last lines that it wrote to standard error, oldest first.
     pub said: Vec<String>,
 }
 
-/// What may be done with a message now.
+/// How a message may be delivered now.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Any worker may have it.
+    /// By any worker.
     Ordinary,
-    /// It gets a worker of its own.
+    /// By a worker of its own.
     Alone,
-    /// It gets none, and this text.
+    /// Not at all; this is the text of the reply.
     Refused(String),
 }
 
-/// A message whose worker's connection has ended.
+/// A message that was at a worker when the worker's connection ended.
 #[derive(Debug)]
 pub struct LostJob {
     pub request: Box<Request>,
     pub body: Body,
-    /// It had a worker of its own.
+    /// Whether it had a worker of its own.
     pub alone: bool,
 }
 
-/// What has to be written down.
+/// A change that has to be stored.
 #[derive(Debug)]
 pub enum Order {
     Crashed {
@@ -81,47 +83,47 @@ pub enum Order {
         request: Box<Request>,
         body: Body,
     },
-    /// It is delivered, or another one has taken its place.
+    /// The message is delivered, or its record was dropped for another one.
     Remove(Digest),
 }
 
-/// What is known of a message that has crashed a worker.
+/// The record of a message that has crashed a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CrashRecord {
-    /// It has crashed one, at this time, in microseconds since 1970.
+    /// It has crashed one worker, at this time, in microseconds since 1970.
     Suspect { since: i64 },
-    /// It is tried next when it is due, if its holder brings it.
+    /// It has crashed more. From `due` on it is tried again when its holder retries it.
     Shunted { crashes: u32, due: Instant },
 }
 
-/// The end of a worker is seen twice, in either order: this is the first half.
+/// The broker learns of a worker's end twice, in either order. This is the first report.
 #[derive(Debug)]
 enum Half {
     Lost(LostJob),
     Reported(WorkerEnd),
 }
 
-/// All that is known of messages that crash workers.
+/// All crash records.
 #[derive(Default)]
 pub struct CrashRecords {
     records: BTreeMap<Key, CrashRecord>,
-    /// By process id, each with when it was seen.
+    /// By process id, with the time of the report.
     halves: BTreeMap<u32, (Instant, Half)>,
-    /// The crashes of the last minute that count.
+    /// The times of the crashes of the last minute that count.
     counted: VecDeque<Instant>,
     orders: Vec<Order>,
     newly_shunted: u64,
 }
 
 impl WorkerEnd {
-    /// Whether the process has crashed. What kills from outside (SIGKILL, SIGTERM) is no crash.
+    /// Whether the process has crashed. A kill from outside (SIGKILL, SIGTERM) is no crash.
     fn is_crash(&self) -> bool {
         !self.by_us && matches!(self.end, End::Signal(SIGABRT | SIGSEGV | SIGILL | SIGBUS))
     }
 }
 
 impl CrashRecords {
-    /// What an earlier process has written down. Each shunted message may be tried at once.
+    /// The stored records of an earlier process. Each shunted message may be tried at once.
     #[must_use]
     pub fn remembered(messages: Vec<CrashedMessage>, now: Instant) -> Self {
         let mut all = Self::default();
@@ -134,7 +136,7 @@ impl CrashRecords {
         all
     }
 
-    /// The message's key, if it is known here.
+    /// The key of the message, if it has a record.
     #[must_use]
     pub fn find(&self, request: &Request, body: &Body) -> Option<Key> {
         let size = request.size;
@@ -143,7 +145,7 @@ impl CrashRecords {
         self.records.contains_key(&key).then_some(key)
     }
 
-    /// What may be done with it now.
+    /// How the message may be delivered now.
     #[must_use]
     pub fn admission(&self, key: Option<Key>, source: Source, now: Instant) -> Admission {
         match key.and_then(|key| Some((key, self.records.get(&key)?))) {
@@ -155,21 +157,21 @@ impl CrashRecords {
         }
     }
 
-    /// It gets a worker of its own now.
+    /// Records that the message gets a worker of its own now.
     pub fn begins_alone(&mut self, key: Key, now: Instant) {
         if let Some(CrashRecord::Shunted { due, .. }) = self.records.get_mut(&key) {
             *due = now + TRIED_EACH;
         }
     }
 
-    /// It was answered, by its worker or by us.
+    /// Records the verdicts of the message, from its worker or from the broker.
     pub fn answered(&mut self, key: Key, request: &Request, verdicts: &[Verdict], now: Instant) {
         let is_shunt = request.source.is_shunt();
-        // A refusal ends the message for its holder, and not where it is tried on behalf of somebody else.
+        // A refusal ends the message for its holder, but not an attempt with a copy of it.
         let ends = |verdict: &Verdict| verdict.class() == 2 || (verdict.class() == 5 && !is_shunt);
         let Some(record) = self.records.get_mut(&key).filter(|_| verdicts.iter().any(ends)) else { return };
         info!(id = %key.1, queue_id = request.queue_id, sender = request.sender, "a message that had crashed a worker is delivered");
-        // The holder has the rest of its recipients. Where the copy was tried, it may be all there is for them.
+        // The holder keeps the remaining recipients. If the copy was tried, it may be the only one for them.
         if !is_shunt || verdicts.iter().all(ends) {
             self.records.remove(&key);
             self.orders.push(Order::Remove(key.1));
@@ -178,7 +180,7 @@ impl CrashRecords {
         }
     }
 
-    /// A worker's connection has ended, with a message or without one.
+    /// Records that a worker's connection has ended, with or without a message.
     pub fn connection_ended(&mut self, pid: u32, lost: Option<LostJob>, now: Instant) {
         match (self.halves.remove(&pid), lost) {
             (Some((_, Half::Reported(end))), Some(lost)) => self.worker_ended(&end, lost, now),
@@ -187,7 +189,7 @@ impl CrashRecords {
         }
     }
 
-    /// The master reports how a worker has ended. `connected`: its connection has not ended yet, as far as the broker knows.
+    /// Records the master's report of a worker's end. `connected`: the broker has not seen its connection end yet.
     pub fn process_ended(&mut self, end: WorkerEnd, connected: bool, now: Instant) {
         match self.halves.remove(&end.pid) {
             Some((_, Half::Lost(lost))) => self.worker_ended(&end, lost, now),
@@ -196,7 +198,7 @@ impl CrashRecords {
         }
     }
 
-    /// Drops what was not reported in time: the process id may be another's by now.
+    /// Drops reports without the other half in time: another process may have the id by now.
     pub fn drop_old(&mut self, now: Instant) {
         self.halves.retain(|_, (seen, _)| now.saturating_duration_since(*seen) < REPORTED_WITHIN);
     }
@@ -216,7 +218,7 @@ impl CrashRecords {
         }
         let (record, crashes) = match self.records.get(&key) {
             None => (CrashRecord::Suspect { since: timestamp::now() }, 1),
-            // Several workers had it before it was known.
+            // Several workers had the message before it had a record.
             Some(_) if !alone => return,
             Some(CrashRecord::Suspect { .. }) => {
                 self.newly_shunted += 1;
@@ -240,7 +242,8 @@ impl CrashRecords {
         self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
     }
 
-    /// Whether one more message can be remembered. Of too many, the oldest suspect gives way: its holder would have brought it again.
+    /// Makes space for one more record. Returns whether there is any. The oldest suspect is dropped if there are too many: its
+    /// holder retries it.
     fn make_room(&mut self) -> bool {
         if self.records.len() < MOST_RECORDS {
             return true;
@@ -255,7 +258,7 @@ impl CrashRecords {
         true
     }
 
-    /// What has to be written down since the last call.
+    /// The changes since the last call that have to be stored.
     pub fn orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
@@ -265,20 +268,20 @@ impl CrashRecords {
         self.records.is_empty()
     }
 
-    /// How many messages have crashed one worker.
+    /// The number of messages that have crashed one worker.
     #[must_use]
     pub fn suspects(&self) -> usize {
         self.records.values().filter(|record| matches!(record, CrashRecord::Suspect { .. })).count()
     }
 
-    /// How many messages were shunted.
+    /// The number of messages that this process has shunted.
     #[must_use]
     pub fn newly_shunted(&self) -> u64 {
         self.newly_shunted
     }
 }
 
-/// The digest of a message. `None` where its file cannot be read: then it is delivered as any other.
+/// The digest of a message. `None` if its file cannot be read: then it is delivered like any other.
 fn digest(body: &Body) -> Option<Digest> {
     match body {
         Body::Memory(bytes) => Some(Digest::of(bytes)),
@@ -298,7 +301,7 @@ mod tests {
 
     #[test]
     fn only_a_crash_of_its_own_is_one() {
-        // How it has ended; whether by us; whether that is a crash.
+        // The end, whether the master caused it, and whether it is a crash.
         let table = [
             (End::Signal(6), false, true),
             (End::Signal(11), false, true),
@@ -308,7 +311,7 @@ mod tests {
             (End::Signal(9), false, false),
             (End::Signal(15), false, false),
             (End::Signal(8), false, false),
-            // An exit status of that number is no signal.
+            // An exit status is not the signal of the same number.
             (End::Exit(6), false, false),
             (End::Exit(0), false, false),
             (End::NotStarted("no memory".into()), false, false),
@@ -319,7 +322,7 @@ mod tests {
         }
     }
 
-    /// Ends the worker of this process id with a message, and says whether the crash was written down.
+    /// Ends the worker with this process id and a message. Returns whether the crash was stored.
     fn crash(records: &mut CrashRecords, pid: u32, message: &str, alone: bool, now: Instant) -> bool {
         let request = Box::new(Request::to(&["a@x"], message.len()));
         let lost = LostJob { request, body: Body::Memory(message.into()), alone };

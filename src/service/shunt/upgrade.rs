@@ -1,5 +1,5 @@
-//! Has a new build try all shunted messages, so that a repaired site delivers them: one at a time, the oldest first, and behind other
-//! mail. It hands them to the broker as any client does.
+//! Makes a new build retry all shunted messages, so that a repaired site delivers them. It retries one at a time, the oldest
+//! first, and behind other mail. It passes them to the broker as any client does.
 
 use crate::base::deadline::Deadline;
 use crate::delivery::{NoCaller, StatusDetail, Verdict};
@@ -16,26 +16,26 @@ use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// The pause after a try that did not deliver: what crashes workers costs no more than one a minute.
+/// The pause after an attempt that did not deliver, so that such messages crash at most one worker a minute.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// What a retry goes by.
+/// The settings of these retries.
 #[derive(Clone, Debug)]
 pub struct UpgradeSettings {
     /// The folder of the file queue.
     pub queue: PathBuf,
-    /// Where the broker listens for clients.
+    /// The broker's socket for clients.
     pub clients: PathBuf,
     /// How long one delivery may take.
     pub deadline: Duration,
-    /// After so long Postfix gives up (`maximal_queue_lifetime`): what is older is tried only by a person.
+    /// The time after which Postfix gives up (`maximal_queue_lifetime`). Older messages are only retried by an operator.
     pub queue_lifetime: Duration,
 }
 
-/// Tries them in a thread of its own, which nobody waits for.
+/// Starts the retries in a thread of its own, which is not joined.
 ///
 /// # Errors
-/// Where the system gives us no thread.
+/// If the system provides no thread.
 pub fn start(settings: UpgradeSettings) -> io::Result<()> {
     let run = move || match fs::metadata("/proc/self/exe").map_err(|error| error.to_string()) {
         Ok(program) => settings.try_all(program.ctime()).unwrap_or_else(|error| {
@@ -49,13 +49,13 @@ pub fn start(settings: UpgradeSettings) -> io::Result<()> {
 }
 
 impl UpgradeSettings {
-    /// Tries what has not crashed since this program was installed, in seconds since 1970.
+    /// Retries the messages that have not crashed since this program was installed, in seconds since 1970.
     fn try_all(&self, installed: i64) -> Result<(), String> {
         let mut rest = self.to_be_tried(installed)?;
         while let Some(message) = rest.pop_front() {
             match self.try_one(&message) {
                 Ok(Handed::Answered(verdicts)) if verdicts.iter().any(|verdict| verdict.class() == 2) => continue,
-                // It may have waited for a worker in vain.
+                // It may have waited for a worker without success.
                 Ok(Handed::Answered(verdicts)) if verdicts.iter().all(is_congestion) => rest.push_back(message),
                 Ok(Handed::NotTaken(_)) => rest.push_back(message),
                 Ok(Handed::Answered(_) | Handed::CallerGone | Handed::Lost(_)) => {}
@@ -132,7 +132,7 @@ mod tests {
         };
         assert_eq!(tried(changed + 1), [Digest::of(b"older"), Digest::of(b"newer")]);
         assert_eq!(tried(0), [], "the same build has crashed with them");
-        // No service takes it now.
+        // No service takes the message now.
         let message = &settings.to_be_tried(changed + 1).unwrap()[0];
         assert!(matches!(settings.try_one(message), Ok(Handed::NotTaken(_))));
         queue.drop_crashed(message.digest).unwrap();

@@ -1,7 +1,7 @@
-//! Writes down which messages have crashed workers: in a thread of its own, since a disk may be slow.
+//! Stores the crash records, in a thread of its own, since a disk may be slow.
 //!
-//! What cannot be written is known for as long as this process lives; the message is with its holder, and its next crash is written
-//! down again.
+//! A record that cannot be written lasts as long as this process. The message is with its holder, and its next crash is stored
+//! again.
 
 use super::{CrashRecords, Order};
 use crate::protocol::{self, Request, Source};
@@ -16,12 +16,12 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use tracing::{error, warn};
 
-/// How many orders may wait: each may hold a whole message.
+/// How many orders may wait: each may contain a whole message.
 const WAITING: usize = 16;
-/// A suspect that has not come back for so long is forgotten when a front starts: its holder tries it more often.
+/// A suspect that has not come again for this time is dropped when a front starts: its holder retries more often.
 const SUSPECT_FOR: Duration = Duration::from_hours(24 * 7);
 
-/// What was written down by an earlier process. What cannot be read is logged, and left alone.
+/// The stored records of an earlier process. A record that cannot be read is logged, and stays.
 #[must_use]
 pub fn remembered(queue: &Path, now: Instant) -> CrashRecords {
     let messages = read(queue).unwrap_or_else(|error| {
@@ -46,10 +46,11 @@ fn read(queue: &Path) -> Result<Vec<CrashedMessage>, QueueError> {
     Ok(remembered)
 }
 
-/// Starts it, with the folder of the file queue. It ends once what is returned is dropped, after all orders before that.
+/// Starts the writer with the folder of the file queue. It ends once the returned sender is dropped, after all orders before
+/// that.
 ///
 /// # Errors
-/// Where the system gives us no thread.
+/// If the system provides no thread.
 pub fn start(queue: PathBuf) -> io::Result<SyncSender<Order>> {
     let (order, orders) = sync_channel(WAITING);
     let run = move || orders.into_iter().for_each(|order| obey(&queue, order));
@@ -57,7 +58,7 @@ pub fn start(queue: PathBuf) -> io::Result<SyncSender<Order>> {
     Ok(order)
 }
 
-/// Opens the queue each time, since its folders may have been made anew.
+/// Opens the queue for each order, since its folders may have been replaced.
 fn obey(queue: &Path, order: Order) {
     let (digest, written) = match order {
         Order::Crashed { digest, crashes, reason, request, body } => {
@@ -82,7 +83,7 @@ fn record(queue: &Path, digest: Digest, crashes: u32, envelope: Envelope, body: 
     Queue::open(queue)?.record_crash(digest, crashes, envelope, &bytes, SystemTime::now())
 }
 
-/// What a message came with, for its file.
+/// The envelope of a message, for its file.
 fn envelope(request: Request, reason: String) -> Envelope {
     let recipient = |to: protocol::Recipient| Recipient { address: to.address, original: to.original };
     Envelope {

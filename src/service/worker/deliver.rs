@@ -1,4 +1,4 @@
-//! One message, delivered to its recipients.
+//! Delivers one message to its recipients.
 
 use crate::base::deadline::Deadline;
 use crate::config::BESIDE_A_MESSAGE;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tracing::warn;
 
-/// Delivers a message to all of its recipients: a verdict for each, in their order, and how the database was found.
+/// Delivers a message to all of its recipients. Returns a verdict for each, in their order, and the state of the database.
 pub(super) fn to_all(
     site: &Site,
     sessions: &mut Sessions,
@@ -26,7 +26,7 @@ pub(super) fn to_all(
     left: Duration,
 ) -> (Vec<Verdict>, Found) {
     let (began, deadline) = (Instant::now(), Deadline::after(left));
-    // Where nobody vouches for the author.
+    // The author is not authenticated.
     let without_sent = request.no_sent.then(|| site.clone().without_sent_copies());
     let site = without_sent.as_ref().unwrap_or(site);
     let keep_source_up_to = site.policy().keep_source_up_to;
@@ -45,14 +45,14 @@ pub(super) fn to_all(
             "NUL bytes, which an IMAP literal cannot carry, were replaced by 0x80"
         );
     }
-    // Who has no address that could be read is deferred alone.
+    // A recipient whose address cannot be parsed is deferred alone.
     let envelopes: Vec<Result<Envelope, Verdict>> =
         request.recipients.iter().map(|recipient| envelope(request, recipient)).collect();
     let to: Vec<Envelope> = envelopes.iter().filter_map(|envelope| envelope.as_ref().ok()).cloned().collect();
     let mut policy = site.policy();
     policy.lock_wait =
         lock_wait(request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis), left);
-    set_patience(&mut policy, request.slow);
+    set_patience(&mut policy, request.slow, left);
     let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
     #[cfg(feature = "test-faults")]
     {
@@ -83,25 +83,25 @@ pub(super) fn to_all(
     (envelopes.into_iter().map(verdict).collect(), found)
 }
 
-/// How long the lock is waited for. Some time has to be left for the delivery, however long the message has waited for us.
+/// How long to wait for the lock. Some time has to be left for the delivery, even if the message has waited long for a worker.
 fn lock_wait(usual: Duration, left: Duration) -> Duration {
     usual.min(left / 2)
 }
 
-/// How the database was found by what came of each recipient.
+/// The state of the database, from the result of each recipient.
 fn found<'a>(results: impl Iterator<Item = &'a Result<Delivered, Refusal>>) -> Found {
     let mut found = Found::NotAsked;
     for result in results {
         let Err(refusal @ Refusal::Deferred(Deferral::Database(error))) = result else { return Found::There };
         match error.failure {
-            // It has answered, and this delivery alone is concerned.
+            // The database has answered, and the failure concerns this delivery alone.
             DatabaseFailure::Contention
             | DatabaseFailure::InDoubt
             | DatabaseFailure::Refused
             | DatabaseFailure::Other => {
                 return Found::There;
             }
-            // The next one will see.
+            // The next delivery will show.
             DatabaseFailure::ConnectionLost => {}
             DatabaseFailure::Unreachable
             | DatabaseFailure::AccessDenied
@@ -116,7 +116,7 @@ fn found<'a>(results: impl Iterator<Item = &'a Result<Delivered, Refusal>>) -> F
     found
 }
 
-/// The envelope for one recipient; or the verdict where the address is none.
+/// The envelope for one recipient, or a verdict if the address is invalid.
 fn envelope(request: &Request, recipient: &Recipient) -> Result<Envelope, Verdict> {
     let address = Address::parse(&recipient.address).map_err(|error| {
         warn!(problem = %error, "no envelope");
@@ -132,11 +132,11 @@ fn envelope(request: &Request, recipient: &Recipient) -> Result<Envelope, Verdic
     })
 }
 
-/// Up to so many bytes a message is delivered without asking whether [`BESIDE_A_MESSAGE`] is free.
+/// The largest message, in bytes, that is delivered without checking whether [`BESIDE_A_MESSAGE`] is free.
 const SMALL: usize = 1 << 20;
 
-/// The message, wherever it is; or the verdict where it cannot be had, or where this process may not have the memory that its delivery
-/// takes (RLIMIT_AS). `check` warns where a message may be larger than that.
+/// The message, from the frame or from its file. A verdict if it cannot be read, or if this process may not get the memory for
+/// its delivery (RLIMIT_AS). `check` warns if a message may be larger than that.
 fn message(request: &Request, bytes: Vec<u8>, messages: &Path, keep_source_up_to: u64) -> Result<Message, Verdict> {
     let failed = |text: String| Verdict::deferred(StatusDetail::SYSTEM, text);
     let mut bytes = match &request.file {
@@ -150,9 +150,9 @@ fn message(request: &Request, bytes: Vec<u8>, messages: &Path, keep_source_up_to
         })?,
     };
     let source = if bytes.len() as u64 <= keep_source_up_to { bytes.len().saturating_mul(2) } else { 0 };
-    // What a message grows by that gets a CR before each LF.
+    // How much the message grows when each LF gets a CR.
     let crs = memchr_iter(b'\n', &bytes).count() - memmem::find_iter(&bytes, b"\r\n").count();
-    // A small message takes little beside itself, and is delivered whatever the limit is.
+    // A small message needs little additional memory, and is delivered whatever the limit is.
     let rest = if bytes.len() > SMALL { usize::try_from(BESIDE_A_MESSAGE).unwrap_or(usize::MAX) } else { 0 };
     let beside = rest.saturating_add(source);
     if bytes.try_reserve_exact(crs + 2).is_err() || Vec::<u8>::new().try_reserve_exact(beside).is_err() {
@@ -166,13 +166,13 @@ fn too_large() -> Verdict {
     Verdict::deferred(StatusDetail::SYSTEM_FULL, "the message takes more memory than serve.worker_memory allows")
 }
 
-/// Reads a message from a file of the service's own folder, and from no other: whoever may hand over a message must not read by us
-/// what he may not read himself.
+/// Reads a message from a file in the service's own folder, and from no other. A client must not read, through this process, a
+/// file that it may not read itself.
 fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
     if file.parent() != Some(messages) || file.file_name().is_none() {
         return Err(io::Error::other("it is not in the service's folder"));
     }
-    // A pipe must not hold us up, nor a link lead elsewhere.
+    // A pipe must not block this process, nor may a link lead elsewhere.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
     let mut opened = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(file)?;
     let metadata = opened.metadata()?;
@@ -185,18 +185,19 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let length = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
     bytes.try_reserve_exact(length)?;
-    // It does not grow: its writer has handed it over.
+    // The file does not grow: its writer is done.
     opened.by_ref().take(size).read_to_end(&mut bytes)?;
     if bytes.len() == length { Ok(bytes) } else { Err(io::Error::other("it is of another size than was said")) }
 }
 
-/// How long mailboxes may take to open: one that hangs must not take one worker after the other. Those of recipients who were all slow
-/// before have more time, and one alone all that there is, or nothing would be delivered to a mailbox that is always slow.
-fn set_patience(policy: &mut Policy, are_slow: bool) {
+/// Limits how long mailboxes may take to open, so that one that hangs does not block one worker after the other. If all
+/// recipients were slow before, the limit is half of the remaining time. A single such recipient gets all of it, since nothing
+/// would ever be delivered to a mailbox that is always slow.
+fn set_patience(policy: &mut Policy, are_slow: bool, left: Duration) {
     let alone = policy.batch_patience.saturating_mul(4);
     policy.author_patience = Some(alone);
     if are_slow {
-        policy.batch_patience = alone;
+        policy.batch_patience = alone.max(left / 2);
     } else {
         policy.opening_patience = Some(alone);
     }
@@ -271,7 +272,7 @@ mod tests {
     #[test]
     fn the_author_gets_no_copy_where_the_request_says_so() {
         let directory = tempfile::tempdir().unwrap();
-        // She lives here once she has a mailbox.
+        // Lisa is a local user once she has a mailbox.
         deliver(directory.path(), &request(&["lisa@x"]), BYTES);
         for (number, no_sent) in [(2, true), (3, false)] {
             let bytes = format!("From: lisa@x\r\nMessage-ID: <{number}@x>\r\n\r\nx\r\n").into_bytes();
@@ -299,7 +300,7 @@ mod tests {
         fs::write(directory.path().join("elsewhere"), BYTES).unwrap();
         fs::create_dir(place("folder")).unwrap();
         std::os::unix::fs::symlink(directory.path().join("elsewhere"), place("link")).unwrap();
-        // Nobody writes to it: who opens it as any other file waits for ever.
+        // A plain open(2) would block: the pipe has no writer.
         let pipe = rustix::fs::mknodat(rustix::fs::CWD, place("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0);
         pipe.unwrap();
         let from = |file: std::path::PathBuf| Request { file: Some(file), ..request(&["doug@x"]) };
@@ -322,7 +323,7 @@ mod tests {
         assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
     }
 
-    /// Under the limit that a worker has as shipped.
+    /// Under the default limit of a worker.
     #[test]
     fn what_does_not_fit_into_the_memory_of_a_worker_is_deferred_and_the_key_named() {
         use rustix::process::{Resource, Rlimit, setrlimit};
@@ -348,10 +349,10 @@ mod tests {
 
     #[test]
     fn mailboxes_that_were_slow_before_have_the_time_that_they_take() {
-        let [five, twenty] = [5, 20].map(Duration::from_secs);
-        for (are_slow, opening, batch) in [(false, Some(twenty), five), (true, None, twenty)] {
+        let [five, twenty, sixty] = [5, 20, 60].map(Duration::from_secs);
+        for (are_slow, opening, batch) in [(false, Some(twenty), five), (true, None, sixty)] {
             let mut policy = Policy { batch_patience: five, ..Policy::embedded() };
-            set_patience(&mut policy, are_slow);
+            set_patience(&mut policy, are_slow, 2 * sixty);
             assert_eq!((policy.opening_patience, policy.batch_patience), (opening, batch));
             assert_eq!(policy.author_patience, Some(twenty));
         }

@@ -1,9 +1,9 @@
-//! A worker's side of the Paranoid Pirate's protocol: READY, heartbeats, requests and replies, and a new connection where the broker
-//! is silent.
+//! A worker's side of the Paranoid Pirate's protocol: READY, heartbeats, requests and replies, and a new connection if the
+//! broker is unresponsive.
 //!
-//! A connection that is lost while a message is at work is not replaced until that is done: READY means that another may come. Its
-//! answer is dropped then, for the broker has deferred the message when the connection ended; the ledger has what was done, and
-//! the next attempt finds it there.
+//! If the connection is lost during a delivery, the worker connects again only after that delivery: READY means that another
+//! message may come. The reply is dropped then, since the broker deferred the message when the connection ended. The ledger has
+//! the result, and the next attempt finds it there.
 
 use super::WorkerSettings;
 use super::recycling::Recycling;
@@ -27,28 +27,29 @@ use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-/// How long a connection, or what is written on it, may take.
+/// How long a connect, or a write, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the broker's goodbye is waited for: it closes the connection, once nothing more is on its way here.
+/// How long the worker waits until the broker closes the connection at the end. The broker closes it once no more messages are
+/// on their way.
 const GOODBYE: Duration = Duration::from_secs(3);
-/// What stands for a client's address in an answer to nothing.
+/// Replaces a client's address in a reply that belongs to no message.
 const NOBODY: &[u8] = b"leaving";
 
-/// What the broker has handed us.
+/// A request from the broker.
 pub(super) struct Job {
-    /// The connection that it came by.
+    /// The number of the connection on which it came.
     pub(super) connection: u64,
     pub(super) address: Vec<u8>,
     pub(super) body: Vec<u8>,
     pub(super) received: Instant,
 }
 
-/// What is to be told about it.
+/// The reply to a request.
 pub(super) struct Answer {
     pub(super) connection: u64,
     pub(super) address: Vec<u8>,
     pub(super) body: Vec<u8>,
-    /// Whether it says that this worker leaves.
+    /// Whether the reply reports that this worker ends.
     pub(super) leaving: bool,
 }
 
@@ -64,7 +65,7 @@ impl Wake {
     }
 
     pub(super) fn wake(&self) {
-        // Where it is full, the other side is about to wake up.
+        // If the buffer is full, the other side is about to wake up.
         let _ = (&self.0).write(&[0]);
     }
 }
@@ -77,18 +78,18 @@ pub(super) struct Link {
     woken: UnixStream,
     assign: Sender<Job>,
     answers: Receiver<Answer>,
-    /// The connection that is in use, by its number.
+    /// The number of the present connection.
     current: Arc<AtomicU64>,
     /// How many jobs have not been answered.
     at_work: usize,
     back_off: BackOff,
 }
 
-/// Why a connection is given up.
+/// Why a connection ends.
 enum End {
-    /// Another one is made.
+    /// It is lost; the worker connects again.
     Lost(String),
-    /// This worker is done.
+    /// The worker is done.
     Done,
 }
 
@@ -121,7 +122,7 @@ impl Link {
         }
     }
 
-    /// The number of the connection that is in use.
+    /// The number of the present connection.
     pub(super) fn current(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.current)
     }
@@ -156,7 +157,7 @@ impl Link {
         }
     }
 
-    /// Who we are on a new connection: a name that no other has had.
+    /// The settings of a new connection, with a unique name.
     fn settings(&self) -> Settings {
         let host = gethostname::gethostname().to_string_lossy().chars().take(64).collect::<String>();
         // The lower half of a version 7 is random (RFC 9562 section 5.7).
@@ -192,14 +193,15 @@ impl Link {
                     let reply = FromWorker::Reply { client: answer.address, body: answer.body };
                     say(&mut connection, &reply)?;
                 }
-                // How long it took says nothing about the broker.
+                // The duration of the delivery says nothing about the broker.
                 heard = Instant::now();
                 if answer.leaving {
                     leaving = Some(heard);
                 }
             }
             if self.is_to_end() && leaving.is_none() && self.at_work == 0 {
-                // What the broker has just handed us is delivered still: it closes the connection once there is nothing more.
+                // A message that the broker has just sent is still delivered: the broker closes the connection once there are
+                // no more.
                 say(&mut connection, &farewell())?;
                 leaving = Some(Instant::now());
             }
@@ -217,7 +219,7 @@ impl Link {
                 if leaving.is_some_and(|since| now.saturating_duration_since(since) > GOODBYE) {
                     return Err(End::Done);
                 }
-                // While a message is at work its answer has to go by this connection, if it goes at all.
+                // During a delivery, the connection is kept: it is the only one on which the reply can go.
                 if now.saturating_duration_since(heard) > INTERVAL * LIVENESS {
                     return Err(End::Lost("the broker is silent".into()));
                 }
@@ -230,9 +232,9 @@ impl Link {
         }
     }
 
-    /// Takes what the broker has said by now. Whether it has said anything.
+    /// Handles the frames that have arrived. Returns whether there were any.
     fn listen(&mut self, connection: &mut Blocking, number: u64) -> Result<bool, BlockingError> {
-        // The shortest time limit of a socket is a tick of the kernel's clock, up to 10 ms: each answer would wait for that.
+        // The shortest timeout of a socket is a tick of the kernel's clock, up to 10 ms: each reply would wait for that.
         ioctl_fionbio(connection.stream(), true).map_err(io::Error::from)?;
         let mut said = false;
         while let Some(frames) = connection.receive(Instant::now())? {
@@ -248,7 +250,7 @@ impl Link {
             Ok(ToWorker::Heartbeat) => {}
             Ok(ToWorker::Request { client, body }) => {
                 let job = Job { connection: number, address: client, body, received: Instant::now() };
-                // It fails only where the other thread has ended, and this process with it.
+                // The send fails only if the other thread has ended, and this process with it.
                 if self.assign.send(job).is_ok() {
                     self.at_work += 1;
                 }
@@ -257,14 +259,14 @@ impl Link {
         }
     }
 
-    /// Waits until there is something to read, somebody wakes us, or the time is over.
+    /// Waits for data, for a wake-up, or for the time to end.
     fn wait(&mut self, connection: Option<std::os::fd::BorrowedFd<'_>>, at_most: Duration) {
         let mut waited = vec![PollFd::new(&self.woken, PollFlags::IN)];
         if let Some(connection) = &connection {
             waited.push(PollFd::new(connection, PollFlags::IN));
         }
         let stop = self.stop.as_fd();
-        // Once it is told that stays readable.
+        // After a request to stop, this descriptor stays readable.
         if !self.stop.is_told() {
             waited.push(PollFd::new(&stop, PollFlags::IN));
         }
@@ -274,7 +276,7 @@ impl Link {
         while (&self.woken).read(&mut wakes).is_ok_and(|length| length == wakes.len()) {}
     }
 
-    /// Waits for so long. Whether this worker is to end.
+    /// Waits for this time. Returns whether this worker is to end.
     fn sleep(&mut self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         while !self.is_to_end() {
@@ -292,7 +294,7 @@ fn say(connection: &mut Blocking, word: &FromWorker) -> Result<(), BlockingError
     connection.send(&word.frames(), Instant::now() + PATIENCE)
 }
 
-/// An answer to nothing, by a worker that ends.
+/// The reply of a worker that ends, which belongs to no message.
 fn farewell() -> FromWorker {
     use crate::protocol::{Found, Header, Logins, Reply};
     let reply = Header::Reply(Reply {
@@ -302,7 +304,7 @@ fn farewell() -> FromWorker {
         logins: Logins::default(),
         database: Found::NotAsked,
     });
-    // So short a header can be written.
+    // Encoding such a short header does not fail.
     FromWorker::Reply { client: NOBODY.to_vec(), body: reply.frame(&[]).unwrap_or_default() }
 }
 

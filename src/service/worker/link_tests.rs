@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
-/// How long something is waited for that has to come.
+/// How long to wait for something that has to happen.
 const LONG: Duration = Duration::from_mins(2);
 
 fn router() -> Settings {
@@ -17,7 +17,7 @@ fn router() -> Settings {
     }
 }
 
-/// A link that talks with a broker, which the test plays, and gets its answers from a worker, which the test plays, too.
+/// A link whose broker and whose worker are both played by the test.
 struct Scene {
     listener: UnixListener,
     stop: Arc<Stop>,
@@ -55,7 +55,7 @@ impl Scene {
         Self { listener, stop, wake, assigned, answer, current, link, _folder: folder }
     }
 
-    /// The next connection, which has said READY.
+    /// The next connection, after its READY.
     fn accept(&self) -> Broker {
         let stream = self.listener.accept().unwrap().0;
         Broker::begun(stream)
@@ -75,7 +75,7 @@ impl Scene {
         self.wake.wake();
     }
 
-    /// The link ends by itself.
+    /// Waits until the link ends by itself.
     fn ends(mut self) {
         self.link.take().unwrap().join().unwrap();
     }
@@ -102,7 +102,7 @@ impl Broker {
         broker
     }
 
-    /// What the worker says next. `None`: it has hung up.
+    /// The next message of the worker. `None`: it has closed the connection.
     fn hear(&mut self) -> Option<FromWorker> {
         match self.0.receive(Instant::now() + LONG) {
             Ok(frames) => Some(FromWorker::parse(frames.expect("it says something")).unwrap()),
@@ -111,7 +111,7 @@ impl Broker {
         }
     }
 
-    /// The same, but for the signs of life; to each of them there is an answer.
+    /// The next message except heartbeats, each of which is answered.
     fn hear_more(&mut self) -> Option<FromWorker> {
         loop {
             match self.hear() {
@@ -153,14 +153,14 @@ fn what_the_broker_hands_out_is_assigned_and_its_answer_goes_back() {
         scene.answer(job, false);
         assert_eq!(broker.hear_more(), Some(done(client)));
     }
-    // It says that it lives.
+    // It sends a heartbeat.
     assert_eq!(broker.hear(), Some(FromWorker::Heartbeat));
-    // What is nothing does no harm.
+    // An invalid message is ignored.
     broker.0.send(&[b"nonsense"], Instant::now() + LONG).unwrap();
     broker.request(b"third");
     let job = scene.job();
-    // Told to end, it ends once its message is answered; and waits for the broker to close the connection, which may have handed it
-    // another one.
+    // After a request to end, the worker ends once its message is answered. It waits until the broker closes the connection,
+    // since another message may be on its way.
     scene.stop();
     scene.answer(job, true);
     assert_eq!(broker.hear_more(), Some(done(b"third")));
@@ -199,11 +199,11 @@ fn a_broker_that_is_lost_is_looked_for_once_its_message_is_done_and_that_answer_
     let job = scene.job();
     let connection = job.connection;
     drop(broker);
-    // The next message of a broker that has gone is left alone: its number is none that is in use.
+    // Wait until the lost connection's number is no longer the present one: the worker drops messages with an old number.
     while scene.current.load(Ordering::Acquire) == connection {
         thread::yield_now();
     }
-    // Longer than its first pause.
+    // Longer than the first pause.
     let comes = |within: Duration| {
         let limit = Timespec::try_from(within).unwrap();
         poll(&mut [PollFd::new(&scene.listener, PollFlags::IN)], Some(&limit)).unwrap() > 0
@@ -216,7 +216,7 @@ fn a_broker_that_is_lost_is_looked_for_once_its_message_is_done_and_that_answer_
     assert!(job.connection > connection);
     scene.answer(job, false);
     assert_eq!(broker.hear_more(), Some(done(b"second")), "and nothing before");
-    // An answer to what another connection has brought is none of this one's.
+    // The answer to a message of another connection is not sent on this one.
     broker.request(b"third");
     let job = scene.job();
     scene.answer(Job { connection, ..job }, false);
@@ -230,7 +230,7 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
     let mut broker = scene.accept();
     broker.request(b"first");
     let job = scene.job();
-    // Four signs of life, and none in return.
+    // Four heartbeats without one in return.
     for _ in 0..=LIVENESS {
         assert_eq!(broker.hear(), Some(FromWorker::Heartbeat));
     }
@@ -240,7 +240,7 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
         said.push(word);
     }
     assert_eq!(said.iter().filter(|word| **word == done(b"first")).count(), 1);
-    // From the answer on it has waited as long as it waits from the beginning, with a sign of life each second.
+    // After the answer it waits as long as after the connect, and sends a heartbeat each second.
     assert!((LIVENESS as usize / 2..10 * LIVENESS as usize).contains(&said.len()), "{said:?}");
     scene.accept();
 }
@@ -252,7 +252,7 @@ fn told_to_end_it_ends_while_there_is_no_broker() {
     let listener = UnixListener::bind(&path).unwrap();
     let (link, stop, wake, ..) = link(path);
     let link = thread::spawn(move || link.run());
-    // It is there for once, and gone: the pause before the next try has begun, or is about to.
+    // The broker accepts once and goes away: the pause before the next attempt has begun, or is about to begin.
     drop(listener.accept().unwrap());
     drop(listener);
     stop.tell();
@@ -265,7 +265,7 @@ fn a_long_answer_goes_out_as_it_is_read() {
     let scene = Scene::new();
     let mut broker = scene.accept();
     broker.request(b"first");
-    // More than a socket holds.
+    // More than the buffer of a socket holds.
     let body = vec![b'x'; 3 << 20];
     scene.answer_by(scene.job(), false, body.clone());
     assert!(broker.hear_more() == Some(FromWorker::Reply { client: b"first".to_vec(), body }));

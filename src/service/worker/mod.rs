@@ -1,7 +1,7 @@
-//! A worker: a process that delivers one message after the other, with sessions that stay open between them.
+//! A worker: a process that delivers one message at a time, with sessions that stay open in between.
 //!
-//! Two threads: this one delivers; the other ([`link`]) talks with the broker, so that heartbeats show that the process lives
-//! while a delivery takes its time. A third ends the process where a delivery outlives its deadline ([`watchdog`](super::watchdog)).
+//! This thread delivers. A second one ([`link`]) talks with the broker, so that heartbeats show that the process lives during a
+//! long delivery. A third ends the process if a delivery outlives its deadline ([`watchdog`](super::watchdog)).
 
 mod deliver;
 mod link;
@@ -28,31 +28,31 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{info, warn};
 
-/// After so long past its deadline a delivery is ended with this process: before the broker does it ([`GRACE`]), which cannot say
-/// where it hung.
+/// How long after its deadline a delivery is ended together with this process. The broker would end it later ([`GRACE`]), and
+/// could not say where it hung.
 ///
 /// [`GRACE`]: super::broker::state
 const PAST_THE_DEADLINE: Duration = Duration::from_secs(3);
-/// How long sessions may take to be made ready for another delivery: a server that stands still is not noticed otherwise.
+/// How long it may take to prepare the sessions for the next delivery. No other limit notices a server that hangs then.
 const BETWEEN_DELIVERIES: Duration = Duration::from_secs(10);
 
-/// What a worker goes by.
+/// The settings of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerSettings {
-    /// Where the broker is.
+    /// The broker's socket for workers.
     pub broker: PathBuf,
     /// The longest frame, in bytes.
     pub longest_frame: usize,
-    /// The folder of messages that wait in files.
+    /// The folder of messages that are kept in files.
     pub messages: PathBuf,
-    /// After so many deliveries a new worker is to take this one's place.
+    /// The number of deliveries after which a new worker replaces this one.
     pub recycle_after: u64,
-    /// The same, once it uses so much memory, in bytes.
+    /// The memory use, in bytes, above which a new worker replaces this one.
     pub recycle_above: u64,
 }
 
 impl WorkerSettings {
-    /// As a configuration says.
+    /// The settings in a configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let serve = &config.serve;
@@ -66,17 +66,18 @@ impl WorkerSettings {
     }
 }
 
-/// Why there can be no worker.
+/// Why the worker cannot run.
 #[derive(Debug, Error)]
 pub enum WorkerError {
     #[error("{doing}: {source}")]
     System { doing: &'static str, source: io::Error },
 }
 
-/// Delivers what the broker hands out, until SIGTERM or SIGINT, or until it is time for a new process and one could begin.
+/// Delivers the messages of the broker until SIGTERM or SIGINT, or until the worker is to be replaced and a new process could
+/// begin.
 ///
 /// # Errors
-/// Where the system gives us no threads or signals.
+/// If the system provides no threads or signal handlers.
 pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Result<(), WorkerError> {
     let system = |doing| move |source| WorkerError::System { doing, source };
     let stop = Arc::new(Stop::on_signals().map_err(system("setting up signals"))?);
@@ -93,14 +94,14 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
     let mut worker =
         Worker { site, settings, watchdog, sessions: Sessions::default(), logins: site::Logins::default() };
     let mut delivered = 0;
-    // It ends when the other thread does.
+    // The loop ends when the other thread does.
     for Job { connection, address, body, received } in assigned {
         let mut leaving = false;
-        // Otherwise its broker has gone, and its way in has been told so: nobody would hear of it.
+        // If the connection has changed, the broker has deferred the message already, and no client would get the result.
         let body = if connection == current.load(Ordering::Acquire) {
             delivered += 1;
             worker.answer(body, received, |had_it_alone| {
-                // What a message that crashes workers has left in this one is no other message's.
+                // State that a crashing message has left in this process must not affect another message.
                 if had_it_alone || recycling.is_due(delivered) {
                     stop.tell();
                 }
@@ -125,18 +126,18 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
     Ok(())
 }
 
-/// What a worker keeps from one delivery to the next.
+/// The state that a worker keeps between deliveries.
 struct Worker<'a> {
     site: &'a Site,
     settings: WorkerSettings,
     watchdog: Watchdog,
     sessions: Sessions,
-    /// Of which the broker has been told.
+    /// The number of logins that the broker has been notified of.
     logins: site::Logins,
 }
 
 impl Worker<'_> {
-    /// The answer to what a broker has handed us. What is no message of ours goes back as it came, as the guide's worker has it.
+    /// The reply to a request of the broker. Another program's request is returned unchanged, as the guide's worker does it.
     fn answer(&mut self, mut body: Vec<u8>, received: Instant, leaves: impl FnOnce(bool) -> bool) -> Vec<u8> {
         let (request, header) = match Header::read(&body) {
             Ok((Header::Deliver(request), message)) => (request, body.len() - message.len()),
@@ -149,20 +150,20 @@ impl Worker<'_> {
                 return body;
             }
         };
-        // In its place: a message may be large.
+        // In place, since a message may be large.
         body.drain(..header);
         let (verdicts, database) = self.deliver(&request, body, received);
         let results = verdicts.iter().map(Told::from).collect();
         let reply =
             Reply { id: request.id, results, leaving: leaves(request.suspect), logins: self.logins(), database };
         Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {
-            // The broker takes it for no answer, and defers the message.
+            // The broker treats it as an invalid reply, and defers the message.
             warn!(%problem, "the answer to a message cannot be written");
             Vec::new()
         })
     }
 
-    /// The sessions that were opened since this was asked last.
+    /// The sessions that were opened since the last call.
     fn logins(&mut self) -> Logins {
         let before = std::mem::replace(&mut self.logins, self.site.logins());
         opened_since(before, self.logins)
@@ -176,7 +177,7 @@ impl Worker<'_> {
         let ended =
             catch_unwind(AssertUnwindSafe(|| deliver::to_all(site, sessions, messages, request, message, left)));
         ended.unwrap_or_else(|_| {
-            // The log has what it was. The sessions may be in the middle of anything.
+            // The log has the panic. The sessions are dropped, since they may be in the middle of a command.
             self.sessions = Sessions::default();
             (
                 vec![Verdict::deferred(StatusDetail::SYSTEM, "an internal error"); request.recipients.len()],
@@ -185,7 +186,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Makes the sessions ready for the next delivery, after this one is answered.
+    /// Prepares the sessions for the next delivery, after this one is answered.
     fn between_deliveries(&mut self) {
         let _watched = self.watchdog.watch("keeping sessions for the next delivery", BETWEEN_DELIVERIES);
         if catch_unwind(AssertUnwindSafe(|| self.sessions.end())).is_err() {

@@ -1,8 +1,8 @@
-//! When a worker has served for long enough: memory that grows a little with each delivery, in this program or a library of it, is
-//! given back by its end.
+//! When a worker is replaced. Memory that grows a little with each delivery, in this program or in a library, is freed by the
+//! end of the process.
 //!
-//! It does not go where no other could begin in its place (a password's file that was taken away, say): it has read all that it
-//! needs, and goes on delivering.
+//! A worker stays if no other could begin in its place (because a password file was removed, for example). It has read all that
+//! it needs, and goes on delivering.
 
 use super::WorkerSettings;
 use std::fs;
@@ -10,12 +10,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// After so long another one takes a worker's place: the database's server keeps memory for each session, too.
+/// The age at which a worker is replaced: the database server keeps memory for each session, too.
 const LIFE: Duration = Duration::from_hours(1);
-/// How long it goes on before it asks again whether another one could begin.
+/// How long it goes on before it checks again whether another one could begin.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// Whether another process could begin in this one's place. Why not, otherwise.
+/// Checks whether another process could begin in this one's place. `Err`: why not.
 pub type Successor = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 pub(super) struct Recycling {
@@ -23,7 +23,7 @@ pub(super) struct Recycling {
     deliveries: u64,
     memory: u64,
     successor: Successor,
-    /// Before this it is not asked again.
+    /// No new check before this time.
     asked_again: Mutex<Instant>,
 }
 
@@ -34,7 +34,7 @@ impl Recycling {
         Self { began, deliveries, memory, successor, asked_again: Mutex::new(began) }
     }
 
-    /// Whether another process is to go on, after so many deliveries.
+    /// Whether another process is to replace this one, after this number of deliveries.
     pub(super) fn is_due(&self, deliveries: u64) -> bool {
         let memory = memory();
         let due = deliveries >= self.deliveries || memory.is_some_and(|memory| memory > self.memory) || self.is_old();
@@ -45,7 +45,7 @@ impl Recycling {
         due
     }
 
-    /// The same, for one that has nothing to deliver.
+    /// The same check for an idle worker, by its age.
     pub(super) fn is_due_by_age(&self) -> bool {
         self.is_old() && self.another_could_begin()
     }
@@ -66,7 +66,8 @@ impl Recycling {
     }
 }
 
-/// How much memory this process uses, in bytes. `None` where the system does not tell: then the other two limits have to do.
+/// The memory use of this process, in bytes. `None` if the system does not report it: then the other two limits have to
+/// suffice.
 fn memory() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

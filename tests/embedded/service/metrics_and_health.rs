@@ -294,7 +294,10 @@ fn the_socket_outlives_each_front_and_what_the_master_counts_does_too() {
     assert_eq!(figures.sum("maildropd_started_processes_total", &["role=\"front\""]), 2.0);
     assert_eq!(figures.sum("maildropd_service_state", &["state=\"well\""]), 1.0);
     assert_eq!(figures.sum("maildropd_config_last_reload_successful", &[]), 1.0);
-    assert!(figures.sum("maildropd_process_resident_memory_bytes", &["role=\"worker\""]) > 1e6);
+    // What is read of processes counts for some seconds, also where the master had not named them yet.
+    wait_until("the workers' memory is read", || {
+        service.figures().sum("maildropd_process_resident_memory_bytes", &["role=\"worker\""]) > 1e6
+    });
 
     service.configure("nonsense = 1");
     assert_eq!(service.0.service(&["reload"]).status.code(), Some(78));

@@ -1,5 +1,4 @@
-//! What is done with a subscription. Each action stands in the operations log before it is done, and where that cannot be written,
-//! nothing is done.
+//! The actions on a subscription. Each is recorded in the operations log first, and is not performed if that fails.
 
 use super::super::layout::moment;
 use super::super::operations_log::actor;
@@ -23,10 +22,10 @@ use serde::Deserialize;
 use tracing::info;
 use uuid::Uuid;
 
-/// What was done, as the address of the subscription says it; and to how many notifications.
+/// The name of the performed action, for the redirect URL, and how many notifications it concerned.
 type Done = (&'static str, Option<u64>);
 
-/// What a form of ours asks for.
+/// The action that a form requests.
 enum Action {
     Test,
     Pause,
@@ -34,7 +33,7 @@ enum Action {
     NewSecret,
     /// Sends one notification again.
     Redeliver(Uuid),
-    /// Sends all again that were given up since this moment.
+    /// Sends all notifications again that were given up since this moment.
     Recover(i64),
 }
 
@@ -74,7 +73,7 @@ pub(in crate::http::web) async fn act(
     Ok(Redirect::to(&format!("{}?done={words}{many}", path(of))).into_response())
 }
 
-/// A moment cannot be read.
+/// The error page for an unreadable moment.
 fn not_done(id: &str, viewer: &WebSession, problem: &str) -> Response {
     let back = Uuid::try_parse(id).map_or_else(|_| "/subscriptions".to_owned(), path);
     let main = html! { p .bad { "Given up since: " (problem) "." } p { a href=(back) { "Back" } } };
@@ -94,7 +93,7 @@ impl Action {
             Self::Pause => (subscriptions::pause(database, by, one.id)?, "paused"),
             Self::Resume => (subscriptions::resume(database, by, one.id)?, "resumed"),
             Self::NewSecret => (subscriptions::new_secret(database, by, one.id)?, "renewed"),
-            // Its receiver has not answered its first question yet.
+            // The receiver has not answered the verification request yet.
             Self::Redeliver(_) | Self::Recover(_) if one.state == SubscriptionState::Unverified => (true, "unverified"),
             Self::Redeliver(event) => {
                 let due = notifications::event_of(database, one, event)?;
@@ -114,7 +113,7 @@ impl Action {
     }
 }
 
-/// The secret, this once: nothing of it is in the address, nor kept by the browser.
+/// Shows the secret once: the URL does not contain it, and the browser does not cache it.
 pub(in crate::http::web) async fn secret(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,

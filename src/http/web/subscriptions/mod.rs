@@ -1,5 +1,5 @@
-//! Subscriptions: who is told of what happens to messages, how far behind that is, and what can be done about it. What `subscription` and
-//! `notify` do on the command line, by the same operations.
+//! Subscriptions: their list, how far behind their notifications are, and actions on them. The screens use the same operations
+//! as `subscription` and `notify` on the command line.
 
 pub(super) mod actions;
 pub(super) mod notification;
@@ -26,15 +26,15 @@ use uuid::Uuid;
 /// How many rows a page has.
 const ROWS: usize = 50;
 
-/// What this process knows of how subscribers are told.
+/// The settings of notifications that this process needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Telling {
     key: Key,
-    /// Where other machines find the API: notifications say where their message can be read.
+    /// The URL of the API for other machines: notifications contain the URL of their message.
     api: Option<String>,
 }
 
-/// What secrets are derived from.
+/// The master key that secrets are derived from.
 #[derive(Clone, Debug, Default)]
 enum Key {
     #[default]
@@ -44,7 +44,7 @@ enum Key {
 }
 
 impl Telling {
-    /// As a configuration says. All but the secrets can be shown where the key cannot be read.
+    /// The settings of a configuration. If the key cannot be read, everything but the secrets can be shown.
     pub(super) fn of(config: &Config) -> Self {
         let key = match MasterKey::configured(&config.notifications) {
             Ok(None) => Key::NotNamed,
@@ -55,7 +55,7 @@ impl Telling {
     }
 }
 
-/// The last row of the page before.
+/// The last row of the previous page.
 #[derive(Deserialize)]
 pub(super) struct After {
     after: Option<String>,
@@ -78,7 +78,7 @@ pub(super) async fn list(
     Ok(shown("Subscriptions", &viewer, &table(&found)))
 }
 
-/// What `work` finds in the ledger, or the page that says why there is no answer.
+/// Returns the result of `work` on the ledger, or the error page.
 async fn ask<T: Send + 'static>(
     page: &Page,
     viewer: &WebSession,
@@ -91,7 +91,7 @@ fn shown(title: &str, viewer: &WebSession, main: &Markup) -> Response {
     layout::page(title, Some(Screen::Subscriptions), Some(viewer), main).into_response()
 }
 
-/// The subscription of this id, as it stands in a path.
+/// The subscription with this id from a path.
 async fn found(page: &Page, viewer: &WebSession, id: &str) -> Answered<Subscription> {
     let id = Uuid::try_parse(id).ok().filter(|_| page.site.config().is_some());
     let Some(id) = id else { return Err(auth::nothing_here().await) };
@@ -102,7 +102,7 @@ async fn found(page: &Page, viewer: &WebSession, id: &str) -> Answered<Subscript
     }
 }
 
-/// The page by default may not see who is subscribed, since an address of a callback may hold a password.
+/// By default the web UI's database account may not read subscriptions, since a callback URL may contain a password.
 fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Response {
     let Unanswered::Database(DatabaseError { failure, .. }) = problem else { return failed(problem, Some(viewer)) };
     let folder = match page.site.config().map(|config| config.database.engine) {
@@ -123,7 +123,7 @@ fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Respons
     shown("Subscriptions", viewer, &told)
 }
 
-/// Where one subscription is shown.
+/// The path of one subscription's screen.
 fn path(id: Uuid) -> String {
     format!("/subscriptions/{id}")
 }
@@ -168,7 +168,7 @@ fn row(one: &Subscription) -> [Markup; 8] {
     ]
 }
 
-/// What a subscription is to.
+/// The resource of a subscription, in words.
 fn of(one: &Subscription) -> String {
     match one.resource.as_str() {
         "all" => "all mail".to_owned(),
@@ -176,7 +176,7 @@ fn of(one: &Subscription) -> String {
     }
 }
 
-/// Its state, why, and since when its receiver fails.
+/// Its state, the reason, and since when its receiver has failed.
 fn state(one: &Subscription) -> Markup {
     let progress = &one.progress;
     let class = match one.state {
@@ -192,7 +192,7 @@ fn state(one: &Subscription) -> Markup {
     }
 }
 
-/// What its receiver last had to say.
+/// The last answer of its receiver.
 fn last_answer(one: &Subscription) -> Markup {
     let progress = &one.progress;
     let ago = |span: Option<f64>| span.map(|span| format!("{} ago", seconds(span)));
@@ -207,7 +207,7 @@ fn last_answer(one: &Subscription) -> Markup {
     }
 }
 
-/// A span for people.
+/// A duration for people.
 fn seconds(span: f64) -> String {
     timestamp::span(Duration::try_from_secs_f64(span).unwrap_or_default())
 }

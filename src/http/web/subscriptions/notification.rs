@@ -1,4 +1,4 @@
-//! One notification: what is sent, each try, and what was answered.
+//! One notification: its payload, its tries and their answers.
 
 use super::super::layout::{milliseconds, moment, table, visible};
 use super::super::{Answered, Page, auth};
@@ -12,7 +12,7 @@ use axum::extract::{Path, State};
 use maud::{Markup, Render, html};
 use uuid::Uuid;
 
-/// How many tries are shown: the last ones, the oldest of them first.
+/// How many tries are shown: the last ones, in ascending order.
 const MOST_TRIES: usize = 100;
 
 pub(in crate::http::web) async fn show(

@@ -1,4 +1,4 @@
-//! One subscription: its settings, what can be done with it, and its notifications.
+//! One subscription: its settings, its actions and its notifications.
 
 use super::super::layout::{moment, number, or_dash, pager, table, visible};
 use super::super::{Answered, Page, auth};
@@ -13,24 +13,24 @@ use maud::{Markup, Render, html};
 use serde::Deserialize;
 use uuid::Uuid;
 
-/// What the address says.
+/// The query parameters.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::http::web) struct Asked {
-    /// Which notifications: the first of [`SHOWN`], unless it says otherwise.
+    /// Which notifications are listed: the first entry of [`SHOWN`] by default.
     show: String,
-    /// The position that the page before ended with.
+    /// The last position of the previous page.
     before: Option<String>,
-    /// What was done a moment ago, and to how many.
+    /// The action that was just performed, and the number of notifications it concerned.
     done: String,
     many: Option<u64>,
 }
 
-/// Which notifications can be asked for: how the address says it, in words.
+/// The lists of notifications: the query parameter, and its label.
 const SHOWN: [(&str, &str); 4] =
     [("", "Not told yet"), ("pending", "To be told"), ("failed", "Given up"), ("taken", "Taken")];
 
-/// The notifications of a page, and the position before which there may be more.
+/// The notifications of one page, and the position before which there may be more.
 enum Notifications {
     Untold(Vec<Pending>, Option<i64>),
     Taken(Vec<Taken>, Option<i64>),
@@ -87,13 +87,13 @@ fn main(one: &Subscription, asked: &Asked, found: &Notifications) -> Markup {
     }
 }
 
-/// The address of a page of it.
+/// The URL of one page of notifications.
 fn address(id: Uuid, show: &str, before: Option<i64>) -> String {
     let before = before.map(|position| format!("&before={position}")).unwrap_or_default();
     format!("{}?show={show}{before}", path(id))
 }
 
-/// What was done, in words: anybody may have written the address.
+/// The performed action in words. Anybody may have written the URL, so its text is not shown.
 fn done(asked: &Asked) -> Option<String> {
     let many = asked.many.unwrap_or_default();
     Some(match asked.done.as_str() {
@@ -210,7 +210,7 @@ fn event_link(subscription: Uuid, event: Uuid) -> Markup {
     html! { a href={ (path(subscription)) "/events/" (id) } { code { (id) } } }
 }
 
-/// How it stands with a notification that is not taken.
+/// The state of a notification that the receiver has not accepted.
 pub(super) fn standing(one: &Pending) -> Markup {
     html! {
         @match (one.due, one.tries) {
@@ -221,7 +221,7 @@ pub(super) fn standing(one: &Pending) -> Markup {
     }
 }
 
-/// The button that has it sent once more.
+/// The button that sends it again.
 pub(super) fn again(subscription: Uuid, event: Uuid) -> Markup {
     let id = payload::id(event);
     html! {

@@ -1,4 +1,4 @@
-//! What `check` asks of a MySQL or MariaDB server.
+//! What `check` verifies on a MySQL or MariaDB server.
 
 use super::{FORGETS, Finding, Wanted, bad, bad_if, good, only, warning};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Privacy, Query};
@@ -31,7 +31,7 @@ impl Variables {
         self.0.get(name).map(String::as_str)
     }
 
-    /// What is neither yes nor no counts as yes: MariaDB's read_only has more than two values.
+    /// Any value that is not a no counts as yes: MariaDB's read_only has more than two values.
     fn on(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| !["OFF", "0", "NO", ""].iter().any(|off| value.eq_ignore_ascii_case(off)))
     }
@@ -72,7 +72,7 @@ pub(super) fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec
     Ok(findings)
 }
 
-/// What a SHOW of these variables answers, names in lower case.
+/// The answer to a SHOW of these variables, with names in lower case.
 fn show(database: &mut dyn Database, what: &str, names: &str) -> Result<Vec<(String, String)>, DatabaseError> {
     let show = format!("SHOW GLOBAL {what} WHERE Variable_name IN ('{}')", names.replace(' ', "', '"));
     let mut said: Vec<(String, String)> = database.query("reading the server's variables", &show, &[])?;
@@ -80,7 +80,7 @@ fn show(database: &mut dyn Database, what: &str, names: &str) -> Result<Vec<(Str
     Ok(said)
 }
 
-/// What only a role that may look is told; `None` to another.
+/// Two counts that only a role with a special right may read; `None` for another role.
 fn counts(database: &mut dyn Database, doing: &str, ask: &str) -> Result<Option<(u64, u64)>, DatabaseError> {
     match database.query_first(doing, ask, &[]) {
         Err(error) if error.failure == DatabaseFailure::AccessDenied => Ok(None),
@@ -101,10 +101,10 @@ fn group_members(database: &mut dyn Database) -> Result<Finding, DatabaseError> 
     })
 }
 
-/// How many servers follow this one, where the server tells us.
+/// How many servers follow this one, if the server reports that.
 fn followers(database: &mut dyn Database, said: &Variables) -> Result<Option<u64>, DatabaseError> {
     if database.dialect() == Dialect::Mariadb {
-        // It tells everybody.
+        // Any role may read it.
         return Ok(said.get("slaves_connected").map_or(Some(0), |count| count.parse().ok()));
     }
     if !said.on("log_bin") || !said.on("performance_schema") {
@@ -127,7 +127,7 @@ fn version(product: Dialect, version: &str) -> Finding {
     }
 }
 
-/// Whether it takes writes, keeps them, and has locks that exclude everywhere.
+/// Whether the server takes writes, keeps them, and has locks that exclude everywhere.
 fn settings(said: &Variables) -> Vec<Finding> {
     let read_only = ["read_only", "super_read_only", "innodb_read_only"].into_iter().filter(|name| said.on(name));
     let read_only: Vec<&str> = read_only.collect();
@@ -197,7 +197,7 @@ fn members(all: u64, online: u64) -> Finding {
     }
 }
 
-/// Where no commit waits for another server.
+/// The finding if no commit waits for another server.
 fn asynchronous(replicated: bool, followers: Option<u64>) -> Finding {
     let what = "replication";
     match followers {
@@ -221,8 +221,8 @@ fn asynchronous(replicated: bool, followers: Option<u64>) -> Finding {
     }
 }
 
-/// For how long a commit waits for a replica: past `..._timeout` it continues without one, and unlike PostgreSQL the server does
-/// not say so.
+/// The finding on how long a commit waits for a replica. Past `..._timeout` it continues without one, and unlike
+/// PostgreSQL the server does not report that.
 fn semi_synchronous(Wanted { replicated, deadline }: Wanted, said: &Variables) -> Vec<Finding> {
     let of = |name: &str| said.get(&format!("rpl_semi_sync_source_{name}")).unwrap_or_default();
     let timeout = of("timeout").parse().map(Duration::from_millis).unwrap_or_default();

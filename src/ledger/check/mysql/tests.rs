@@ -1,4 +1,4 @@
-//! What is made of that which a server says of itself.
+//! The findings on what a server reports.
 
 use super::*;
 use crate::ledger::State;
@@ -46,7 +46,7 @@ fn a_packet_that_is_too_small_for_a_record_is_bad() {
 
 #[test]
 fn a_server_that_forgets_or_does_not_write_is_bad() {
-    // The first is on writes.
+    // The first finding is on writes.
     let states = |pairs: &[(&str, &str)]| {
         settings(&variables(pairs)).into_iter().map(|finding| finding.state).collect::<Vec<_>>()
     };
@@ -88,11 +88,11 @@ fn a_commit_that_may_go_on_without_a_replica_is_found() {
         assert_eq!([found(false, &[]), found(true, &[])], [[State::Good], [State::Good]]);
         for fault in [("status", "OFF"), ("timeout", "100000"), ("wait_point", "AFTER_COMMIT"), (no_replica, "OFF")] {
             assert_eq!(found(false, &[fault]), [State::Warning], "{fault:?}");
-            // Others acting on it early lose nothing of it.
+            // If other sessions act early on a commit, they lose none of it.
             let if_replicated = if fault.0 == "wait_point" { State::Warning } else { State::Bad };
             assert_eq!(found(true, &[fault]), [if_replicated], "{fault:?}");
         }
-        // For just as long as a delivery may take is enough.
+        // Exactly as long as a delivery may take is enough.
         let deadline = Wanted::default().deadline.as_millis();
         assert_eq!(found(true, &[("timeout", &deadline.to_string())]), [State::Good]);
         assert_eq!(found(true, &[("timeout", &(deadline - 1).to_string())]), [State::Bad]);

@@ -7,8 +7,8 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Lists the messages of a folder and of those in it, hidden ones and sidecars apart. In a Maildir the messages lie in `cur`
-/// and `new`: its folders (`.Sent`) are other mailboxes.
+/// Lists the messages of a folder and its subfolders, without hidden entries and sidecars. In a Maildir the messages are in `cur` and
+/// `new`; its folders (`.Sent`) are other mailboxes.
 pub(super) fn list(folder: &Path, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
     let mut folders = vec![(folder.to_owned(), false)];
     while let Some((folder, of_maildir)) = folders.pop() {
@@ -28,16 +28,16 @@ pub(super) fn list(folder: &Path, form: Option<Form>, list: &List) -> Result<(),
                 folders.push((path, false));
                 continue;
             }
-            // A link to a folder may lead round in a circle; a pipe or a socket holds no message.
+            // A link to a folder may form a cycle; a pipe or a socket contains no message.
             let metadata = match path.metadata() {
                 Ok(metadata) if metadata.is_file() && !is_sidecar => metadata,
                 Ok(_) => continue,
-                // Its owner's mail program has renamed it meanwhile: it is found by its new name, or by the next run.
+                // The owner's mail program has renamed the file meanwhile. The new name is found in this run or the next.
                 Err(error) if of_maildir && error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(unreadable(&path, error)),
             };
             if of_maildir {
-                // It is one message, whatever it begins with.
+                // A file of a Maildir is one message, whatever its beginning looks like.
                 list.add_piece(arrived(&metadata), &Piece::whole(Form::Message, Some(&path)))?;
             } else {
                 list_file(Some(&path), form, list)?;

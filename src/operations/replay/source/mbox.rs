@@ -1,31 +1,31 @@
-//! An mbox (RFC 4155): where its messages begin, and what they were before they were put there.
+//! An mbox (RFC 4155): where its messages begin, and how to restore their original form.
 //!
-//! A message begins with a line that begins with `From `, at the top of the file or after an empty line. Within a message
-//! `>From `, `>>From ` and so on lose one `>` (mboxrd). Where only `From ` was quoted (mboxo; Postfix's local(8) does so:
-//! `src/global/mail_copy.c`), a line that the author himself had begun with `>From ` loses it. Where nothing was quoted, and
-//! Content-Length alone says where a message ends (mboxcl2), messages would be cut: that is refused.
+//! A message begins with a line that begins with `From `, at the top of the file or after an empty line. Within a message `>From `,
+//! `>>From ` and so on lose one `>` (mboxrd). If only `From ` was quoted (mboxo; Postfix's local(8) does so:
+//! `src/global/mail_copy.c`), an author's own line that begins with `>From ` loses its `>`. If nothing was quoted, and only
+//! Content-Length shows where a message ends (mboxcl2), messages would be cut. Such an mbox is refused.
 
 use crate::operations::replay::lines::Line;
 use memchr::memchr;
 
-/// Whether a line divides messages. The header field `From :` does not.
+/// Whether a line separates messages. The header field `From :` does not.
 pub(crate) fn is_from_line(line: &[u8]) -> bool {
     line.strip_prefix(b"From ").is_some_and(|rest| rest.trim_ascii_start().first() != Some(&b':'))
 }
 
-/// What is said of an mbox whose Content-Length fields say that lines which begin messages stand within others.
+/// The error for an mbox in which, by the Content-Length fields, separator lines are part of other messages.
 pub(crate) const UNQUOTED: &str = "that is an mbox of the kind mboxcl2, it seems: by a Content-Length field, a line that begins \
     with `From ` belongs to the message before it. Convert it to mboxrd; or, if those fields are wrong, give --format mbox";
 
-/// Finds where messages begin.
+/// Finds the beginnings of messages.
 #[derive(Debug, Default)]
 pub(crate) struct Divider {
-    /// Whether the line before is not empty.
+    /// Whether the previous line is not empty.
     after_text: bool,
     in_header: bool,
-    /// How long the message's body is, by its header.
+    /// The length of the message's body by its header, in bytes.
     length: Option<u64>,
-    /// Where its body ends, by that.
+    /// The offset at which the body ends, by that length.
     ends: u64,
 }
 
@@ -36,7 +36,7 @@ impl Divider {
         begins
     }
 
-    /// The same; `None` where the message before this one has not ended yet, by its Content-Length.
+    /// Like `begins`; `None` if the previous message has not ended yet, by its Content-Length.
     pub(crate) fn begins_by_length(&mut self, line: Line<'_>) -> Option<bool> {
         let begins = self.begins(line);
         if begins && line.offset < self.ends {
@@ -60,7 +60,7 @@ fn content_length(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// The message of a piece of an mbox: without its `From ` line, the quoting, and the empty line behind it.
+/// The message in a piece of an mbox: without its `From ` line, the quoting, and the empty line after it.
 pub(crate) fn message(mut piece: Vec<u8>) -> Vec<u8> {
     for end in [b"\r\n\r\n".as_slice(), b"\n\n"] {
         if piece.ends_with(end) {
@@ -102,7 +102,7 @@ mod tests {
             "From a\nA: b\n\n>From x\n>>From y\n> From z\nFrom w\n>>>From\n",
             "A: b\n\nFrom x\n>From y\n> From z\nFrom w\n>>>From\n",
         );
-        // A header alone: what divides it from its empty body is also what divides it from the next message.
+        // In a message of a header alone, one empty line separates it both from its empty body and from the next message.
         check("From a\nA: b\n\n", "A: b\n");
     }
 
@@ -118,15 +118,15 @@ mod tests {
             lines.collect::<Option<Vec<bool>>>().map(|begins| begins.iter().filter(|begins| **begins).count())
         };
         let mbox = |length: &str| format!("From a\n{length}\nx\n\nFrom y\n\nFrom b\nA: b\n\nz\n");
-        // The first body is "x", an empty line and a line of its author's.
+        // The first body is "x", an empty line, and a `From y` line of its author.
         assert_eq!(begins(&mbox("content-length: 10\n")), None);
         assert_eq!(begins(&mbox("Content-Length: 2\n")), Some(3));
         assert_eq!(begins(&mbox("Content-Length: many\n")), Some(3));
         assert_eq!(begins(&mbox("")), Some(3));
         assert_eq!(begins(&mbox("Content-Length: 10\n").replace("\nFrom y", "\n>From y")), Some(2));
-        // A message begins after an empty line only, and never with a header field.
+        // A message begins only after an empty line, and never with a header field.
         assert_eq!(begins("From a\nA: b\n\nx\nFrom here on\n\nFrom b\n\nFrom : field\n"), Some(2));
-        // In a body it is nobody's length.
+        // In a body, a Content-Length line has no meaning.
         assert_eq!(begins("From a\n\nContent-Length: 99\n\nFrom b\n\nz\n"), Some(2));
     }
 }

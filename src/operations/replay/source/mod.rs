@@ -1,4 +1,4 @@
-//! Sources: where messages are found. A file per kind.
+//! The sources of messages, with a file per kind.
 
 mod folder;
 pub(crate) mod mbox;
@@ -23,10 +23,10 @@ use time::PrimitiveDateTime;
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 
-/// How long the ledger may take to say what is to be replayed.
+/// The time limit of the ledger's query for deliveries to replay.
 const PATIENCE: Duration = Duration::from_hours(1);
 
-/// How a message is written in a file.
+/// The form of a file with messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Form {
@@ -34,9 +34,9 @@ pub(crate) enum Form {
     Message,
     /// An mbox: a `From ` line, the message with `>From ` quoted (mboxrd), an empty line.
     Mbox,
-    /// What `postcat` prints of a queue file.
+    /// The output of `postcat` for a queue file.
     QueueFile,
-    /// A line of the file in which a replay wrote down what failed.
+    /// A line of a replay's file of failures.
     Failures,
 }
 
@@ -49,7 +49,7 @@ impl FromStr for Form {
 }
 
 impl Form {
-    /// By how a file begins.
+    /// The form, by the beginning of a file.
     fn of(beginning: &[u8]) -> Result<Self, &'static str> {
         if beginning.starts_with(postcat_output::BEGINNING) {
             Ok(Self::QueueFile)
@@ -67,13 +67,13 @@ impl Form {
     }
 }
 
-/// Lists the messages of a file or a folder; `-` is standard input. `form` says how files are written; without it, their
-/// beginning does.
+/// Lists the messages of a file or a folder; `-` is standard input. `form` is the form of the files; without it, the beginning of each
+/// file decides.
 pub(crate) fn list_path(path: &Path, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
     if path.as_os_str() == "-" {
         return list_file(None, form, list);
     }
-    // A replay of what failed may be started from another directory.
+    // A later replay of the failures may be started in another directory.
     let path = std::path::absolute(path).map_err(|error| unreadable(path, error))?;
     let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, error))?;
     if metadata.is_dir() {
@@ -81,7 +81,7 @@ pub(crate) fn list_path(path: &Path, form: Option<Form>, list: &List) -> Result<
     } else if metadata.is_file() {
         list_file(Some(&path), form, list)
     } else {
-        // It could be read once only, and opening it may wait for a writer for ever.
+        // A pipe can be read only once, and opening it may wait for a writer for ever.
         Err(ReplayError::NotASource { path, problem: "that is no file: let standard input read it, and give -" })
     }
 }
@@ -92,8 +92,8 @@ pub(crate) fn list_deliveries(query: &DeliveryQuery, site: &Site, list: &List) -
     each_delivery(database.as_mut(), query, |began_at, copy| list.add_delivery(began_at, copy))
 }
 
-/// Standard input as a file in which any job can read any part: itself, or a copy that no other process can open, made at the
-/// first call.
+/// Standard input as a file in which any job can read any part: itself, or a copy that no other process can open. The copy is created
+/// at the first call.
 pub(crate) fn standard_input() -> Result<&'static File, ReplayError> {
     static OPENED: OnceLock<File> = OnceLock::new();
     let open = || {
@@ -130,7 +130,7 @@ fn list_file(path: Option<&Path>, form: Option<Form>, list: &List) -> Result<(),
     let guessed = form.is_none();
     let mut whole = Piece::whole(form.unwrap_or(Form::Message), path);
     let file = whole.open().map_err(unreadable)?;
-    // A message without a date is as old as the one before it, and the first as old as the file.
+    // A message without a date is as old as the previous one, and the first is as old as the file.
     let mut last_at = arrived(&file.metadata().map_err(unreadable)?);
     if guessed {
         let mut beginning = Vec::new();
@@ -142,7 +142,7 @@ fn list_file(path: Option<&Path>, form: Option<Form>, list: &List) -> Result<(),
     }
     let mut mbox = mbox::Divider::default();
     let mut queue_file = postcat_output::Divider::default();
-    // Where the message begins that is being read, and when it arrived.
+    // The beginning of the current message, and its arrival time.
     let mut current: Option<(u64, Option<i64>)> = None;
     let mut add = |begun: Option<(u64, Option<i64>)>, end: u64| {
         let Some((offset, at)) = begun else { return Ok(()) };
@@ -170,15 +170,15 @@ fn list_file(path: Option<&Path>, form: Option<Form>, list: &List) -> Result<(),
     add(current, lines.at)
 }
 
-/// asctime(3), as mboxes and postcat(1) write it.
+/// The format of asctime(3), which mboxes and postcat(1) use.
 const ASCTIME: &[BorrowedFormatItem<'_>] =
     format_description!("[month repr:short] [day padding:none] [hour]:[minute]:[second] [year]");
 
-/// Reads `Sat Nov 21 08:20:09 2026` from the end of a line, as microseconds since 1970. It names no time zone, but only the
-/// order counts.
+/// Parses `Sat Nov 21 08:20:09 2026` at the end of a line, as microseconds since 1970. The text names no time zone, but only the order
+/// matters.
 fn asctime(line: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(line);
-    // Some write a time zone behind it.
+    // Some programs append a time zone.
     let words = text.split_ascii_whitespace().filter(|word| !word.starts_with(['+', '-']));
     let words: Vec<&str> = words.collect();
     let [.., month, day, time, year] = words.as_slice() else { return None };

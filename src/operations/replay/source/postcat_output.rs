@@ -1,5 +1,5 @@
-//! What postcat(1) prints of a queue file, of one or of several: the envelope's records, the message, and again a few
-//! records. (Postfix `src/postcat/postcat.c`.)
+//! The output of postcat(1) for one queue file or several: the envelope's records, the message, and a few more records. (Postfix
+//! `src/postcat/postcat.c`.)
 //!
 //! ```text
 //! *** ENVELOPE RECORDS deferred/E/E07D210813A ***
@@ -18,25 +18,24 @@ use crate::operations::replay::PartialEnvelope;
 use crate::operations::replay::lines::Line;
 use memchr::memmem;
 
-/// How the first line begins.
+/// The beginning of the first line.
 pub(crate) const BEGINNING: &[u8] = b"*** ENVELOPE RECORDS ";
 
-/// Whether a file begins as Postfix writes it itself: a record of type `C`, its length, and sizes as numbers
-/// (`src/global/rec_type.h`).
+/// Whether a file has Postfix's own binary form: a record of type `C`, its length, and sizes as numbers (`src/global/rec_type.h`).
 pub(crate) fn is_raw(beginning: &[u8]) -> bool {
     let is_of_size = |byte: &u8| matches!(byte, b' ' | b'0'..=b'9');
     beginning.first() == Some(&b'C') && beginning.get(2..17).is_some_and(|size| size.iter().all(is_of_size))
 }
 
-/// When the message arrived, if this line says so.
+/// The arrival time of the message, if this line has it.
 pub(crate) fn date_of(line: &[u8]) -> Option<i64> {
     asctime(line.strip_prefix(b"message_arrival_time: ")?)
 }
 
-/// Finds where queue files begin: at the top, and behind the end of another.
+/// Finds the beginnings of queue files: at the top, and after the end of another.
 #[derive(Debug, Default)]
 pub(crate) struct Divider {
-    /// The last line of the one that is being read.
+    /// The last line of the queue file that is being read.
     end: Option<Vec<u8>>,
 }
 
@@ -53,7 +52,7 @@ impl Divider {
     }
 }
 
-/// The message, and what the records say of its envelope; or what is wrong.
+/// The message, and the envelope in the records, or what is wrong.
 pub(crate) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
     const CUT: &str = "what postcat printed is not whole: no `*** HEADER EXTRACTED` and `*** MESSAGE FILE END` lines follow \
         the message";
@@ -64,13 +63,13 @@ pub(crate) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), 
     let contents_at = memmem::find(&piece, &contents)
         .ok_or("what postcat printed holds no message: neither -e nor -h nor -b with -q, or without it")?;
     let begin = contents_at + contents.len();
-    // The last one: the message may hold such a line, too. An empty one leaves no line end between the two markers.
+    // The last marker counts, since the message may contain such a line. An empty message leaves no line end between the two markers.
     let end = memmem::rfind(piece.get(begin - 1..).unwrap_or_default(), &extracted).ok_or(CUT)? + begin - 1;
     let mut envelope = PartialEnvelope {
         queue_id: name.rsplit(|&byte| byte == b'/').next().map(|id| String::from_utf8_lossy(id).into_owned()),
         ..PartialEnvelope::default()
     };
-    // There may be more recipients behind the message: `sendmail -t`, or what a filter has added.
+    // More recipients may follow the message: from `sendmail -t`, or added by a filter.
     let behind = piece.get(end + extracted.len()..).unwrap_or_default();
     let file_end = marker("MESSAGE FILE END", &name);
     if !behind.split(|&byte| byte == b'\n').any(|line| line.trim_ascii_end() == file_end) {
@@ -96,7 +95,7 @@ fn read_records(records: &[u8], envelope: &mut PartialEnvelope) {
             "sender" => envelope.sender = Some(value.to_owned()),
             "original_recipient" => original = Some(value.to_owned()),
             "recipient" => envelope.recipients.push((value.to_owned(), original.take())),
-            // It has the message, or its sender has a bounce.
+            // This recipient has the message, or its sender has a bounce.
             "done_recipient" => original = None,
             "named_attribute" => match value.split_once('=') {
                 Some(("sasl_username", user)) => envelope.sasl_username = Some(user.to_owned()),
@@ -166,7 +165,7 @@ named_attribute: message_id=<pc1@x>
             let cut = cut.replace("*** HEADER EXTRACTED", "***");
             assert!(message(cut.into_bytes()).is_err(), "{end}");
         }
-        // Recipients may stand behind the message.
+        // Recipients may follow the message.
         let cut = PRINTED.rsplit_once("*** MESSAGE FILE END").unwrap().0;
         assert!(message(cut.into()).unwrap_err().contains("not whole"));
         let in_words = PRINTED.replace("From: lisa", "regular_text: From: lisa");

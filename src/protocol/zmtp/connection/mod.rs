@@ -1,66 +1,68 @@
-//! One connection, without input or output: bytes in, messages out; messages in, bytes out.
+//! One connection, without input or output. Received bytes become messages, and sent messages become bytes.
 
 use super::error::{ZmtpError, printable};
 use super::frame::{Header, read_short, write_command, write_message};
 use super::handshake::{GREETING, Peer, SocketType, check_greeting, greeting, read_ready, ready};
 use std::fmt;
 
-/// The longest command. A READY of ZeroMQ's library has about 50 bytes.
+/// The longest command, in bytes. A READY of ZeroMQ's library has about 50 bytes.
 const LONGEST_COMMAND: usize = 8 << 10;
 
-/// The longest context of a PING (RFC 37).
+/// The longest context of a PING (RFC 37), in bytes.
 const LONGEST_CONTEXT: usize = 16;
 
-/// So many answers to PINGs may wait to be written. Further ones would say nothing new, and a peer that sends PINGs and reads
-/// nothing could make us hold any number.
+/// How many answers to PINGs may wait to be written. More would carry no information, and a peer that sends PINGs and reads
+/// nothing could use up memory.
 const WAITING_PONGS: usize = 8;
 
-/// So much of a frame is made room for at once. More only as it comes: an announcement must cost nothing.
+/// How many bytes of a frame are allocated at once. More is allocated only as data arrives: an announced length alone must not
+/// use memory.
 const ROOM: usize = 64 << 10;
 
 /// The frames of one message. There is at least one.
 pub type Message = Vec<Vec<u8>>;
 
-/// What we are, and how much we take.
+/// Our socket type, and the limits for a peer.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub socket_type: SocketType,
-    /// Our name for a ROUTER at the other end: 1 to 255 bytes, the first of them not 0. `None`: it gives us one.
+    /// Our identity for a ROUTER at the other end: 1 to 255 bytes, the first of them not 0. `None`: the router makes one.
     pub identity: Option<Vec<u8>>,
-    /// The longest frame that we take, in bytes.
+    /// The longest frame that is accepted, in bytes.
     pub longest_frame: usize,
-    /// The most frames of one message.
+    /// The largest number of frames in one message.
     pub most_frames: usize,
     /// The longest message, in bytes, all of its frames together.
     pub longest_message: usize,
 }
 
-/// One connection. It says what to write ([`outgoing`](Self::outgoing)), and is told what was read ([`feed`](Self::feed)).
+/// One connection. [`outgoing`](Self::outgoing) has the bytes to write, and [`feed`](Self::feed) takes the bytes that were
+/// read.
 ///
-/// It holds one message at most that is not complete, and what it was fed and has not given out: read a bounded piece, feed it, and
-/// ask for [messages](Self::next) until there is none, before you read again.
+/// It holds at most one incomplete message, and the bytes that were fed and not returned yet. So read a bounded piece, feed it,
+/// and take [messages](Self::next) until there is none, before you read more.
 pub struct Connection {
     settings: Settings,
     stage: Stage,
-    /// What was fed, and how much of it is understood.
+    /// The bytes that were fed, and how many of them are parsed.
     pending: Vec<u8>,
     understood: usize,
-    /// The frames that have come of a message that is not complete, and how long they are.
+    /// The frames of the incomplete message, and their total length.
     frames: Message,
     length: usize,
-    /// A message that is complete and was not asked for.
+    /// A complete message that was not taken yet.
     complete: Option<Message>,
     failed: Option<ZmtpError>,
     peer: Option<Peer>,
     outgoing: Vec<u8>,
-    /// How much of `outgoing` has been written.
+    /// How many bytes of `outgoing` have been written.
     written: usize,
     waiting_pongs: usize,
-    /// What was sent before the handshake was done.
+    /// The messages that were sent before the handshake was done.
     held_back: Vec<u8>,
 }
 
-/// What comes next.
+/// What is expected next.
 enum Stage {
     Greeting,
     Header,
@@ -68,7 +70,7 @@ enum Stage {
 }
 
 impl Connection {
-    /// A connection that has just been made, by either side. There is a greeting to be written.
+    /// A new connection of either side, with its greeting to be written.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -88,11 +90,10 @@ impl Connection {
         }
     }
 
-    /// Takes what was read from the peer.
+    /// Takes bytes that were read from the peer.
     ///
     /// # Errors
-    /// Where the peer breaks the protocol or a limit: then all messages before are given out, and nothing more will come of this
-    /// connection.
+    /// If the peer violates the protocol or a limit. The messages before that can still be taken; the connection gives no more.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ZmtpError> {
         if self.failed.is_none() {
             self.pending.drain(..self.understood);
@@ -102,10 +103,10 @@ impl Connection {
         self.advance()
     }
 
-    /// The next message that is complete.
+    /// The next complete message.
     ///
     /// # Errors
-    /// As [`feed`](Self::feed), once the messages before are given out.
+    /// The error of [`feed`](Self::feed), once the messages before it are taken.
     #[expect(clippy::should_implement_trait, reason = "an iterator that has ended does not go on")]
     pub fn next(&mut self) -> Result<Option<Message>, ZmtpError> {
         if self.complete.is_none() {
@@ -114,36 +115,36 @@ impl Connection {
         Ok(self.complete.take())
     }
 
-    /// Sends a message, of at least one frame. Before the handshake is done it waits for that.
+    /// Sends a message of at least one frame. It waits until the handshake is done.
     pub fn send(&mut self, frames: &[&[u8]]) {
         let into = if self.peer.is_some() { &mut self.outgoing } else { &mut self.held_back };
         write_message(frames, into);
     }
 
-    /// What is to be written to the peer.
+    /// The bytes to write to the peer.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         self.outgoing.get(self.written..).unwrap_or_default()
     }
 
-    /// So many bytes of it have been written.
+    /// Records that this many bytes have been written.
     pub fn wrote(&mut self, bytes: usize) {
         self.written = self.written.saturating_add(bytes);
         if self.written >= self.outgoing.len() {
-            // Its memory too: it may have held a large message.
+            // This frees the memory, too: there may have been a large message.
             self.outgoing = Vec::new();
             self.written = 0;
             self.waiting_pongs = 0;
         }
     }
 
-    /// The other end, once the handshake is done.
+    /// The peer, once the handshake is done.
     #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
         self.peer.as_ref()
     }
 
-    /// Understands what was fed, up to the end of a message.
+    /// Parses the bytes up to the end of a message.
     fn advance(&mut self) -> Result<(), ZmtpError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -172,7 +173,7 @@ impl Connection {
         result
     }
 
-    /// Understands one greeting, header or body. `false`: more has to come first.
+    /// Parses one greeting, header or body. `false`: more bytes are needed.
     fn step(&mut self, rest: &mut &[u8]) -> Result<bool, ZmtpError> {
         match &mut self.stage {
             Stage::Greeting => {
@@ -193,7 +194,7 @@ impl Connection {
             Stage::Body { header, length, body } => {
                 let (piece, after) = rest.split_at(rest.len().min(*length - body.len()));
                 if body.capacity() - body.len() < piece.len() {
-                    // Doubled as it comes, and never more than was announced.
+                    // The allocation doubles as data arrives, and never exceeds the announced length.
                     let room = piece.len().max(body.len()).max(ROOM).min(*length - body.len());
                     body.reserve_exact(room);
                 }
@@ -219,13 +220,13 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether a frame may come; its length.
+    /// Checks whether a frame is allowed. Returns its length.
     fn admit(&self, header: Header) -> Result<usize, ZmtpError> {
         let settings = &self.settings;
         let limit = if header.command { LONGEST_COMMAND } else { settings.longest_frame };
         let too_long = ZmtpError::FrameTooLong { announced: header.length, limit };
         let length = usize::try_from(header.length).ok().filter(|length| *length <= limit).ok_or(too_long)?;
-        // A command may stand between two frames of a message: ZeroMQ's library puts its PING wherever it is.
+        // A command may come between two frames of a message: ZeroMQ's library sends its PING at any place.
         if header.command {
             return Ok(length);
         }
@@ -254,7 +255,7 @@ impl Connection {
                 let (reason, _) = read_short(body).unwrap_or((body, b""));
                 Err(ZmtpError::Refused(printable(reason)))
             }
-            // <https://rfc.zeromq.org/spec/37/>: two bytes of time to live, and a context that is to come back.
+            // <https://rfc.zeromq.org/spec/37/>: two bytes of time to live, and a context to return.
             (b"PING", true) => {
                 let context = body.get(2..).filter(|context| context.len() <= LONGEST_CONTEXT);
                 let context = context.ok_or_else(|| ZmtpError::Command("PING".into()))?;
@@ -269,7 +270,7 @@ impl Connection {
         }
     }
 
-    /// How much memory a peer's bytes take up, our answers to them included.
+    /// The memory that the peer's bytes use, with our answers to them.
     #[cfg(any(test, feature = "test-properties"))]
     pub(super) fn held(&self) -> usize {
         let of = |message: &Message| message.iter().map(Vec::capacity).sum::<usize>();
@@ -280,7 +281,7 @@ impl Connection {
 }
 
 impl fmt::Debug for Connection {
-    /// Without what is said on it: that may be somebody's mail.
+    /// Without the content, which may be mail.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("peer", &self.peer).field("failed", &self.failed).finish_non_exhaustive()
     }

@@ -1,10 +1,10 @@
-//! One connection against bytes that are right, nearly right, and anything.
+//! One connection with bytes that are valid, nearly valid, and random.
 
 use super::super::test_properties::{any_bytes, any_messages, handshake, settings};
 use super::*;
 use proptest::prelude::*;
 
-/// A router whose dealer has said who it is.
+/// A router after the handshake with a dealer.
 fn ready_router() -> Connection {
     let mut router = Connection::new(settings(SocketType::Router));
     router.feed(&handshake(SocketType::Dealer)).unwrap();
@@ -59,13 +59,13 @@ fn what_is_too_long_is_refused_when_it_is_announced_and_costs_nothing() {
         assert_eq!(router.feed(b"\0\x01x"), Err(error));
         assert!(router.held() < 1000, "{}", router.held());
     }
-    // The longest that is allowed has room made for it as it comes.
+    // For the longest allowed frame, memory is allocated as it arrives.
     let mut router = ready_router();
     router.feed(&announced(limits.longest_frame as u64)).unwrap();
     router.feed(b"x").unwrap();
     assert!(router.held() <= ROOM + 1000, "{}", router.held());
 
-    // And no more than was announced, nor before there is need for it.
+    // Nor is more allocated than was announced, or earlier than needed.
     for piece in [ROOM / 2, 10_000] {
         let mut router = ready_router();
         router.feed(&announced(limits.longest_frame as u64)).unwrap();
@@ -92,7 +92,7 @@ fn a_message_of_too_many_frames_or_bytes_is_refused() {
     let mut bytes = Vec::new();
     write_message(&[&vec![7; limits.longest_frame], &vec![7; limits.longest_frame], b""], &mut bytes);
     assert_eq!(router.feed(&bytes), Err(ZmtpError::MessageTooLong(limits.longest_message)));
-    // To the last byte.
+    // The limit holds to the byte.
     for (more, complete) in [(0, true), (1, false)] {
         let mut router = ready_router();
         let rest = vec![7; limits.longest_message - limits.longest_frame + more];
@@ -100,7 +100,7 @@ fn a_message_of_too_many_frames_or_bytes_is_refused() {
         write_message(&[&vec![7; limits.longest_frame], &rest], &mut bytes);
         assert_eq!(router.feed(&bytes).is_ok(), complete, "{more}");
     }
-    // Each message has all of it.
+    // Each message may use the whole limit.
     let mut router = ready_router();
     let half = vec![7; limits.longest_frame];
     for _ in 0..3 {
@@ -175,7 +175,7 @@ proptest! {
         any_bytes(&bytes, ready, piece);
     }
 
-    // Bytes that mostly are frames get further than any.
+    // Random bytes that mostly are frames get further than others.
     #[test]
     fn frames_that_are_nearly_right_give_messages_or_an_error(
         frames in proptest::collection::vec((0u8..9, proptest::collection::vec(0u8..3, 0..300)), 0..20), piece in 1usize..70

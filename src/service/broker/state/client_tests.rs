@@ -1,4 +1,4 @@
-//! What clients say, event by event.
+//! Requests of clients, event by event.
 
 use super::tests::{BYTES, Scene, codes, deliver, delivered, frame, go, one_work, request, told};
 use super::*;
@@ -6,7 +6,7 @@ use crate::service::counters::Via;
 use crate::service::inflight_message::MessageFile;
 
 impl Scene {
-    /// What was replied to clients, by code.
+    /// The replies to clients, counted by code.
     fn replies(&self, via: Via) -> Vec<(&str, u64)> {
         let traffic = self.broker.counters().traffics.get(&via).into_iter();
         traffic.flat_map(|traffic| &traffic.replies).map(|(code, number)| (code.as_str(), *number)).collect()
@@ -128,13 +128,13 @@ fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     let mut scene = Scene::with_workers(&[1]);
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
     scene.reply(1, &address, b"an echo".to_vec());
-    // It does not understand ours; theirs it may.
+    // The worker does not understand our requests, but may understand those of its own program.
     let actions = scene.say_bytes(5, b"17".to_vec());
     let [Action::Work { connection, address, body }] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!((connection.0, body), (1, &b"17".to_vec()));
     let told = Action::Tell { connection: ConnectionId(5), body: b"17".to_vec() };
     assert_eq!(scene.reply(1, address, b"17".to_vec()), [told]);
-    // Where the worker ends, there is no answer that they would understand.
+    // If the worker ends, the client gets no answer, since its program would not understand ours.
     scene.say_bytes(5, b"18".to_vec());
     assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }), []);
     scene.say_bytes(5, b"19".to_vec());
@@ -142,7 +142,7 @@ fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     assert_eq!(scene.broker.standing(scene.now), Standing::default());
 }
 
-/// Nobody but a mail system can be told to bring the others with another message.
+/// Only a mail system can send a second message to the remaining recipients.
 #[test]
 fn what_was_taken_in_already_may_have_any_number_of_recipients() {
     let mut scene = Scene::new();

@@ -1,4 +1,4 @@
-//! What clients say: requests, GO, and that they no longer want an answer.
+//! Frames from clients: requests, GO, and cancellations.
 
 use super::{Action, Asker, Broker, ConnectionId, Job, JobId, Stage, What, all, reply};
 use crate::delivery::StatusDetail;
@@ -41,7 +41,7 @@ impl Broker {
         self.actions.push(Action::CloseClient { connection });
     }
 
-    /// What is counted of what clients hand over.
+    /// The counters of what clients send.
     pub(super) fn traffic(&mut self, source: Source) -> &mut Traffic {
         self.counters.traffics.entry(source.into()).or_default()
     }
@@ -54,15 +54,16 @@ impl Broker {
         now: Instant,
     ) {
         let (id, asker, recipients) = (request.id, Asker::Client(connection), request.recipients.len());
-        // Who takes mail from others can be told to bring less at once (RFC 5321 section 4.5.3.1.10). What is here already would be
-        // here for ever.
+        // A mail system that is refused can send fewer recipients at once (RFC 5321 section 4.5.3.1.10). A message of the
+        // service's own queue would be refused for ever.
         if request.source == Source::Mta && recipients > self.settings.max_recipients {
             warn!(recipients, "a client's message has too many recipients");
             self.refuse_client(connection);
             return;
         }
         if let Some(job) = self.named.get(&id).and_then(|job| self.jobs.get_mut(job)) {
-            // Its client has connected anew, for the first answer is missing or its connection broke: it waits there now.
+            // The client has reconnected, because the first answer is missing or its connection broke. It waits on the new
+            // connection.
             if !matches!(&job.what, What::Ours { request: known, .. } if is_same(known, &request)) {
                 warn!(%id, "two different requests of one name; the second is deferred");
                 let verdicts = all(&request, StatusDetail::SYSTEM, "another request has the same name");
@@ -71,7 +72,7 @@ impl Broker {
                 self.tell(asker, &reply(id, &verdicts));
                 return;
             }
-            // What a connection that has ended meanwhile had still sent may be read after what its successor says.
+            // The last data of an ended connection may be read after the data of its successor.
             if job.asker.is_before(asker) {
                 job.asker = asker;
             }
@@ -92,8 +93,8 @@ impl Broker {
 
     fn client_says_go(&mut self, id: Uuid, connection: ConnectionId, now: Instant) {
         let Some(&job_id) = self.named.get(&id) else {
-            // It was deferred already, for this word took too long. Where its client has not heard so, it waits for an answer that
-            // nobody has: it is to notice at once.
+            // The request was deferred already, because GO came too late. If its client has not received that, it waits for an
+            // answer that never comes. The closed connection makes it notice at once.
             debug!(%id, "no request of this name waits for its client");
             self.actions.push(Action::CloseClient { connection });
             return;
@@ -130,7 +131,7 @@ impl Broker {
     }
 }
 
-/// Whether a request is the same, sent again: only its time may be shorter by now, and its message is in another file.
+/// Whether a request is a retry of the known one. A retry may have less time left, and its message in another file.
 fn is_same(known: &Request, again: &Request) -> bool {
     let (time_left_ms, file) = (known.time_left_ms, known.file.clone());
     Request { time_left_ms, file, ..again.clone() } == *known

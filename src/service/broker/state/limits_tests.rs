@@ -1,10 +1,10 @@
-//! What waits, although a worker is there, event by event.
+//! Messages that wait although a worker is ready, event by event.
 
 use super::tests::{BYTES, SETTINGS, Scene, delivered, frame, one_answer, one_work, request};
 use super::*;
 
 impl Scene {
-    /// A broker that is to have so many workers, all of which are there.
+    /// A broker with this configured number of workers, all of them ready.
     fn of(workers: usize, settings: Settings) -> Self {
         let now = Instant::now();
         let mut scene =
@@ -15,14 +15,14 @@ impl Scene {
         scene
     }
 
-    /// A delivery of the message with this queue id, as pipe(8) has one for each recipient.
+    /// A delivery of the message with this queue id. pipe(8) sends one for each recipient.
     fn hand_of(&mut self, queue_id: &str, id: u64, to: &[&str]) -> Vec<Action> {
         let request = Box::new(Request { queue_id: Some(queue_id.into()), ..request(u128::from(id), to) });
         self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(BYTES.to_vec()) })
     }
 }
 
-/// The one message that goes to a worker, beside whatever is said to others.
+/// The one message that goes to a worker, besides other actions.
 #[track_caller]
 fn the_work(actions: Vec<Action>) -> (u64, Vec<u8>, Uuid) {
     let works = actions.into_iter().filter(|action| matches!(action, Action::Work { .. })).collect();
@@ -48,16 +48,16 @@ fn a_message_that_comes_once_for_each_recipient_has_two_workers_and_other_mail_o
     assert_eq!(at_work.len(), 2);
     let (first, address, _) = the_work(vec![at_work.remove(0)]);
     assert_eq!(scene.broker.standing(scene.now).queued, 3);
-    // Others do not wait for it, with a queue id or without.
+    // Other messages do not wait for it, with or without a queue id.
     one_work(scene.hand_of("4c2", 20, &["a@x"]));
     let (other, others, _) = one_work(scene.hand(21, &["b@x"]));
-    // What is free now is for others still; the next one for it goes where one of its own has ended.
+    // A free worker is for other messages. The next delivery of this message starts when one of its own has ended.
     one_answer(scene.reply(other, &others, frame(&delivered(21, 1))));
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
     assert_eq!(the_work(actions).2, id(12));
 }
 
-/// Its lock is not to be had before the deadline of that delivery: whoever waits for it at a worker would take that for nothing.
+/// The message's lock is not free before the deadline of that delivery: a worker would wait for it in vain.
 #[test]
 fn of_a_message_one_of_whose_deliveries_takes_long_no_second_one_gets_ready() {
     let mut scene = Scene::of(4, SETTINGS);
@@ -65,7 +65,7 @@ fn of_a_message_one_of_whose_deliveries_takes_long_no_second_one_gets_ready() {
     let (second, address, _) = the_work(scene.hand_of("4c1", 11, &["b@x"]));
     assert_eq!(scene.hand_of("4c1", 12, &["c@x"]), []);
     assert_eq!(scene.pass(5, &[1, 2, 3, 4]), []);
-    // The second had no lock.
+    // The second delivery did not have the lock.
     assert_eq!(one_answer(scene.reply(second, &address, frame(&delivered(11, 1)))).0, 11);
     assert_eq!(scene.hand_of("4c1", 13, &["d@x"]), []);
     // They are answered in time, and no other message waits.
@@ -85,7 +85,7 @@ fn of_two_workers_a_message_has_one_and_of_one_that_one() {
     one_work(scene.hand_of("4c2", 12, &["c@x"]));
     let mut scene = Scene::of(1, SETTINGS);
     one_work(scene.hand_of("4c1", 10, &["a@x"]));
-    // By hand more may be started than are configured.
+    // An operator may start more workers manually than are configured.
     scene.ready(2);
     one_work(scene.hand_of("4c1", 11, &["b@x"]));
     assert_eq!(scene.hand_of("", 12, &["c@x"]), []);
@@ -104,7 +104,7 @@ fn a_delivery_whose_worker_is_lost_makes_room_for_the_next_one_of_its_message() 
 
 const ALL: [u64; 4] = [1, 2, 3, 4];
 
-/// The answer of a worker that has waited in vain.
+/// The reply of a worker whose wait for the mailbox had no result.
 fn in_vain(id: u64, database: Found) -> Vec<u8> {
     let Header::Reply(reply) = delivered(u128::from(id), 1) else { unreachable!() };
     let results = vec![Told::from(&Verdict::deferred(StatusDetail::NO_ANSWER, "the mailbox does not answer"))];
@@ -112,7 +112,7 @@ fn in_vain(id: u64, database: Found) -> Vec<u8> {
 }
 
 impl Scene {
-    /// A worker has a message for each of these for so many seconds, and is told nothing.
+    /// A worker has a message for each of these recipients for so many seconds, and gets no answer from the mailbox.
     fn wait_in_vain(&mut self, for_whom: &[&str], seconds: u64, database: &Found) {
         for (number, to) in (100..).zip(for_whom) {
             let (worker, address, _) = one_work(self.hand(number, &[to]));
@@ -128,7 +128,8 @@ fn recipients_who_have_workers_wait_in_vain_have_half_of_them_together_and_other
     scene.wait_in_vain(&["a@x", "b@x", "c@x"], 20, &Found::There);
     let (first, address, _) = one_work(scene.hand(10, &["A@x"]));
     one_work(scene.hand(11, &["b@x"]));
-    // The third of them waits as one who has too many at work, and no longer. Who is written to beside him has his copy.
+    // The third slow recipient waits only as long as one with too many deliveries. Other recipients of the same message get
+    // their copies.
     assert_eq!(scene.hand(12, &["c@x"]), []);
     assert_eq!(scene.hand(13, &["c@x", "d@x"]), []);
     let (other, others, _) = one_work(scene.hand(14, &["d@x"]));
@@ -138,14 +139,14 @@ fn recipients_who_have_workers_wait_in_vain_have_half_of_them_together_and_other
     assert_eq!(one_answer(answers), (12, vec!["4.4.5".into()]));
     let Header::Deliver(Request { recipients, .. }) = one_work(works).2 else { panic!("no request") };
     assert_eq!(recipients.len(), 1);
-    // Once something is delivered to one of them, he is as any other: there is room for a third.
+    // After a delivery, the recipient is no longer slow, so that a third one may start.
     assert_eq!(scene.hand(15, &["c@x"]), []);
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
     assert_eq!(the_work(actions).2, id(15));
     one_work(scene.hand(16, &["a@x"]));
 }
 
-/// Who is not known to be slow yet is found to be by what he has a worker wait.
+/// A recipient who is not known as slow is detected when the delivery takes too long.
 #[test]
 fn a_message_that_has_been_at_work_for_long_counts_as_one_for_somebody_who_is_slow() {
     let mut scene = Scene::of(4, SETTINGS);
@@ -160,7 +161,7 @@ fn a_message_that_has_been_at_work_for_long_counts_as_one_for_somebody_who_is_sl
     one_work(scene.hand(14, &["d@x"]));
 }
 
-/// His mailbox may be one that is always slow, and has as much time as there is from then on.
+/// The mailbox may be one that is always slow. From then on it gets all of the remaining time.
 #[test]
 fn a_worker_is_told_of_who_has_had_one_wait_in_vain() {
     let mut scene = Scene::of(4, SETTINGS);
@@ -171,7 +172,7 @@ fn a_worker_is_told_of_who_has_had_one_wait_in_vain() {
     scene.wait_in_vain(&["a@x"], 20, &Found::There);
     assert!(told(scene.hand(10, &["a@x"])));
     assert!(!told(scene.hand(11, &["b@x"])));
-    assert!(told(scene.hand(12, &["b@x", "A@x"])));
+    assert!(!told(scene.hand(12, &["b@x", "A@x"])), "the other one may be delivered to soon");
 }
 
 #[test]
@@ -186,13 +187,13 @@ fn what_fails_at_once_or_for_the_databases_sake_or_long_ago_makes_nobody_slow() 
             one_work(scene.hand(number, &[to]));
         }
     }
-    // One worker is nobody's share.
+    // With one worker, there is no share for slow recipients.
     let mut scene = Scene::of(1, SETTINGS);
     scene.wait_in_vain(&["a@x"], 20, &Found::There);
     one_work(scene.hand(10, &["a@x"]));
 }
 
-/// It says nothing of their mailboxes, however long it takes.
+/// The result says nothing about the mailboxes of recipients that were left out, however long it takes.
 #[test]
 fn nobody_is_slow_for_a_message_that_has_left_him_out() {
     let mut scene = Scene::of(4, SETTINGS);

@@ -1,4 +1,4 @@
-//! The broker's decisions, without input or output: events and the time in, actions out.
+//! The broker's decisions, without input or output: events and the time go in, actions come out.
 
 #[cfg(test)]
 mod client_tests;
@@ -29,104 +29,104 @@ use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-/// For how long after its deadline a worker is waited for: its own watchdog comes first.
+/// How long after its deadline the broker waits for a worker, whose own watchdog acts first.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
-/// A connection of a client or of a worker. No two ever have the same.
+/// A connection of a client or of a worker. An id is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// A message that came by LMTP.
+/// The id of a message that came over LMTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalId(pub u64);
 
-/// What the broker goes by.
+/// The settings of the broker.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a message waits for a worker at most.
+    /// The longest wait for a worker.
     pub queue_wait: Duration,
-    /// How many workers there are to be.
+    /// The configured number of workers.
     pub workers: usize,
-    /// How many messages for one recipient are delivered at once.
+    /// How many messages to one recipient are delivered at the same time.
     pub per_user: usize,
-    /// How long a message waits for a recipient who has so many, before it goes to the others, or is deferred where there are none.
+    /// How long a message waits for a recipient at that limit. Then it goes to the others, or is deferred if there are none.
     pub patience: Duration,
-    /// Postfix's `recipient_delimiter`: what stands behind it in an address leads to the same mailbox.
+    /// Postfix's `recipient_delimiter`: the part of an address after it does not change the mailbox.
     pub recipient_delimiter: String,
-    /// With how many mailboxes a worker keeps a session.
+    /// With how many mailboxes a worker keeps an open session.
     pub mailbox_sessions: usize,
     /// How many recipients a message may have.
     pub max_recipients: usize,
-    /// How long a delivery may take at most, whatever the way in says.
+    /// The longest time of a delivery, whatever its request says.
     pub longest_delivery: Duration,
-    /// Tells this broker's messages from those of the one before it: an answer to that one's may still come.
+    /// Distinguishes this broker's messages from those of the previous broker, to which replies may still arrive.
     pub run: u64,
 }
 
-/// Something has happened.
+/// An event that the broker handles.
 #[derive(Debug)]
 pub enum Event {
-    /// A worker says READY.
+    /// A worker has sent READY.
     WorkerReady { connection: ConnectionId, name: Vec<u8>, pid: Option<i32> },
-    /// A worker says that it lives.
+    /// A worker has sent a heartbeat.
     WorkerBeat { connection: ConnectionId },
-    /// A worker answers.
+    /// A worker has sent a reply.
     WorkerAnswered { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
     /// A worker's connection has ended.
     WorkerGone { connection: ConnectionId },
-    /// A worker's process has ended, and the master tells how.
+    /// A worker's process has ended, as the master reports.
     ProcessEnded(WorkerEnd),
-    /// A client has sent a request, or says something about one.
+    /// A client has sent a request, or another frame.
     ClientSaid { connection: ConnectionId, body: Vec<u8> },
-    /// A client has sent a request, whose message is in a file.
+    /// A client has sent a request whose message is in a file.
     ClientDelivers { connection: ConnectionId, request: Box<Request>, body: Body },
     /// A client's connection has ended.
     ClientGone { connection: ConnectionId },
-    /// A message has come by LMTP.
+    /// A message has come over LMTP.
     Handed { id: LocalId, request: Box<Request>, body: Body },
-    /// This process is to end: what clients have not let begin is deferred, and so is what no worker is there for. The rest is
-    /// delivered still.
+    /// This process is to end. Requests without GO are deferred, and so are messages without a worker. The rest is still
+    /// delivered.
     Stop,
 }
 
-/// What is to be done.
+/// An action that the caller carries out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Tell a worker that the broker is there.
+    /// Send a heartbeat to a worker.
     Beat { connection: ConnectionId },
-    /// Hand a message to a worker.
+    /// Send a message to a worker.
     Work { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
-    /// Say something to a client.
+    /// Send a frame to a client.
     Tell { connection: ConnectionId, body: Vec<u8> },
     /// Answer the LMTP server: a verdict for each recipient.
     Answer { id: LocalId, verdicts: Vec<Verdict> },
-    /// Kill the process behind this connection, if the system told which that is, and close it.
+    /// Kill the process behind this connection if the system knows its id, and close the connection.
     EndWorker { connection: ConnectionId, pid: Option<i32> },
-    /// Tell the process behind this connection to end after what it has in hand: a new one is to take its place.
+    /// Make the process behind this connection end after its message in progress, so that a new one replaces it.
     RetireWorker { connection: ConnectionId, pid: i32 },
-    /// Close a worker's connection: it has said that it leaves.
+    /// Close the connection of a worker that has reported its end.
     CloseWorker { connection: ConnectionId },
-    /// Close a client's connection: it said what makes no sense, and is to notice at once.
+    /// Close the connection of a client that has sent an invalid frame, so that the client notices at once.
     CloseClient { connection: ConnectionId },
 }
 
-/// The broker.
+/// The broker's state.
 pub struct Broker {
     settings: Settings,
     workers: Workers,
     jobs: BTreeMap<JobId, Job>,
-    /// Those that wait for a worker, in the order in which they came.
+    /// The jobs that wait for a worker, in the order of their arrival.
     queue: VecDeque<JobId>,
-    /// The jobs of clients, by the names that these have given them.
+    /// The jobs of clients, by the ids of their requests.
     named: HashMap<Uuid, JobId>,
     at_work: AtWork,
     slow: Slow,
     crashes: CrashRecords,
-    /// Why nothing can be delivered by the database, as the last delivery has found that asked it.
+    /// Why no delivery can use the database, as the last delivery that used it reported.
     database_away: Option<String>,
     stopping: bool,
     last_job: u64,
-    /// The time of what is handled.
+    /// The time of the event that is being handled.
     now: Instant,
     last_tick: Instant,
     next_beat: Instant,
@@ -157,7 +157,7 @@ impl Broker {
         }
     }
 
-    /// What is to be done now that this has happened.
+    /// Handles an event. Returns the actions that follow from it.
     #[must_use]
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         self.now = now;
@@ -167,7 +167,7 @@ impl Broker {
             }
             Event::WorkerBeat { connection } => {
                 if !self.workers.heard(connection, now) {
-                    // It hears no heartbeat from us either, and soon begins anew with READY.
+                    // The worker gets no heartbeat from us either, and soon sends READY.
                     debug!(connection = connection.0, "a heartbeat of somebody who has not said READY");
                 }
             }
@@ -200,24 +200,24 @@ impl Broker {
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether nothing is under way.
+    /// Whether the broker has no jobs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// When [`tick`](Self::tick) is to be called, if nothing happens before.
+    /// When the caller has to call [`tick`](Self::tick), if no event comes before.
     #[must_use]
     pub fn next_tick(&self) -> Instant {
         let queued = self.queue.iter().filter_map(|id| self.jobs.get(id));
-        // One whose patience has ended already waits for a worker.
+        // A job whose patience has ended waits for a worker only.
         let patient = |job: &Job| job.held_back.map(|since| self.patient_until(job, since)).filter(|at| *at > self.now);
         let times = queued.flat_map(|job| [Some(self.deferred_at(job)), patient(job)]).flatten();
         times.min().map_or(self.next_beat, |first| first.min(self.next_beat))
     }
 
-    /// What is to be done at this time: heartbeats, and what has waited for too long. All that peers have said by now has to have
-    /// been [handled](Self::handle) before.
+    /// Handles the time: heartbeats, and jobs that have waited too long. All events so far have to be [handled](Self::handle)
+    /// before.
     #[must_use]
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
         let pause = now.saturating_duration_since(self.last_tick);
@@ -230,7 +230,7 @@ impl Broker {
             self.actions.extend(self.workers.connections().map(|connection| Action::Beat { connection }));
         }
         if pause > 2 * INTERVAL {
-            // This process was stopped, or the machine was: nobody's silence meanwhile was theirs.
+            // This process was stopped, or the machine was: the missing heartbeats are not the fault of the peers.
             warn!(seconds = pause.as_secs(), "the broker did not run for a while: all workers are given more time");
             self.workers.all_heard(now);
         } else {
@@ -248,19 +248,19 @@ impl Broker {
         &self.counters
     }
 
-    /// Why the last delivery that asked the database could not use it.
+    /// Why the last delivery that used the database could not use it.
     #[must_use]
     pub fn database_away(&self) -> Option<&str> {
         self.database_away.as_deref()
     }
 
-    /// What is known of messages that crash workers.
+    /// The records of messages that have crashed workers.
     #[must_use]
     pub fn crashes(&self) -> &CrashRecords {
         &self.crashes
     }
 
-    /// What is to be written down, now that something has happened.
+    /// The changes to the crash records that are to be stored.
     #[must_use]
     pub fn orders(&mut self) -> Vec<Order> {
         self.crashes.orders()
@@ -305,7 +305,7 @@ impl Broker {
         id
     }
 
-    /// Takes a job out, wherever it is.
+    /// Removes a job, whatever its stage.
     fn take(&mut self, id: JobId) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
         if let What::Ours { request, .. } = &job.what
@@ -321,7 +321,7 @@ impl Broker {
         Some(job)
     }
 
-    /// Gives messages to workers, for as long as there are both.
+    /// Passes messages to workers, while there are both.
     fn hand_out(&mut self, now: Instant) {
         self.hand_out_alone(now);
         let mut at = 0;
@@ -342,7 +342,7 @@ impl Broker {
                     continue;
                 }
             };
-            // What has to wait for others of its recipient, or of its own message, does not hold up those behind it.
+            // A message that waits for its recipients, or for its own lock, does not block those behind it.
             if !self.workers.any_for(wants, now) || self.waits_for_its_message(id, now) || self.is_held_back(id, now) {
                 at += 1;
                 continue;
@@ -352,7 +352,7 @@ impl Broker {
         }
     }
 
-    /// Hands a message out, which it is once and never again.
+    /// Passes a message to a worker. This happens once per job.
     fn hand_to_a_worker(&mut self, id: JobId, wants: Wants, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.alone = wants == Wants::New;
@@ -380,12 +380,12 @@ impl Broker {
         self.actions.push(Action::Work { connection, address: self.address(id), body });
     }
 
-    /// What stands before a message's body on its way to a worker and back.
+    /// The address of a job. A worker sends it back with its reply.
     fn address(&self, id: JobId) -> Vec<u8> {
         [self.settings.run.to_be_bytes(), id.0.to_be_bytes()].concat()
     }
 
-    /// Defers what no worker was there for, and what its client has not let begin.
+    /// Defers messages that no worker has taken in time, and requests whose client has not sent GO in time.
     fn end_what_waits_too_long(&mut self, now: Instant) {
         let late = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::Queued => now >= self.deferred_at(job),
@@ -394,8 +394,8 @@ impl Broker {
         });
         for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.counters.waited_too_long += 1;
-            // 4.4.5, mail system congestion (RFC 3463 section 3.5): it is what this is. 4.3.2 would say that the whole system takes
-            // nothing, where it may be the recipient's own mailbox that is waited for.
+            // 4.4.5, mail system congestion (RFC 3463 section 3.5), is what happened. 4.3.2 would say that the whole system
+            // accepts nothing, but the cause may be one recipient's mailbox.
             self.answer_all(id, StatusDetail::CONGESTION, "it waited too long for others to be delivered");
         }
     }
@@ -404,7 +404,7 @@ impl Broker {
         let stay = self.workers.any_that_stay();
         let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::Held => true,
-            // No process is replaced any more: there will be no new worker.
+            // No process is replaced while the service ends: no new worker will come.
             Stage::Queued => !stay || job.known_crash.is_some(),
             Stage::At(..) => false,
         });
@@ -413,7 +413,8 @@ impl Broker {
         }
     }
 
-    /// Answers a message with one deferral for all of its recipients. Another program's gets no answer: it knows no words of ours.
+    /// Defers a message for all of its recipients. Another program's message gets no answer, since that program does not know
+    /// our replies.
     fn answer_all(&mut self, id: JobId, detail: StatusDetail, text: &str) -> Option<Job> {
         let verdicts = match self.jobs.get(&id).map(|job| &job.what) {
             Some(What::Ours { request, .. }) => all(request, detail, text),
@@ -422,12 +423,12 @@ impl Broker {
         self.answer(id, &verdicts)
     }
 
-    /// The one place that answers a message of ours: it is taken out, so that nothing can answer it again.
+    /// The only function that answers a message of ours. It removes the job, so that no second answer is possible.
     fn answer(&mut self, id: JobId, verdicts: &[Verdict]) -> Option<Job> {
         self.learn_who_is_slow(id, verdicts);
         let job = self.take(id)?;
         let What::Ours { request, .. } = &job.what else { return Some(job) };
-        // What nobody is told any more is no reply. (The LMTP server counts its own.)
+        // Without a client, there is no reply to count. (The LMTP server counts its own replies.)
         if matches!(job.asker, Asker::Client(_)) {
             self.count_replies(request.source, verdicts, self.now.saturating_duration_since(job.arrived));
         }

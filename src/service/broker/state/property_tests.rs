@@ -1,4 +1,4 @@
-//! Whatever happens in whatever order: each request is answered once, or its client has left; and none is ever at two workers.
+//! For any events in any order, each request is answered once, or its client has left. None is ever at two workers.
 
 use super::tests::{SETTINGS, request};
 use super::*;
@@ -7,32 +7,32 @@ use crate::queue::Digest;
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashSet};
 
-/// What may happen next.
+/// The next event.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A new worker says READY.
+    /// A new worker sends READY.
     Ready,
-    /// Those that are not stopped beat, and time passes.
+    /// Time passes, and all workers that are not stopped send heartbeats.
     Pass {
         milliseconds: u64,
     },
-    /// This worker is stopped, or goes on.
+    /// This worker is stopped, or continues.
     Stop(usize),
     /// This worker ends.
     Die(usize),
-    /// It ends, and the master tells how: by its own hand or not, before or after its connection has ended.
+    /// It ends, and the master reports how: by a crash or not, before or after the end of its connection.
     DieOf {
         at: usize,
         own_hand: bool,
         told_first: bool,
     },
-    /// It answers what it was handed last, in this way.
+    /// It replies to its last message in this way.
     Answer(usize, Answered),
-    /// The LMTP server hands a message over.
+    /// The LMTP server passes a message on.
     Hand {
         user: u8,
     },
-    /// A client sends a request, lets it begin, or calls it off; the connection is new, or the one before.
+    /// A client sends a request, GO, or a cancellation. The connection is new, or the previous one.
     Deliver {
         request: u8,
         again: bool,
@@ -41,7 +41,7 @@ enum Step {
     Cancel(u8),
     /// Another program's client.
     Plain,
-    /// This client goes.
+    /// This client disconnects.
     Leave(usize),
 }
 
@@ -79,11 +79,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A worker as the world around the broker knows it.
+/// A worker, as the test models it.
 struct Outside {
     connection: ConnectionId,
     stopped: bool,
-    /// What it was handed, and has not answered.
+    /// The address and the body of its message in progress.
     in_hand: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -93,20 +93,20 @@ struct World {
     last_connection: u64,
     workers: Vec<Outside>,
     clients: Vec<ConnectionId>,
-    /// Messages of LMTP that have not been answered.
+    /// Messages from LMTP that are not answered yet.
     local: BTreeSet<LocalId>,
     last_local: u64,
-    /// The connection that each client's request was sent by last, until it is answered.
+    /// The connection on which each client's request was last sent, until it is answered.
     named: BTreeMap<Uuid, ConnectionId>,
-    /// Each address that a worker was handed.
+    /// Each address that a worker has received.
     handed: HashSet<Vec<u8>>,
-    /// To whom each request is.
+    /// The recipients of each request.
     asked: BTreeMap<Uuid, Vec<String>>,
-    /// To whom a worker was to deliver each request last.
+    /// The recipients of each request in its last delivery by a worker.
     handed_to: BTreeMap<Uuid, Vec<String>>,
-    /// How often each message, by what people call it, was with a worker that died by its own hand.
+    /// How often each message, by its digest, was with a worker that crashed.
     deaths: BTreeMap<String, u32>,
-    /// A client has just said Go for no request of its own.
+    /// A client has just sent GO without a request of its own.
     asked_for_nothing: bool,
 }
 
@@ -205,7 +205,7 @@ impl World {
         self.event(Event::ClientGone { connection });
     }
 
-    /// Of the messages at workers, none of those that have been deferred by now, which a worker may still have in hand.
+    /// Only messages at workers count, without those that have been deferred by now, which a worker may still have.
     fn nobody_is_at_more_than_allowed(&self) {
         let (mut at_work, mut of_one): (BTreeMap<String, usize>, BTreeMap<String, usize>) = Default::default();
         for (_, body) in self.workers.iter().filter_map(|worker| worker.in_hand.as_ref()) {
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Nothing is refused for what it has not done twice.
+    /// No message is refused unless it has crashed two workers.
     fn is_shunted_with_reason(&self, verdict: &Verdict) {
         if let Some((_, id)) = verdict.text().strip_prefix("shunted: ").and_then(|text| text.split_once('(')) {
             let deaths = self.deaths.get(id.trim_end_matches(')')).copied().unwrap_or_default();
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// The master tells how a worker has ended.
+    /// The master reports how a worker has ended.
     fn ended(&mut self, pid: i32, end: End) {
         let pid = u32::try_from(pid).unwrap();
         self.event(Event::ProcessEnded(WorkerEnd { pid, end, by_us: false, said: Vec::new() }));
@@ -312,7 +312,7 @@ impl World {
             }
             Step::Go(request) => {
                 let id = Uuid::from_u128(request.into());
-                // What was answered, or never came, cannot begin: who waits for it is to notice.
+                // GO for a request that was answered, or never sent, only closes the client's connection.
                 self.asked_for_nothing = !self.named.contains_key(&id);
                 self.say(&Header::Go { id });
                 self.asked_for_nothing = false;
@@ -379,12 +379,12 @@ impl World {
     }
 }
 
-/// The process behind a worker's connection.
+/// The id of the process behind a worker's connection.
 fn pid(connection: ConnectionId) -> i32 {
     i32::try_from(connection.0).unwrap()
 }
 
-/// A message for this user, of the same size as any other's.
+/// A message for this user. All have the same size.
 fn message(user: u8) -> Vec<u8> {
     format!("Subject: {user}\r\n\r\nx\r\n").into_bytes()
 }
@@ -395,7 +395,7 @@ fn addresses(request: &Request) -> Vec<String> {
 
 fn to_two(id: u128, user: u8) -> Request {
     let request = request(id, &[&format!("{user}@x"), &format!("{}@x", (user + 1) % 3)]);
-    // Of some it is known which are of one message.
+    // Some of the requests have the same queue id.
     Request { queue_id: (user == 0).then(|| "4c1".to_owned()), ..request }
 }
 
@@ -412,7 +412,7 @@ proptest! {
             let standing = world.broker.standing(world.now);
             prop_assert!(standing.busy + standing.ready <= world.workers.len());
         }
-        // In the end all that has not been answered is, though no worker says anything more.
+        // In the end all requests are answered, even if no worker sends anything more.
         for _ in 0..260 {
             world.now += Duration::from_secs(1);
             let actions = world.broker.tick(world.now);

@@ -1,4 +1,4 @@
-//! What the broker does with messages that crash workers: see [`crate::service::shunt`].
+//! The broker's handling of messages that crash workers: see [`crate::service::shunt`].
 
 use super::super::job::{Job, JobId, Stage, What};
 use super::super::workers::Wants;
@@ -17,8 +17,8 @@ impl Broker {
         }
     }
 
-    /// Hands out the first message that is to have a worker of its own: one at a time, so that whatever such messages do, they cost one
-    /// worker at a time. It gets the next worker that is new; where there is none, one makes way for it.
+    /// Passes on the first message that needs a worker of its own. Only one at a time, so that such messages cost one worker at
+    /// a time, whatever they do. It gets the next new worker. If there is none, one worker is replaced.
     pub(super) fn hand_out_alone(&mut self, now: Instant) {
         if self.crashes.is_empty() || self.jobs.values().any(|job| job.alone && matches!(job.stage, Stage::At(..))) {
             return;
@@ -32,7 +32,7 @@ impl Broker {
         };
         for id in self.queue.iter().filter(is_next).copied().collect::<Vec<_>>() {
             if !self.workers.any_for(Wants::New, now) {
-                // One that has made way is replaced before another one does: none may be able to begin.
+                // A retired worker has to be replaced before another one is retired: perhaps no new worker can start.
                 if self.workers.staying() >= self.settings.workers
                     && let Some((connection, pid)) = self.workers.retire_one(now)
                 {
@@ -49,7 +49,7 @@ impl Broker {
         }
     }
 
-    /// Answers a shunted message that is not due. Whether it was one.
+    /// Answers a shunted message that is not due. Returns whether it was one.
     pub(super) fn refuse_shunted(&mut self, id: JobId, now: Instant) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };
         let Admission::Refused(text) = self.admission(job, now) else { return false };
@@ -58,7 +58,7 @@ impl Broker {
         true
     }
 
-    /// A worker's connection has ended by itself. The master reports how its process has ended: that may be its message's doing.
+    /// A worker has closed its connection. The master reports how the process has ended: the message may be the cause.
     pub(super) fn worker_gone(&mut self, connection: ConnectionId, now: Instant) {
         let pid = self.workers.get(connection).and_then(|worker| worker.pid);
         let job = self.lose_worker(connection, "the process that delivered it has ended");
@@ -68,7 +68,7 @@ impl Broker {
     }
 }
 
-/// Whether a new build tries it: behind all that others wait for.
+/// Whether a new build retries the message. Such a message comes after all others.
 fn is_of_an_upgrade(job: &Job) -> bool {
     matches!(&job.what, What::Ours { request, .. } if request.source == Source::Upgrade)
 }

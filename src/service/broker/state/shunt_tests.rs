@@ -10,13 +10,13 @@ const ABORT: End = End::Signal(signal_hook::consts::SIGABRT);
 const HOUR: u64 = 3600;
 
 impl Scene {
-    /// A broker that is to have so many workers.
+    /// A broker with this configured number of workers.
     fn of_workers(workers: usize) -> Self {
         let now = Instant::now();
         Self { broker: Broker::new(Settings { workers, ..SETTINGS }, CrashRecords::default(), now), now }
     }
 
-    /// A worker that had a message ends so: what its asker is told, and the master's report of it.
+    /// Ends a worker with a message: its connection, and then the master's report. Returns the actions of the first.
     fn die(&mut self, worker: u64, end: End, by_us: bool) -> Vec<Action> {
         let answered = self.handle(Event::WorkerGone { connection: ConnectionId(worker) });
         self.report(worker, end, by_us);
@@ -28,14 +28,14 @@ impl Scene {
         assert_eq!(self.handle(Event::ProcessEnded(WorkerEnd { pid, end, by_us, said })), []);
     }
 
-    /// The message crashes this worker, which is new.
+    /// Lets the message crash this worker, which is new.
     fn crash(&mut self, worker: u64, id: u64) {
         self.ready(worker);
         assert_eq!(one_work(self.hand(id, &["a@x"])).0, worker);
         assert_eq!(one_answer(self.die(worker, ABORT, false)), (id, vec!["4.3.0".into()]));
     }
 
-    /// Hands another message over, which goes to a worker: its address.
+    /// Sends another message, which goes to a worker. Returns its address.
     fn hand_another(&mut self, id: u64) -> Vec<u8> {
         let actions = self.another(id);
         let [Action::Work { address, .. }] = &actions[..] else { panic!("{actions:?}") };
@@ -47,7 +47,7 @@ impl Scene {
         self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(b"x\r\n".to_vec()) })
     }
 
-    /// These workers have each delivered a message, the first of them longer ago.
+    /// Workers that have each delivered a message, in this order.
     fn used_workers(&mut self, workers: [u64; 2]) {
         let addresses = workers.map(|worker| {
             self.ready(worker);
@@ -58,7 +58,7 @@ impl Scene {
         }
     }
 
-    /// A try of this source's.
+    /// A delivery from this source.
     fn hand_from(&mut self, source: Source, id: u64) -> Vec<Action> {
         self.hand_to(source, id, &["a@x"])
     }
@@ -72,7 +72,7 @@ impl Scene {
         self.broker.orders()
     }
 
-    /// How many crashes of the message were written down last.
+    /// The number of crashes of the message in the last stored record.
     fn counted(&mut self) -> Option<u32> {
         let counted = |order: &Order| match order {
             Order::Crashed { digest, crashes, .. } if *digest == Digest::of(BYTES) => Some(*crashes),
@@ -81,7 +81,7 @@ impl Scene {
         self.orders().iter().filter_map(counted).next_back()
     }
 
-    /// How many suspects there are, and how many messages were shunted.
+    /// The number of suspects, and of messages that were shunted.
     fn figures(&self) -> (usize, u64) {
         (self.broker.standing(self.now).suspects, self.broker.counters().newly_shunted)
     }
@@ -91,7 +91,7 @@ fn retired(worker: u64) -> Action {
     Action::RetireWorker { connection: ConnectionId(worker), pid: i32::try_from(worker).unwrap() }
 }
 
-/// What a message is told that gets no worker.
+/// The reply to a message that gets no worker.
 #[track_caller]
 fn refusal(actions: Vec<Action>) -> String {
     match <[Action; 1]>::try_from(actions) {
@@ -113,7 +113,7 @@ fn after_one_crash_the_next_try_has_a_new_worker_which_is_told_so() {
     assert_eq!(reason, "worker 1 ended by SIGABRT: it overflowed");
     assert_eq!(scene.figures(), (1, 0));
 
-    // One that has had another message is not new: it makes way for one that is.
+    // A worker that has had another message is not new, and is replaced.
     scene.ready(2);
     let address = scene.hand_another(11);
     one_answer(scene.reply(2, &address, frame(&delivered(11, 1))));
@@ -128,7 +128,7 @@ fn after_one_crash_the_next_try_has_a_new_worker_which_is_told_so() {
     let [Action::Answer { .. }, Action::CloseWorker { connection: ConnectionId(3) }] = actions[..] else {
         panic!("{actions:?}")
     };
-    // It is delivered: any other try is as any other message's.
+    // After its delivery, the message is treated like any other.
     assert!(matches!(scene.orders()[..], [Order::Remove(digest)] if digest == Digest::of(BYTES)));
     scene.ready(4);
     let (_, _, header) = one_work(scene.hand(13, &["a@x"]));
@@ -143,7 +143,7 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
     assert_eq!(scene.counted(), Some(2));
     assert_eq!(scene.figures(), (0, 1));
 
-    // No worker, though one waits.
+    // It gets no worker, although one is idle.
     scene.ready(3);
     let text = refusal(scene.hand(12, &["b@x"]));
     assert_eq!(text, format!("4.3.0 shunted: it has crashed 2 workers ({})", Digest::of(BYTES)));
@@ -151,7 +151,7 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
     assert!(matches!(&told(&actions)[..], [(50, Header::Reply(_))]), "{actions:?}");
     assert_eq!(scene.say(50, &go(20)), [Action::CloseClient { connection: ConnectionId(50) }]);
     assert_eq!(scene.broker.counters().refused_shunted, 2);
-    // Others flow.
+    // Other messages are delivered.
     scene.hand_another(13);
 
     scene.pass(HOUR - 1, &[3]);
@@ -164,7 +164,7 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
     assert_eq!(scene.counted(), Some(3));
     assert!(refusal(scene.hand(17, &["a@x"])).contains("it has crashed 3 workers"));
 
-    // Repaired.
+    // Now it no longer crashes.
     scene.pass(HOUR, &[3]);
     scene.ready(5);
     let (_, address, _) = one_work(scene.hand(18, &["a@x"]));
@@ -173,7 +173,7 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
     assert!(scene.broker.crashes().is_empty());
 }
 
-/// The holder has the rest of its recipients. Where a copy was tried, that may be all there is for them.
+/// The holder keeps the remaining recipients. If a copy was tried, it may be the only one for them.
 #[test]
 fn a_copy_goes_once_its_holder_delivers_to_one_recipient_and_stays_where_its_own_try_does_not_deliver_to_all() {
     let partly = |id: u64| {
@@ -193,7 +193,7 @@ fn a_copy_goes_once_its_holder_delivers_to_one_recipient_and_stays_where_its_own
         let (_, address, _) = one_work(scene.hand_to(source, 12, &["a@x", "b@x"]));
         scene.reply(3, &address, partly(12));
         assert_eq!((scene.broker.crashes().is_empty(), scene.orders().len()), (goes, usize::from(goes)), "{source:?}");
-        // The rest need not wait for an hour.
+        // The remaining recipients need not wait for an hour.
         scene.ready(4);
         one_work(scene.hand(13, &["b@x"]));
     }
@@ -214,13 +214,13 @@ fn what_ends_a_worker_from_outside_is_no_crash_of_the_message() {
         one_answer(scene.die(1, end, by_us));
         assert!(scene.orders().is_empty() && scene.broker.crashes().is_empty(), "{what}");
     }
-    // Killed by the broker, for it was silent, whatever it then died of.
+    // The broker killed the unresponsive worker. The signal that it ended with does not matter.
     let mut scene = Scene::with_workers(&[1]);
     one_work(scene.hand(10, &["a@x"]));
     scene.pass(10, &[]);
     scene.die(1, ABORT, false);
     assert!(scene.broker.crashes().is_empty());
-    // One that had no message.
+    // A worker without a message.
     let mut scene = Scene::with_workers(&[1]);
     scene.die(1, ABORT, false);
     assert!(scene.broker.crashes().is_empty());
@@ -239,7 +239,7 @@ fn the_masters_report_may_come_before_the_connection_ends_or_too_late() {
     one_work(scene.hand(10, &["a@x"]));
     one_answer(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }));
     scene.pass(10, &[]);
-    // Another process has this number by now, and dies without a message.
+    // By now another process has this id, and dies without a message.
     scene.report(1, ABORT, false);
     assert!(scene.broker.crashes().is_empty());
 
@@ -271,7 +271,7 @@ fn one_worker_makes_way_and_no_other_one_until_a_new_one_is_there() {
     scene.used_workers([2, 3]);
     assert_eq!(scene.hand(12, &["a@x"]), [retired(2)]);
     assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(2) }), []);
-    // None begins: the suspect comes again and again, and others go on.
+    // No new worker starts: the suspect is retried, and other messages go on.
     for id in 12..16 {
         let address = scene.hand_another(id + 100);
         one_answer(scene.reply(3, &address, frame(&delivered((id + 100).into(), 1))));
@@ -311,7 +311,7 @@ fn suspects_are_tried_one_at_a_time_and_wait_for_no_ordinary_message() {
 fn an_ordinary_message_does_not_take_the_new_worker_that_a_suspect_waits_for() {
     let mut scene = Scene::new();
     scene.crash(1, 10);
-    // Both are there before a worker is, the ordinary one first.
+    // Both messages come before the worker, the ordinary one first.
     assert_eq!(scene.another(11), []);
     assert_eq!(scene.hand(12, &["a@x"]), []);
     let (worker, _, header) = one_work(scene.ready(2));
@@ -380,7 +380,7 @@ fn a_new_front_knows_what_the_one_before_it_has_written_down() {
     suspect.crash(2, 11);
     assert_eq!((suspect.counted(), suspect.figures()), (Some(2), (0, 1)));
 
-    // It may have been repaired meanwhile.
+    // The cause of the crashes may be fixed.
     let mut shunted = remembered(5);
     shunted.ready(3);
     let (_, _, header) = one_work(shunted.hand(12, &["a@x"]));

@@ -1,4 +1,4 @@
-//! What the broker does, event by event.
+//! The broker's actions, event by event.
 
 use super::*;
 
@@ -16,7 +16,7 @@ pub(super) const SETTINGS: Settings = Settings {
     run: 7,
 };
 
-/// A broker, and the time that it is told.
+/// A broker, and the time that the test sets.
 pub(super) struct Scene {
     pub(super) broker: Broker,
     pub(super) now: Instant,
@@ -68,7 +68,7 @@ impl Scene {
         self.handle(Event::WorkerAnswered { connection, address: address.to_vec(), body: frame })
     }
 
-    /// Lets this much time pass, a second at a time, while these workers beat.
+    /// Lets this much time pass, a second at a time, while these workers send heartbeats.
     pub(super) fn pass(&mut self, seconds: u64, beating: &[u64]) -> Vec<Action> {
         let mut actions = Vec::new();
         for _ in 0..seconds {
@@ -117,7 +117,7 @@ pub(super) fn frame(header: &Header) -> Vec<u8> {
     header.frame(b"").unwrap()
 }
 
-/// The worker, the address and the request, where that is all that is to be done.
+/// The worker, the address and the request, if this is the only action.
 #[track_caller]
 pub(super) fn one_work(actions: Vec<Action>) -> (u64, Vec<u8>, Header) {
     match <[Action; 1]>::try_from(actions) {
@@ -130,7 +130,7 @@ pub(super) fn one_work(actions: Vec<Action>) -> (u64, Vec<u8>, Header) {
     }
 }
 
-/// What the local asker is told.
+/// The verdicts for the LMTP server, if this is the only action.
 #[track_caller]
 pub(super) fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
     match <[Action; 1]>::try_from(actions) {
@@ -139,7 +139,7 @@ pub(super) fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
     }
 }
 
-/// What clients are told.
+/// The frames that clients get.
 pub(super) fn told(actions: &[Action]) -> Vec<(u64, Header)> {
     let told = |action: &Action| match action {
         Action::Tell { connection, body, .. } => Some((connection.0, Header::read(body).unwrap().0)),
@@ -162,7 +162,7 @@ fn a_message_goes_to_the_worker_that_has_waited_longest_and_its_answer_comes_bac
     assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 2)))), (10, vec!["2.0.0".into(); 2]));
     let (third, ..) = one_work(scene.hand(12, &["d@x"]));
     assert_eq!(third, 1);
-    // The LMTP server counts what it replies.
+    // The LMTP server counts its own replies.
     assert_eq!(scene.broker.counters().traffics, BTreeMap::new());
     assert_eq!(scene.broker.counters().handed_out, 3);
     assert_eq!(scene.broker.standing(scene.now), Standing { in_work: 2, busy: 2, ..Standing::default() });
@@ -176,12 +176,13 @@ fn a_message_goes_to_the_worker_that_has_the_sessions_of_its_recipients_open() {
         assert_eq!(one_answer(scene.reply(worker, &address, frame(&delivered(u128::from(id), to.len())))).0, id);
         worker
     };
-    // Whom nobody has delivered to yet goes to the one that has waited longest; whom one has, to that one.
+    // A new recipient's message goes to the worker that has waited longest. Later ones go to the worker with the recipient's
+    // session.
     assert_eq!([serve(10, &["a@x"]), serve(11, &["b@x"]), serve(12, &["a@x"]), serve(13, &["b@x"])], [1, 2, 1, 2]);
     assert_eq!(serve(14, &["c@x", "d@x"]), 3);
-    // Most of its recipients; of two that have as many, the one that has waited longest.
+    // The worker with the most sessions of its recipients. Of two with the same number, the one that has waited longest.
     assert_eq!([serve(15, &["c@x", "d@x", "a@x"]), serve(16, &["b@x", "a@x"])], [3, 1]);
-    // A worker keeps three sessions: the first of more are closed by now.
+    // A worker keeps three sessions, and has closed its earliest ones by now.
     assert_eq!([serve(17, &["e@x"]), serve(18, &["e@x", "f@x", "g@x"]), serve(19, &["b@x"])], [2, 2, 1]);
 }
 
@@ -241,7 +242,7 @@ fn a_heartbeat_does_not_make_a_worker_ready() {
     one_work(scene.hand(10, &["a@x"]));
     assert_eq!(scene.hand(11, &["b@x"]), []);
     assert_eq!(scene.beat(1), []);
-    // Nor does READY while it works, nor a heartbeat of somebody who never said READY.
+    // READY during a delivery does not make a worker ready, either; nor does a heartbeat without a READY before.
     assert_eq!(scene.ready(1), []);
     assert_eq!(scene.beat(9), []);
     assert_eq!(scene.broker.standing(scene.now).queued, 1);
@@ -271,18 +272,18 @@ fn a_worker_that_ends_costs_its_message_a_deferral_at_once_and_no_other_worker_g
 fn a_silent_worker_gets_nothing_new_and_is_ended_after_ten_seconds() {
     let mut scene = Scene::with_workers(&[1, 2]);
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
-    // Neither is heard for three seconds: what comes then waits, and what is at work is not answered.
+    // Without heartbeats for three seconds: new messages wait, and the delivery in progress is not answered yet.
     assert_eq!(scene.pass(3, &[]), []);
     assert_eq!(scene.hand(11, &["b@x"]), []);
     let standing = scene.broker.standing(scene.now);
     assert_eq!((standing.ready, standing.silent), (0, 2));
-    // The second is back, and gets it.
+    // The second worker sends a heartbeat, and gets the message.
     let (worker, ..) = one_work(scene.beat(2));
     assert_eq!(worker, 2);
     let actions = scene.pass(7, &[2]);
     assert_eq!(actions[0], Action::EndWorker { connection: ConnectionId(1), pid: Some(1) });
     assert_eq!(one_answer(actions[1..].iter().map(clone).collect()), (10, vec!["4.3.0".into()]));
-    // Its answer, if it still comes, is nobody's.
+    // If the late reply still comes, it is dropped.
     assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
 }
 
@@ -308,7 +309,7 @@ fn no_worker_is_blamed_for_a_time_in_which_the_broker_itself_did_not_run() {
     scene.now += 60 * SECOND;
     let actions = scene.broker.tick(scene.now);
     assert_eq!(actions, [Action::Beat { connection: ConnectionId(1) }]);
-    // It has its time from then on.
+    // The worker's time counts from then on.
     assert_eq!(scene.pass(9, &[]), []);
     assert_eq!(scene.pass(1, &[]).len(), 2);
 }
@@ -367,7 +368,7 @@ fn what_it_has_waited_is_taken_off_the_time_of_its_delivery() {
     let (_, _, header) = one_work(scene.ready(1));
     assert_eq!(header, Header::Deliver(Request { time_left_ms: 228_000, ..request(10, &["a@x"]) }));
     assert_eq!(scene.broker.counters().waits.sum, Duration::from_secs(12));
-    // And nobody has more of it than a delivery may take.
+    // The time never exceeds that of a delivery.
     let mut scene = Scene::with_workers(&[1]);
     let endless = Request { time_left_ms: u64::MAX, ..request(10, &["a@x"]) };
     let body = Body::Memory(BYTES.to_vec());
@@ -384,7 +385,7 @@ fn no_more_messages_for_one_recipient_are_at_work_than_allowed_and_others_overta
     assert_eq!(scene.hand(13, &["a@x"]), []);
     let (_, _, overtaking) = one_work(scene.hand(14, &["b@x", "b@X"]));
     assert_eq!(overtaking, deliver(14, &["b@x", "b@X"]));
-    // As soon as one is done, the first of those that wait goes.
+    // When one delivery ends, the first waiting message starts.
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
     let works: Vec<_> = actions.into_iter().filter(|action| matches!(action, Action::Work { .. })).collect();
     assert_eq!(one_work(works).2, deliver(12, &["a@X", "A@x"]));
@@ -395,7 +396,7 @@ fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_wor
     let mut scene = Scene::with_workers(&[1, 2, 3]);
     one_work(scene.hand(10, &["a@x"]));
     one_work(scene.hand(11, &["a@x"]));
-    // Most have their turn soon: it waits for a moment, and others overtake.
+    // Most recipients are available soon: the message waits for a moment, and others overtake it.
     assert_eq!(scene.hand(12, &["d@x", "A@x", "e@x", "a@x"]), []);
     assert_eq!(scene.pass(4, &[1, 2, 3]), []);
     assert_eq!(scene.broker.next_tick(), scene.now + SECOND);
@@ -404,13 +405,13 @@ fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_wor
     let recipients: Vec<_> = recipients.into_iter().map(|recipient| recipient.address).collect();
     assert_eq!(recipients, ["d@x", "e@x"]);
     assert_eq!(scene.broker.counters().left_out, 2);
-    // Each has his own answer, in the order of the message.
+    // Each recipient has a verdict of its own, in the order of the message.
     let answer = one_answer(scene.reply(worker, &address, frame(&delivered(12, 2))));
     assert_eq!(answer, (12, ["2.0.0", "4.4.5", "2.0.0", "4.4.5"].map(String::from).to_vec()));
-    // So a mailbox that hangs has no more workers than it may, whoever is written to beside it.
+    // So a mailbox that hangs occupies no more workers than its limit, whatever the other recipients are.
     assert_eq!(scene.hand(13, &["a@x", "d@x"]), []);
     let (worker, address, _) = one_work(scene.pass(5, &[1, 2, 3]));
-    // An answer for those who were left out as well is none.
+    // A reply with results for recipients that were left out is invalid.
     let answer = one_answer(scene.reply(worker, &address, frame(&delivered(13, 2))));
     assert_eq!(answer, (13, vec!["4.3.0".into(); 2]));
     assert_eq!(scene.broker.counters().wrong_answers, 1);
@@ -446,19 +447,19 @@ fn a_message_to_those_alone_who_have_too_many_at_work_waits_no_longer_than_one_t
     assert_eq!(one_answer(scene.broker.tick(scene.now)), (12, vec!["4.4.5".into(); 2]));
     assert!(scene.broker.next_tick() > scene.now);
     assert_eq!(scene.broker.counters().waited_too_long, 1);
-    // One of them has his turn in time.
+    // The recipient becomes available in time.
     assert_eq!(scene.hand(13, &["a@x"]), []);
     assert_eq!(scene.pass(4, &[1, 2, 3]), []);
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
     assert!(matches!(actions[..], [Action::Answer { .. }, Action::Work { .. }]), "{actions:?}");
-    // One for whom no worker is there waits for a worker.
+    // A message without a ready worker waits for a worker.
     scene.hand(14, &["b@x"]);
     assert_eq!(scene.hand(15, &["a@x"]), []);
     assert_eq!(scene.pass(29, &[1, 2, 3]), []);
     assert_eq!(one_answer(scene.pass(1, &[1, 2, 3])).0, 15);
 }
 
-/// Its time to wait for a worker is over before `serve.batch_patience` is.
+/// Its time to wait for a worker ends before `serve.batch_patience` does.
 #[test]
 fn a_message_to_several_with_little_time_goes_to_the_others_at_the_end_of_it() {
     let mut scene = Scene::with_workers(&[1, 2, 3]);
@@ -485,7 +486,7 @@ fn the_broker_is_due_when_the_patience_with_a_busy_mailbox_is_over_between_two_h
     assert_eq!(scene.broker.tick(scene.now).len(), 3, "a heartbeat for each");
     scene.pass(4, &[1, 2, 3]);
     assert_eq!(scene.broker.next_tick(), scene.now + half);
-    // Where no worker is ready then, there is nothing to be done before the next heartbeat.
+    // If no worker is ready then, the next action is the next heartbeat.
     one_work(scene.hand(13, &["e@x"]));
     scene.now += half;
     assert_eq!(scene.broker.tick(scene.now), []);
@@ -531,7 +532,7 @@ fn an_answer_that_is_none_puts_the_message_off_and_its_worker_gets_no_more_of_ou
         assert_eq!(one_answer(scene.reply(1, &address, wrong)), (10, vec!["4.3.0".into(); 2]));
         assert_eq!(scene.broker.counters().wrong_answers, 1);
         assert_eq!(scene.hand(11, &["c@x"]), []);
-        // READY on the same connection changes nothing; on a new one it is a new worker.
+        // READY on the same connection changes nothing. On a new connection it announces a new worker.
         assert_eq!(scene.ready(1), []);
         assert_eq!(one_work(scene.ready(2)).0, 2);
     }
@@ -540,17 +541,17 @@ fn an_answer_that_is_none_puts_the_message_off_and_its_worker_gets_no_more_of_ou
 #[test]
 fn a_worker_that_leaves_gets_nothing_more_and_its_connection_is_closed() {
     let close = || Action::CloseWorker { connection: ConnectionId(1) };
-    // With its answer.
+    // It reports its end with its reply.
     let mut scene = Scene::with_workers(&[1]);
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
     let actions = scene.reply(1, &address, frame(&leaving(10, 1)));
     assert!(matches!(actions.as_slice(), [Action::Answer { .. }, last] if *last == close()), "{actions:?}");
     assert_eq!(scene.hand(11, &["a@x"]), []);
-    // While it waits.
+    // It reports its end while it is idle.
     let mut scene = Scene::with_workers(&[1]);
     assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), [close()]);
     assert_eq!(scene.hand(11, &["a@x"]), []);
-    // While a message is on its way to it: that one it delivers still.
+    // It reports its end while a message is on its way to it. It still delivers that message.
     let mut scene = Scene::with_workers(&[1]);
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
     assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), []);
@@ -573,13 +574,13 @@ fn a_broker_that_is_stopped_delivers_what_waits_while_there_are_workers_and_defe
     let (_, first, _) = one_work(scene.hand(10, &["a@x"]));
     scene.hand(11, &["b@x"]);
     scene.say(5, &deliver(12, &["c@x"]));
-    // What its client has not let begin does not.
+    // A request without GO is deferred.
     let actions = scene.handle(Event::Stop);
     assert_eq!(actions.len(), 1);
     assert_eq!(told(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.3.2"]]);
     let actions = scene.reply(1, &first, frame(&delivered(10, 1)));
     let [Action::Answer { .. }, Action::Work { address, .. }] = actions.as_slice() else { panic!("{actions:?}") };
-    // A message that the LMTP server was just taking.
+    // A message that the LMTP server was just receiving.
     assert_eq!(scene.hand(13, &["d@x"]), []);
     let actions = scene.reply(1, address, frame(&leaving(11, 1)));
     let answers: Vec<_> = actions.iter().filter(|action| matches!(action, Action::Answer { .. })).map(clone).collect();

@@ -1,4 +1,4 @@
-//! What workers answer, and what becomes of what they had in hand where they end, are silent, or take too long.
+//! Replies of workers, and what happens to the message of a worker that ends, hangs, or takes too long.
 
 use super::{Action, Asker, Broker, ConnectionId, Job, JobId, Stage, What};
 use crate::delivery::StatusDetail;
@@ -17,7 +17,7 @@ impl Broker {
             if leaves(&body) {
                 self.let_go(connection);
             } else {
-                // Twice the same, or to a broker before this one.
+                // A reply that came twice, or one to the previous broker.
                 self.counters.late_answers += 1;
                 info!(connection = connection.0, "an answer to nothing that this worker has");
             }
@@ -29,7 +29,7 @@ impl Broker {
         }
     }
 
-    /// Passes on what a worker has answered. Whether the worker says that it leaves.
+    /// Passes a worker's reply on. Returns whether the worker reports that it ends.
     fn pass_on(&mut self, id: JobId, from: ConnectionId, body: Vec<u8>) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };
         if let What::Plain(_) = job.what {
@@ -60,8 +60,7 @@ impl Broker {
         }
     }
 
-    /// What one delivery finds holds for all: they ask the same database. So the next one that is delivered ends it, whichever
-    /// worker has it.
+    /// All deliveries use the same database, so the last report of any worker holds for all of them.
     fn hear_of_the_database(&mut self, found: Found) {
         match found {
             Found::NotAsked => {}
@@ -70,7 +69,7 @@ impl Broker {
         }
     }
 
-    /// A worker has said that it ends. Its connection is closed, so that it knows that nothing more is on its way.
+    /// A worker has reported that it ends. Closing its connection confirms that no more messages come.
     fn let_go(&mut self, connection: ConnectionId) {
         let Some(worker) = self.workers.get_mut(connection) else { return };
         worker.leaving = true;
@@ -80,7 +79,8 @@ impl Broker {
         }
     }
 
-    /// A worker has ended, or is taken for it: what it had is deferred. It may be delivered, or be so yet: the next attempt looks.
+    /// A worker has ended, or is treated as ended: its message is deferred. The message may be delivered already, or may be
+    /// later: the next attempt checks.
     pub(super) fn lose_worker(&mut self, connection: ConnectionId, why: &str) -> Option<Job> {
         let worker = self.workers.remove(connection)?;
         let Some(id) = worker.job else {
@@ -103,7 +103,7 @@ impl Broker {
         self.lose_worker(connection, why);
     }
 
-    /// Ends workers that are silent, or whose message is overdue.
+    /// Ends workers that send no heartbeats, or whose message is overdue.
     pub(super) fn end_what_takes_too_long(&mut self, now: Instant) {
         for connection in self.workers.dead(now) {
             self.end_worker(connection, "the process that delivered it stood still");
@@ -118,7 +118,7 @@ impl Broker {
     }
 }
 
-/// Whether a worker that has nothing in hand says that it ends: a reply to nothing.
+/// Whether an idle worker reports that it ends: a reply that belongs to no message.
 fn leaves(body: &[u8]) -> bool {
     matches!(Header::read(body), Ok((Header::Reply(Reply { leaving: true, .. }), _)))
 }
