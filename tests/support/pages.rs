@@ -338,7 +338,7 @@ const NOT_RUN: [(&str, &str); 66] = [
         "it changes the machine; tests/support/postfix.rs runs it on the mail hosts",
     ),
     ("install -m 755 target/release/maildrop_command /usr/bin/maildrop_command", PACKAGE),
-    ("install -d -m 750 -g maildrop /etc/maildrop_command", PACKAGE),
+    ("install -d -m 755 /etc/maildrop_command", PACKAGE),
     ("install -m 644 config.example.toml /etc/maildrop_command/config.toml", PACKAGE),
     ("install -m 640 -g maildrop /dev/null /etc/maildrop_command/database.password", PACKAGE),
     ("install -m 640 -g maildrop /dev/null /etc/maildrop_command/imap.password", PACKAGE),
