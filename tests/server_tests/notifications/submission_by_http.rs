@@ -119,7 +119,7 @@ fn only_who_may_speak_for_authors_has_copies_put_in_sent(engine: Engine) {
 
 #[test]
 fn a_full_disk_is_told_and_nothing_is_accepted() {
-    own_mounts::alone("notifier::mail_by_http::where_the_disk_is_full");
+    own_mounts::alone("notifications::submission_by_http::where_the_disk_is_full");
 }
 
 #[test]
