@@ -16,12 +16,18 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
 /// digits.
 #[must_use]
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let byte = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(*high)? * 16 + digit(*low)?),
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
         _ => None,
     };
-    text.as_bytes().chunks(2).map(byte).collect()
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let mut bytes = Vec::with_capacity(pairs.len());
+    for [high, low] in pairs {
+        bytes.push(digit(*high)? << 4 | digit(*low)?);
+    }
+    rest.is_empty().then_some(bytes)
 }
 
 #[cfg(test)]

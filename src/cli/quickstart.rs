@@ -93,8 +93,8 @@ fn passwords() -> io::Result<Passwords> {
     Ok(Passwords { database, operator, owner, maps, imap, salt })
 }
 
-/// This machine's address as the mailbox store sees it: connecting a UDP socket selects the route, and sends nothing (connect(2)). Empty
-/// if the name cannot be resolved, or if there is no route.
+/// This machine's address as the mailbox store sees it: connecting a UDP socket selects the route, and sends nothing
+/// (connect(2)). Empty if the name cannot be resolved, or if there is no route.
 fn our_addresses(imap: &Server) -> Vec<IpAddr> {
     let host = imap.host.trim_start_matches('[').trim_end_matches(']');
     if host.eq_ignore_ascii_case("localhost") {

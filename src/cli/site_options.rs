@@ -20,8 +20,8 @@ use sysexits::ExitCode;
 /// The default of `--config`. A delivery has no default: master.cf names the file.
 pub(super) const CONFIGURATION: &str = "/etc/maildrop_command/config.toml";
 
-/// The time limit of one answer from a server that still answers other queries. (`migrate` has a longer one: an index on a large table
-/// takes long.)
+/// The time limit of one answer from a server that still answers other queries. (`migrate` has a longer one: an index
+/// on a large table takes long.)
 pub(super) const LONGEST_ANSWER: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Debug, Args)]
@@ -111,8 +111,8 @@ impl SiteOptions {
         option("config", &self.config).or_else(|| option("embedded", &self.embedded)).unwrap_or_default()
     }
 
-    /// Logs to standard error: warnings and errors, and more with --verbose. Not for a subcommand that delivers, since its records belong
-    /// into the log of all deliveries.
+    /// Logs to standard error: warnings and errors, and more with --verbose. Not for a subcommand that delivers, since
+    /// its records belong into the log of all deliveries.
     pub(super) fn log_to_stderr(&self) {
         let level = match self.verbose {
             0 => Level::Warn,
@@ -162,8 +162,8 @@ pub(super) fn connect(site: &Site, patience: Duration) -> Result<Box<dyn Databas
     Ok(site.open_database(None, Deadline::after(patience))?)
 }
 
-/// Ends this process if a server hangs, or if an answer takes longer than `longest`. Not for a delivery, which has its watchdog, and not
-/// while a program runs under a lock.
+/// Ends this process if a server hangs, or if an answer takes longer than `longest`. Not for a delivery, which has its
+/// watchdog, and not while a program runs under a lock.
 pub(super) fn watch(site: &Site, longest: Duration) -> Result<(), Failure> {
     let print = |text: &str| {
         if std::io::stderr().is_terminal() {

@@ -20,8 +20,8 @@ pub(super) fn has(address: IpAddr) -> io::Result<bool> {
     }
 }
 
-/// IP_MULTICAST_IF takes the address of a local interface (ip(7)), and the kernel looks for it in its table of local routes as well
-/// (`ip_dev_find`).
+/// IP_MULTICAST_IF takes the address of a local interface (ip(7)), and the kernel looks for it in its table of local
+/// routes as well (`ip_dev_find`).
 fn is_local(address: Ipv4Addr) -> io::Result<bool> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     match set_ip_multicast_if(&socket, &address) {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// The time span over which recent deliveries are counted.
 pub(crate) const LATELY: Duration = Duration::from_hours(1);
-/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time). If a message was deferred more than twice
-/// that long ago, no active queue holds it.
+/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time). If a message was deferred more
+/// than twice that long ago, no active queue holds it.
 pub(crate) const STILL_TRIED: Duration = Duration::from_secs(8000);
 
 /// How long notifications are reported as given up.
@@ -56,8 +56,9 @@ pub(crate) enum TakenAs {
     Piece,
 }
 
-/// The attempts that match `wanted` and the text `what`, at most `limit`, and the meaning that was given to the text. `what` is a
-/// Message-ID, a queue id, an address or a mailbox's user, recognized as `trace` does. Otherwise it is part of a subject or an author.
+/// The attempts that match `wanted` and the text `what`, at most `limit`, and the meaning that was given to the text.
+/// `what` is a Message-ID, a queue id, an address or a mailbox's user, recognized as `trace` does. Otherwise it is part
+/// of a subject or an author.
 pub(crate) fn search(
     site: &Site,
     database: &mut dyn Database,

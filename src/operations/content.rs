@@ -1,5 +1,5 @@
-//! Access to the content of a message, from wherever it is stored. The content is returned only after the operations log has recorded
-//! who requested it.
+//! Access to the content of a message, from wherever it is stored. The content is returned only after the operations
+//! log has recorded who requested it.
 
 use super::redelivery::{self, Place, RedeliveryError};
 use crate::base::deadline::Deadline;
@@ -39,9 +39,10 @@ pub(crate) enum Found<T> {
 /// The message takes longer to parse than any legitimate message.
 pub(crate) struct TakesTooLong;
 
-/// Applies `of` to the message with this identity, in the form [for display](Message::for_display); `None` if it has no such part. The
-/// message comes from the ledger's stored sources or, if `mailboxes` has a deadline, from a mailbox. The operations log records each
-/// request, also a failed one. The exception is content from the place that the same request has already noted.
+/// Applies `of` to the message with this identity, in the form [for display](Message::for_display); `None` if it has no
+/// such part. The message comes from the ledger's stored sources or, if `mailboxes` has a deadline, from a mailbox. The
+/// operations log records each request, also a failed one. The exception is content from the place that the same
+/// request has already noted.
 ///
 /// # Errors
 /// If the database fails, or if the operations log cannot be written. Nothing is shown then.

@@ -1,14 +1,15 @@
 //! The timer's retry of owed copies: the work of `replay --owed`, without a person's request, for the copies that are due.
 //!
-//! A copy that fails is tried again after a pause that grows with its age. A copy that can never be finished therefore costs little,
-//! and a copy that can be finished does not wait long. The pause is an eighth of the time from the recording of its message to its
-//! last try, and at most [`LONGEST_PAUSE`]. The ledger stores the time of the last try (`copies.updated_at`).
+//! A copy that fails is tried again after a pause that grows with its age. A copy that can never be finished therefore
+//! costs little, and a copy that can be finished does not wait long. The pause is an eighth of the time from the
+//! recording of its message to its last try, and at most [`LONGEST_PAUSE`]. The ledger stores the time of the last try
+//! (`copies.updated_at`).
 //!
-//! Copies that can never be finished must not block others, however many they are. An example is a rule that gives a whole domain
-//! mailboxes. A program may then write as an author who has no mailbox, and each of its messages leaves such a copy. Copies of users
-//! who recently received mail therefore alternate with the copies of all others. In both groups, copies that were never tried alternate
-//! with those that were tried longest ago. A user who is refused, or whose mailbox hangs, is tried once in a run, and is no evidence
-//! about the store.
+//! Copies that can never be finished must not block others, however many they are. An example is a rule that gives a
+//! whole domain mailboxes. A program may then write as an author who has no mailbox, and each of its messages leaves
+//! such a copy. Copies of users who recently received mail therefore alternate with the copies of all others. In both
+//! groups, copies that were never tried alternate with those that were tried longest ago. A user who is refused, or
+//! whose mailbox hangs, is tried once in a run, and is no evidence about the store.
 //!
 //! | failure | evidence about | the run |
 //! |---|---|---|
@@ -40,13 +41,14 @@ const LISTING: Duration = Duration::from_mins(10);
 const LONGEST_PAUSE: Duration = Duration::from_hours(6);
 /// The pause after a failed try is the copy's age divided by this number.
 const PART_OF_ITS_AGE: i64 = 8;
-/// If the last try is no later than this after the message was recorded, no run has tried the copy since. That try is the delivery
-/// that left it owed.
+/// If the last try is no later than this after the message was recorded, no run has tried the copy since. That try is
+/// the delivery that left it owed.
 const NEVER_TRIED: Duration = Duration::from_mins(1);
 /// A run ends after this number of consecutive failures of the mailbox store: the next copy would fail, too.
 const IN_A_ROW: u32 = 3;
-/// After this number of users whose logins are refused, while no login succeeds, a user who recently received mail is tried. If that
-/// login is refused, too, our own account is refused, and the run ends: a server may lock out a client that continues.
+/// After this number of users whose logins are refused, while no login succeeds, a user who recently received mail is
+/// tried. If that login is refused, too, our own account is refused, and the run ends: a server may lock out a client
+/// that continues.
 const REFUSED: usize = 3;
 /// The maximum number of refused users that are remembered.
 const MOST_REFUSED: usize = 10_000;
@@ -110,14 +112,14 @@ impl OwedRun {
     }
 }
 
-/// The time limit of one run if a delivery may take this `deadline`: the limit always leaves time for the first copy. The next run
-/// continues with the rest.
+/// The time limit of one run if a delivery may take this `deadline`: the limit always leaves time for the first copy.
+/// The next run continues with the rest.
 pub(crate) fn longest_run(deadline: Duration) -> Duration {
     LONGEST_RUN.max(deadline.saturating_add(AROUND_A_DELIVERY).saturating_mul(2))
 }
 
-/// Finishes the due copies, one after the other, as long as the lock is held. `refused` are the users whose logins were refused at
-/// their last try by earlier runs of this process. Their copies come last, and this run updates the set.
+/// Finishes the due copies, one after the other, as long as the lock is held. `refused` are the users whose logins were
+/// refused at their last try by earlier runs of this process. Their copies come last, and this run updates the set.
 ///
 /// # Errors
 /// If the ledger cannot list the owed copies.
@@ -211,8 +213,8 @@ fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, sho
     }
 }
 
-/// Whether the store accepts a login for a user who recently received mail. If not, our own account is refused. The users who were
-/// refused are no evidence, since they need not exist.
+/// Whether the store accepts a login for a user who recently received mail. If not, our own account is refused. The
+/// users who were refused are no evidence, since they need not exist.
 fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<String>) -> Result<bool, DatabaseError> {
     let others = audit_queries::newest_delivered_to(ledger)?;
     let other = others.iter().find(|(user, _)| !refused.contains(user) && !site.is_service_account(user));
@@ -299,9 +301,9 @@ impl Pages {
     }
 }
 
-/// The due copies in the order of their tries. Four groups take turns: untried copies and copies tried longest ago, each of users who
-/// recently received mail and of all others. No group waits for copies that may never be finished. The copies of users who were
-/// refused before follow last, in the same four groups.
+/// The due copies in the order of their tries. Four groups take turns: untried copies and copies tried longest ago,
+/// each of users who recently received mail and of all others. No group waits for copies that may never be finished.
+/// The copies of users who were refused before follow last, in the same four groups.
 struct Turns<'a> {
     plan: &'a Plan,
     refused: &'a BTreeSet<String>,

@@ -1,12 +1,13 @@
-//! Holds a lock while a program runs: takes it, checks every second that it is still held, and releases it. It runs in a thread of its
-//! own, since a server that does not answer would block the caller.
+//! Holds a lock while a program runs: takes it, checks every second that it is still held, and releases it. It runs in
+//! a thread of its own, since a server that does not answer would block the caller.
 //!
-//! Two programs never run at once, even if a machine is cut off. The server frees the lock after [`silence`]. Before that, the holder
-//! has missed an answer, sent SIGTERM, waited for the grace and sent SIGKILL. The exception is a suspended machine, or a stopped
-//! process: it learns of the loss only when it resumes.
+//! Two programs never run at once, even if a machine is cut off. The server frees the lock after [`silence`]. Before
+//! that, the holder has missed an answer, sent SIGTERM, waited for the grace and sent SIGKILL. The exception is a
+//! suspended machine, or a stopped process: it learns of the loss only when it resumes.
 //!
-//! A former primary that was left behind at a fail-over may report for ever that the lock is held, while the new primary grants it to
-//! another. If its commits wait for another server, the former primary cannot commit. So a second connection commits each second.
+//! A former primary that was left behind at a fail-over may report for ever that the lock is held, while the new
+//! primary grants it to another. If its commits wait for another server, the former primary cannot commit. So a second
+//! connection commits each second.
 
 use crate::database::{DatabaseError, DatabaseFailure, Dialect};
 use crate::delivery::bare_message_id;
@@ -23,8 +24,8 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long killing a program may take.
 const MARGIN: Duration = Duration::from_secs(5);
-/// The longest single wait on the server; a long wait consists of several. A PostgreSQL statement that waits has a snapshot, which
-/// holds back VACUUM, and a server continues to wait for a client that is gone.
+/// The longest single wait on the server; a long wait consists of several. A PostgreSQL statement that waits has a
+/// snapshot, which holds back VACUUM, and a server continues to wait for a client that is gone.
 const SLICE: Duration = Duration::from_secs(10);
 
 /// The time without a query after which the server frees the lock of a program that may take `grace` to end.
@@ -32,9 +33,9 @@ fn silence(grace: Duration) -> Duration {
     PERIOD + PATIENCE + grace + MARGIN
 }
 
-/// The lock of a program that `lock exec` runs. No configuration can choose this namespace for messages, so a program and a delivery
-/// never share a lock. In SQL: `maildrop_lock_key(NAME, 'maildrop exec')`, which ignores white space and angle brackets around a name
-/// as around a Message-ID.
+/// The lock of a program that `lock exec` runs. No configuration can choose this namespace for messages, so a program
+/// and a delivery never share a lock. In SQL: `maildrop_lock_key(NAME, 'maildrop exec')`, which ignores white space and
+/// angle brackets around a name as around a Message-ID.
 pub(crate) fn lock_of_program(namespace: &str, name: &str) -> LockName {
     LockName::new(&format!("{namespace}{OF_PROGRAMS}"), bare_message_id(name.as_bytes()))
 }
@@ -64,7 +65,8 @@ pub(crate) enum Report {
 struct Commits(Option<Box<dyn Database>>);
 
 impl Commits {
-    /// Opens another connection to the server that holds the lock: on PostgreSQL the lock's own connection is in the lock's transaction.
+    /// Opens another connection to the server that holds the lock: on PostgreSQL the lock's own connection is in the
+    /// lock's transaction.
     fn beside(
         server: &str,
         open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,

@@ -1,5 +1,6 @@
-//! Redelivery of copies that a person has selected: preview and execution, copy by copy. The deliveries are those of `replay` with
-//! `--owed`, `--restore` and `--failed`. A copy selected twice is delivered once, since each delivery looks under the message's lock.
+//! Redelivery of copies that a person has selected: preview and execution, copy by copy. The deliveries are those of
+//! `replay` with `--owed`, `--restore` and `--failed`. A copy selected twice is delivered once, since each delivery
+//! looks under the message's lock.
 
 use super::audit::{self, Gone};
 use super::redelivery::{self, RedeliveryError};
@@ -268,7 +269,8 @@ fn ended_early() -> ReplayOutcome {
     ReplayOutcome::Deferred("it was ended early".into())
 }
 
-/// Replays one delivery of the ledger, or reports what would be done, and whether the appended message may name another recipient.
+/// Replays one delivery of the ledger, or reports what would be done, and whether the appended message may name another
+/// recipient.
 fn replayed(site: &Site, copy: CopyKey, dry_run: bool, stop: &AtomicBool) -> (ReplayOutcome, bool) {
     let size_limit = site.config().and_then(|config| config.delivery.message_size_limit);
     let replay = Replay { site, size_limit, envelope: PartialEnvelope::default(), jobs: 1, dry_run, stop };

@@ -75,8 +75,8 @@ pub(crate) fn tell_all(
     logged(database, by, Operation::NotifiedAgain, Some(&object), tell, due_again)
 }
 
-/// Queues given-up notifications for redelivery: of one subscription or of all, since a moment or of any age. The work ends with the
-/// last notification, or at the deadline `until`.
+/// Queues given-up notifications for redelivery: of one subscription or of all, since a moment or of any age. The work
+/// ends with the last notification, or at the deadline `until`.
 pub(crate) fn redeliver(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -123,8 +123,8 @@ pub(crate) fn give_up(
     logged(database, by, Operation::GaveUpNotifications, Some(&object), give_up, came).map(Some)
 }
 
-/// The event of this id, in the detail that the subscription receives. `None` if it is outside the subscription's resource; the event
-/// types that the subscription chose do not matter here.
+/// The event of this id, in the detail that the subscription receives. `None` if it is outside the subscription's
+/// resource; the event types that the subscription chose do not matter here.
 ///
 /// # Errors
 /// If the database query fails.

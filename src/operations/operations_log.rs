@@ -1,5 +1,5 @@
-//! Writes the changes of the command line into the operations log, under the name of the user who runs it. If that fails, the changes
-//! stay, and the log of deliveries gets a warning.
+//! Writes the changes of the command line into the operations log, under the name of the user who runs it. If that
+//! fails, the changes stay, and the log of deliveries gets a warning.
 
 use super::replay::ReplayOutcome;
 use crate::base::deadline::Deadline;
@@ -78,8 +78,9 @@ impl CommandLine {
 
 const COMMAND_LINE: &str = "command line";
 
-/// Performs a change of one object, and records who made it and its result. For the web UI and the API an entry is written before the
-/// change, and if that fails, the change is not made. The command line is the operator's: its change is made in any case.
+/// Performs a change of one object, and records who made it and its result. For the web UI and the API an entry is
+/// written before the change, and if that fails, the change is not made. The command line is the operator's: its change
+/// is made in any case.
 ///
 /// # Errors
 /// If the work fails, or if the entry before it cannot be written.

@@ -94,9 +94,9 @@ pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) ->
     Ok(Pruned { would_remove: Some(would_remove), ..kept(database, kind, age, before)? })
 }
 
-/// Removes rows older than `age` by the database's clock, in small batches. Each batch is a transaction of its own, with a `pause`
-/// after it. `progress` receives the number of removed rows after each batch. If it returns `false`, the work stops, and the kept
-/// rows are not counted.
+/// Removes rows older than `age` by the database's clock, in small batches. Each batch is a transaction of its own,
+/// with a `pause` after it. `progress` receives the number of removed rows after each batch. If it returns `false`, the
+/// work stops, and the kept rows are not counted.
 ///
 /// # Errors
 /// If the database fails, or if our role may not delete. Rows that were removed before stay removed.

@@ -1,7 +1,8 @@
 //! Redelivery of copies that the ledger knows: Sent copies that deliveries left owed, and copies that a mailbox has lost.
 //!
-//! The message comes from the ledger's stored sources, or else from another copy of it. The rest is an ordinary delivery of that one
-//! copy: journal, lock, look, append, record. It may therefore run concurrently with deliveries and with itself.
+//! The message comes from the ledger's stored sources, or else from another copy of it. The rest is an ordinary
+//! delivery of that one copy: journal, lock, look, append, record. It may therefore run concurrently with deliveries
+//! and with itself.
 
 use crate::base::deadline::Deadline;
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -115,7 +116,8 @@ pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Ma
     finish_and_tell(site, copy, deadline, &mut |_| {})
 }
 
-/// Like [`finish`]. `listen` receives the place of the message. If that is a mailbox, its user's login succeeded, whatever follows.
+/// Like [`finish`]. `listen` receives the place of the message. If that is a mailbox, its user's login succeeded,
+/// whatever follows.
 pub(crate) fn finish_and_tell(
     site: &Site,
     copy: &RecordedCopy,
@@ -133,8 +135,8 @@ pub(crate) fn finish_and_tell(
     }
 }
 
-/// Redelivers a lost copy, unless it is in its mailbox after all. The search for it runs under the lock, whatever an earlier search
-/// has found.
+/// Redelivers a lost copy, unless it is in its mailbox after all. The search for it runs under the lock, whatever an
+/// earlier search has found.
 ///
 /// # Errors
 /// If the copy could not be delivered; the ledger is unchanged.
@@ -191,9 +193,9 @@ pub(crate) enum Place {
     },
 }
 
-/// Reads a recorded message from the ledger's stored sources, or from any copy. `target` is the copy to be delivered: it is tried
-/// last, and is returned as it is stored. From any other place the message comes in its [filtered form](Message::for_any_recipient),
-/// since it may be a blind recipient's.
+/// Reads a recorded message from the ledger's stored sources, or from any copy. `target` is the copy to be delivered:
+/// it is tried last, and is returned as it is stored. From any other place the message comes in its [filtered
+/// form](Message::for_any_recipient), since it may be a blind recipient's.
 ///
 /// # Errors
 /// If the message is found nowhere, if a place that may hold it cannot be read, or if the database fails.

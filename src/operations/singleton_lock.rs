@@ -1,8 +1,9 @@
 //! Periodic work that only one of the hosts sharing a database does at a time: that host holds a named lock meanwhile.
 //!
-//! The lock has a session of its own. On PostgreSQL that is a transaction that has no snapshot and no xid between two queries. So it
-//! holds back no VACUUM, and PgBouncer in transaction mode may stand between. The lock is no fence: the work under it may be done twice
-//! without harm, each message under its own lock. The lock keeps hosts from doing all the work at once.
+//! The lock has a session of its own. On PostgreSQL that is a transaction that has no snapshot and no xid between two
+//! queries. So it holds back no VACUUM, and PgBouncer in transaction mode may stand between. The lock is no fence: the
+//! work under it may be done twice without harm, each message under its own lock. The lock keeps hosts from doing all
+//! the work at once.
 
 use super::lock_holder::lock_of_program;
 use crate::base::deadline::Deadline;
@@ -26,8 +27,9 @@ pub(crate) struct Held {
     lock: LockName,
 }
 
-/// Takes the lock of this name, if it is free, for at most `at_most`. `maildrop_command lock try NAME` shows its holder, and `lock exec
-/// NAME` keeps all hosts from the work meanwhile. The server frees the lock if it has received nothing for `silence`.
+/// Takes the lock of this name, if it is free, for at most `at_most`. `maildrop_command lock try NAME` shows its
+/// holder, and `lock exec NAME` keeps all hosts from the work meanwhile. The server frees the lock if it has received
+/// nothing for `silence`.
 ///
 /// # Errors
 /// If the database gave no clear answer.

@@ -1,5 +1,5 @@
-//! Accepts mail without Postfix into the file queue: checks recipients, size and author, and makes identical messages distinct. Also
-//! builds the request that hands a shunted message back to the service.
+//! Accepts mail without Postfix into the file queue: checks recipients, size and author, and makes identical messages
+//! distinct. Also builds the request that hands a shunted message back to the service.
 
 use crate::delivery::{Deferral, Refusal};
 use crate::ledger::Database;
@@ -33,8 +33,8 @@ pub(crate) fn queue(folder: &Path) -> Result<Queue, QueueError> {
     }
 }
 
-/// The delivery request of a shunted message. Its copies have the keys that the client which still has the message looks for at its
-/// next try.
+/// The delivery request of a shunted message. Its copies have the keys that the client which still has the message
+/// looks for at its next try.
 pub(crate) fn shunted_request(envelope: Envelope, source: Source) -> Request {
     let recipient = |to: Recipient| protocol::Recipient { address: to.address, original: to.original };
     let origin = envelope.origin.unwrap_or_default();
@@ -60,8 +60,8 @@ pub(crate) fn shunted_request(envelope: Envelope, source: Source) -> Request {
 #[derive(Debug)]
 pub(crate) struct NotKnown {
     pub(crate) problems: Vec<(Address, Refusal)>,
-    /// Whether all refused recipients are unknown, as committed by the database. A permanent rejection is wrong while one of them may
-    /// still become known.
+    /// Whether all refused recipients are unknown, as committed by the database. A permanent rejection is wrong while
+    /// one of them may still become known.
     pub(crate) for_good: bool,
 }
 
@@ -137,8 +137,9 @@ pub(crate) fn take_in(
 /// Puts a Received field on top, as every mail system does (RFC 5321 section 4.4). It has the form of pickup(8)'s, since no SMTP
 /// client submitted the message.
 ///
-/// Tuesday's "Backup done" is another message than Monday's, though they do not differ in a byte. Without the field the second would
-/// be mistaken for the first, and count as already delivered. The field is in the queue's file, so every try has the same one.
+/// Tuesday's "Backup done" is another message than Monday's, though they do not differ in a byte. Without the field the
+/// second would be mistaken for the first, and count as already delivered. The field is in the queue's file, so every
+/// try has the same one.
 fn insert_received(raw: &mut Vec<u8>, host: &str) {
     // Only characters of a Domain (RFC 5321 section 4.1.2), so that a host's name cannot end the line or open a comment.
     let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect();

@@ -51,8 +51,8 @@ pub(crate) fn link(
     Ok(format!("{origin}/login#{token}"))
 }
 
-/// Ends the session of this id, as it is shown to people; `false` if there is none. A failure of the operations log does not keep the
-/// session alive.
+/// Ends the session of this id, as it is shown to people; `false` if there is none. A failure of the operations log
+/// does not keep the session alive.
 ///
 /// # Errors
 /// If the database fails.

@@ -108,7 +108,8 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         Err(problem) => return misconfigured(&problem),
     };
     let allowed = arguments.deadline.unwrap_or(deadline);
-    // imap.settle minus delivery.deadline is how late an APPEND may land. `check` verifies that difference, and cannot know this option.
+    // imap.settle minus delivery.deadline is how late an APPEND may land. `check` verifies that difference, and cannot
+    // know this option.
     if !settle.is_zero() && allowed > deadline {
         let [deadline, settle] = [deadline, settle].map(humantime::format_duration);
         let text = format!(
@@ -236,7 +237,8 @@ fn text(value: &Option<OsString>) -> Option<String> {
     value.as_deref().map(OsStr::to_string_lossy).filter(|value| !value.is_empty()).map(String::from)
 }
 
-/// The sender and the recipient: from the options, from a header if the operator says so, or from local(8)'s environment variables.
+/// The sender and the recipient: from the options, from a header if the operator says so, or from local(8)'s
+/// environment variables.
 fn envelope(arguments: &Arguments, topmost: impl FnOnce(&str) -> Option<String>) -> Result<Envelope, String> {
     let from_environment = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let recipient = match (text(&arguments.recipient), &arguments.recipient_header) {
@@ -261,8 +263,8 @@ fn envelope(arguments: &Arguments, topmost: impl FnOnce(&str) -> Option<String>)
     })
 }
 
-/// Reports what a delivery would do. It exits 75, like any delivery that did not happen: a --dry-run left in a master.cf by mistake
-/// must not lose mail.
+/// Reports what a delivery would do. It exits 75, like any delivery that did not happen: a --dry-run left in a
+/// master.cf by mistake must not lose mail.
 fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadline) -> Verdict {
     let planned = site
         .open_database(envelope.queue_id.as_deref(), deadline)

@@ -30,12 +30,13 @@ static WRITTEN: AtomicBool = AtomicBool::new(false);
 /// The time limit for the line: a stdout without a reader may block for ever.
 pub(crate) const LINE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Reports the verdict on stdout, if it is the first of this process, and returns the exit code of the *first* verdict. The delivery
-/// and the [watchdog](crate::pipe::watchdog) may race. The line of one with the exit code of the other would bounce the message
-/// (`2.0.0` with exit 75).
+/// Reports the verdict on stdout, if it is the first of this process, and returns the exit code of the *first* verdict.
+/// The delivery and the [watchdog](crate::pipe::watchdog) may race. The line of one with the exit code of the other
+/// would bounce the message (`2.0.0` with exit 75).
 ///
-/// One write, which may fail: Postfix may not read its pipe (EAGAIN) or may have closed it (EPIPE), and the exit code is enough. It
-/// takes no lock that another thread could hold, and does not panic. It does not block, since that pipe is O_NONBLOCK.
+/// One write, which may fail: Postfix may not read its pipe (EAGAIN) or may have closed it (EPIPE), and the exit code
+/// is enough. It takes no lock that another thread could hold, and does not panic. It does not block, since that pipe
+/// is O_NONBLOCK.
 #[must_use = "the process must end with this code"]
 pub fn report(verdict: &Verdict) -> ExitCode {
     match claim(verdict) {
@@ -44,7 +45,8 @@ pub fn report(verdict: &Verdict) -> ExitCode {
             exit_status(verdict)
         }
         Err(first) => {
-            // The process must not end before the watchdog's line is written: a deferral without a reason helps no reader of the log.
+            // The process must not end before the watchdog's line is written: a deferral without a reason helps no
+            // reader of the log.
             let begun = Instant::now();
             while !WRITTEN.load(Ordering::Acquire) && begun.elapsed() < LINE_LIMIT {
                 std::thread::sleep(Duration::from_millis(2));
@@ -54,7 +56,8 @@ pub fn report(verdict: &Verdict) -> ExitCode {
     }
 }
 
-/// Makes this the verdict of the process, without waiting; the caller then writes its line. `Err`: the exit code of an earlier verdict.
+/// Makes this the verdict of the process, without waiting; the caller then writes its line. `Err`: the exit code of an
+/// earlier verdict.
 pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
     match REPORTED.compare_exchange(NONE, u8::from(exit_status(verdict)), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(()),

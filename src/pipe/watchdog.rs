@@ -1,7 +1,7 @@
 //! Ends the process at the deadline, whatever it is waiting for.
 //!
-//! The [deadline](crate::base::deadline) bounds the waits that the program knows of. The watchdog covers the others: a name server, a
-//! hanging disk, a bug. If a delivery exceeded Postfix's own limit, the message would *bounce*.
+//! The [deadline](crate::base::deadline) bounds the waits that the program knows of. The watchdog covers the others: a
+//! name server, a hanging disk, a bug. If a delivery exceeded Postfix's own limit, the message would *bounce*.
 
 use crate::base::watchdog;
 use crate::delivery::Verdict;
@@ -48,8 +48,9 @@ impl Watchdog {
 fn end(verdict: Verdict) -> ! {
     // A failure to start this thread is harmless: the exit code is enough.
     let _ = thread::Builder::new().name("abort".into()).spawn(|| {
-        // Several short sleeps, not a long one. If the whole process is stopped or gets no processor, only one sleep elapses meanwhile.
-        // The remaining sleeps leave time to exit; otherwise a process that has already reported would be aborted during its exit.
+        // Several short sleeps, not a long one. If the whole process is stopped or gets no processor, only one sleep
+        // elapses meanwhile. The remaining sleeps leave time to exit; otherwise a process that has already reported
+        // would be aborted during its exit.
         for _ in 0..STEPS {
             thread::sleep((LINE_LIMIT + EXIT_LIMIT) / STEPS);
         }

@@ -1,8 +1,8 @@
 //! The command line as a whole: a delivery, or a subcommand.
 //!
-//! Without a subcommand, `deliver` runs: `master.cf` uses that. A delivery prints one line and exits 0, 65, 67, 75 or 77 in every case,
-//! also after a panic and with unreadable arguments. The other subcommands use the exit statuses of sysexits(3) in their documented
-//! meaning.
+//! Without a subcommand, `deliver` runs: `master.cf` uses that. A delivery prints one line and exits 0, 65, 67, 75 or
+//! 77 in every case, also after a panic and with unreadable arguments. The other subcommands use the exit statuses of
+//! sysexits(3) in their documented meaning.
 
 use crate::base::terminal::complain;
 use crate::delivery::{StatusDetail, Verdict};
@@ -49,8 +49,8 @@ Examples:
 
 Exit status of a delivery: 0 delivered, 75 try again later; by a rule of yours 67 (unknown recipient), 65 or 77.";
 
-/// The options of a delivery and nothing else: Postfix's command line is parsed without building the definitions of all subcommands.
-/// [`Arguments`] parses any other command line, or reports what is wrong with it.
+/// The options of a delivery and nothing else: Postfix's command line is parsed without building the definitions of all
+/// subcommands. [`Arguments`] parses any other command line, or reports what is wrong with it.
 #[derive(Debug, Parser)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 struct PlainDelivery {
@@ -174,8 +174,8 @@ fn dispatch(arguments: &[OsString], other: bool) -> u8 {
 /// The end of a command line that asks for help, or cannot be parsed.
 fn unreadable(error: &clap::Error, arguments: &[OsString], other: bool) -> ExitCode {
     let asks = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    // A stray `--help` among the options of a delivery must not exit 0: Postfix would take that for delivered, and the message would be
-    // lost.
+    // A stray `--help` among the options of a delivery must not exit 0: Postfix would take that for delivered, and the
+    // message would be lost.
     let alone = arguments.len() <= 2 || (arguments.len() == 3 && arguments.get(1).is_some_and(|a| a == "deliver"));
     if asks && (other || alone) {
         cli::said(error.print().and_then(|()| std::io::Write::flush(&mut std::io::stdout())));

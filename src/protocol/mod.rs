@@ -83,8 +83,9 @@ pub struct Request {
     /// The message has crashed a worker before: it gets a worker of its own, which ends after it. The broker sets this.
     #[serde(default, skip_serializing_if = "is_default")]
     pub suspect: bool,
-    /// All recipients of this message made a worker wait recently, and nothing was delivered to them. Their mailboxes may take all of the
-    /// time to open, since such messages have no more than their share of the workers. The broker sets this.
+    /// All recipients of this message made a worker wait recently, and nothing was delivered to them. Their mailboxes
+    /// may take all of the time to open, since such messages have no more than their share of the workers. The broker
+    /// sets this.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slow: bool,
 }

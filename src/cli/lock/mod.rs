@@ -44,8 +44,8 @@ pub(crate) fn run(command: &Command) -> Ended {
     }
 }
 
-/// Parses the name of a program's lock. White space around it and angle brackets are refused, because a Message-ID's lock ignores them:
-/// two different names must be two locks.
+/// Parses the name of a program's lock. White space around it and angle brackets are refused, because a Message-ID's
+/// lock ignores them: two different names must be two locks.
 fn program_name(text: &str) -> Result<String, String> {
     let plain = !text.is_empty() && text.trim() == text && !text.starts_with('<') && !text.contains(char::is_control);
     if plain && text.len() <= 200 {

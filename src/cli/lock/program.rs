@@ -1,11 +1,12 @@
 //! `lock exec`: a program that runs only while its lock is held.
 //!
-//! One loop receives the reports of the [thread that holds the lock](crate::operations::lock_holder), signals, and the program's end. If
-//! the lock is lost, the program and all its descendants get SIGTERM. What still runs after the grace gets SIGKILL.
+//! One loop receives the reports of the [thread that holds the lock](crate::operations::lock_holder), signals, and the
+//! program's end. If the lock is lost, the program and all its descendants get SIGTERM. What still runs after the grace
+//! gets SIGKILL.
 //!
-//! The program has a process group of its own, so that a signal reaches all its descendants. If standard input is a terminal, the
-//! program stays in our group, since it could not read from the terminal otherwise. Then Ctrl-C reaches it directly, and a signal sent
-//! to us reaches only the program.
+//! The program has a process group of its own, so that a signal reaches all its descendants. If standard input is a
+//! terminal, the program stays in our group, since it could not read from the terminal otherwise. Then Ctrl-C reaches
+//! it directly, and a signal sent to us reaches only the program.
 
 use crate::base::deadline::Deadline;
 use crate::cli::{Failure, fail};
@@ -43,8 +44,8 @@ const PASSED_ON: [(i32, Signal); 6] = [
 pub(super) enum ProgramOutcome {
     /// The lock is held elsewhere. The program was not started.
     Busy(Option<Holder>),
-    /// The program ended by itself, and the lock was held to its end: its exit status, or 128 + n if signal n ended it. Or signal n arrived
-    /// during the wait for the lock, and the program was not started.
+    /// The program ended by itself, and the lock was held to its end: its exit status, or 128 + n if signal n ended it.
+    /// Or signal n arrived during the wait for the lock, and the program was not started.
     Ended(i32),
     /// The lock was lost while the program ran, and the program has been ended.
     Lost(String),
@@ -124,14 +125,14 @@ fn let_go(events: &Receiver<Event>) -> Result<(), String> {
     }
 }
 
-/// Handles signals from now on, except those that were ignored at the start (nohup(1), a shell's background job): the program inherits
-/// the ignored ones.
+/// Handles signals from now on, except those that were ignored at the start (nohup(1), a shell's background job): the
+/// program inherits the ignored ones.
 fn pass_signals_on(send: Sender<Event>) -> Result<(), Failure> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    // Ctrl-Z stops the terminal's foreground group. A program with a group of its own would continue, while we are stopped and lose its
-    // lock, and another machine starts the same program. So SIGTSTP is caught, and stops nothing.
+    // Ctrl-Z stops the terminal's foreground group. A program with a group of its own would continue, while we are
+    // stopped and lose its lock, and another machine starts the same program. So SIGTSTP is caught, and stops nothing.
     let stop = has_own_group().then_some(SIGTSTP);
     let heard = PASSED_ON.iter().map(|(number, _)| *number).chain(stop);
     let heard = heard.filter(|number| ignored & (1 << (number - 1)) == 0);
@@ -259,8 +260,8 @@ impl Running {
     }
 }
 
-/// Sets PDEATHSIG, so that the program is killed if `parent` is (by the OOM killer, for example), and then execs `command`. Returns
-/// only with an error.
+/// Sets PDEATHSIG, so that the program is killed if `parent` is (by the OOM killer, for example), and then execs
+/// `command`. Returns only with an error.
 pub(super) fn die_with(parent: u32, command: &[OsString]) -> io::Error {
     let Some((program, arguments)) = command.split_first() else {
         return io::Error::new(io::ErrorKind::NotFound, "no program is given");

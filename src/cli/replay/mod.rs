@@ -33,8 +33,8 @@ const SHOWN_ONE_BY_ONE: u64 = 10;
 const FOR_MESSAGES: [&str; 8] =
     ["format", "sender", "recipient", "sasl_username", "queue_id", "without_sent", "jobs", "failures_to"];
 
-/// Options without a meaning for a replay from the ledger, which has the envelope. Ignoring one would replay for more recipients than
-/// were meant.
+/// Options without a meaning for a replay from the ledger, which has the envelope. Ignoring one would replay for more
+/// recipients than were meant.
 const FOR_FILES: [&str; 5] = ["sources", "format", "sender", "sasl_username", "queue_id"];
 
 #[derive(Debug, Args)]
@@ -235,8 +235,9 @@ fn setting(arguments: &Arguments) -> Result<Setup, Failure> {
     setting.map_err(|problem| arguments.site.unusable(&problem))
 }
 
-/// The flag that Ctrl-C or SIGTERM sets. A second signal ends the process immediately. The next delivery then looks for what was in
-/// progress, as after any crash. It is called when deliveries begin; before that, the first signal ends the process.
+/// The flag that Ctrl-C or SIGTERM sets. A second signal ends the process immediately. The next delivery then looks for
+/// what was in progress, as after any crash. It is called when deliveries begin; before that, the first signal ends the
+/// process.
 fn stop() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

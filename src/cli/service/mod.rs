@@ -107,8 +107,8 @@ impl ServiceOptions {
         self.config.clone().unwrap_or_else(|| CONFIGURATION.into())
     }
 
-    /// The control socket. A mistake in the configuration must not block access to a running service: the mistake is printed, and the
-    /// socket's folder is searched for nevertheless.
+    /// The control socket. A mistake in the configuration must not block access to a running service: the mistake is
+    /// printed, and the socket's folder is searched for nevertheless.
     fn socket(&self) -> Result<PathBuf, Failure> {
         if let Some(socket) = &self.socket {
             return Ok(socket.clone());

@@ -85,9 +85,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(ExitCode::Ok)
 }
 
-/// Replaces a file in one step. The new file gets its name in `.prom`, which node_exporter reads, only when it is complete. A link stays,
-/// and its target is replaced. A target that is no regular file (/dev/null, /dev/stdout, a pipe) is written to, since root could
-/// replace the device.
+/// Replaces a file in one step. The new file gets its name in `.prom`, which node_exporter reads, only when it is
+/// complete. A link stays, and its target is replaced. A target that is no regular file (/dev/null, /dev/stdout, a
+/// pipe) is written to, since root could replace the device.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let file = match std::fs::metadata(file) {
         Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),

@@ -75,8 +75,9 @@ pub(super) fn look(
     Ok(found)
 }
 
-/// A mailbox may have kept one copy through a change of its UIDVALIDITY, or got it back from a backup. Then it has everything that it
-/// contained when that copy arrived. Older copies that are missing were removed before, by the mailbox's owner.
+/// A mailbox may have kept one copy through a change of its UIDVALIDITY, or got it back from a backup. Then it has
+/// everything that it contained when that copy arrived. Older copies that are missing were removed before, by the
+/// mailbox's owner.
 fn taken_out_before(gone: &mut [(RecordedCopy, Gone)]) {
     let mut newest: HashMap<u32, u32> = HashMap::new();
     for (copy, why) in gone.iter() {
@@ -99,8 +100,8 @@ struct Compared<'a> {
     /// `None` in a store without UIDs.
     position: Option<Position>,
     list: List,
-    /// By UID, so that each of a thousand messages with one Message-ID is read once. `None` if the message is gone. A copy is read a
-    /// second time before it is taken out.
+    /// By UID, so that each of a thousand messages with one Message-ID is read once. `None` if the message is gone. A
+    /// copy is read a second time before it is taken out.
     contents: HashMap<u32, Option<Content>>,
 }
 
@@ -179,7 +180,8 @@ impl Compared<'_> {
     }
 }
 
-/// The messages that arrived in the mailbox since the first of the copies: UIDs and names, sorted by each. 32 bytes for each message.
+/// The messages that arrived in the mailbox since the first of the copies: UIDs and names, sorted by each. 32 bytes for
+/// each message.
 #[derive(Default)]
 struct List {
     uid_validity: u32,
@@ -241,7 +243,8 @@ impl List {
     }
 }
 
-/// A Message-ID (or the size of a message without one) in eight bytes. Two may collide: messages are always compared by their bytes.
+/// A Message-ID (or the size of a message without one) in eight bytes. Two may collide: messages are always compared by
+/// their bytes.
 fn named(what: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);

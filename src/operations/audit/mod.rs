@@ -1,7 +1,8 @@
 //! Compares the ledger with the mailboxes.
 //!
-//! It finds recorded copies that are gone, duplicated copies, copies that are still owed, and attempts that never ended. It changes
-//! nothing; [`take_out`] removes a duplicate. Mailboxes are read by ranges of UIDs, from the lowest that a copy in question could have.
+//! It finds recorded copies that are gone, duplicated copies, copies that are still owed, and attempts that never
+//! ended. It changes nothing; [`take_out`] removes a duplicate. Mailboxes are read by ranges of UIDs, from the lowest
+//! that a copy in question could have.
 
 mod in_mailbox;
 mod take_out;
@@ -92,7 +93,8 @@ pub struct Twice {
     pub keep: Placement,
     /// The place of the duplicate.
     pub extra: Placement,
-    /// Whether their filtered forms are equal. If not, they differ in fields added in transit, and a person must decide which to keep.
+    /// Whether their filtered forms are equal. If not, they differ in fields added in transit, and a person must decide
+    /// which to keep.
     pub same: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Removes a duplicated copy.
 //!
-//! No other subcommand destroys mail, so the removal follows the steps of a delivery. These are a journalled attempt, the message's
-//! lock, the ledger read under it, and UID EXPUNGE. It happens only while the recorded copy exists and both have the same filtered
-//! form. Both are read immediately before.
+//! No other subcommand destroys mail, so the removal follows the steps of a delivery. These are a journalled attempt,
+//! the message's lock, the ledger read under it, and UID EXPUNGE. It happens only while the recorded copy exists and
+//! both have the same filtered form. Both are read immediately before.
 
 use super::Twice;
 use crate::base::deadline::Deadline;
@@ -59,8 +59,8 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     let key = copy.key();
     let position = mailbox.presence(&[])?.position;
     let attempt = Uuid::now_v7();
-    // Journalled like an append: if the answer to the expunge is missing, the server may still execute it. A delivery must not rely on
-    // what it sees in the mailbox before that is settled.
+    // Journalled like an append: if the answer to the expunge is missing, the server may still execute it. A delivery
+    // must not rely on what it sees in the mailbox before that is settled.
     database.journal(&Journal {
         attempt,
         identity: &copy.identity,
@@ -164,7 +164,8 @@ fn under_lock(
     }
 }
 
-/// Whether both copies still exist with the same filtered form: a redelivered copy lacks the fields that may name other recipients.
+/// Whether both copies still exist with the same filtered form: a redelivered copy lacks the fields that may name other
+/// recipients.
 fn same_bytes(mailbox: &mut dyn ReadableMailbox, twice: &Twice) -> Result<(), NotTaken> {
     let mut read = |placement| mailbox.read(&Recorded { placement: Some(placement), ..twice.copy.recorded() });
     let extra = read(twice.extra)?.ok_or(NotTaken::Changed("the copy too many is not there any more"))?;

@@ -56,8 +56,8 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
     true
 }
 
-/// Whether a former primary whose commits wait for no other server may refuse an address permanently. Only a commit that waits for
-/// another server proves that this server is no former primary.
+/// Whether a former primary whose commits wait for no other server may refuse an address permanently. Only a commit
+/// that waits for another server proves that this server is no former primary.
 fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
     if config.routing.unknown != UnknownRecipient::Reject || !inspected.iter().any(Finding::tells_of_lone_commits) {
         return None;
@@ -212,7 +212,8 @@ fn clock(database: &mut dyn Database) -> Found {
     Ok(vec![apart(before, there, timestamp::now())])
 }
 
-/// Compares the database's clock with two readings of ours, before and after the query. The duration of the query is an uncertainty.
+/// Compares the database's clock with two readings of ours, before and after the query. The duration of the query is an
+/// uncertainty.
 fn apart(before: i64, there: i64, after: i64) -> Finding {
     let (ahead, behind) = (before.saturating_sub(there), there.saturating_sub(after));
     let span = Duration::from_micros(ahead.max(behind).max(0).unsigned_abs());

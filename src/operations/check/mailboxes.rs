@@ -13,8 +13,9 @@ use crate::message::Address;
 use crate::site::{RENEWED_EVERY, Recipient, SeenMailboxes, Site};
 use std::time::Duration;
 
-/// The time limit of the login check: some servers delay the answer to a failed login by seconds. A server that never answers a login
-/// for a non-existent user must not keep `check` from its other findings, nor the process from [continuing](crate::base::server_waits).
+/// The time limit of the login check: some servers delay the answer to a failed login by seconds. A server that never
+/// answers a login for a non-existent user must not keep `check` from its other findings, nor the process from
+/// [continuing](crate::base::server_waits).
 const FOR_THE_WAY_IN: Duration = Duration::from_secs(40);
 
 /// The number of users that one user is compared with: mailboxes created in the same second may look identical.
@@ -102,7 +103,8 @@ fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
             Rights::Unknown | Rights::NoMailbox => {}
         }
     }
-    // INBOX's rights decide whether a top-level mailbox may be created, if any rights do. RFC 2086 has the older letter `c` for `k`.
+    // INBOX's rights decide whether a top-level mailbox may be created, if any rights do. RFC 2086 has the older letter
+    // `c` for `k`.
     if let Rights::Of(letters) = &tried.inbox_rights
         && tried.sent_is_missing
         && !letters.contains(['k', 'c'])
@@ -155,7 +157,8 @@ fn two_users(imap: &Settings, to: &str, others: &[String], deadline: Deadline) -
     for other in others {
         match are_one(imap, [to, other], deadline) {
             Ok(Some(false)) => return Some(good(what, format!("{to} and {other} have an INBOX each"))),
-            // Two mailboxes look identical if they have equal message counts and come from one skeleton or were created in the same second.
+            // Two mailboxes look identical if they have equal message counts and come from one skeleton or were created
+            // in the same second.
             Ok(Some(true) | None) => {}
             Err(error) => return Some(failed(what, &error)),
         }

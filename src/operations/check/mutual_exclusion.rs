@@ -12,8 +12,9 @@ use std::time::Duration;
 /// How far back the hosts' locks are compared.
 const LATELY: Duration = Duration::from_hours(1);
 
-/// Four connections lead to one server. One takes the lock, another must be refused, and the first must still hold it afterwards. This
-/// detects statement poolers, read/write splits, balancers, and clusters whose lock is local to a node.
+/// Four connections lead to one server. One takes the lock, another must be refused, and the first must still hold it
+/// afterwards. This detects statement poolers, read/write splits, balancers, and clusters whose lock is local to a
+/// node.
 pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, DatabaseError> {
     let what = "mutual exclusion";
     let name = LockName::new("maildrop self-test", uuid::Uuid::now_v7().as_bytes());
@@ -51,9 +52,9 @@ pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, Databas
     Ok(good(what, "one connection held the lock, the other was refused"))
 }
 
-/// Whether the hosts that have delivered recently take the locks that this one would take for the same messages. Single messages may
-/// differ: the ledger does not keep a Message-ID beyond ASCII unchanged, and a replay takes the recorded lock. A host with no lock in
-/// common has another namespace.
+/// Whether the hosts that have delivered recently take the locks that this one would take for the same messages. Single
+/// messages may differ: the ledger does not keep a Message-ID beyond ASCII unchanged, and a replay takes the recorded
+/// lock. A host with no lock in common has another namespace.
 pub(super) fn namespaces(site: &Site, deadline: Deadline) -> Result<Finding, DatabaseError> {
     let what = "lock.namespace";
     let mut database = site.open_database(None, deadline)?;

@@ -1,5 +1,5 @@
-//! `check`: whether the notifier's own role in the database has the rights that a notifier needs. A notifier without them reports that
-//! only in its own log.
+//! `check`: whether the notifier's own role in the database has the rights that a notifier needs. A notifier without
+//! them reports that only in its own log.
 
 use super::database;
 use crate::base::deadline::Deadline;

@@ -1,5 +1,6 @@
-//! `check`: whether the Postfix of this host, if there is one, has the limits that the configuration assumes. They are in its main.cf,
-//! and postconf(1) prints them. With a shorter limit Postfix bounces a message that the recipient has received.
+//! `check`: whether the Postfix of this host, if there is one, has the limits that the configuration assumes. They are
+//! in its main.cf, and postconf(1) prints them. With a shorter limit Postfix bounces a message that the recipient has
+//! received.
 
 use crate::base::deadline::Deadline;
 use crate::base::printed::output_of;
@@ -14,8 +15,8 @@ use std::time::Duration;
 const ELSEWHERE: &str = "/usr/sbin/postconf";
 
 const QUEUE_LIFETIME: &str = "maximal_queue_lifetime";
-/// The limits of postfix/master.cf.maildrop and master.cf.maildrop-via. Postfix knows such a limit if main.cf sets it, or if master.cf
-/// has the transport.
+/// The limits of postfix/master.cf.maildrop and master.cf.maildrop-via. Postfix knows such a limit if main.cf sets it,
+/// or if master.cf has the transport.
 const OF_OUR_TRANSPORTS: [&str; 2] = ["maildrop_time_limit", "maildrop-via_time_limit"];
 /// The limit of a transport that sets none.
 const OF_OTHERS: &str = "command_time_limit";

@@ -1,5 +1,5 @@
-//! An embedded site: `/proc/locks` shows which of its files are locked. Trying the lock would defer a delivery that tries it at the
-//! same moment. Waiting processes are not shown, because they poll.
+//! An embedded site: `/proc/locks` shows which of its files are locked. Trying the lock would defer a delivery that
+//! tries it at the same moment. Waiting processes are not shown, because they poll.
 
 use super::{Entry, Listing, application};
 use crate::base::hex;
@@ -50,8 +50,8 @@ pub fn list(
     Ok(listing)
 }
 
-/// The inodes locked with flock(2), by proc_locks(5): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131072 0 EOF`, with `->` before waiters. The
-/// device is ignored, since some file systems show another one there than stat(2) does.
+/// The inodes locked with flock(2), by proc_locks(5): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131072 0 EOF`, with `->`
+/// before waiters. The device is ignored, since some file systems show another one there than stat(2) does.
 fn locked(locks: &str) -> BTreeSet<u64> {
     let inode = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

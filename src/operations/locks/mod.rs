@@ -1,7 +1,8 @@
 //! A snapshot of the holders of locks and of those who wait for one. It may be outdated when it is read.
 //!
-//! The server knows who holds a lock, and the ledger which Message-ID it is named after. PostgreSQL lists all locks of a database. MySQL
-//! and MariaDB answer for one name at a time: for those that the ledger knows, and for the requested one.
+//! The server knows who holds a lock, and the ledger which Message-ID it is named after. PostgreSQL lists all locks of
+//! a database. MySQL and MariaDB answer for one name at a time: for those that the ledger knows, and for the requested
+//! one.
 
 mod file;
 mod mysql;

@@ -1,5 +1,5 @@
-//! MySQL and MariaDB: `IS_USED_LOCK` returns the session that has a lock whose name the ledger knows, and the process list shows which
-//! sessions wait. Sessions of another account are visible only with the right PROCESS.
+//! MySQL and MariaDB: `IS_USED_LOCK` returns the session that has a lock whose name the ledger knows, and the process
+//! list shows which sessions wait. Sessions of another account are visible only with the right PROCESS.
 //!
 //! The servers' own lists of locks cannot be relied on: MySQL's `metadata_locks` needs rights on the performance schema, which
 //! MariaDB switches off by default. MariaDB's `metadata_lock_info` is a plugin that is not loaded by default.

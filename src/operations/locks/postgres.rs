@@ -12,8 +12,8 @@ use std::time::Duration;
 pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<Listing, DatabaseError> {
     let doing = "reading the server's list of locks";
     let restriction = only.map(|name| format!(" WHERE key = {}", name.postgres_key())).unwrap_or_default();
-    // A bigint's key: its halves are in classid and objid, with objsubid 1 (PostgreSQL manual, `pg_locks`). A transaction that holds its
-    // lock has done nothing but request it.
+    // A bigint's key: its halves are in classid and objid, with objsubid 1 (PostgreSQL manual, `pg_locks`). A
+    // transaction that holds its lock has done nothing but request it.
     let sql = format!(
         "SELECT key, granted::int, pid, application_name, host(client_addr), \
          (extract(epoch FROM clock_timestamp() - CASE WHEN granted THEN xact_start ELSE waitstart END) * 1000000)::bigint, \

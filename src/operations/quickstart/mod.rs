@@ -1,5 +1,6 @@
-//! The files that a site needs to go live, generated from a few answers: configuration, database, mailbox store and Postfix. A page has
-//! the instructions in order. The files are texts. The caller writes them, and nothing on the system is changed.
+//! The files that a site needs to go live, generated from a few answers: configuration, database, mailbox store and
+//! Postfix. A page has the instructions in order. The files are texts. The caller writes them, and nothing on the
+//! system is changed.
 
 mod database;
 mod mailboxes;
@@ -43,8 +44,8 @@ impl Answers {
         self.dovecot.as_ref().map_or(&MailUid::Unknown, |dovecot| &dovecot.mail_uid)
     }
 
-    /// The `dovecot_config_version` of an instance for deliveries, if one is possible. Its file is for Dovecot 2.4, and its processes serve
-    /// mailboxes of one uid.
+    /// The `dovecot_config_version` of an instance for deliveries, if one is possible. Its file is for Dovecot 2.4, and
+    /// its processes serve mailboxes of one uid.
     fn version_of_an_instance(&self) -> Option<&str> {
         match (self.store, self.mail_uid()) {
             (MailboxStore::Dovecot, MailUid::One(_)) => self.dovecot.as_ref()?.config_version.as_deref(),

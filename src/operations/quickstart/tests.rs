@@ -65,7 +65,8 @@ fn no_value_of_the_examples_is_left_and_none_is_left_out() {
                 let found = file.text.lines().find(|line| line.contains(example));
                 assert_eq!(found, None, "{whose} {}", file.path);
             }
-            // A password is alone in its file, in the SQL that creates the account, or in the map with which Postfix looks up recipients.
+            // A password is alone in its file, in the SQL that creates the account, or in the map with which Postfix
+            // looks up recipients.
             for password in ["of-deliveries", "of-people", "of-the-owner", "of-postfix", "of-imap"] {
                 let wanted = file.path.ends_with(".password")
                     || ["database.sql", "postfix/maildrop-recipients.cf"].contains(&file.path);

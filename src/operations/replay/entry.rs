@@ -1,5 +1,5 @@
-//! An entry of the list: the location of a message, and what is known of it before it is read. Together with a result, it is a line of
-//! JSON in the file of failures, which a later replay reads back as an entry.
+//! An entry of the list: the location of a message, and what is known of it before it is read. Together with a result,
+//! it is a line of JSON in the file of failures, which a later replay reads back as an entry.
 
 use super::lines::FilePart;
 use super::source::standard_input;
@@ -45,8 +45,8 @@ pub(crate) enum Location {
     Ledger {
         ledger: String,
     },
-    /// In the entry itself, as base64, because standard input cannot be read twice. If `form` is set, no message could be parsed from the
-    /// content in that form.
+    /// In the entry itself, as base64, because standard input cannot be read twice. If `form` is set, no message could
+    /// be parsed from the content in that form.
     Content {
         content: String,
         #[serde(skip_serializing_if = "Option::is_none")]

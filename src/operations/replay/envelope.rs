@@ -1,4 +1,5 @@
-//! The sources of a replayed message's envelope: options, a sidecar, the records of a queue file, or the lines that pipe(8) prepended.
+//! The sources of a replayed message's envelope: options, a sidecar, the records of a queue file, or the lines that
+//! pipe(8) prepended.
 
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::site::Envelope;

@@ -115,8 +115,8 @@ fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), 
     }
 }
 
-/// Whether a file begins like gzip, bzip2, xz, Zstandard, or Dovecot's LZ4 and mail_crypt. No message begins so. In a backup, or in a
-/// Maildir that Dovecot compresses, the message is inside.
+/// Whether a file begins like gzip, bzip2, xz, Zstandard, or Dovecot's LZ4 and mail_crypt. No message begins so. In a
+/// backup, or in a Maildir that Dovecot compresses, the message is inside.
 fn is_packed(bytes: &[u8]) -> bool {
     const BEGINNINGS: [&[u8]; 5] =
         [b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"Dovecot-LZ4\x0d\x2a\x9b\xc5", b"CRYPTED\x03\x07"];

@@ -1,5 +1,5 @@
-//! Runs a replay: jobs take entries from the list, and each job delivers one message at a time. If two messages share a Message-ID,
-//! the second waits for the first, because an open attempt would defer it.
+//! Runs a replay: jobs take entries from the list, and each job delivers one message at a time. If two messages share a
+//! Message-ID, the second waits for the first, because an open attempt would defer it.
 
 use super::entry::{Entry, Location, Piece};
 use super::envelope::was_prepended_for;
@@ -152,7 +152,8 @@ impl From<DatabaseError> for ReplayOutcome {
 }
 
 impl Replay<'_> {
-    /// Replays the list. `listen` is called with the counts so far and the result of one message, and at intervals without a result.
+    /// Replays the list. `listen` is called with the counts so far and the result of one message, and at intervals
+    /// without a result.
     ///
     /// # Errors
     /// If the replay as a whole cannot continue. The failure of a single message is reported to `listen`.
@@ -295,8 +296,8 @@ impl Job<'_> {
         }));
     }
 
-    /// Replays one entry of the list for each of its recipients, and returns whether each of them is reported. `false` if the replay
-    /// was stopped before the first recipient; the next run then finds the entry in its place.
+    /// Replays one entry of the list for each of its recipients, and returns whether each of them is reported. `false`
+    /// if the replay was stopped before the first recipient; the next run then finds the entry in its place.
     fn replay_entry(&mut self, entry: &Entry) -> bool {
         let loaded = match self.load(entry) {
             Ok(loaded) => loaded,
@@ -327,7 +328,8 @@ impl Job<'_> {
                 if !begun && !only_once {
                     return false;
                 }
-                // Other recipients have the message, or it cannot be read a second time. So the report must include this recipient.
+                // Other recipients have the message, or it cannot be read a second time. So the report must include
+                // this recipient.
                 let ended = ReplayOutcome::Deferred("it was ended early".into());
                 self.report(entry, Some(message), Some(&envelope), ended);
                 continue;

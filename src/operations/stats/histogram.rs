@@ -1,5 +1,5 @@
-//! Percentiles in constant memory: values are counted by their first seven binary digits, as in an HDR histogram. A percentile is less
-//! than 1 % off.
+//! Percentiles in constant memory: values are counted by their first seven binary digits, as in an HDR histogram. A
+//! percentile is less than 1 % off.
 
 use std::collections::BTreeMap;
 

@@ -14,8 +14,8 @@ use uuid::Uuid;
 pub(crate) struct Telling {
     /// Attempts by the class of the HTTP status, such as `2xx`; `none` if no answer came.
     pub(crate) tries: BTreeMap<&'static str, u64>,
-    /// The delay from an event's commit to the start of its first notification attempt, for each subscription. It is as exact as the
-    /// clocks of the notifiers' hosts agree with the database's.
+    /// The delay from an event's commit to the start of its first notification attempt, for each subscription. It is as
+    /// exact as the clocks of the notifiers' hosts agree with the database's.
     pub(crate) first_try: FirstTry,
 }
 
@@ -40,8 +40,8 @@ fn class(status: Option<u16>) -> &'static str {
     }
 }
 
-/// Counts the events from `from` up to, not including, `until`, in constant memory. `None` if there is nothing to read, or if this
-/// role may not read it.
+/// Counts the events from `from` up to, not including, `until`, in constant memory. `None` if there is nothing to read,
+/// or if this role may not read it.
 ///
 /// # Errors
 /// If the database query fails.

@@ -69,8 +69,9 @@ struct Times {
     settle: Duration,
 }
 
-/// Traces `what`: a Message-ID in angle brackets, a queue id (no `@`), or either a Message-ID or an address. The search for queue ids
-/// and addresses covers attempts since `since` (microseconds since 1970). It returns the newest messages, at most `limit`.
+/// Traces `what`: a Message-ID in angle brackets, a queue id (no `@`), or either a Message-ID or an address. The search
+/// for queue ids and addresses covers attempts since `since` (microseconds since 1970). It returns the newest messages,
+/// at most `limit`.
 pub(crate) fn trace(
     site: &Site,
     database: &mut dyn Database,
@@ -97,8 +98,8 @@ pub(crate) fn trace(
     Ok(Trace { asked, now, more, messages })
 }
 
-/// Traces one message by its identity; `None` if the ledger knows nothing of it. A message without a delivered copy is found only by
-/// its `lock`.
+/// Traces one message by its identity; `None` if the ledger knows nothing of it. A message without a delivered copy is
+/// found only by its `lock`.
 pub(crate) fn of_identity(
     site: &Site,
     database: &mut dyn Database,

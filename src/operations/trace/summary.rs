@@ -111,8 +111,8 @@ fn judge(
     }
 }
 
-/// Whether the attempt reported exit status 0 to Postfix. A Sent copy that was given up leaves its attempt open if the last append
-/// was not answered; such a copy does not count here.
+/// Whether the attempt reported exit status 0 to Postfix. A Sent copy that was given up leaves its attempt open if the
+/// last append was not answered; such a copy does not count here.
 fn is_done(trace: &MessageTrace, attempt: &TracedAttempt) -> bool {
     let given_up =
         |key| trace.copies.iter().any(|copy| copy.key == key && copy.role == Role::Sender && !copy.delivered);

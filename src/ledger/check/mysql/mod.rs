@@ -17,7 +17,8 @@ const VARIABLES: &str = "read_only super_read_only innodb_read_only innodb_flush
     rpl_semi_sync_master_timeout rpl_semi_sync_master_wait_point rpl_semi_sync_master_wait_no_slave";
 const STATUS: &str = "Slaves_connected Rpl_semi_sync_source_status Rpl_semi_sync_master_status";
 
-/// The server's variables. Those of semi-synchronous replication have MySQL's names (source, replica), not MariaDB's (master, slave).
+/// The server's variables. Those of semi-synchronous replication have MySQL's names (source, replica), not MariaDB's
+/// (master, slave).
 #[derive(Default)]
 struct Variables(HashMap<String, String>);
 

@@ -7,8 +7,8 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Lists the messages of a folder and its subfolders, without hidden entries and sidecars. In a Maildir the messages are in `cur` and
-/// `new`; its folders (`.Sent`) are other mailboxes.
+/// Lists the messages of a folder and its subfolders, without hidden entries and sidecars. In a Maildir the messages
+/// are in `cur` and `new`; its folders (`.Sent`) are other mailboxes.
 pub(super) fn list(folder: &Path, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
     let mut folders = vec![(folder.to_owned(), false)];
     while let Some((folder, of_maildir)) = folders.pop() {

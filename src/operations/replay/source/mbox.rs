@@ -1,9 +1,10 @@
 //! An mbox (RFC 4155): where its messages begin, and how to restore their original form.
 //!
-//! A message begins with a line that begins with `From `, at the top of the file or after an empty line. Within a message `>From `,
-//! `>>From ` and so on lose one `>` (mboxrd). If only `From ` was quoted (mboxo; Postfix's local(8) does so:
-//! `src/global/mail_copy.c`), an author's own line that begins with `>From ` loses its `>`. If nothing was quoted, and only
-//! Content-Length shows where a message ends (mboxcl2), messages would be cut. Such an mbox is refused.
+//! A message begins with a line that begins with `From `, at the top of the file or after an empty line. Within a
+//! message `>From `, `>>From ` and so on lose one `>` (mboxrd). If only `From ` was quoted (mboxo; Postfix's local(8)
+//! does so: `src/global/mail_copy.c`), an author's own line that begins with `>From ` loses its `>`. If nothing was
+//! quoted, and only Content-Length shows where a message ends (mboxcl2), messages would be cut. Such an mbox is
+//! refused.
 
 use crate::operations::replay::lines::Line;
 use memchr::memchr;

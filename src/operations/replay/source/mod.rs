@@ -67,8 +67,8 @@ impl Form {
     }
 }
 
-/// Lists the messages of a file or a folder; `-` is standard input. `form` is the form of the files; without it, the beginning of each
-/// file decides.
+/// Lists the messages of a file or a folder; `-` is standard input. `form` is the form of the files; without it, the
+/// beginning of each file decides.
 pub(crate) fn list_path(path: &Path, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
     if path.as_os_str() == "-" {
         return list_file(None, form, list);
@@ -92,8 +92,8 @@ pub(crate) fn list_deliveries(query: &DeliveryQuery, site: &Site, list: &List) -
     each_delivery(database.as_mut(), query, |began_at, copy| list.add_delivery(began_at, copy))
 }
 
-/// Standard input as a file in which any job can read any part: itself, or a copy that no other process can open. The copy is created
-/// at the first call.
+/// Standard input as a file in which any job can read any part: itself, or a copy that no other process can open. The
+/// copy is created at the first call.
 pub(crate) fn standard_input() -> Result<&'static File, ReplayError> {
     static OPENED: OnceLock<File> = OnceLock::new();
     let open = || {
@@ -174,8 +174,8 @@ fn list_file(path: Option<&Path>, form: Option<Form>, list: &List) -> Result<(),
 const ASCTIME: &[BorrowedFormatItem<'_>] =
     format_description!("[month repr:short] [day padding:none] [hour]:[minute]:[second] [year]");
 
-/// Parses `Sat Nov 21 08:20:09 2026` at the end of a line, as microseconds since 1970. The text names no time zone, but only the order
-/// matters.
+/// Parses `Sat Nov 21 08:20:09 2026` at the end of a line, as microseconds since 1970. The text names no time zone, but
+/// only the order matters.
 fn asctime(line: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(line);
     // Some programs append a time zone.

@@ -21,7 +21,8 @@ use memchr::memmem;
 /// The beginning of the first line.
 pub(crate) const BEGINNING: &[u8] = b"*** ENVELOPE RECORDS ";
 
-/// Whether a file has Postfix's own binary form: a record of type `C`, its length, and sizes as numbers (`src/global/rec_type.h`).
+/// Whether a file has Postfix's own binary form: a record of type `C`, its length, and sizes as numbers
+/// (`src/global/rec_type.h`).
 pub(crate) fn is_raw(beginning: &[u8]) -> bool {
     let is_of_size = |byte: &u8| matches!(byte, b' ' | b'0'..=b'9');
     beginning.first() == Some(&b'C') && beginning.get(2..17).is_some_and(|size| size.iter().all(is_of_size))
@@ -63,7 +64,8 @@ pub(crate) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), 
     let contents_at = memmem::find(&piece, &contents)
         .ok_or("what postcat printed holds no message: neither -e nor -h nor -b with -q, or without it")?;
     let begin = contents_at + contents.len();
-    // The last marker counts, since the message may contain such a line. An empty message leaves no line end between the two markers.
+    // The last marker counts, since the message may contain such a line. An empty message leaves no line end between
+    // the two markers.
     let end = memmem::rfind(piece.get(begin - 1..).unwrap_or_default(), &extracted).ok_or(CUT)? + begin - 1;
     let mut envelope = PartialEnvelope {
         queue_id: name.rsplit(|&byte| byte == b'/').next().map(|id| String::from_utf8_lossy(id).into_owned()),
