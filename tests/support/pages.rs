@@ -333,6 +333,7 @@ const NOT_RUN: [(&str, &str); 66] = [
     ("tests/mutants/run --servers", HOURS),
     ("tests/mutants/run --servers imap", HOURS),
     ("tests/mutants/run --slice", ".ci/run runs it"),
+    ("tests/mutants/run --slice delivery", HOURS),
     (
         "useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin maildrop",
         "it changes the machine; tests/support/postfix.rs runs it on the mail hosts",
