@@ -119,7 +119,7 @@ CREATE TABLE IF NOT EXISTS message_sources (
     PRIMARY KEY (message_id),
     CONSTRAINT message_sources_message FOREIGN KEY (message_id) REFERENCES messages (id) ON DELETE CASCADE
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
-  COMMENT = 'messages as received; only with record.raw';
+  COMMENT = 'messages as received; only with record.keep_source';
 
 -- The look reads it by its key.
 CREATE TABLE IF NOT EXISTS copies (

@@ -1,4 +1,4 @@
--- The rights of a page that may open mailboxes (web.mailboxes), beside those of any page (grants-web.sql): those of a delivery, since it
+-- The rights of a page that may open mailboxes (web.allow_mailbox_access), beside those of any page (grants-web.sql): those of a delivery, since it
 -- delivers again. Run it as an administrator, after grants-web.sql; put your own names in place of these:
 --
 --     the database    maildrop
@@ -14,5 +14,5 @@ GRANT INSERT ON maildrop.outbox TO 'maildrop_page'@'%';
 GRANT SELECT (id) ON maildrop.subscriptions TO 'maildrop_page'@'%';
 GRANT SELECT, INSERT, UPDATE ON maildrop.refusals TO 'maildrop_page'@'%';
 
--- A message whose copies are all gone is delivered again from the sources that record.raw keeps.
+-- A message whose copies are all gone is delivered again from the sources that record.keep_source keeps.
 GRANT SELECT, INSERT ON maildrop.message_sources TO 'maildrop_page'@'%';

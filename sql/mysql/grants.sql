@@ -27,7 +27,7 @@ GRANT SELECT, INSERT ON maildrop.epochs TO 'maildrop'@'%';
 GRANT INSERT ON maildrop.outbox TO 'maildrop'@'%';
 GRANT SELECT (id) ON maildrop.subscriptions TO 'maildrop'@'%';
 
--- With routing.unknown = "reject" only: nobody is refused before that is written down.
+-- With routing.unknown_recipient = "reject" only: nobody is refused before that is written down.
 GRANT SELECT, INSERT, UPDATE ON maildrop.refusals TO 'maildrop'@'%';
 
 -- `check` compares the schema with the release. That it finds a server in order needs no more than this: variables can

@@ -17,7 +17,7 @@ CREATE TABLE addresses (
 );
 COMMENT ON TABLE addresses IS 'Which IMAP user an address belongs to, and the mailboxes for what arrives and what is sent';
 
--- Recipients that a host has refused for good (`routing.unknown = "reject"`). A delivery refuses nobody before this row is
+-- Recipients that a host has refused for good (`routing.unknown_recipient = "reject"`). A delivery refuses nobody before this row is
 -- written, in the statement that finds the address missing, and its COMMIT is confirmed: a former primary, or a server that is
 -- cut off from its standbys, has an older table of addresses.
 --
@@ -107,7 +107,7 @@ COMMENT ON TABLE messages IS 'What is known of a message: (Message-ID, digest of
 COMMENT ON COLUMN messages.sender IS 'The envelope sender; empty for the null sender';
 COMMENT ON COLUMN messages.headers IS 'All header fields in their order: [["Name", "value"], ...]';
 
--- The message as received; only with record.raw. A table of its own, so that a scan of messages does not read it.
+-- The message as received; only with record.keep_source. A table of its own, so that a scan of messages does not read it.
 CREATE TABLE message_sources (
     message_id bigint PRIMARY KEY REFERENCES messages (id) ON DELETE CASCADE,
     source     bytea  NOT NULL

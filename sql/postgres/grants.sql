@@ -12,7 +12,7 @@ GRANT SELECT, INSERT ON attempts, messages, copies TO :"role";
 GRANT UPDATE (ended_at, outcome, stages) ON attempts TO :"role";
 GRANT UPDATE (recipient, state, uid_validity, uid, reason, delivered_at, updated_at) ON copies TO :"role";
 
--- With routing.unknown = "reject" only: nobody is refused before that is written down.
+-- With routing.unknown_recipient = "reject" only: nobody is refused before that is written down.
 GRANT SELECT, INSERT ON refusals TO :"role";
 GRANT UPDATE (refused, last_at) ON refusals TO :"role";
 
@@ -30,7 +30,7 @@ GRANT EXECUTE ON FUNCTION maildrop_epoch() TO :"role";
 GRANT INSERT ON outbox TO :"role";
 GRANT SELECT (id) ON subscriptions TO :"role";
 
--- With record.raw only: keep the source of messages. A delivery never reads it back.
+-- With record.keep_source only: keep the source of messages. A delivery never reads it back.
 GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 
 -- With such default privileges, and if `migrate` has made them (0003_cached_plans.sql): the functions whose plans a session keeps.

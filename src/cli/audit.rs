@@ -86,7 +86,7 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
         (true, true, false) => return Repair::Would,
         (true, true, true) => {}
     }
-    // The removal is journalled like a delivery. imap.settle, after which no late effect of an attempt is possible,
+    // The removal is journalled like a delivery. imap.append_grace, after which no late effect of an attempt is possible,
     // assumes their deadline.
     match take_out(site, twice, Deadline::after(PATIENCE_FOR_ONE.min(site.deadline()))) {
         Ok(()) => Repair::Removed,

@@ -4,7 +4,7 @@ use super::progress::Progress;
 use super::site_options::SiteOptions;
 use super::{Ended, Failure, complain, fail, for_each, help, json, say, table};
 use crate::base::deadline::Deadline;
-use crate::config::{Config, DatabaseRole, MAX_RECIPIENTS, Serve};
+use crate::config::{Config, DatabaseRole, MAX_RECIPIENTS, Service};
 use crate::delivery::Deferral;
 use crate::message::{Address, EnvelopeSender};
 use crate::operations::submission::{self, NotKnown};
@@ -66,15 +66,15 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     // The processes of the deliveries' role deliver the message.
     let as_deliveries = |config: Config| Site::without_mailboxes(config.acting_as(DatabaseRole::Deliveries));
     let site = arguments.site.resolve_as(as_deliveries)?;
-    let serve = match (site.config(), &arguments.site.embedded) {
-        (Some(config), _) => config.serve.clone(),
-        (None, directory) => Serve::embedded(directory.as_deref().unwrap_or_else(|| Path::new(""))),
+    let service = match (site.config(), &arguments.site.embedded) {
+        (Some(config), _) => config.service.clone(),
+        (None, directory) => Service::embedded(directory.as_deref().unwrap_or_else(|| Path::new(""))),
     };
     if recipients.len() > MAX_RECIPIENTS as usize {
         return Err(fail(ExitCode::Usage, format!("one message may have {MAX_RECIPIENTS} recipients")));
     }
     refuse_unknown(&site, &recipients)?;
-    let queue = submission::queue(&serve.queue()).map_err(|error| {
+    let queue = submission::queue(&service.queue()).map_err(|error| {
         let Failure { status, text } = not_queued(&error);
         fail(status, format!("{text}\nnothing was accepted"))
     })?;

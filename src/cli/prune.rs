@@ -58,10 +58,12 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         operations_older_than: arguments.operations_older_than.or(configured.operations_older_than),
     };
     let delivery = site.config().map_or_else(Delivery::default, |config| config.delivery.clone());
-    if let Some((key, problem)) = retention.forgets_too_early(delivery.postfix_queue_lifetime + site.policy().settle) {
+    if let Some((key, problem)) =
+        retention.forgets_too_early(delivery.postfix_queue_lifetime + site.policy().append_grace)
+    {
         return Err(fail(ExitCode::Usage, format!("--{}: {problem}", key.replace('_', "-"))));
     }
-    let retry = site.config().map(|config| config.notifications.retry.clone()).unwrap_or_default();
+    let retry = site.config().map(|config| config.notifications.retry_schedule.clone()).unwrap_or_default();
     if let Some(problem) = retention.forgets_events_too_early(&retry) {
         return Err(fail(ExitCode::Usage, format!("--events-older-than: {problem}")));
     }

@@ -58,7 +58,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[group(skip)]
 pub(crate) struct QueueOptions {
-    /// The configuration file, whose serve.state_directory has the queue [default: /etc/maildrop_command/config.toml]
+    /// The configuration file, whose service.state_directory has the queue [default: /etc/maildrop_command/config.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -208,7 +208,7 @@ impl QueueOptions {
         let file = self.config.clone().unwrap_or_else(|| CONFIGURATION.into());
         let advice = if self.config.is_none() { "\ngive another file with --config FILE" } else { "" };
         let config = Config::load(&file).map_err(|error| fail(ExitCode::Config, format!("{error}{advice}")))?;
-        let queue = Queue::existing(&config.serve.queue())?;
+        let queue = Queue::existing(&config.service.queue())?;
         Ok((config, queue))
     }
 }
@@ -218,7 +218,7 @@ impl From<QueueError> for Failure {
     fn from(error: QueueError) -> Self {
         let (fix, exit) = match &error {
             QueueError::NoQueue { .. } => (
-                "the service makes it when it first starts; see serve.state_directory in the configuration",
+                "the service makes it when it first starts; see service.state_directory in the configuration",
                 ExitCode::NoInput,
             ),
             QueueError::AnotherOwner { .. } => ("run this as that user, or as root", ExitCode::NoPerm),

@@ -203,7 +203,7 @@ fn retry_one(
     message: &[u8],
     no_service: &mut Option<Failure>,
 ) -> Result<(), Failure> {
-    let socket = config.serve.clients_socket();
+    let socket = config.service.clients_socket();
     let request = shunted_request(envelope, Source::Shunt);
     let deadline = Deadline::after(config.delivery.deadline);
     let why = match client::hand_over(&socket, Handing { request: &request, message, caller: &NoCaller, deadline }) {

@@ -58,7 +58,7 @@ impl Config {
 
     fn check_times(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let Delivery { deadline, postfix_time_limit, postfix_queue_lifetime, .. } = self.delivery;
-        let settle = self.imap.settle;
+        let append_grace = self.imap.append_grace;
         let retry_for = self.sent.retry_for(postfix_queue_lifetime);
         let last_try = LAST_TRY.min(postfix_queue_lifetime / 2);
         let lifetime = span(postfix_queue_lifetime);
@@ -71,19 +71,19 @@ impl Config {
                 span(postfix_time_limit)
             )
         })?;
-        source.refuse_if(settle <= deadline, "imap.settle", || {
+        source.refuse_if(append_grace <= deadline, "imap.append_grace", || {
             format!(
                 "{} is not above delivery.deadline ({}): until that has passed, the APPEND of an earlier attempt may still land",
-                span(settle),
+                span(append_grace),
                 span(deadline)
             )
         })?;
         // A delivered message must not be bounced to its sender.
-        source.refuse_if(settle > postfix_queue_lifetime / 4, "imap.settle", || {
+        source.refuse_if(append_grace > postfix_queue_lifetime / 4, "imap.append_grace", || {
             format!(
                 "{} is more than a quarter of delivery.postfix_queue_lifetime ({lifetime}): of a message whose APPEND was not \
                  answered, Postfix may give up before anybody has looked for it, and bounce what was delivered",
-                span(settle)
+                span(append_grace)
             )
         })?;
         source.refuse_if(retry_for > postfix_queue_lifetime.saturating_sub(last_try), "sent.retry_for", || {
@@ -94,13 +94,15 @@ impl Config {
                 span(last_try)
             )
         })?;
-        if let Some((key, problem)) = self.retention.forgets_too_early(postfix_queue_lifetime + settle) {
+        if let Some((key, problem)) = self.retention.forgets_too_early(postfix_queue_lifetime + append_grace) {
             return Err(source.error(&format!("retention.{key}"), &problem));
         }
-        if let Some(problem) = self.retention.forgets_events_too_early(&self.notifications.retry) {
+        if let Some(problem) = self.retention.forgets_events_too_early(&self.notifications.retry_schedule) {
             return Err(source.error("retention.events_older_than", &problem));
         }
-        for (key, wait) in [("database.wait", Some(self.database.wait)), ("lock.wait", self.lock.wait)] {
+        for (key, wait) in
+            [("database.failover_timeout", Some(self.database.failover_timeout)), ("lock.wait", self.lock.wait)]
+        {
             let Some(wait) = wait.filter(|wait| *wait >= deadline) else { continue };
             let problem = format!(
                 "{} is not below delivery.deadline ({}): nothing would be left for the delivery",

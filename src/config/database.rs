@@ -25,7 +25,7 @@ pub struct Database {
     /// Whether the connection is encrypted.
     pub tls: Tls,
     /// For how long a delivery waits for a server that takes writes.
-    pub wait: Duration,
+    pub failover_timeout: Duration,
     /// What `check` requires of the server's replication.
     pub durability: Durability,
 }
@@ -126,7 +126,7 @@ pub(super) struct DatabaseSection {
     #[serde(deserialize_with = "values::optional_path")]
     ca_file: Option<PathBuf>,
     #[serde(deserialize_with = "values::optional_duration")]
-    wait: Option<Duration>,
+    failover_timeout: Option<Duration>,
     durability: Durability,
 }
 
@@ -171,7 +171,7 @@ enum TlsKey {
 }
 
 /// How long a delivery waits for a server that takes writes, unless configured otherwise: longer than most fail-overs take.
-const WAIT: Duration = Duration::from_mins(1);
+const FAILOVER_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl DatabaseSection {
     pub(super) fn check(self, source: &Source<'_>, deadline: Duration) -> Result<Database, ConfigError> {
@@ -205,7 +205,7 @@ impl DatabaseSection {
             }
         };
         // The rest of the deadline is for the delivery itself.
-        let wait = self.wait.unwrap_or(WAIT.min(deadline / 2));
+        let failover_timeout = self.failover_timeout.unwrap_or(FAILOVER_TIMEOUT.min(deadline / 2));
         let user = section.text("user", self.user, "name our role in the database")?;
         let password = PasswordFile::named(self.password_file, "database");
         let mut accounts = BTreeMap::from([(DatabaseRole::Deliveries, Account { user, password })]);
@@ -220,7 +220,7 @@ impl DatabaseSection {
             database: section.text("database", self.database, "name the database that the tables are in")?,
             accounts,
             tls,
-            wait,
+            failover_timeout,
             durability: self.durability,
         })
     }

@@ -10,8 +10,8 @@ mod notifications;
 mod password_file;
 mod policy;
 mod sections;
-mod serve;
 mod servers;
+mod service;
 mod source;
 mod values;
 mod warnings;
@@ -25,12 +25,12 @@ pub(crate) use notifications::RETRY;
 pub use password_file::PasswordFile;
 pub use policy::Policy;
 pub use sections::{
-    Delivery, DomainRule, HeaderFields, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust,
+    AuthorCheck, DedupBy, Delivery, DomainRule, HeaderFields, Lock, Log, LogTo, Record, Retention, Routing, Sent,
     UnknownRecipient,
 };
-pub(crate) use serve::{BESIDE_A_MESSAGE, RECYCLE_ABOVE, runtime_directory_of};
-pub use serve::{LARGEST_MESSAGE, MAX_RECIPIENTS, Serve};
-pub use servers::{Imap, OverQuota};
+pub use servers::{Imap, OverQuotaAction};
+pub(crate) use service::{BESIDE_A_MESSAGE, RECYCLE_ABOVE, runtime_directory_of};
+pub use service::{LARGEST_MESSAGE, MAX_RECIPIENTS, Service};
 pub use source::ConfigError;
 pub use web::Web;
 pub(crate) use web::{SESSION_IDLE, is_name};
@@ -75,8 +75,8 @@ pub struct Config {
     pub delivery: Delivery,
     /// `[retention]`
     pub retention: Retention,
-    /// `[serve]`
-    pub serve: Serve,
+    /// `[service]`
+    pub service: Service,
     /// `[notifications]`
     pub notifications: Notifications,
     /// `[web]`
@@ -97,7 +97,7 @@ struct File {
     record: Record,
     delivery: Delivery,
     retention: Retention,
-    serve: Serve,
+    service: Service,
     notifications: Notifications,
     web: Web,
     log: Log,
@@ -146,7 +146,7 @@ impl Config {
             record: file.record,
             delivery: file.delivery,
             retention: file.retention,
-            serve: file.serve,
+            service: file.service,
             notifications: file.notifications,
             web: file.web,
             log: file.log,
@@ -205,16 +205,16 @@ impl Config {
     pub fn policy(&self) -> Policy {
         Policy {
             lock_wait: self.lock.wait_within(self.delivery.deadline),
-            settle: self.imap.settle,
+            append_grace: self.imap.append_grace,
             sent_retry_for: self.sent.retry_for(self.delivery.postfix_queue_lifetime),
             queue_lifetime: self.delivery.postfix_queue_lifetime,
-            batch_patience: self.batch_patience(),
+            slow_mailbox_timeout: self.slow_mailbox_timeout(),
             author_patience: None,
             opening_patience: None,
-            over_quota_refuses: self.imap.over_quota == OverQuota::Reject,
-            look_in_sent: self.sent.look == Look::Mailbox,
-            keep_source_up_to: if self.record.raw { self.record.raw_limit } else { 0 },
-            headers: self.record.headers,
+            over_quota_refuses: self.imap.over_quota_action == OverQuotaAction::Reject,
+            look_in_sent: self.sent.dedup_by == DedupBy::Mailbox,
+            keep_source_up_to: if self.record.keep_source { self.record.keep_source_max } else { 0 },
+            headers: self.record.keep_headers,
         }
     }
 

@@ -16,7 +16,7 @@ pub struct Notifications {
     pub secret_key_file: Option<PathBuf>,
     /// The waits between the tries of one notification.
     #[serde(deserialize_with = "values::durations")]
-    pub retry: Vec<Duration>,
+    pub retry_schedule: Vec<Duration>,
     /// How long a request may take, from looking up its host to the last byte of the answer.
     #[serde(deserialize_with = "values::duration")]
     pub timeout: Duration,
@@ -55,7 +55,7 @@ impl Default for Notifications {
     fn default() -> Self {
         Self {
             secret_key_file: None,
-            retry: RETRY.to_vec(),
+            retry_schedule: RETRY.to_vec(),
             timeout: Duration::from_secs(15),
             disable_after: Duration::from_hours(120),
             concurrency: 512,
@@ -77,7 +77,7 @@ impl Notifications {
 
     pub(super) fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         source.section("notifications").refuse_first(&[
-            (self.retry.is_empty(), "retry", "it is empty: name a wait, such as [\"5s\", \"5m\"]"),
+            (self.retry_schedule.is_empty(), "retry_schedule", "it is empty: name a wait, such as [\"5s\", \"5m\"]"),
             (self.timeout.is_zero(), "timeout", "a request needs time: the default is \"15s\""),
             (self.concurrency == 0, "concurrency", "0 would let no request out"),
             (self.allow_ports.contains(&0), "allow_ports", "0 is no port"),

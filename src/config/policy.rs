@@ -11,13 +11,13 @@ pub struct Policy {
     pub lock_wait: Duration,
     /// How long after its beginning the APPEND of an attempt that never ended may still be stored. Longer than any delivery
     /// lives. Zero if a free lock proves that its last holder can store nothing more.
-    pub settle: Duration,
+    pub append_grace: Duration,
     /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
     pub sent_retry_for: Duration,
     /// For how long Postfix may retry a message.
     pub queue_lifetime: Duration,
     /// How long one mailbox may hold up the other recipients of its message.
-    pub batch_patience: Duration,
+    pub slow_mailbox_timeout: Duration,
     /// How long an author's mailbox may take to open while other messages wait for the process that opens it; `None`: half of
     /// the time that is left. The upload has all of that time: an abandoned APPEND may be stored after another delivery, of the
     /// same message to another recipient, has searched for it without success.
@@ -43,10 +43,10 @@ impl Policy {
             lock_wait: deadline::lock_wait(deadline::OF_A_DELIVERY),
             // The kernel frees flock(2) when the last thread of its holder has ended. Every link(2) of the holder has ended by
             // then, too.
-            settle: Duration::ZERO,
+            append_grace: Duration::ZERO,
             sent_retry_for: Duration::from_hours(24),
             queue_lifetime: Duration::from_hours(5 * 24),
-            batch_patience: Duration::from_secs(5),
+            slow_mailbox_timeout: Duration::from_secs(5),
             author_patience: None,
             opening_patience: None,
             over_quota_refuses: false,

@@ -40,14 +40,14 @@ pub struct Routing {
     /// Postfix's `recipient_delimiter`: a set of characters, none if empty.
     pub recipient_delimiter: String,
     /// What happens to mail for an address that has no mailbox here.
-    pub unknown: UnknownRecipient,
+    pub unknown_recipient: UnknownRecipient,
     /// `[[routing.domain]]`: rules for whole domains, used after the table `addresses`.
     pub domain: Vec<DomainRule>,
 }
 
 impl Default for Routing {
     fn default() -> Self {
-        Self { recipient_delimiter: "+".into(), unknown: UnknownRecipient::default(), domain: Vec::new() }
+        Self { recipient_delimiter: "+".into(), unknown_recipient: UnknownRecipient::default(), domain: Vec::new() }
     }
 }
 
@@ -103,12 +103,12 @@ pub struct Sent {
     /// Whether senders who have a mailbox here get a Sent copy.
     pub enabled: bool,
     /// Where a delivery checks whether the copy already exists.
-    pub look: Look,
-    /// With [`Look::Mailbox`]: how long after a message was recorded its Sent copy is looked for.
+    pub dedup_by: DedupBy,
+    /// With [`DedupBy::Mailbox`]: how long after a message was recorded its Sent copy is looked for.
     #[serde(deserialize_with = "values::duration")]
-    pub look_after: Duration,
+    pub dedup_delay: Duration,
     /// What proves who the author of a message is.
-    pub trust: Trust,
+    pub author_check: AuthorCheck,
     /// The service whose Authentication-Results count (RFC 8601 section 2.5): the name that our filter signs with.
     pub authserv_id: Option<String>,
     /// Left out: see [`Sent::retry_for`].
@@ -120,9 +120,9 @@ impl Default for Sent {
     fn default() -> Self {
         Self {
             enabled: true,
-            look: Look::default(),
-            look_after: Duration::from_mins(10),
-            trust: Trust::default(),
+            dedup_by: DedupBy::default(),
+            dedup_delay: Duration::from_mins(10),
+            author_check: AuthorCheck::default(),
             authserv_id: None,
             retry_for: None,
         }
@@ -144,7 +144,7 @@ impl Sent {
 /// Where a delivery checks whether a Sent copy already exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Look {
+pub enum DedupBy {
     /// In the ledger: for members whose mail program saves nothing.
     #[default]
     Ledger,
@@ -156,7 +156,7 @@ pub enum Look {
 /// What proves who the author of a message is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Trust {
+pub enum AuthorCheck {
     /// The From header: a forged one puts a copy into a member's Sent mailbox.
     #[default]
     Header,
@@ -170,12 +170,12 @@ pub enum Trust {
 #[serde(default, deny_unknown_fields)]
 pub struct Record {
     /// Whether the raw source of messages is kept in the database.
-    pub raw: bool,
+    pub keep_source: bool,
     /// The largest message whose raw source is kept, in bytes.
     #[serde(deserialize_with = "values::bytes")]
-    pub raw_limit: u64,
+    pub keep_source_max: u64,
     /// Which header fields are kept.
-    pub headers: HeaderFields,
+    pub keep_headers: HeaderFields,
 }
 
 /// Which header fields the ledger keeps in its column `headers`. They are for people who query the tables, and for
@@ -193,7 +193,7 @@ pub enum HeaderFields {
 
 impl Default for Record {
     fn default() -> Self {
-        Self { raw: false, raw_limit: 10_000_000, headers: HeaderFields::All }
+        Self { keep_source: false, keep_source_max: 10_000_000, keep_headers: HeaderFields::All }
     }
 }
 
@@ -264,14 +264,14 @@ impl Retention {
             key,
             format!(
                 "{} is too short: it has to be longer than {}, which is for how long Postfix may bring a message back \
-                 (delivery.postfix_queue_lifetime) and imap.settle; a message that is forgotten sooner would be delivered again",
+                 (delivery.postfix_queue_lifetime) and imap.append_grace; a message that is forgotten sooner would be delivered again",
                 span(age),
                 span(least)
             ),
         ))
     }
 
-    /// Why events are deleted too early: the retries take all the waits of `retry`, and afterwards an administrator may need
+    /// Why events are deleted too early: the retries take all the waits of `retry_schedule`, and afterwards an administrator may need
     /// the events.
     #[must_use]
     pub(crate) fn forgets_events_too_early(&self, retry: &[Duration]) -> Option<String> {
@@ -279,7 +279,7 @@ impl Retention {
         let span = humantime::format_duration;
         (age <= tried).then(|| {
             format!(
-                "{} is too short: it has to be longer than {}, which is for how long a notification is tried (notifications.retry)",
+                "{} is too short: it has to be longer than {}, which is for how long a notification is tried (notifications.retry_schedule)",
                 span(age),
                 span(tried)
             )

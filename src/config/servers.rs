@@ -31,15 +31,15 @@ pub struct Imap {
     pub login_user: Option<String>,
     /// How long after its beginning the APPEND of an attempt that never ended may still be stored. Longer than
     /// `delivery.deadline`.
-    pub settle: Duration,
+    pub append_grace: Duration,
     /// What happens to a message for a mailbox that is over quota.
-    pub over_quota: OverQuota,
+    pub over_quota_action: OverQuotaAction,
 }
 
 /// What happens to a message for a mailbox that is over quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum OverQuota {
+pub enum OverQuotaAction {
     /// It waits with Postfix (4.2.2).
     #[default]
     Defer,
@@ -65,8 +65,8 @@ pub(super) struct ImapSection {
     mechanism: Mechanism,
     login_user: Option<String>,
     #[serde(deserialize_with = "values::optional_duration")]
-    settle: Option<Duration>,
-    over_quota: OverQuota,
+    append_grace: Option<Duration>,
+    over_quota_action: OverQuotaAction,
 }
 
 impl ImapSection {
@@ -113,15 +113,15 @@ impl ImapSection {
             act_for_user,
             mechanism: self.mechanism,
             login_user: self.login_user,
-            settle: self.settle.unwrap_or(deadline + SETTLED_AFTER),
-            over_quota: self.over_quota,
+            append_grace: self.append_grace.unwrap_or(deadline + APPEND_GRACE),
+            over_quota_action: self.over_quota_action,
         })
     }
 }
 
-/// The default of `settle` is the deadline plus this time. By the deadline every delivery has ended. The value holds for any
+/// The default of `append_grace` is the deadline plus this time. By the deadline every delivery has ended. The value holds for any
 /// server, since the configuration does not name the product, and adds 30 seconds.
-const SETTLED_AFTER: Duration = Locks::MayOutliveIt.late().saturating_add(Duration::from_secs(30));
+const APPEND_GRACE: Duration = Locks::MayOutliveIt.late().saturating_add(Duration::from_secs(30));
 
 /// A section being checked.
 pub(super) struct Section<'a> {

@@ -26,7 +26,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// An error about this key (`imap.settle`), whether or not it is in the file.
+    /// An error about this key (`imap.append_grace`), whether or not it is in the file.
     pub(crate) fn error(&self, key: &str, problem: &str) -> ConfigError {
         let (tables, path) = (self.tables(), key.split('.').collect::<Vec<_>>());
         let line = tables.as_ref().and_then(|table| key_span(table.get_ref(), &path)).map(|span| self.line(span.start));

@@ -42,7 +42,7 @@ fn what_is_left_out_has_its_default() {
     let config = good(LEAST);
     let tcp = |host: &str, port| Endpoint::Tcp { host: host.into(), port };
     assert_eq!(config.database.addresses, [tcp("db.example.com", 5432)]);
-    assert_eq!(config.database.wait, Duration::from_secs(60));
+    assert_eq!(config.database.failover_timeout, Duration::from_secs(60));
     assert_eq!(config.database.tls, Tls::Verify { ca_file: None });
     assert_eq!(config.account().unwrap().password, None);
     assert_eq!(config.imap.address, tcp("imap.example.com", 993));
@@ -52,10 +52,10 @@ fn what_is_left_out_has_its_default() {
         config.policy(),
         Policy {
             lock_wait: Duration::from_secs(30),
-            settle: Duration::from_mins(7),
+            append_grace: Duration::from_mins(7),
             sent_retry_for: Duration::from_secs(86400),
             queue_lifetime: Duration::from_hours(120),
-            batch_patience: Duration::from_secs(5),
+            slow_mailbox_timeout: Duration::from_secs(5),
             author_patience: None,
             opening_patience: None,
             over_quota_refuses: false,
@@ -104,7 +104,7 @@ fn several_servers_are_tried_in_their_order_and_encrypted_unless_all_are_here() 
 /// A short deadline without an explicit wait is a valid configuration.
 #[test]
 fn the_wait_for_a_server_makes_room_for_the_deadline() {
-    let wait = |more: &str| good(&format!("{LEAST}{more}")).database.wait;
+    let wait = |more: &str| good(&format!("{LEAST}{more}")).database.failover_timeout;
     assert_eq!(wait("[delivery]\ndeadline = \"2m\""), Duration::from_secs(60));
     assert_eq!(wait("[delivery]\ndeadline = \"20s\""), Duration::from_secs(10));
 }
@@ -206,7 +206,7 @@ fn the_example_shows_every_key() {
         "record",
         "delivery",
         "retention",
-        "serve",
+        "service",
         "notifications",
         "web",
         "log",
@@ -239,7 +239,7 @@ fn everything_can_be_said() {
         roles.owner = { user = "owner" }
         tls = "verify"
         ca_file = "/etc/ca.pem"
-        wait = "0s"
+        failover_timeout = "0s"
         durability = "replicated"
         [lock]
         namespace = "test"
@@ -251,11 +251,11 @@ fn everything_can_be_said() {
         password_file = "/run/credentials/imap"
         mechanism = "login"
         login_user = "{user}*service"
-        settle = "10m"
-        over_quota = "reject"
+        append_grace = "10m"
+        over_quota_action = "reject"
         [routing]
         recipient_delimiter = "+-"
-        unknown = "reject"
+        unknown_recipient = "reject"
         [[routing.domain]]
         name = "Example.com"
         user = "{local}"
@@ -264,14 +264,14 @@ fn everything_can_be_said() {
         sent = "INBOX.Sent"
         [sent]
         enabled = false
-        look = "mailbox"
-        trust = "authenticated"
+        dedup_by = "mailbox"
+        author_check = "authenticated"
         authserv_id = "mx.example.com"
         retry_for = "2h"
         [record]
-        raw = true
-        raw_limit = "1MiB"
-        headers = "few"
+        keep_source = true
+        keep_source_max = "1MiB"
+        keep_headers = "few"
         [delivery]
         deadline = "5m"
         postfix_time_limit = "2000s"
@@ -286,7 +286,7 @@ fn everything_can_be_said() {
     );
     assert_eq!(config.database.engine, Engine::Mysql);
     assert_eq!(config.database.addresses, [Endpoint::Tcp { host: "db.example.com".into(), port: 3307 }]);
-    assert_eq!(config.database.wait, Duration::ZERO);
+    assert_eq!(config.database.failover_timeout, Duration::ZERO);
     assert_eq!(config.database.durability, Durability::Replicated);
     let account = |role| config.clone().acting_as(role).account().cloned();
     let (deliveries, operator) = (config.account().unwrap(), account(DatabaseRole::Operator).unwrap());
@@ -305,10 +305,10 @@ fn everything_can_be_said() {
         config.policy(),
         Policy {
             lock_wait: Duration::from_secs(90),
-            settle: Duration::from_secs(600),
+            append_grace: Duration::from_secs(600),
             sent_retry_for: Duration::from_secs(7200),
             queue_lifetime: Duration::from_hours(96),
-            batch_patience: Duration::from_secs(5),
+            slow_mailbox_timeout: Duration::from_secs(5),
             author_patience: None,
             opening_patience: None,
             over_quota_refuses: true,
@@ -435,16 +435,16 @@ fn attempts_that_settle_before_their_append_may_have_arrived_are_warned_of() {
     assert!(good(&LEAST.replace("[imap]", "[imap]\nsettle = \"4m 30s\"")).warnings().is_empty());
     let warnings = good(&LEAST.replace("[imap]", "[imap]\nsettle = \"4m 29s\"")).warnings();
     assert!(
-        matches!(&warnings[..], [warning] if warning.contains("imap.settle: 4m 29s is less than 30s above")),
+        matches!(&warnings[..], [warning] if warning.contains("imap.append_grace: 4m 29s is less than 30s above")),
         "{warnings:?}"
     );
 }
 
 #[test]
 fn the_time_to_settle_follows_the_deadline() {
-    for (deadline, settle) in [("1s", 181), ("2m", 300), ("600s", 780)] {
+    for (deadline, append_grace) in [("1s", 181), ("2m", 300), ("600s", 780)] {
         let config = good(&format!("{LEAST}[delivery]\ndeadline = \"{deadline}\"\n"));
-        assert_eq!(config.imap.settle, Duration::from_secs(settle));
+        assert_eq!(config.imap.append_grace, Duration::from_secs(append_grace));
         assert!(config.warnings().is_empty(), "{:?}", config.warnings());
     }
 }
@@ -482,8 +482,8 @@ fn files_that_others_can_read_or_write_are_warned_of() {
     // The private key of the service.
     fs::set_permissions(&password, Permissions::from_mode(0o604)).unwrap();
     let key = password.display();
-    let serve = format!("{LEAST}[serve]\ncertificate_file = \"{key}\"\nkey_file = \"{key}\"\n");
-    assert_eq!(good(&serve).warnings(), [format!("{key}: mode 604: {problem}")]);
+    let service = format!("{LEAST}[service]\ncertificate_file = \"{key}\"\nkey_file = \"{key}\"\n");
+    assert_eq!(good(&service).warnings(), [format!("{key}: mode 604: {problem}")]);
     // The key that signs notifications, and the password of another role.
     for named in [
         format!("{LEAST}[notifications]\nsecret_key_file = \"{key}\"\n"),
@@ -503,13 +503,15 @@ fn a_size_limit_that_does_not_fit_into_a_worker_is_warned_of() {
     let new = |more: &str| warnings(more).into_iter().filter(|one| !before.contains(one)).collect::<Vec<_>>();
     let limit = |bytes: u64, raw: bool| {
         new(&format!(
-            "[delivery]\nmessage_size_limit = {bytes}\n[record]\nraw = {raw}\n[serve]\nworker_memory = {}\n",
+            "[delivery]\nmessage_size_limit = {bytes}\n[record]\nraw = {raw}\n[service]\nworker_memory = {}\n",
             600_000_000 + (256 << 20)
         ))
     };
     assert_eq!(new("[record]\nraw = true\n"), [""; 0], "as shipped");
     assert_eq!(limit(300_000_000, false), [""; 0]);
     let warned = limit(300_000_001, false);
-    assert!(warned.len() == 1 && warned[0].contains("serve.worker_memory") && warned[0].contains("(300000001 bytes)"));
+    assert!(
+        warned.len() == 1 && warned[0].contains("service.worker_memory") && warned[0].contains("(300000001 bytes)")
+    );
     assert_eq!(limit(300_000_000, true).len(), 1);
 }

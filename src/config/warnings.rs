@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 impl Config {
-    /// Files that others can read or write, connections that others can read, and a settle time that is too short.
+    /// Files that others can read or write, connections that others can read, and an `append_grace` that is too short.
     #[must_use]
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -28,13 +28,13 @@ impl Config {
         let of_database = self.database.accounts.values().filter_map(|account| account.password.as_ref());
         let passwords = of_database.chain([&self.imap.password]).map(PasswordFile::path);
         // With these keys another person could pose as us, or sign as us.
-        let keys = [&self.serve.key_file, &self.notifications.secret_key_file];
+        let keys = [&self.service.key_file, &self.notifications.secret_key_file];
         passwords.chain(keys.into_iter().filter_map(Option::as_deref)).for_each(|path| look(path, true));
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
         let to_database = |address| plain(address, self.database.tls != Tls::Off);
-        let settle = format!(
+        let grace = format!(
             "{} is less than {} above delivery.deadline: for so long the kernel may still send what a process that died has left",
-            humantime::format_duration(self.imap.settle),
+            humantime::format_duration(self.imap.append_grace),
             humantime::format_duration(USER_TIMEOUT)
         );
         let in_the_clear = "passwords and mail cross the network in the clear";
@@ -42,7 +42,7 @@ impl Config {
             (self.database.addresses.iter().any(to_database), "database.tls", in_the_clear),
             (plain(&self.imap.address, self.imap.encryption != Encryption::None), "imap.encryption", in_the_clear),
             // The greeting shows which server it is: `check` tests the rest.
-            (self.imap.settle < self.delivery.deadline + USER_TIMEOUT, "imap.settle", &settle),
+            (self.imap.append_grace < self.delivery.deadline + USER_TIMEOUT, "imap.append_grace", &grace),
         ] {
             if is_so {
                 warnings.push(format!("{}: {key}: {problem}", self.file.display()));

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::network::TrustedProxy;
-use super::serve::{endpoint, read_endpoint};
+use super::service::{endpoint, read_endpoint};
 use super::source::{ConfigError, Source};
 use crate::base::endpoint::Endpoint;
 use crate::ledger::web_sessions::WebRole;
@@ -30,7 +30,7 @@ pub struct Web {
     /// The URL of the API for other machines, if it is another one than that of the web UI.
     pub api_public_url: Option<String>,
     /// Whether the web process may open mailboxes, with the password of `[imap]`.
-    pub mailboxes: bool,
+    pub allow_mailbox_access: bool,
     /// The proxies whose X-Forwarded-For gives the client's address.
     pub trusted_proxies: Vec<TrustedProxy>,
     /// The header in which the proxy in front names the user who is logged in to it. `None`: no such header is trusted.
@@ -203,11 +203,11 @@ impl Config {
                  with a certificate in front"
             )
         })?;
-        let Config { serve, .. } = self;
+        let Config { service, .. } = self;
         // The process that listens may create and remove files in the folder of its socket.
         if let Endpoint::Socket(path) = &endpoint
             && let Some(taken) =
-                [&serve.runtime_directory, &serve.state_directory].iter().find(|own| path.starts_with(own))
+                [&service.runtime_directory, &service.state_directory].iter().find(|own| path.starts_with(own))
         {
             let problem = format!(
                 "{listen} is in {}, where other processes of the service keep what this one may not reach: choose a folder of its own, such \
@@ -216,8 +216,8 @@ impl Config {
             );
             return Err(source.error(key, &problem));
         }
-        source.refuse_if(serve.lmtp.contains(listen) || serve.http.as_ref() == Some(listen), key, || {
-            format!("{listen} is taken by [serve]: choose another one")
+        source.refuse_if(service.lmtp.contains(listen) || service.http.as_ref() == Some(listen), key, || {
+            format!("{listen} is taken by [service]: choose another one")
         })
     }
 

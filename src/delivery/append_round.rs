@@ -221,7 +221,7 @@ impl Try<'_, '_> {
 
     fn fails(&mut self, failure: Failure, under_lock: &mut UnderLock<'_, '_>) -> Result<(), LockLost> {
         if let Failure::NothingStored(error) | Failure::Unknown(error) = &failure {
-            self.attempt.note_hanging(error, self.began.elapsed(), under_lock.delivery.policy.batch_patience);
+            self.attempt.note_hanging(error, self.began.elapsed(), under_lock.delivery.policy.slow_mailbox_timeout);
         }
         let end = end_of(failure, under_lock, self.attempt)?;
         self.ends(end);

@@ -258,7 +258,7 @@ fn append_and_record(
     let size = Duration::from_millis(delivery.message.as_received().len() as u64 / 1000);
     // A search of a whole mailbox may take long, and would take as long in the next attempt.
     let times = if attempts.iter().any(|it| it.others.forgotten) { PATIENCE_WITH_SEARCHES } else { 1 };
-    let patience = several.then(|| delivery.policy.batch_patience.saturating_mul(times).saturating_add(size));
+    let patience = several.then(|| delivery.policy.slow_mailbox_timeout.saturating_mul(times).saturating_add(size));
     let mut under_lock = UnderLock { delivery, database, keys };
     for recipients in [true, false] {
         // A copy from an earlier attempt at the author's copy is still searched for. The mailbox of the recipient who owns it
@@ -413,7 +413,7 @@ fn end_attempts(
     }
 }
 
-/// The fields kept with `record.headers = "few"`.
+/// The fields kept with `record.keep_headers = "few"`.
 const FEW_FIELDS: [&str; 9] =
     ["From", "To", "Cc", "Subject", "Date", "Message-ID", "References", "In-Reply-To", "List-Id"];
 

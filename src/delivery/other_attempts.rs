@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 
 /// How far a copy may be below the UIDNEXT that its attempt noted. A server that crashes may reuse the UIDs of the APPENDs in
 /// flight (Dovecot: "next_uid was lowered (101 -> 100)"). Their number counts for one mailbox, over all hosts. It is at most
-/// `maxproc` of postfix/master.cf.maildrop (20), or `serve.workers`, of each host, and mostly far smaller. Each costs one
+/// `maxproc` of postfix/master.cf.maildrop (20), or `service.workers`, of each host, and mostly far smaller. Each costs one
 /// more header in the FETCH of a search, which runs only if an attempt has not ended. All 256, of 4 KB each, take some 25 ms
 /// on Dovecot and 11 ms on Cyrus.
 const IN_FLIGHT: u32 = 256;
@@ -72,7 +72,7 @@ impl OtherAttempts {
             if attempt.is_journalled() && !journalled {
                 return Err(not_there());
             }
-            let settle = delivery.policy.settle;
+            let append_grace = delivery.policy.append_grace;
             let mut others = Vec::with_capacity(history.open_attempts.len());
             let mut unsettled = None;
             // An attempt at an owed copy need not be retried for its own recipient. Either it was given up and its recipient
@@ -94,7 +94,7 @@ impl OtherAttempts {
                 // An attempt that began after ours may have had the lock before our journal row was visible. At an owed copy
                 // this delivery waits for it as well. That defers no other recipient, and the last holder of the lock
                 // finishes the copy, or it stays owed.
-                if (earlier || owed) && !settle.is_zero() && other.age < settle.as_secs_f64() {
+                if (earlier || owed) && !append_grace.is_zero() && other.age < append_grace.as_secs_f64() {
                     unsettled.get_or_insert(Duration::from_secs_f64(other.age.max(0.0)));
                 }
                 others.push(Other { attempt: other.clone(), died: earlier });
@@ -183,8 +183,8 @@ fn under_another_lock(delivery: &Delivery<'_>, histories: &[CopyHistory]) -> Opt
     if cfg!(feature = "test-without-lock") {
         return None;
     }
-    let settle = delivery.policy.settle.as_secs_f64();
-    let is_another = |lock: &LockName, age: f64| lock != delivery.lock && age < settle;
+    let append_grace = delivery.policy.append_grace.as_secs_f64();
+    let is_another = |lock: &LockName, age: f64| lock != delivery.lock && age < append_grace;
     let attempts = histories.iter().flat_map(|history| &history.open_attempts);
     let recorded = histories.iter().filter_map(|history| history.recorded);
     attempts
@@ -225,7 +225,7 @@ mod tests {
     }
 
     /// Indexes of the attempts, given by age and recipient, that have died for a delivery to doug that began 5 seconds ago.
-    fn died(settle: Duration, attempts: &[(f64, &str)]) -> Result<Vec<usize>, Deferral> {
+    fn died(append_grace: Duration, attempts: &[(f64, &str)]) -> Result<Vec<usize>, Deferral> {
         let message = Message::receive(b"Subject: x\r\n\r\nx\r\n".to_vec()).unwrap();
         let own = Uuid::from_u128(100);
         let lock = crate::delivery::lock_of("maildrop", &message);
@@ -241,7 +241,7 @@ mod tests {
             pid: 1,
             arrived: OffsetDateTime::UNIX_EPOCH,
             came: None,
-            policy: &Policy { settle, ..Policy::embedded() },
+            policy: &Policy { append_grace, ..Policy::embedded() },
             upload_time: &UploadTime::until_deadline(Deadline::after(SETTLE)),
             restore: false,
             caller: &NoCaller,
@@ -284,7 +284,7 @@ mod tests {
         for unsettled in [599.9, 5.1, -1.0] {
             assert!(matches!(died(SETTLE, &[(unsettled, "doug")]), Err(Deferral::Unsettled(_))), "{unsettled}");
         }
-        // If no APPEND can land later (`settle` is zero), no delivery waits.
+        // If no APPEND can land later (`append_grace` is zero), no delivery waits.
         assert_eq!(
             died(Duration::ZERO, &[(5.1, "doug"), (4.9, "doug"), (5.1, "scuba"), (-1.0, "doug")]).unwrap(),
             [0, 3]

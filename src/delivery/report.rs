@@ -77,7 +77,7 @@ pub enum Deferral {
     Busy(Option<Holder>),
     #[error("an earlier attempt never ended, and began only {0:?} ago: its copy may still arrive")]
     Unsettled(Duration),
-    #[error("unknown recipient, which routing.unknown defers")]
+    #[error("unknown recipient, which routing.unknown_recipient defers")]
     UnknownRecipient,
     /// No address is known at all: the table is not filled yet, or it is the wrong database. That is no reason to refuse
     /// mail.

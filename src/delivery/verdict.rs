@@ -167,7 +167,7 @@ impl From<&Refusal> for Verdict {
                 (StatusDetail::SYSTEM, "an earlier delivery of this message was cut short; waiting for what it sent")
             }
             Deferral::UnknownRecipient => {
-                (StatusDetail::UNKNOWN_ADDRESS, "no such recipient here; deferred by routing.unknown")
+                (StatusDetail::UNKNOWN_ADDRESS, "no such recipient here; deferred by routing.unknown_recipient")
             }
             Deferral::NobodyKnown => (StatusDetail::SYSTEM_CONFIGURATION, "no recipient addresses are configured"),
             Deferral::AddressesChanged => (StatusDetail::SYSTEM, "the table of addresses has just been changed"),

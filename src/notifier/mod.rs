@@ -64,9 +64,9 @@ impl NotifierSettings {
         let missing = || NotifierError::Key("notifications.secret_key_file: it is missing".into());
         Ok(Self {
             key: MasterKey::configured(settings).map_err(NotifierError::Key)?.ok_or_else(missing)?,
-            schedule: Schedule::new(settings.retry.clone()),
+            schedule: Schedule::new(settings.retry_schedule.clone()),
             notifications: settings.clone(),
-            memory: usize::try_from(config.serve.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX),
+            memory: usize::try_from(config.service.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX),
             api: config.web.public_api(),
         })
     }

@@ -71,7 +71,7 @@ pub(crate) fn look<T>(
         ..Affected::default()
     };
     let Some(share) = share else {
-        let why = "it is larger than the memory for messages, a quarter of serve.worker_memory";
+        let why = "it is larger than the memory for messages, a quarter of service.worker_memory";
         operations_log::write(database, look.actor, look.operation, affected, &format!("not shown: {why}"))?;
         return Ok(Found::Nowhere { why: why.into(), may_pass: false });
     };
@@ -129,9 +129,11 @@ fn from_ledger(
             Some(message) => return Ok((message, Place::Ledger)),
             None => "its source in the ledger is another message's",
         },
-        Ok(None) => "its source is not kept (record.raw), and mailboxes may not be opened here (web.mailboxes)",
+        Ok(None) => {
+            "its source is not kept (record.keep_source), and mailboxes may not be opened here (web.allow_mailbox_access)"
+        }
         Err(error) if error.failure == DatabaseFailure::AccessDenied => {
-            "mailboxes may not be opened here (web.mailboxes), and the role in the database may not read the sources that record.raw keeps"
+            "mailboxes may not be opened here (web.allow_mailbox_access), and the role in the database may not read the sources that record.keep_source keeps"
         }
         Err(error) => return Err(error.into()),
     };

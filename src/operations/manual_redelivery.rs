@@ -135,7 +135,7 @@ fn left_to_its_author(
     let wait = u64::try_from(due.saturating_sub(time_span::now(database)?)).ok().filter(|wait| *wait > 0);
     Ok(wait.map(|wait| {
         let wait = span(Duration::from_micros(wait));
-        format!("it is left to its author's own mail program for {wait} more (sent.look_after)")
+        format!("it is left to its author's own mail program for {wait} more (sent.dedup_delay)")
     }))
 }
 

@@ -216,7 +216,7 @@ pub(crate) fn message_and_its_place(
         Err(error) if error.failure == DatabaseFailure::AccessDenied => Some(error),
         Err(error) => return Err(error.into()),
     };
-    let mut why = String::from("its source is not kept (record.raw)");
+    let mut why = String::from("its source is not kept (record.keep_source)");
     let mut out_of_reach = Vec::new();
     let mut others = audit_queries::of_message(database, message)?;
     // The lost copy itself comes last: it may exist after all.

@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<log::Level>,
     /// Hand the message over to the running service (maildropd) by its socket: the whole path of clients.sock in
-    /// serve.runtime_directory. Where the service does not take the message, it is delivered from here, as without this option
+    /// service.runtime_directory. Where the service does not take the message, it is delivered from here, as without this option
     #[arg(long, value_name = "SOCKET", value_parser = socket_path)]
     via: Option<PathBuf>,
     /// With --via: where the service does not take the message, exit 75 and deliver nothing from here
@@ -103,17 +103,17 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         // A forgotten option must not deliver mail into a folder.
         (None, None) => return misconfigured("neither --config FILE nor --embedded DIR is given"),
     };
-    let Setup { place, log: log_settings, bounced_at, size_limit, deadline, settle } = match setting {
+    let Setup { place, log: log_settings, bounced_at, size_limit, deadline, append_grace } = match setting {
         Ok(setting) => setting,
         Err(problem) => return misconfigured(&problem),
     };
     let allowed = arguments.deadline.unwrap_or(deadline);
-    // imap.settle minus delivery.deadline is how late an APPEND may land. `check` verifies that difference, and cannot
+    // imap.append_grace minus delivery.deadline is how late an APPEND may land. `check` verifies that difference, and cannot
     // know this option.
-    if !settle.is_zero() && allowed > deadline {
-        let [deadline, settle] = [deadline, settle].map(humantime::format_duration);
+    if !append_grace.is_zero() && allowed > deadline {
+        let [deadline, append_grace] = [deadline, append_grace].map(humantime::format_duration);
         let text = format!(
-            "--deadline is above delivery.deadline ({deadline}), which imap.settle ({settle}) goes by: raise both there"
+            "--deadline is above delivery.deadline ({deadline}), which imap.append_grace ({append_grace}) goes by: raise both there"
         );
         return misconfigured(&text);
     }

@@ -84,7 +84,7 @@ struct Arguments {
     /// The configuration as the master has checked it
     #[arg(long, hide = true)]
     checked: Option<PathBuf>,
-    /// Which part of all messages a runner takes: 0/4, the first of four [default: by its number, of serve.runners]
+    /// Which part of all messages a runner takes: 0/4, the first of four [default: by its number, of service.runners]
     #[arg(long, value_name = "N/M", hide = true)]
     slice: Option<Slice>,
 }
@@ -226,7 +226,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         (lmtp, http, Some(to_the_master().map_err(unavailable)?))
     } else {
         let open = |endpoints: &[Endpoint]| Listener::open_all(endpoints).map_err(unavailable);
-        (open(&config.serve.lmtp_endpoints())?, open(&config.serve.http_endpoints())?, None)
+        (open(&config.service.lmtp_endpoints())?, open(&config.service.http_endpoints())?, None)
     };
     let host = gethostname::gethostname().to_string_lossy().into_owned();
     front::prepare(&settings).map_err(unavailable)?;
@@ -234,7 +234,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     front::run(&settings, |Inside { hand, ask, started, ended, stop }| async move {
         let (tell, service) = watch::channel(None);
         let (tally, max_connections) = (server.tally(), server.max_connections());
-        let disk = DiskFiguresReader::of(&config.serve);
+        let disk = DiskFiguresReader::of(&config.service);
         let sources =
             Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections, disk: disk.clone() };
         let http = Http::new(http, sources);
@@ -291,7 +291,7 @@ fn could_work(file: &Path, checked: Option<&Path>) -> Result<(), CannotBegin> {
 /// The runner reads no password.
 fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Runner, arguments)?;
-    let by_number = || Slice::new(arguments.number.checked_sub(1)?, config.serve.runners);
+    let by_number = || Slice::new(arguments.number.checked_sub(1)?, config.service.runners);
     let slice = arguments.slice.or_else(by_number).ok_or_else(|| unusable("there is no runner of this number"))?;
     let settings = RunnerSettings::of(&config, slice);
     runner::run(&settings).map_err(|error| (ExitCode::CantCreat, error.to_string()))
@@ -345,7 +345,7 @@ fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Web, arguments)?;
     let settings = WebSettings::of(&config).map_err(unusable)?;
     let own = config.clone().acting_as(DatabaseRole::Web);
-    let site = if config.web.mailboxes { Site::configured(own) } else { Site::without_mailboxes(own) };
+    let site = if config.web.allow_mailbox_access { Site::configured(own) } else { Site::without_mailboxes(own) };
     let site = site.map_err(unusable)?;
     let api = config.web.api.then(|| ApiSettings::of(&config, &site)).transpose().map_err(unusable)?;
     let beside = |threads, memory| api.map_or_else(Router::new, |settings| api::router(threads, settings, memory));

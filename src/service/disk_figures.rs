@@ -2,7 +2,7 @@
 
 use super::timer::written_down;
 use crate::base::summary_cache::{Summary, SummaryCache};
-use crate::config::Serve;
+use crate::config::Service;
 use crate::protocol::control::{Role, Status, Task};
 use crate::queue::{Queue, State, Waiting};
 use std::fs;
@@ -35,9 +35,9 @@ pub struct DiskFiguresReader {
 
 impl DiskFiguresReader {
     #[must_use]
-    pub fn of(serve: &Serve) -> Self {
-        let timer = serve.has_timer().then(|| serve.timer_state());
-        Self { queue: serve.queue(), timer, last: SummaryCache::new(FRESH, PATIENCE) }
+    pub fn of(service: &Service) -> Self {
+        let timer = service.has_timer().then(|| service.timer_state());
+        Self { queue: service.queue(), timer, last: SummaryCache::new(FRESH, PATIENCE) }
     }
 
     /// The figures, at most five seconds old if they could be read in time.
@@ -86,13 +86,13 @@ mod tests {
     #[tokio::test]
     async fn what_was_read_counts_for_a_while() {
         let directory = tempfile::tempdir().unwrap();
-        let serve = crate::service::configured(directory.path()).serve;
-        Queue::open(&serve.queue()).unwrap();
+        let service = crate::service::configured(directory.path()).service;
+        Queue::open(&service.queue()).unwrap();
         let last = SummaryCache::new(Duration::from_hours(1), PATIENCE);
-        let reader = DiskFiguresReader { last, ..DiskFiguresReader::of(&serve) };
+        let reader = DiskFiguresReader { last, ..DiskFiguresReader::of(&service) };
         // A read that came too late for one caller still serves the next.
         while reader.read(None).await.queue.is_none() {}
-        fs::remove_dir_all(serve.queue()).unwrap();
+        fs::remove_dir_all(service.queue()).unwrap();
         let figures = reader.read(None).await;
         assert!(figures.queue.is_some_and(|queue| !queue.is_empty()));
     }

@@ -55,35 +55,35 @@ impl FrontSettings {
     /// The settings in a configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        let (serve, deadline) = (&config.serve, config.delivery.deadline);
+        let (service, deadline) = (&config.service, config.delivery.deadline);
         let whole = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         // Mail that was accepted under a higher limit, or without one, still has to fit. A frame uses memory only as it
         // arrives, and only this user and root can connect.
         let message = config.delivery.message_size_limit.unwrap_or_default().max(LARGEST_MESSAGE);
         let message = usize::try_from(message).unwrap_or(usize::MAX);
         Self {
-            clients: serve.clients_socket(),
-            workers: serve.workers_socket(),
+            clients: service.clients_socket(),
+            workers: service.workers_socket(),
             broker: Settings {
-                queue_wait: config.queue_wait(),
-                workers: whole(serve.workers),
-                per_user: whole(serve.at_once_for_one()),
-                patience: config.batch_patience(),
+                worker_wait: config.worker_wait(),
+                workers: whole(service.workers),
+                max_per_recipient: whole(service.at_once_for_one()),
+                patience: config.slow_mailbox_timeout(),
                 recipient_delimiter: config.routing.recipient_delimiter.clone(),
-                mailbox_sessions: serve.mailbox_sessions,
+                mailbox_sessions: service.mailbox_sessions,
                 max_recipients: whole(MAX_RECIPIENTS),
                 longest_delivery: deadline,
                 run: Uuid::now_v7().as_u64_pair().1,
             },
             crashes: UpgradeSettings {
-                queue: serve.queue(),
-                clients: serve.clients_socket(),
+                queue: service.queue(),
+                clients: service.clients_socket(),
                 deadline,
                 queue_lifetime: config.delivery.postfix_queue_lifetime,
             },
             longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
             spool: Spool::new(config),
-            most_clients: whole(serve.max_connections),
+            most_clients: whole(service.max_connections),
             workers_of_master: false,
             // The broker answers for deliveries that take longer.
             stop_within: deadline.saturating_add(Duration::from_secs(10)),
@@ -233,7 +233,7 @@ mod tests {
     fn a_front_goes_by_its_configuration_and_leaves_time_for_each_delivery() {
         let text = format!(
             "{SITE}[delivery]\ndeadline = \"100s\"\npostfix_queue_lifetime = \"2d\"\nmessage_size_limit = 1000\n\
-             [routing]\nrecipient_delimiter = \"+\"\n[serve]\nworkers = 3\nmax_connections = 7\n\
+             [routing]\nrecipient_delimiter = \"+\"\n[service]\nworkers = 3\nmax_connections = 7\n\
              state_directory = \"/state\"\nqueue_wait = \"10m\"\nbatch_patience = \"10m\"\n"
         );
         let config = Config::parse(Path::new("/x"), &text).unwrap();
@@ -243,13 +243,13 @@ mod tests {
             (front.crashes.queue_lifetime, front.crashes.queue.as_path()),
             (seconds(172_800), Path::new("/state/queue"))
         );
-        assert_eq!((front.broker.queue_wait, front.broker.patience), (seconds(50), seconds(25)));
+        assert_eq!((front.broker.worker_wait, front.broker.patience), (seconds(50), seconds(25)));
         assert_eq!((front.broker.longest_delivery, front.stop_within), (seconds(100), seconds(110)));
         assert_eq!((front.most_clients, front.broker.workers), (7, 3));
-        assert_eq!(front.broker.per_user, 2);
-        let two = format!("{SITE}[serve]\nworkers = 2\n");
+        assert_eq!(front.broker.max_per_recipient, 2);
+        let two = format!("{SITE}[service]\nworkers = 2\n");
         let two = FrontSettings::of(&Config::parse(Path::new("/x"), &two).unwrap());
-        assert_eq!(two.broker.per_user, 1, "a mailbox that hangs does not take both");
+        assert_eq!(two.broker.max_per_recipient, 1, "a mailbox that hangs does not take both");
         // Mail that was accepted before the limit was lowered still has to fit.
         assert_eq!(front.longest_frame, (LARGEST_MESSAGE as usize) + LONGEST_HEADER + 64);
         let text = format!("{SITE}[delivery]\nmessage_size_limit = \"1GB\"\n");

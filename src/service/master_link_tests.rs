@@ -39,7 +39,7 @@ impl Scene {
                 let _ = tell.send(report);
             }
         });
-        let disk = DiskFiguresReader::of(&crate::service::configured(folder).serve);
+        let disk = DiskFiguresReader::of(&crate::service::configured(folder).service);
         let front =
             tokio::spawn(
                 async move { tell_master(theirs, ask, tell_started, tell_ended, stops, tell_service, disk).await },

@@ -24,7 +24,7 @@ fn configured(folder: &std::path::Path) -> crate::config::Config {
     let text = format!(
         "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
          [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n\
-         [serve]\nruntime_directory = {:?}\nstate_directory = {:?}\n",
+         [service]\nruntime_directory = {:?}\nstate_directory = {:?}\n",
         folder.join("run"),
         folder.join("state")
     );

@@ -184,9 +184,9 @@ impl World {
         }
         self.before_this_front = self.connections;
         let settings = Settings {
-            queue_wait: Duration::from_secs(30),
+            worker_wait: Duration::from_secs(30),
             workers: WORKERS,
-            per_user: 2,
+            max_per_recipient: 2,
             patience: Duration::from_secs(5),
             recipient_delimiter: String::new(),
             mailbox_sessions: 8,
@@ -314,7 +314,7 @@ impl World {
         }
         let chance = self.below(100);
         let (after, dies) = match chance {
-            // Connects are refused, or not answered, until `database.wait` is over.
+            // Connects are refused, or not answered, until `database.failover_timeout` is over.
             0..50 => (Duration::from_secs(25), false),
             // An open session ends.
             50..80 => (moment, false),

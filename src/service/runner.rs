@@ -77,7 +77,7 @@ impl RunnerSettings {
     pub fn of(config: &Config, slice: Slice) -> Self {
         let Delivery { deadline, postfix_queue_lifetime, .. } = config.delivery;
         let retention = config.retention.messages_older_than;
-        let (queue, broker) = (config.serve.queue(), config.serve.clients_socket());
+        let (queue, broker) = (config.service.queue(), config.service.clients_socket());
         Self { queue, broker, deadline, remembered: postfix_queue_lifetime, retention, slice }
     }
 }

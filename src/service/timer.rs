@@ -18,7 +18,7 @@ use crate::base::readiness;
 use crate::base::stop::Stop;
 use crate::base::timestamp::{exact, now as wall_clock, read_exact};
 use crate::base::watchdog::{Watchdog, Watched};
-use crate::config::{Config, Retention, Serve};
+use crate::config::{Config, Retention, Service};
 use crate::database::DatabaseError;
 use crate::operations::finish_owed::{self, finish_owed};
 use crate::operations::prune::{self, Pruned};
@@ -72,9 +72,9 @@ impl TimerSettings {
     /// The settings in a configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        let Serve { finish_owed_every, prune_every, .. } = config.serve;
+        let Service { finish_owed_every, prune_every, .. } = config.service;
         let prune = prune_every.map(|every| (every, config.retention));
-        Self { finish_owed_every, prune, state: config.serve.timer_state() }
+        Self { finish_owed_every, prune, state: config.service.timer_state() }
     }
 
     /// Whether the timer opens mailboxes.

@@ -83,7 +83,7 @@ impl Site {
 
     /// How long a delivery with this deadline waits for a server that accepts writes.
     pub(super) fn patience(&self, deadline: Deadline) -> Patience {
-        Patience::new(self.config().map_or(Duration::ZERO, |config| config.database.wait), deadline)
+        Patience::new(self.config().map_or(Duration::ZERO, |config| config.database.failover_timeout), deadline)
     }
 
     /// If no commit completes, asks each server how far its history reaches, and whether it accepts writes. That reveals a

@@ -257,7 +257,7 @@ impl Site {
             // again before the bytes sent to it have settled. Otherwise each of the author's other messages would wait as
             // long, one after the other.
             if let Some(author) = sender.as_ref().filter(|_| ended.author_hangs) {
-                sessions.silent.note(&author.user, Instant::now(), terms.policy.settle.max(SILENT));
+                sessions.silent.note(&author.user, Instant::now(), terms.policy.append_grace.max(SILENT));
             }
             // Only one batch waits for an author's mailbox that hangs. The next batch does not append a copy whose APPEND got
             // no answer: its search would miss that copy while it is in flight.
@@ -296,7 +296,7 @@ impl Site {
         let others = known.iter().copied().filter(is_another).take(PROOFS);
         let ways: Vec<_> = others.map(|to| (to.user.as_str(), to.inbox.as_str())).collect();
         if !ways.is_empty() {
-            let only_try = self.policy.batch_patience;
+            let only_try = self.policy.slow_mailbox_timeout;
             return self.prove_way_in_by(&ways, COUNTS_FOR, database, terms.deadline, only_try).map(|()| None);
         }
         // If the copy is left to the author's mail program, the author's mailbox is not opened now.
@@ -306,7 +306,7 @@ impl Site {
         if silent.holds(&author.user, Instant::now()) {
             return Ok(Some(silent_a_moment_ago()));
         }
-        let patience = terms.policy.author_patience.unwrap_or(self.policy.batch_patience);
+        let patience = terms.policy.author_patience.unwrap_or(self.policy.slow_mailbox_timeout);
         let (mailbox, deadline) = ((author.user.as_str(), author.sent.as_str()), terms.deadline.half_way());
         match self.prove_way_in_by_one(COUNTS_FOR, mailbox, database, deadline, Some(patience)) {
             Err(Deferral::Mailbox(error)) => Ok(Some(error)),

@@ -2,7 +2,7 @@
 //! author is vouched for.
 
 use super::{Configured, Envelope, Kind, Site};
-use crate::config::{self, Trust};
+use crate::config::{self, AuthorCheck};
 use crate::delivery::{Deferral, Refusal};
 use crate::ledger::{AddressBook, Database, Destination};
 use crate::message::authentication_results::Vouched;
@@ -118,7 +118,7 @@ impl Configured {
     fn recipient(&self, address: &Address, book: &AddressBook) -> Result<Destination, Refusal> {
         match self.router.route(address, Party::Recipient, book) {
             Route::To(destination) => Ok(destination),
-            Route::Unknown => Err(match self.config.routing.unknown {
+            Route::Unknown => Err(match self.config.routing.unknown_recipient {
                 config::UnknownRecipient::Reject => Refusal::UnknownRecipient,
                 config::UnknownRecipient::Defer => Deferral::UnknownRecipient.into(),
             }),
@@ -139,11 +139,11 @@ fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelop
     if !sent.enabled {
         return false;
     }
-    match sent.trust {
-        Trust::Header => true,
+    match sent.author_check {
+        AuthorCheck::Header => true,
         // Postfix decides who may send under which address (smtpd_sender_login_maps), and checks only the envelope sender. A
         // member who has logged in can still write any name into the From field.
-        Trust::Authenticated
+        AuthorCheck::Authenticated
             if envelope.sasl_username.as_deref().is_some_and(|name| !name.is_empty())
                 && envelope.sender.as_deref().is_some_and(|sender| {
                     Address::parse(sender).is_ok_and(|sender| sender.folded() == author.folded())
@@ -151,7 +151,7 @@ fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelop
         {
             true
         }
-        Trust::Authenticated => {
+        AuthorCheck::Authenticated => {
             let vouched = match &sent.authserv_id {
                 Some(ours) => message.authentication_results(ours),
                 None => Vouched::No("the client did not log in as the author".into()),
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_member_who_logged_in_is_the_author_of_what_bears_the_members_own_name_only() {
-        let sent = config::Sent { trust: Trust::Authenticated, ..config::Sent::default() };
+        let sent = config::Sent { author_check: AuthorCheck::Authenticated, ..config::Sent::default() };
         let vouched = |from: &str, sender: &str, sasl_username: &str| {
             let message = message(from);
             let author = message.from_address().unwrap();

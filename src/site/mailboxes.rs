@@ -5,7 +5,7 @@ use super::logins::Counter;
 use super::sessions::Kept;
 use super::{Kind, Site, Terms};
 use crate::base::deadline::Deadline;
-use crate::config::Look;
+use crate::config::DedupBy;
 use crate::delivery::{NotOpened, OwedCopy, Whose};
 use crate::imap;
 use crate::ledger::Destination;
@@ -33,7 +33,7 @@ pub(super) struct OpeningTimes {
 
 impl OpeningTimes {
     pub(super) fn of(Terms { policy, deadline, .. }: &Terms<'_>, several: bool) -> Self {
-        let batch = several.then_some(policy.batch_patience);
+        let batch = several.then_some(policy.slow_mailbox_timeout);
         Self {
             deadline: *deadline,
             several,
@@ -162,7 +162,7 @@ impl Site {
                     .iter()
                     .map(|it| beside("imap-recipient", &it.to.user, &it.to.inbox, times.recipients))
                     .collect();
-                let is_left_to_author = site.config.sent.look == Look::Mailbox;
+                let is_left_to_author = site.config.sent.dedup_by == DedupBy::Mailbox;
                 let senders = sender
                     .filter(|_| !is_left_to_author)
                     .map(|sender| beside("imap-sender", &sender.user, &sender.sent, times.authors));

@@ -157,7 +157,7 @@ impl Site {
     #[must_use]
     pub(crate) fn left_to_authors_for(&self) -> Option<Duration> {
         let sent = &self.config()?.sent;
-        (sent.look == config::Look::Mailbox).then_some(sent.look_after)
+        (sent.dedup_by == config::DedupBy::Mailbox).then_some(sent.dedup_delay)
     }
 
     /// The number of sessions that were opened for deliveries.

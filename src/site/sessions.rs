@@ -91,7 +91,7 @@ impl Site {
     /// How many users' sessions one process keeps. That also limits the mailboxes to which a message is delivered under one
     /// lock.
     pub(super) fn mailbox_sessions(&self) -> usize {
-        self.config().map_or(KEPT, |config| config.serve.mailbox_sessions)
+        self.config().map_or(KEPT, |config| config.service.mailbox_sessions)
     }
 }
 

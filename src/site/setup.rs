@@ -22,7 +22,7 @@ pub(crate) struct Setup {
     /// The time limit of a delivery.
     pub(crate) deadline: Duration,
     /// The time after which no copy of an attempt can arrive any more.
-    pub(crate) settle: Duration,
+    pub(crate) append_grace: Duration,
 }
 
 /// The source of a [`Site`].
@@ -50,7 +50,7 @@ impl Setup {
             bounced_at: config.delivery.postfix_time_limit,
             size_limit: config.delivery.message_size_limit,
             deadline: config.delivery.deadline,
-            settle: config.policy().settle,
+            append_grace: config.policy().append_grace,
             place: Place::Configured(Box::new(config)),
         })
     }
@@ -73,7 +73,7 @@ impl Setup {
             bounced_at: POSTFIX_TIME_LIMIT,
             size_limit: None,
             deadline: deadline::OF_A_DELIVERY,
-            settle: Policy::embedded().settle,
+            append_grace: Policy::embedded().append_grace,
         })
     }
 }

@@ -43,7 +43,7 @@ fn read(text: &str) -> Result<Config, String> {
 }
 
 fn makes_sense(config: &Config) {
-    let (deadline, settle) = (config.delivery.deadline, config.imap.settle);
+    let (deadline, settle) = (config.delivery.deadline, config.imap.append_grace);
     assert!(deadline > Duration::ZERO && deadline < config.delivery.postfix_time_limit && deadline < settle);
     let patience = config.delivery.postfix_queue_lifetime;
     assert!(settle <= patience / 4 && config.policy().sent_retry_for <= patience);
@@ -56,7 +56,7 @@ fn makes_sense(config: &Config) {
     assert!(!(config.imap.act_for_user && config.imap.login_user.is_some()));
     let policy = config.policy();
     assert!(policy.lock_wait < deadline && config.lock.wait.is_none_or(|wait| wait == policy.lock_wait));
-    assert_eq!(policy.settle, settle);
+    assert_eq!(policy.append_grace, settle);
     let _ = config.log_settings();
 }
 

@@ -67,8 +67,8 @@ class Site:
     users: int = 100_000
     busy_users: float = 0.0  # a share of mail that goes to a thousandth of them
     lock_wait: float = 30.0
-    patience: float = 60.0  # database.wait
-    queue_wait: float = 30.0  # serve.queue_wait
+    patience: float = 60.0  # database.failover_timeout
+    worker_wait: float = 30.0  # service.worker_wait
     backoff: tuple = (300.0, 4000.0)
     queue_run: float = 300.0
     away: tuple = None  # the database: (from, for)
@@ -159,7 +159,7 @@ class Model:
             raise Lost
 
     def connect(self, host):
-        """A session, within database.wait; its epoch, or None. Pauses grow, and differ by chance (src/database/hosts.rs)."""
+        """A session, within database.failover_timeout; its epoch, or None. Pauses grow, and differ by chance (src/database/hosts.rs)."""
         site, give_up, pause = self.site, self.env.now + self.site.patience, 0.25
         pool = self.pools[host]
         while self.is_away() or (self.held >= site.max_connections and not pool[1]):
@@ -308,7 +308,7 @@ class Model:
             yield self.work(self.host_cores[host], costs.host_further, recipients - 1)
         with self.workers[host].request() as request:
             if not request.triggered:
-                yield request | self.env.timeout(site.queue_wait)
+                yield request | self.env.timeout(site.worker_wait)
             if not request.triggered:
                 return "all workers busy"
             me = self.whose[host].pop(0)

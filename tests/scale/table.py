@@ -135,7 +135,7 @@ def fail_over(task):
 def fail_overs(each):
     """How long the database is away, at 1,000 recipients a second."""
     tasks = [(away, patience, way) for away, patience in ((5, 60), (15, 60), (60, 60), (15, 0)) for way in WAYS]
-    return "\n".join(["| the database is away for | `database.wait` | way | most that wait | gone, s after it is back | p99 of all that came, s | deferred, of a thousand |",
+    return "\n".join(["| the database is away for | `database.failover_timeout` | way | most that wait | gone, s after it is back | p99 of all that came, s | deferred, of a thousand |",
                       "|---:|---:|---|---:|---:|---:|---:|", *each(fail_over, tasks)])
 
 

@@ -109,10 +109,10 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
     Coroutine::with_stack(stack, move |yielder, _| {
         let policy = Policy {
             lock_wait: Duration::ZERO,
-            settle: Duration::from_millis(SETTLE.unsigned_abs()),
+            append_grace: Duration::from_millis(SETTLE.unsigned_abs()),
             sent_retry_for,
             queue_lifetime: Duration::from_hours(120),
-            batch_patience: Duration::from_secs(60),
+            slow_mailbox_timeout: Duration::from_secs(60),
             author_patience: None,
             opening_patience: None,
             over_quota_refuses: false,

@@ -147,7 +147,7 @@ pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Resul
         if schedule.service.is_some() {
             schedule.serve(choice, trace, Service::settled)?;
         }
-        // Nobody runs any more, and Postfix's retry comes after `settle`: whatever a dead process had sent has been
+        // Nobody runs any more, and Postfix's retry comes after `append_grace`: whatever a dead process had sent has been
         // carried out by then, or never will be.
         for job in std::mem::take(&mut schedule.waiting) {
             trace.say(|| format!("retry of job {job}"));

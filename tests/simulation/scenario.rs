@@ -35,7 +35,7 @@ pub struct Scenario {
     /// How many workers each host has, where there is a service.
     pub workers: usize,
     /// How many messages for one recipient are at them at once.
-    pub per_user: usize,
+    pub max_per_recipient: usize,
 }
 
 /// What has happened before a schedule begins. Everything can come about within a schedule, too; but the removal of a second
@@ -323,7 +323,7 @@ pub fn two_recipients(engine: Engine) -> Scenario {
         sent_retry_for: A_LONG_TIME,
         mistake: None,
         workers: 1,
-        per_user: 2,
+        max_per_recipient: 2,
     }
 }
 

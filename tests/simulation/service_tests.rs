@@ -47,7 +47,7 @@ fn a_queue(engine: Engine) -> Scenario {
 /// Somebody who has a message at work is among the recipients of another one, which goes to the others.
 fn too_many_for_one(engine: Engine) -> Scenario {
     let jobs = vec![client(0, "scuba"), lmtp(0, &["doug", "scuba", "kim"]), lmtp(1, &["ann"])];
-    let scenario = Scenario { jobs, workers: 2, per_user: 1, ..two_recipients(engine) };
+    let scenario = Scenario { jobs, workers: 2, max_per_recipient: 1, ..two_recipients(engine) };
     scenario.with("too many for one", of_the_service).with("too many for one", |left| left.passes = 6)
 }
 

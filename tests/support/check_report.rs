@@ -58,7 +58,7 @@ pub fn said_beforehand(scene: &Scene, what: &str, found: &str, states: [&str; 2]
         assert!(told, "durability = {durability}: {mend}");
         // Nothing else is wrong with the site.
         assert_eq!(checked.exit, Some(if state == "bad" { 69 } else { 0 }), "{durability}: {:#?}", checked.findings);
-        assert!(checked.on("routing.unknown").is_empty(), "{:#?}", checked.findings);
+        assert!(checked.on("routing.unknown_recipient").is_empty(), "{:#?}", checked.findings);
         let config = scene.other_configuration("strict.toml", |settings| {
             settings.database_more =
                 format!("{}\ndurability = {durability:?}\n", without_durability(&settings.database_more));
@@ -66,7 +66,7 @@ pub fn said_beforehand(scene: &Scene, what: &str, found: &str, states: [&str; 2]
         });
         let refusing = Checked::by(&config);
         let alone = (state != "ok").then_some((state, "\"reject\", and a commit may wait for no other server"));
-        assert_eq!(refusing.on("routing.unknown"), Vec::from_iter(alone), "durability = {durability}");
+        assert_eq!(refusing.on("routing.unknown_recipient"), Vec::from_iter(alone), "durability = {durability}");
     }
 }
 

@@ -227,7 +227,7 @@ impl Run {
         self.scene.configure(|settings| {
             settings.more = format!("[delivery]\ndeadline = \"{}s\"\n", deadline.as_secs());
             if let Some(after) = settle_after {
-                settings.imap_more = format!("settle = \"{}s\"\n", (deadline + after).as_secs());
+                settings.imap_more = format!("append_grace = \"{}s\"\n", (deadline + after).as_secs());
             }
         });
         deadline
@@ -302,13 +302,13 @@ impl Run {
     /// Nobody is at work; ten minutes pass.
     pub fn settle(&mut self) {
         // A network that was cut for a moment brings the last words of the dead when it is whole again, after as long again
-        // at most. (In earnest that is over before `imap.settle` is: the kernel gives up after 100 s or so.)
+        // at most. (In earnest that is over before `imap.append_grace` is: the kernel gives up after 100 s or so.)
         let began = Instant::now();
         while let Some(on_its_way) = self.was_cut_off.as_ref().and_then(on_its_way_to) {
             assert!(began.elapsed() < PATIENCE, "it never arrives: {on_its_way}");
             std::thread::sleep(Duration::from_millis(50));
         }
-        // What a process had sent before it died may land after that. (In earnest within `imap.settle`; the ledger is told
+        // What a process had sent before it died may land after that. (In earnest within `imap.append_grace`; the ledger is told
         // that ten minutes have passed.)
         self.scene.wait_for_dovecot();
         if !self.time_passes_as_it_does {

@@ -18,12 +18,12 @@ pub struct Service {
 
 impl Service {
     /// Starts it for this scene, with LMTP on `lmtp` in the scene's folder, and waits until it is well. Sections that the
-    /// scene's configuration has already stay as they are; `[serve]` is none of them.
+    /// scene's configuration has already stay as they are; `[service]` is none of them.
     pub fn start(scene: &mut Scene) -> Self {
         Self::start_with(scene, "workers = 2\n", &[])
     }
 
-    /// The same with these lines of `[serve]`, and LMTP on these sockets as well.
+    /// The same with these lines of `[service]`, and LMTP on these sockets as well.
     pub fn start_with(scene: &mut Scene, serve: &str, sockets: &[&Path]) -> Self {
         let mut places = vec![scene.seen("lmtp")];
         places.extend(sockets.iter().map(|socket| socket.display().to_string()));
@@ -31,10 +31,10 @@ impl Service {
         // What is owed stays so, where a test is about that.
         let timer = if serve.contains("finish_owed_every") { "" } else { "finish_owed_every = \"0s\"\n" };
         // No mailbox hangs, where a test is not about that: on a busy machine each may take its time.
-        let patience = if serve.contains("batch_patience") { "" } else { "batch_patience = \"60s\"\n" };
+        let patience = if serve.contains("slow_mailbox_timeout") { "" } else { "slow_mailbox_timeout = \"60s\"\n" };
         scene.configure(|settings| {
             settings.more += &format!(
-                "[serve]\nlmtp = {places:?}\nruntime_directory = \"{run}\"\nstate_directory = \"{state}\"\n{timer}{patience}{serve}"
+                "[service]\nlmtp = {places:?}\nruntime_directory = \"{run}\"\nstate_directory = \"{state}\"\n{timer}{patience}{serve}"
             );
         });
         scene.configuration_here();

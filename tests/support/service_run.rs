@@ -144,14 +144,14 @@ pub struct ServiceRun {
 }
 
 impl ServiceRun {
-    /// More lines of `[serve]`.
+    /// More lines of `[service]`.
     pub fn new(mut scene: Scene, serve: &str) -> Self {
         for name in RECIPIENTS.into_iter().chain(["lisa"]) {
             scene.member(name);
         }
         scene.database.subscribe();
         scene.configure(|settings| {
-            settings.imap_more = format!("settle = \"{SETTLE}\"\n");
+            settings.imap_more = format!("append_grace = \"{SETTLE}\"\n");
             settings.more += &format!("[delivery]\ndeadline = \"{DEADLINE}\"\n[lock]\nwait = \"5s\"\n");
         });
         let serve = format!("workers = 2\nrunners = 1\nrestarts = 1000\n{serve}");

@@ -182,7 +182,7 @@ impl Scene {
             imap: dovecot.clone(),
             imap_password: "service-secret".into(),
             ca_file: None,
-            database_more: "wait = \"0s\"\n".into(),
+            database_more: "failover_timeout = \"0s\"\n".into(),
             imap_more: String::new(),
             more: String::new(),
         };

@@ -27,7 +27,7 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
     let (copies, left) = audit_queries::owed_by_now(database.as_mut(), &selection(arguments), left_for)?;
     drop(database);
     if left > 0 && !arguments.json {
-        say(&format!("{left} copies are left to their authors' own mail programs for a while yet (sent.look_after)"));
+        say(&format!("{left} copies are left to their authors' own mail programs for a while yet (sent.dedup_delay)"));
     }
     if arguments.dry_run {
         show(arguments, &copies, true);

@@ -6,7 +6,7 @@ mod status;
 use super::progress::Progress;
 use super::site_options::CONFIGURATION;
 use super::{Ended, Failure, complain, fail, help, say};
-use crate::config::{Config, Serve, runtime_directory_of};
+use crate::config::{Config, Service, runtime_directory_of};
 use crate::protocol::control::Command as Order;
 use crate::protocol::control_client::{NotAsked, SHORT, ask};
 use clap::{Args, Subcommand};
@@ -115,13 +115,14 @@ impl ServiceOptions {
         }
         let file = self.file();
         let error = match Config::load(&file) {
-            Ok(config) => return Ok(config.serve.control_socket()),
+            Ok(config) => return Ok(config.service.control_socket()),
             Err(error) => error,
         };
         complain(&error.to_string());
         let text = std::fs::read_to_string(&file).ok();
         let folder = text.and_then(|text| runtime_directory_of(&text));
-        let socket = folder.map(|runtime_directory| Serve { runtime_directory, ..Serve::default() }.control_socket());
+        let socket =
+            folder.map(|runtime_directory| Service { runtime_directory, ..Service::default() }.control_socket());
         let advice = "give another file with --config FILE, or the control socket with --socket SOCKET";
         socket.ok_or_else(|| fail(ExitCode::Config, advice))
     }

@@ -85,7 +85,7 @@ impl ApiSettings {
         Ok(Self {
             key: MasterKey::configured(settings).map_err(KeyError)?,
             notifications: settings.clone(),
-            queue: config.serve.queue(),
+            queue: config.service.queue(),
             max_recipients: MAX_RECIPIENTS as usize,
             largest_message: submission::largest(site).min(LARGEST_MESSAGE),
             public: config.web.public_api(),

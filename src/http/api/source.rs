@@ -64,7 +64,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
 /// The details about mailboxes would name those of other users: they are only for the operations log.
 fn why_for_others(api: &Api, why: String) -> String {
     if api.settings.site.opens_mailboxes() {
-        "it is in no mailbox any more, and its source is not kept (record.raw)".into()
+        "it is in no mailbox any more, and its source is not kept (record.keep_source)".into()
     } else {
         why
     }

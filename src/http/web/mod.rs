@@ -36,7 +36,7 @@ use crate::base::readiness;
 use crate::base::shares::Shares;
 use crate::base::stop::Stop;
 use crate::base::summary_cache::SummaryCache;
-use crate::config::{Config, SESSION_IDLE, Serve, TrustedProxy, Web};
+use crate::config::{Config, SESSION_IDLE, Service, TrustedProxy, Web};
 use crate::database::DatabaseError;
 use crate::http::blocking::{Blocking, NotAuthenticated, Unanswered};
 use crate::ledger::Database;
@@ -90,7 +90,7 @@ pub struct WebSettings {
     memory: usize,
 }
 
-/// The upper limit of that memory, in bytes, and its divisor of `serve.worker_memory`.
+/// The upper limit of that memory, in bytes, and its divisor of `service.worker_memory`.
 const MOST_MEMORY: usize = 256 << 20;
 const PART_OF_MEMORY: u64 = 4;
 
@@ -111,8 +111,8 @@ impl WebSettings {
     /// # Errors
     /// If the configuration has no web UI.
     pub fn of(config: &Config) -> Result<Self, WebError> {
-        let (control, telling) = (Some(config.serve.control_socket()), Telling::of(config));
-        Ok(Self { control, telling, memory: memory(&config.serve), ..Self::by(&config.web)? })
+        let (control, telling) = (Some(config.service.control_socket()), Telling::of(config));
+        Ok(Self { control, telling, memory: memory(&config.service), ..Self::by(&config.web)? })
     }
 
     /// A web UI at this endpoint of this machine, with defaults for all other settings.
@@ -136,7 +136,7 @@ impl WebSettings {
             trusted_proxies: web.trusted_proxies.clone(),
             control: None,
             telling: Telling::default(),
-            memory: memory(&Serve::default()),
+            memory: memory(&Service::default()),
         })
     }
 
@@ -147,8 +147,8 @@ impl WebSettings {
     }
 }
 
-fn memory(serve: &Serve) -> usize {
-    usize::try_from(serve.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX).min(MOST_MEMORY)
+fn memory(service: &Service) -> usize {
+    usize::try_from(service.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX).min(MOST_MEMORY)
 }
 
 /// Serves the web UI until SIGTERM or SIGINT, and then until the requests in progress are answered. `beside` makes further

@@ -240,7 +240,7 @@ fn more_by(more: bool, command: &str) -> Markup {
 }
 
 fn by_the_command_line(command: &str) -> Markup {
-    html! { p { "This page may not open mailboxes (web.mailboxes). On the command line: " code { (command) } } }
+    html! { p { "This page may not open mailboxes (web.allow_mailbox_access). On the command line: " code { (command) } } }
 }
 
 fn heads(names: &[&str]) -> Markup {
@@ -272,7 +272,7 @@ fn select(page: &Page, copies: &[Listed]) -> Markup {
                 }
             }
             @if offered { p { button { "What would happen?" } } }
-            @else { p { "This page may not open mailboxes (web.mailboxes), so it delivers nothing." } }
+            @else { p { "This page may not open mailboxes (web.allow_mailbox_access), so it delivers nothing." } }
         }
     }
 }
@@ -304,7 +304,7 @@ pub(super) fn of_message(page: &Page, copies: &[(Request, String)], commands: &[
         @if copies.is_empty() {
             p { "There is nothing to deliver again." }
         } @else if !page.site.opens_mailboxes() {
-            p { "This page may not open mailboxes (web.mailboxes). On the command line:" }
+            p { "This page may not open mailboxes (web.allow_mailbox_access). On the command line:" }
             @for options in commands { p { code { (command(&page.site, options)) } } }
         } @else {
             form method="post" action="/again/plan" {
@@ -349,7 +349,10 @@ async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec
         (status, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
     };
     if !page.site.opens_mailboxes() {
-        return Err(no(StatusCode::CONFLICT, "This page may not open mailboxes (web.mailboxes in its configuration)."));
+        return Err(no(
+            StatusCode::CONFLICT,
+            "This page may not open mailboxes (web.allow_mailbox_access in its configuration).",
+        ));
     }
     requests(body).map_err(|problem| no(StatusCode::BAD_REQUEST, problem))
 }

@@ -142,8 +142,8 @@ fn under_lock(
     if own.iter().any(|other| in_mailbox(other) && other.placement == Some(twice.extra)) {
         return Err(NotTaken::Changed("the ledger has the copy too many as one of its own now"));
     }
-    let settle = site.policy().settle.as_secs_f64();
-    if history.open_attempts.iter().any(|open| open.attempt != attempt && open.age < settle) {
+    let append_grace = site.policy().append_grace.as_secs_f64();
+    if history.open_attempts.iter().any(|open| open.attempt != attempt && open.age < append_grace) {
         return Err(NotTaken::Busy);
     }
     same_bytes(mailbox, twice)?;

@@ -59,13 +59,15 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
 /// Whether a former primary whose commits wait for no other server may refuse an address permanently. Only a commit
 /// that waits for another server proves that this server is no former primary.
 fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
-    if config.routing.unknown != UnknownRecipient::Reject || !inspected.iter().any(Finding::tells_of_lone_commits) {
+    if config.routing.unknown_recipient != UnknownRecipient::Reject
+        || !inspected.iter().any(Finding::tells_of_lone_commits)
+    {
         return None;
     }
     let fix = "say \"defer\", or have commits wait for another server (docs/failover.md): a former primary that still answers bounces mail for \
                 whoever was added after the fail-over (5.1.1)";
     let replicated = config.database.durability == Durability::Replicated;
-    Some(bad_if(replicated, "routing.unknown", "\"reject\", and a commit may wait for no other server", fix))
+    Some(bad_if(replicated, "routing.unknown_recipient", "\"reject\", and a commit may wait for no other server", fix))
 }
 
 /// Since when the ledger has forgotten nothing, and until when deliveries look for older copies first.
@@ -149,7 +151,7 @@ fn with_one_mailbox(database: &mut dyn Database) -> Found {
 
 fn long_owed(database: &mut dyn Database) -> Found {
     let before = time_span::now(database)?.saturating_sub(time_span::microseconds(LONG_OWED));
-    let fix = "maildrop_command replay --owed; where sent.look is \"mailbox\", a timer has to run it: \
+    let fix = "maildrop_command replay --owed; where sent.dedup_by is \"mailbox\", a timer has to run it: \
                 maildrop-command-owed.timer";
     Ok(match statistics::owed_copies(database, Some(before))? {
         0 => Vec::new(),

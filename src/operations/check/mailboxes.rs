@@ -59,7 +59,7 @@ fn logins(
         Ok(median) => login_time::finding(site, median, &tried.said, deadline),
         Err(error) => failed("login", &error),
     });
-    findings.extend(site.config().and_then(|config| settle(config, &tried.said)));
+    findings.extend(site.config().and_then(|config| append_grace(config, &tried.said)));
     if !tried.uid_plus {
         let fix = "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
         findings.push(warning("UIDPLUS", "not offered", fix));
@@ -176,22 +176,22 @@ fn greeting(site: &Site, deadline: Deadline) -> Vec<Finding> {
     let what = "mailbox store";
     match site.try_greeting(deadline) {
         Ok(said) => {
-            let settle = site.config().and_then(|config| settle(config, &said));
-            std::iter::once(good(what, said)).chain(settle).collect()
+            let append_grace = site.config().and_then(|config| append_grace(config, &said));
+            std::iter::once(good(what, said)).chain(append_grace).collect()
         }
         Err(error) => vec![failed(what, &error)],
     }
 }
 
-/// Whether `imap.settle` is too short for this server, judged by its greeting, or longer than necessary.
-fn settle(config: &Config, said: &str) -> Option<Finding> {
+/// Whether `imap.append_grace` is too short for this server, judged by its greeting, or longer than necessary.
+fn append_grace(config: &Config, said: &str) -> Option<Finding> {
     const WHY: &str = "docs/imap-servers.md, \"How late a copy may arrive\"";
-    let what = "imap.settle";
-    let (locks, settle) = (Locks::by_greeting(said), config.imap.settle);
+    let what = "imap.append_grace";
+    let (locks, append_grace) = (Locks::by_greeting(said), config.imap.append_grace);
     let least = config.delivery.deadline + locks.late();
-    let [told, told_least] = [settle, least].map(humantime::format_duration);
+    let [told, told_least] = [append_grace, least].map(humantime::format_duration);
     match locks {
-        _ if settle < least => {
+        _ if append_grace < least => {
             let found = format!(
                 "{told} is less than {} above delivery.deadline: for so long this server may still store what an attempt that \
                  died has sent, and its copy would be there twice",
@@ -199,7 +199,7 @@ fn settle(config: &Config, said: &str) -> Option<Finding> {
             );
             Some(warning(what, found, format!("say \"{told_least}\" at least: {WHY}")))
         }
-        Locks::EndWithTheProcess if settle > least => {
+        Locks::EndWithTheProcess if append_grace > least => {
             let fix = format!("on Cyrus \"{told_least}\" can do, after which the next try looks: {WHY}");
             Some(Finding { fix: Some(fix), ..good(what, told.to_string()) })
         }

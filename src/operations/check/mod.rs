@@ -84,15 +84,15 @@ fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
     findings.extend(warnings.map(|found| Finding { fix: None, ..warning("configuration", found, "") }));
     if let Err(error) = config.lmtp_makes_sent_copies() {
         // If systemd listens, only systemd knows: the socket's unit is no part of the configuration.
-        findings.push(match config.serve.lmtp.is_empty() {
+        findings.push(match config.service.lmtp.is_empty() {
             true => {
                 let fix = "until then maildropd does not start where systemd hands it a socket; the pipe needs nothing";
                 warning("LMTP", error.problem, fix)
             }
-            false => bad("serve.lmtp", error.problem, "until then maildropd does not start"),
+            false => bad("service.lmtp", error.problem, "until then maildropd does not start"),
         });
     }
-    if let Err(error) = config.serve.try_tls() {
+    if let Err(error) = config.service.try_tls() {
         findings.push(bad("TLS of LMTP", error.to_string(), "until then the front of maildropd does not start"));
     }
     if let Err(error) = crate::base::log::start(&config.log_settings()) {

@@ -72,10 +72,10 @@ fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
 /// How long Postfix retries a message before it bounces it.
 fn queue_lifetime(config: &Config, said: &Said) -> Finding {
     let what = "queue lifetime";
-    let (configured, settle) = (config.delivery.postfix_queue_lifetime, config.imap.settle);
+    let (configured, append_grace) = (config.delivery.postfix_queue_lifetime, config.imap.append_grace);
     let (ours, seconds, retry_for) = (span(configured), configured.as_secs(), span(config.policy().sent_retry_for));
     let uses =
-        format!("; a Sent copy is tried for {retry_for}, an attempt that died is settled after {}", span(settle));
+        format!("; a Sent copy is tried for {retry_for}, an attempt that died is settled after {}", span(append_grace));
     let Some(lifetime) = said.time(QUEUE_LIFETIME, DAYS) else {
         return advised(
             what,
@@ -96,7 +96,7 @@ fn queue_lifetime(config: &Config, said: &Said) -> Finding {
     } else if lifetime < configured {
         let why = "Postfix gives up sooner than expected, and may bounce what the recipient has received";
         bad(what, found, format!("{say}, and what has to fit into it, or {set}: {why}"))
-    } else if let Some((key, problem)) = config.retention.forgets_too_early(lifetime.saturating_add(settle)) {
+    } else if let Some((key, problem)) = config.retention.forgets_too_early(lifetime.saturating_add(append_grace)) {
         bad(what, found, format!("retention.{key}: {problem}"))
     } else if lifetime > configured {
         let why = "what a fail-over or a restore forgot is searched for no longer than that";

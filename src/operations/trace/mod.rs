@@ -65,8 +65,8 @@ struct Times {
     now: i64,
     /// `delivery.deadline`: after it, the attempt's process is gone.
     deadline: Duration,
-    /// `imap.settle`: after it, the attempt's APPEND has landed or never will.
-    settle: Duration,
+    /// `imap.append_grace`: after it, the attempt's APPEND has landed or never will.
+    append_grace: Duration,
 }
 
 /// Traces `what`: a Message-ID in angle brackets, a queue id (no `@`), or either a Message-ID or an address. The search
@@ -131,7 +131,7 @@ fn read(
         stories.push(story);
     }
     let now = time_span::now(database)?;
-    let times = Times { now, deadline: site.deadline(), settle: site.policy().settle };
+    let times = Times { now, deadline: site.deadline(), append_grace: site.policy().append_grace };
     let traced = |trace: MessageTrace| {
         let recipients = summary::of_recipients(&trace, &times);
         let (state, verdict) = summary::of_message(&trace, &recipients);

@@ -126,8 +126,9 @@ fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
     let TracedAttempt { host, pid, began_at, .. } = last;
     let failed = last.copies.iter().find(|tried| tried.result() != AttemptResult::Delivered);
     let reason = || failed.and_then(|tried| tried.outcome.as_ref()).map(Outcome::reason).unwrap_or_default();
-    let settle = span(times.settle);
-    let deferred_until = format!("is deferred until {settle} after that beginning, in case its copy still arrives");
+    let append_grace = span(times.append_grace);
+    let deferred_until =
+        format!("is deferred until {append_grace} after that beginning, in case its copy still arrives");
     match last.result() {
         AttemptResult::Busy => (RecipientState::Deferred, "another delivery of this message held its lock".into()),
         AttemptResult::Refused => (RecipientState::Refused, reason()),
@@ -138,7 +139,7 @@ fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
         }
         AttemptResult::Open if between(*began_at, times.now) < times.deadline => {
             let ago = span(between(*began_at, times.now));
-            let until = match times.settle.is_zero() {
+            let until = match times.append_grace.is_zero() {
                 true => String::new(),
                 false => format!(" (the next try {deferred_until})"),
             };
@@ -148,7 +149,7 @@ fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
             (RecipientState::UnderWay, why)
         }
         ending @ (AttemptResult::Open | AttemptResult::Died) => {
-            let unsettled = ending == AttemptResult::Open && between(*began_at, times.now) < times.settle;
+            let unsettled = ending == AttemptResult::Open && between(*began_at, times.now) < times.append_grace;
             let until = if unsettled { deferred_until + ", and " } else { String::new() };
             let why = format!(
                 "the attempt of {host}:{pid} at {} never ended: it was cut short, or never heard what came of its append; \

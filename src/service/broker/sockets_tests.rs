@@ -315,9 +315,9 @@ async fn on_stage(most_clients: usize, play: impl FnOnce(Stage) + Send + 'static
     let (stop, stopped) = oneshot::channel();
     let player = thread::spawn(move || play(Stage { clients, workers, hand, ask, ended, stop }));
     let settings = state::Settings {
-        queue_wait: PATIENCE,
+        worker_wait: PATIENCE,
         workers: 1,
-        per_user: 2,
+        max_per_recipient: 2,
         patience: Duration::from_secs(5),
         recipient_delimiter: String::new(),
         mailbox_sessions: 3,

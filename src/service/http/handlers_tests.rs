@@ -60,7 +60,7 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let (ask, asked) = mpsc::channel(1);
         let ((service, told), (stop, stops)) = (watch::channel(None), watch::channel(false));
-        let disk = DiskFiguresReader::of(&crate::service::configured(folder.path()).serve);
+        let disk = DiskFiguresReader::of(&crate::service::configured(folder.path()).service);
         let sources = Sources { ask, service: told, stop: stops, tally: Tally::default(), max_connections: 77, disk };
         let answers = Answers(sources);
         Self { answers, service, _stop: stop, asked, _folder: folder }

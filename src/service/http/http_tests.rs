@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 fn serve(socket: &Path, folder: &Path) -> (JoinHandle<io::Result<()>>, watch::Sender<bool>) {
     let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Report>>(1);
     let ((_, service), (stop, stops)) = (watch::channel(None), watch::channel(false));
-    let disk = DiskFiguresReader::of(&crate::service::configured(folder).serve);
+    let disk = DiskFiguresReader::of(&crate::service::configured(folder).service);
     let sources = Sources { ask, service, stop: stops, tally: Tally::default(), max_connections: 1, disk };
     let listening = vec![Open::Unix(UnixListener::bind(socket).unwrap())];
     tokio::spawn(async move {

@@ -185,7 +185,7 @@ impl Figures {
         let now = SOCKETS.map(|socket| (of(socket), open.get(socket).copied().unwrap_or_default() as f64));
         sheet.gauges("lmtp_connections", "LMTP connections that are open.", now);
         let limit = SOCKETS.map(|socket| (of(socket), self.max_connections as f64));
-        sheet.gauges("lmtp_connections_limit", "How many may be open at once (serve.max_connections).", limit);
+        sheet.gauges("lmtp_connections_limit", "How many may be open at once (service.max_connections).", limit);
         let so_far = SOCKETS.map(|socket| (of(socket), accepted.get(socket).copied().unwrap_or_default()));
         sheet.counters("lmtp_accepted_connections", "LMTP connections that were accepted.", so_far);
         let help = "LMTP connections that were not served: who may not connect, or too many that have yet to show a certificate.";

@@ -2,7 +2,7 @@
 
 use super::session::{Client, StartTls};
 use crate::base::tls::{TlsError, server_config};
-use crate::config::{Network, Serve};
+use crate::config::{Network, Service};
 use std::net::IpAddr;
 use tokio_rustls::TlsAcceptor;
 
@@ -25,16 +25,16 @@ pub(super) struct Admission {
 pub(super) const SECURED: Client = Client { may_forward: true, starttls: StartTls::NotOffered };
 
 impl Access {
-    pub(super) fn new(serve: &Serve) -> Result<Self, TlsError> {
-        let (tls, certified) = match (&serve.certificate_file, &serve.key_file) {
+    pub(super) fn new(service: &Service) -> Result<Self, TlsError> {
+        let (tls, certified) = match (&service.certificate_file, &service.key_file) {
             (Some(certificate), Some(key)) => {
-                let certified = serve.client_ca_file.as_deref().map(|ca| server_config(certificate, key, Some(ca)));
+                let certified = service.client_ca_file.as_deref().map(|ca| server_config(certificate, key, Some(ca)));
                 (Some(server_config(certificate, key, None)?), certified.transpose()?)
             }
             _ => (None, None),
         };
         Ok(Self {
-            clients: serve.lmtp_clients.clone(),
+            clients: service.lmtp_clients.clone(),
             tls: tls.map(TlsAcceptor::from),
             certified: certified.map(TlsAcceptor::from),
         })
@@ -79,8 +79,9 @@ mod tests {
 
     fn certified() -> Access {
         let file = || Some(CERTIFICATE.into());
-        let serve = Serve { certificate_file: file(), key_file: file(), client_ca_file: file(), ..Serve::default() };
-        Access::new(&serve).unwrap()
+        let service =
+            Service { certificate_file: file(), key_file: file(), client_ca_file: file(), ..Service::default() };
+        Access::new(&service).unwrap()
     }
 
     #[test]
@@ -130,20 +131,20 @@ mod tests {
 
     #[test]
     fn a_certificate_that_cannot_be_read_is_named() {
-        let serve = |certificate: &str, key: &str, ca: &str| Serve {
+        let service = |certificate: &str, key: &str, ca: &str| Service {
             certificate_file: Some(certificate.into()),
             key_file: Some(key.into()),
             client_ca_file: Some(ca.into()),
-            ..Serve::default()
+            ..Service::default()
         };
         let here = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-        for (serve, said) in [
-            (serve("/nonexistent", CERTIFICATE, CERTIFICATE), "the certificate /nonexistent: "),
-            (serve(here, CERTIFICATE, CERTIFICATE), "it holds no certificate"),
-            (serve(CERTIFICATE, here, CERTIFICATE), "the key "),
-            (serve(CERTIFICATE, CERTIFICATE, here), "the CA file "),
+        for (service, said) in [
+            (service("/nonexistent", CERTIFICATE, CERTIFICATE), "the certificate /nonexistent: "),
+            (service(here, CERTIFICATE, CERTIFICATE), "it holds no certificate"),
+            (service(CERTIFICATE, here, CERTIFICATE), "the key "),
+            (service(CERTIFICATE, CERTIFICATE, here), "the CA file "),
         ] {
-            let error = Access::new(&serve).map(|_| ()).unwrap_err().to_string();
+            let error = Access::new(&service).map(|_| ()).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::base::endpoint::Endpoint;
-use crate::config::Serve;
+use crate::config::Service;
 use rustix::net::sockopt::socket_send_buffer_size;
 use std::os::unix::net::UnixStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,10 +10,13 @@ async fn what_is_configured_is_opened_and_none_of_the_sockets_keeps_the_others_w
     let folder = tempfile::tempdir().unwrap();
     let paths = ["1", "2", "3"].map(|name| folder.path().join(name));
     let lmtp = paths.iter().map(|path| path.to_str().unwrap().to_owned()).collect();
-    let serve = Serve { lmtp, ..Serve::default() };
-    assert_eq!(serve.lmtp_endpoints(), paths.clone().map(Endpoint::Socket));
-    let listeners =
-        Open::open_all(&serve.lmtp_endpoints()).unwrap().into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>();
+    let service = Service { lmtp, ..Service::default() };
+    assert_eq!(service.lmtp_endpoints(), paths.clone().map(Endpoint::Socket));
+    let listeners = Open::open_all(&service.lmtp_endpoints())
+        .unwrap()
+        .into_iter()
+        .map(Listener::new)
+        .collect::<io::Result<Vec<_>>>();
     let listeners = listeners.unwrap();
     // At each listener one client always waits, which sends the listener's number.
     let mut clients = Vec::new();

@@ -68,9 +68,9 @@ impl Server {
         Ok(Self {
             listening,
             settings: Arc::new(settings),
-            access: Access::new(&config.serve)?,
+            access: Access::new(&config.service)?,
             limits: Limits::default(),
-            max_connections: config.serve.max_connections as usize,
+            max_connections: config.service.max_connections as usize,
         })
     }
 
@@ -204,7 +204,7 @@ impl Guide {
             self.settings.tally.sent_away();
             warn!(
                 ?address,
-                "a client is sent away: it is none of serve.lmtp_clients, and there is no serve.client_ca_file"
+                "a client is sent away: it is none of service.lmtp_clients, and there is no service.client_ca_file"
             );
             stream.write_all(b"421 4.7.1 This server is not for you\r\n").await?;
             return stream.shutdown().await;
@@ -251,7 +251,7 @@ impl Guide {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Serve;
+    use crate::config::Service;
     use crate::service::lmtp::spool::Spool;
     use std::net::{IpAddr, Ipv4Addr};
     use tokio::io::AsyncReadExt;
@@ -264,7 +264,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(
             "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n[imap]\nhost = \
-             \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n[serve]\nmax_connections = 7\nruntime_directory = {:?}\n",
+             \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n[service]\nmax_connections = 7\nruntime_directory = {:?}\n",
             folder.path()
         );
         let config = Config::parse(std::path::Path::new("/x"), &text).unwrap();
@@ -278,7 +278,8 @@ mod tests {
     #[tokio::test]
     async fn clients_without_a_certificate_take_up_only_their_part_of_the_places() {
         let file = || Some(CERTIFICATE.into());
-        let serve = Serve { certificate_file: file(), key_file: file(), client_ca_file: file(), ..Serve::default() };
+        let service =
+            Service { certificate_file: file(), key_file: file(), client_ca_file: file(), ..Service::default() };
         let spool = Arc::new(Spool { directory: "/nonexistent".into(), above: 1 << 20, limit: None });
         let settings = Settings {
             host: "mx".into(),
@@ -288,7 +289,7 @@ mod tests {
             spool,
             tally: Tally::default(),
         };
-        let (access, strangers) = (Access::new(&serve).unwrap(), Strangers::new(2));
+        let (access, strangers) = (Access::new(&service).unwrap(), Strangers::new(2));
         let guide = Arc::new(Guide { settings: Arc::new(settings), access, strangers });
         let (hand_out, _handed) = mpsc::channel(1);
         let (_stop, stop) = watch::channel(false);

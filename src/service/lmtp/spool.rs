@@ -32,9 +32,9 @@ impl Spool {
     pub fn new(config: &Config) -> Self {
         let limit = config.delivery.message_size_limit;
         Self {
-            directory: config.serve.messages(),
+            directory: config.service.messages(),
             // A message in memory goes to its worker in one frame, which has space for the largest message and no more.
-            above: config.serve.spool_above.min(limit.unwrap_or(LARGEST_MESSAGE)),
+            above: config.service.spool_threshold.min(limit.unwrap_or(LARGEST_MESSAGE)),
             limit,
         }
     }
@@ -205,9 +205,9 @@ mod tests {
                     [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";
         for (settings, above) in [
             ("", 256 << 10),
-            ("[serve]\nspool_above = \"100MB\"\n", 100_000_000),
-            ("[serve]\nspool_above = \"1GB\"\n", LARGEST_MESSAGE),
-            ("[serve]\nspool_above = \"1GB\"\n[delivery]\nmessage_size_limit = \"50MB\"\n", 50_000_000),
+            ("[service]\nspool_above = \"100MB\"\n", 100_000_000),
+            ("[service]\nspool_above = \"1GB\"\n", LARGEST_MESSAGE),
+            ("[service]\nspool_above = \"1GB\"\n[delivery]\nmessage_size_limit = \"50MB\"\n", 50_000_000),
             ("[delivery]\nmessage_size_limit = 1000\n", 1000),
         ] {
             let config = Config::parse(Path::new("/x"), &format!("{site}{settings}")).unwrap();

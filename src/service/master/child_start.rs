@@ -35,7 +35,7 @@ pub enum CannotBegin {
 /// this is set up:
 ///
 /// - The process gets SIGTERM when `master` ends, however that ends (PR_SET_PDEATHSIG(2const)).
-/// - A worker, the timer, the notifier and the web UI get at most `serve.worker_memory`: they read messages, or replies and
+/// - A worker, the timer, the notifier and the web UI get at most `service.worker_memory`: they read messages, or replies and
 ///   requests of strangers.
 /// - A front or a runner can read no password, and only the files that it works with. A notifier or the web UI reaches only its
 ///   own passwords and servers. The kernel enforces this as far as it can ([landlock](crate::base::confinement)).
@@ -60,7 +60,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     if matches!(role, Role::Worker | Role::Timer | Role::Notify | Role::Web) {
         let Rlimit { maximum, .. } = getrlimit(Resource::As);
         // The hard limit may be lower than the configured one.
-        let current = maximum.map_or(config.serve.worker_memory, |maximum| config.serve.worker_memory.min(maximum));
+        let current = maximum.map_or(config.service.worker_memory, |maximum| config.service.worker_memory.min(maximum));
         let limit = Rlimit { current: Some(current), maximum };
         setrlimit(Resource::As, limit).map_err(errno("limiting the memory"))?;
     }
@@ -129,7 +129,7 @@ const DNS: u16 = 53;
 
 /// The confinement of a process that talks with strangers, or needs no password. `None` for workers and the timer.
 fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, CannotBegin> {
-    let serve = &config.serve;
+    let service = &config.service;
     let log_folder = match config.log_settings().target {
         // The folder, since a reopened log may be a new file.
         log::Target::File(file) => file.parent().map(Path::to_owned),
@@ -137,16 +137,16 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
     };
     let append = log_folder.into_iter().collect();
     Ok(Some(match role {
-        Role::Runner => Confinement { append, all: vec![serve.queue()], ..Confinement::default() },
+        Role::Runner => Confinement { append, all: vec![service.queue()], ..Confinement::default() },
         Role::Front => {
-            let tls = [&serve.certificate_file, &serve.key_file, &serve.client_ca_file];
+            let tls = [&service.certificate_file, &service.key_file, &service.client_ca_file];
             Confinement {
                 // The front reads the memory use of each process there.
                 read: tls.into_iter().flatten().cloned().chain([PathBuf::from("/proc")]).collect(),
                 // The folder of the sockets. It has the workers' configuration, too, which the front must not write.
-                sockets: vec![serve.runtime_directory.clone()],
+                sockets: vec![service.runtime_directory.clone()],
                 append,
-                all: vec![serve.messages(), serve.state_directory.clone()],
+                all: vec![service.messages(), service.state_directory.clone()],
                 // The front kills workers that hang.
                 signals: true,
                 ..Confinement::default()
@@ -167,7 +167,7 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
         }
         Role::Web => {
             let web = &config.web;
-            let mut reached = of_a_client(config, DatabaseRole::Web, web.mailboxes, append);
+            let mut reached = of_a_client(config, DatabaseRole::Web, web.allow_mailbox_access, append);
             reached.read.extend(config.notifications.secret_key_file.clone());
             for endpoint in [web.endpoint(), web.api_endpoint()].into_iter().flatten() {
                 if let Endpoint::Socket(path) = endpoint {
@@ -175,7 +175,7 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
                 }
             }
             if web.api {
-                reached.all.push(serve.queue());
+                reached.all.push(service.queue());
             }
             reached
         }

@@ -74,24 +74,24 @@ impl NewConfiguration {
     /// Reads the configuration that replaces `old`. The service listens on the addresses `lmtp` and `http` now.
     pub(super) fn read(file: &Path, old: &Config, lmtp: Vec<String>, http: Vec<String>) -> Result<Self, String> {
         let (config, text) = Config::load_with_text(file).map_err(|error| error.to_string())?;
-        let (serve, old) = (&config.serve, &old.serve);
+        let (service, old) = (&config.service, &old.service);
         for (key, changed) in [
-            ("runtime_directory", serve.runtime_directory != old.runtime_directory),
-            ("state_directory", serve.state_directory != old.state_directory),
+            ("runtime_directory", service.runtime_directory != old.runtime_directory),
+            ("state_directory", service.state_directory != old.state_directory),
         ] {
             if changed {
                 return Err(format!(
-                    "serve.{key} has changed, which it cannot while the service runs: `maildrop_command service stop`, then \
+                    "service.{key} has changed, which it cannot while the service runs: `maildrop_command service stop`, then \
                      `start`"
                 ));
             }
         }
-        if !serve.lmtp.is_empty() || !lmtp.is_empty() {
+        if !service.lmtp.is_empty() || !lmtp.is_empty() {
             config.lmtp_makes_sent_copies().map_err(|error| error.to_string())?;
         }
-        serve.try_tls().map_err(|error| error.to_string())?;
-        let lmtp = bind_missing(lmtp, &serve.lmtp).map_err(|error| error.to_string())?;
-        let http = bind_missing(http, serve.http.as_slice()).map_err(|error| error.to_string())?;
+        service.try_tls().map_err(|error| error.to_string())?;
+        let lmtp = bind_missing(lmtp, &service.lmtp).map_err(|error| error.to_string())?;
+        let http = bind_missing(http, service.http.as_slice()).map_err(|error| error.to_string())?;
         Ok(Self { config, text, lmtp, http })
     }
 }
@@ -205,7 +205,7 @@ impl Supervisor {
     /// Begins to replace the processes one at a time. If a new front could not begin, nothing is replaced, and the old front
     /// goes on.
     pub(super) fn restart_if_it_can(&mut self, now: Instant) -> Result<(), String> {
-        self.config.serve.try_tls().map_err(|error| {
+        self.config.service.try_tls().map_err(|error| {
             error!(%error, "nothing was replaced: a new front could not begin");
             error.to_string()
         })?;
@@ -348,8 +348,8 @@ impl Supervisor {
                 "[log] has changed: for all processes but the master, which goes on as before until it is started anew"
             );
         }
-        self.listeners.take_over(lmtp, &config.serve.lmtp);
-        self.http.take_over(http, config.serve.http.as_slice());
+        self.listeners.take_over(lmtp, &config.service.lmtp);
+        self.http.take_over(http, config.service.http.as_slice());
         self.no_http = None;
         self.config = config;
         self.fit_slots(now);

@@ -155,7 +155,7 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
     }
     assert!(scene.it.slots.iter().all(|slot| slot.running().is_none()));
     assert_eq!(scene.it.counted.roles[&Role::Worker].started, 2, "nothing is started any more");
-    let control = scene.it.config.serve.control_socket();
+    let control = scene.it.config.service.control_socket();
     let Mode::Stopping(stopping) = std::mem::replace(&mut scene.it.mode, Mode::Running) else { panic!("it runs") };
     stopping.tell_who_waits(true);
     let answer = answer(stop);

@@ -100,24 +100,24 @@ impl Supervisor {
         let now = Instant::now();
         // First of all, since it removes variables from the environment.
         let (mut listeners, mut http) = Listeners::from_systemd()?;
-        own_directory(&config.serve.runtime_directory)?;
-        let lock = OneMaster::take(&config.serve.master_lock())?;
-        own_directory(&config.serve.state_directory)?;
+        own_directory(&config.service.runtime_directory)?;
+        let lock = OneMaster::take(&config.service.master_lock())?;
+        own_directory(&config.service.state_directory)?;
         // Before the first process is started, so that no SIGCHLD is lost.
         let system = |doing| move |source| MasterError::System { doing, source };
         let (read, write) = UnixStream::pair().map_err(system("making a pair of sockets"))?;
         let signals =
             SignalDelivery::with_pipe(read, write, SignalOnly, heard).map_err(system("setting up signals"))?;
-        let control = Control::bind(&config.serve.control_socket())?;
-        if !config.serve.lmtp.is_empty() || !listeners.names().is_empty() {
+        let control = Control::bind(&config.service.control_socket())?;
+        if !config.service.lmtp.is_empty() || !listeners.names().is_empty() {
             config.lmtp_makes_sent_copies()?;
         }
-        let new = listeners.missing_within(PATIENCE, &config.serve.lmtp)?;
-        listeners.take_over(new, &config.serve.lmtp);
-        let no_http = http.missing_within(PATIENCE_FOR_HTTP, config.serve.http.as_slice()).map_or_else(
+        let new = listeners.missing_within(PATIENCE, &config.service.lmtp)?;
+        listeners.take_over(new, &config.service.lmtp);
+        let no_http = http.missing_within(PATIENCE_FOR_HTTP, config.service.http.as_slice()).map_or_else(
             |error| Some(error.to_string()),
             |new| {
-                http.take_over(new, config.serve.http.as_slice());
+                http.take_over(new, config.service.http.as_slice());
                 None
             },
         );
@@ -125,7 +125,7 @@ impl Supervisor {
             error!(problem, "metrics and health cannot be asked for; mail is delivered all the same");
         }
         if listeners.names().is_empty() {
-            warn!("LMTP is spoken nowhere: serve.lmtp is empty, and systemd has handed over no socket");
+            warn!("LMTP is spoken nowhere: service.lmtp is empty, and systemd has handed over no socket");
         }
         if rustix::process::geteuid().is_root() {
             warn!("this service needs no rights of root's: start it as the user of deliveries");
@@ -330,7 +330,7 @@ impl Supervisor {
     }
 
     fn start_what_is_due(&mut self, now: Instant) {
-        let checked = self.config.serve.checked_configuration();
+        let checked = self.config.service.checked_configuration();
         let (mut started, mut failed) = (Vec::new(), Vec::new());
         for slot in &mut self.slots {
             if !matches!(slot.phase, Phase::Waiting(until) if until <= now) {
@@ -435,12 +435,12 @@ impl Supervisor {
     }
 
     pub(super) fn restarts(&self) -> Restarts {
-        Restarts::new(self.config.serve.restarts, self.config.serve.restart_window)
+        Restarts::new(self.config.service.restarts, self.config.service.restart_window)
     }
 
     /// Writes the checked configuration, which the processes read.
     pub(super) fn write_checked(&self, text: &str) -> Result<(), MasterError> {
-        let path = self.config.serve.checked_configuration();
+        let path = self.config.service.checked_configuration();
         let temporary = path.with_extension("new");
         // No fsync(2): the file need not survive a power failure, since each start writes it.
         let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &path));
@@ -483,9 +483,9 @@ fn count(role: Role, config: &Config) -> u32 {
 fn wanted(role: Role, config: &Config) -> u32 {
     match role {
         Role::Front => 1,
-        Role::Worker => config.serve.workers,
-        Role::Runner => config.serve.runners,
-        Role::Timer => config.serve.has_timer().into(),
+        Role::Worker => config.service.workers,
+        Role::Runner => config.service.runners,
+        Role::Timer => config.service.has_timer().into(),
         Role::Notify => config.notifications.has_notifier().into(),
         Role::Web => config.web.has_page().into(),
     }
@@ -513,7 +513,7 @@ fn command(
         command.env_remove(name);
     }
     // The C library reserves 64 MB of address space for each of several threads (mallopt(3), M_ARENA_MAX). Ten recipients,
-    // whose mailboxes are opened in parallel, would use up `serve.worker_memory`.
+    // whose mailboxes are opened in parallel, would use up `service.worker_memory`.
     command.env("MALLOC_ARENA_MAX", "2");
     let (link, stdin) = Link::pair()?;
     command.stdin(stdin);

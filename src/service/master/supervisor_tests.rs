@@ -39,13 +39,13 @@ impl Drop for Scene {
     }
 }
 
-fn configuration(folder: &Path, serve: &str) -> String {
+fn configuration(folder: &Path, service: &str) -> String {
     format!(
         "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
          roles.timer = {{ user = \"t\" }}\nroles.notifier = {{ user = \"n\" }}\nroles.web = {{ user = \"w\" }}\n\
          [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n\
          [log]\nto = \"file\"\nfile = {:?}\n\
-         [serve]\nruntime_directory = {:?}\nstate_directory = {:?}\n{serve}",
+         [service]\nruntime_directory = {:?}\nstate_directory = {:?}\n{service}",
         folder.join("log"),
         folder.join("run"),
         folder.join("state"),
@@ -53,15 +53,15 @@ fn configuration(folder: &Path, serve: &str) -> String {
 }
 
 impl Scene {
-    fn new(serve: &str) -> Self {
-        Self::with(serve, [FRONT, OTHERS])
+    fn new(service: &str) -> Self {
+        Self::with(service, [FRONT, OTHERS])
     }
 
-    fn with(serve: &str, [front, others]: [&'static str; 2]) -> Self {
+    fn with(service: &str, [front, others]: [&'static str; 2]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path().to_owned();
         let file = here.join("config.toml");
-        let text = configuration(&here, serve);
+        let text = configuration(&here, service);
         std::fs::write(&file, &text).unwrap();
         let config = Config::parse(&file, &text).unwrap();
         let program: Program = Box::new(move |start| {
@@ -76,12 +76,12 @@ impl Scene {
     }
 
     /// A master whose processes all run, and are ready.
-    fn up(serve: &str) -> Self {
-        Self::up_with(serve, [FRONT, OTHERS])
+    fn up(service: &str) -> Self {
+        Self::up_with(service, [FRONT, OTHERS])
     }
 
-    fn up_with(serve: &str, programs: [&'static str; 2]) -> Self {
-        let mut scene = Self::with(serve, programs);
+    fn up_with(service: &str, programs: [&'static str; 2]) -> Self {
+        let mut scene = Self::with(service, programs);
         scene.turn();
         let until = Instant::now() + LONG;
         for running in scene.it.slots.iter().filter_map(Slot::running) {
@@ -140,9 +140,9 @@ impl Scene {
 
     /// Sends a request to the control socket.
     fn ask(&mut self, command: control::Command) -> UnixStream {
-        let mut client = UnixStream::connect(self.it.config.serve.control_socket()).unwrap();
+        let mut client = UnixStream::connect(self.it.config.service.control_socket()).unwrap();
         client.set_read_timeout(Some(LONG)).unwrap();
-        let key = std::fs::read_to_string(control::key_beside(&self.it.config.serve.control_socket())).unwrap();
+        let key = std::fs::read_to_string(control::key_beside(&self.it.config.service.control_socket())).unwrap();
         client.write_all(line(&Request { command, key: Some(key) }).as_bytes()).unwrap();
         self.turn();
         while self.it.reload.is_some() {
@@ -202,9 +202,9 @@ fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_en
     assert!(scene.it.slots.iter().all(|slot| slot.running().is_some()));
     assert_eq!(scene.it.counted.roles[&Role::Worker].started, 2);
     let fewer = |scene: &mut Scene, workers| {
-        scene.it.config.serve.workers = workers;
-        scene.it.config.serve.runners = 0;
-        scene.it.config.serve.finish_owed_every = Duration::ZERO;
+        scene.it.config.service.workers = workers;
+        scene.it.config.service.runners = 0;
+        scene.it.config.service.finish_owed_every = Duration::ZERO;
         scene.it.fit_slots(scene.now);
     };
     fewer(&mut scene, 1);
@@ -374,7 +374,7 @@ fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
     for (from, to, key) in [("/run\"", "/other\"", "runtime_directory"), ("/state\"", "/other\"", "state_directory")] {
         write(&scene, &configuration(&here, TWO).replace(from, to));
         let problem = answer(scene.ask(control::Command::Reload)).problem.unwrap();
-        assert!(problem.starts_with(&format!("serve.{key} has changed")), "{problem}");
+        assert!(problem.starts_with(&format!("service.{key} has changed")), "{problem}");
         assert_eq!(scene.it.not_taken_over, Some(problem));
         assert!(!scene.it.counted.configuration_is_taken_over && scene.told().is_empty());
         assert_eq!(scene.state().0, State::Degraded);
@@ -401,7 +401,7 @@ fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
     assert!(waits(&mut client));
     assert!(scene.it.counted.configuration_is_taken_over && scene.it.not_taken_over.is_none());
     assert_eq!(scene.told(), ["worker 2"]);
-    assert_eq!(std::fs::read_to_string(scene.it.config.serve.checked_configuration()).unwrap(), fewer);
+    assert_eq!(std::fs::read_to_string(scene.it.config.service.checked_configuration()).unwrap(), fewer);
     assert!(scene.it.is_restarting());
 }
 

@@ -156,14 +156,14 @@ fn message(request: &Request, bytes: Vec<u8>, messages: &Path, keep_source_up_to
     let rest = if bytes.len() > SMALL { usize::try_from(BESIDE_A_MESSAGE).unwrap_or(usize::MAX) } else { 0 };
     let beside = rest.saturating_add(source);
     if bytes.try_reserve_exact(crs + 2).is_err() || Vec::<u8>::new().try_reserve_exact(beside).is_err() {
-        warn!(size = bytes.len(), "a message takes more memory than serve.worker_memory leaves for it");
+        warn!(size = bytes.len(), "a message takes more memory than service.worker_memory leaves for it");
         return Err(too_large());
     }
     Message::receive(bytes).map_err(|error| failed(error.to_string()))
 }
 
 fn too_large() -> Verdict {
-    Verdict::deferred(StatusDetail::SYSTEM_FULL, "the message takes more memory than serve.worker_memory allows")
+    Verdict::deferred(StatusDetail::SYSTEM_FULL, "the message takes more memory than service.worker_memory allows")
 }
 
 /// Reads a message from a file in the service's own folder, and from no other. A client must not read, through this process, a
@@ -194,10 +194,10 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
 /// recipients were slow before, the limit is half of the remaining time. A single such recipient gets all of it, since nothing
 /// would ever be delivered to a mailbox that is always slow.
 fn set_patience(policy: &mut Policy, are_slow: bool, left: Duration) {
-    let alone = policy.batch_patience.saturating_mul(4);
+    let alone = policy.slow_mailbox_timeout.saturating_mul(4);
     policy.author_patience = Some(alone);
     if are_slow {
-        policy.batch_patience = alone.max(left / 2);
+        policy.slow_mailbox_timeout = alone.max(left / 2);
     } else {
         policy.opening_patience = Some(alone);
     }
@@ -336,12 +336,12 @@ mod tests {
         for size in [800_000_000, 2_000_000_000] {
             fs::File::create(&file).unwrap().set_len(size).unwrap();
             let verdicts = deliver(directory.path(), &of(size), b"");
-            assert_eq!(verdicts, ["4.3.1 the message takes more memory than serve.worker_memory allows"], "{size}");
+            assert_eq!(verdicts, ["4.3.1 the message takes more memory than service.worker_memory allows"], "{size}");
         }
         // Each line end becomes two bytes.
         fs::write(&file, vec![b'\n'; 450_000_000]).unwrap();
         let verdicts = deliver(directory.path(), &of(450_000_000), b"");
-        assert_eq!(verdicts, ["4.3.1 the message takes more memory than serve.worker_memory allows"]);
+        assert_eq!(verdicts, ["4.3.1 the message takes more memory than service.worker_memory allows"]);
         fs::write(&file, [BYTES, &vec![b'\n'; 50_000_000]].concat()).unwrap();
         let verdicts = deliver(directory.path(), &of(50_000_000 + BYTES.len() as u64), b"");
         assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
@@ -351,9 +351,9 @@ mod tests {
     fn mailboxes_that_were_slow_before_have_the_time_that_they_take() {
         let [five, twenty, sixty] = [5, 20, 60].map(Duration::from_secs);
         for (are_slow, opening, batch) in [(false, Some(twenty), five), (true, None, sixty)] {
-            let mut policy = Policy { batch_patience: five, ..Policy::embedded() };
+            let mut policy = Policy { slow_mailbox_timeout: five, ..Policy::embedded() };
             set_patience(&mut policy, are_slow, 2 * sixty);
-            assert_eq!((policy.opening_patience, policy.batch_patience), (opening, batch));
+            assert_eq!((policy.opening_patience, policy.slow_mailbox_timeout), (opening, batch));
             assert_eq!(policy.author_patience, Some(twenty));
         }
     }

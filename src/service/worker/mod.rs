@@ -55,12 +55,12 @@ impl WorkerSettings {
     /// The settings in a configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        let serve = &config.serve;
+        let service = &config.service;
         Self {
-            broker: serve.workers_socket(),
+            broker: service.workers_socket(),
             longest_frame: super::front::FrontSettings::of(config).longest_frame,
-            messages: serve.messages(),
-            recycle_after: serve.recycle_after,
+            messages: service.messages(),
+            recycle_after: service.recycle_after,
             recycle_above: RECYCLE_ABOVE,
         }
     }

@@ -58,7 +58,7 @@ pub fn measure(report: &mut Report, runs: usize) {
     let ground = &grounds[1];
     ground.execute("UPDATE subscription_queues SET due_at = now()");
     let retry = vec![format!("\"{}s\"", STEP.as_secs()); 20].join(", ");
-    let daemon = Daemon::start(ground, &format!("retry = [{retry}]\n"));
+    let daemon = Daemon::start(ground, &format!("retry_schedule = [{retry}]\n"));
     let failed = "SELECT coalesce(max(failures), 0)::bigint FROM subscription_queues";
     until("the receiver rests", || ground.count(failed) >= 5);
     let (since, before) = (Instant::now(), receivers.count(1..2));

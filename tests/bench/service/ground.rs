@@ -109,7 +109,7 @@ impl<'a> Ground<'a> {
         users
     }
 
-    /// Starts the service with these lines of `[serve]`, as the user of deliveries, and waits until it is well.
+    /// Starts the service with these lines of `[service]`, as the user of deliveries, and waits until it is well.
     pub fn start(&self, serve: &str) -> Service {
         self.start_with(serve, &Otherwise::default())
     }
@@ -130,7 +130,7 @@ impl<'a> Ground<'a> {
         }
         let (here, name) = (self.folder.display(), otherwise.name);
         let text = format!(
-            "{plain}[delivery]\n{}[serve]\nlmtp = [\"{here}/lmtp{name}\"]\nruntime_directory = \"{here}/run{name}\"\n\
+            "{plain}[delivery]\n{}[service]\nlmtp = [\"{here}/lmtp{name}\"]\nruntime_directory = \"{here}/run{name}\"\n\
              state_directory = \"{here}/state{name}\"\n{serve}",
             otherwise.delivery
         );

@@ -63,7 +63,7 @@ fn every_subcommand_that_asks_a_server_ends_where_it_does_not_answer() {
              roles.operator = {{ user = \"operator\" }}\nroles.owner = {{ user = \"owner\" }}\n\
              [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = \"{password}\"\n\
              encryption = \"none\"\n[log]\nto = \"file\"\nfile = \"{}\"\n[notifications]\nsecret_key_file = \"{}\"\n\
-             [web]\nlisten = \"127.0.0.1:8025\"\n[serve]\nstate_directory = \"{}\"\n",
+             [web]\nlisten = \"127.0.0.1:8025\"\n[service]\nstate_directory = \"{}\"\n",
             path("log"),
             path("key"),
             path("state"),

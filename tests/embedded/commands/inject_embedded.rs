@@ -190,7 +190,7 @@ fn a_mistake_in_the_arguments_accepts_nothing() {
 fn configured(folder: &Path, more: &str) -> PathBuf {
     let text = format!(
         "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
-         [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n[serve]\nstate_directory = {:?}\n{more}",
+         [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n[service]\nstate_directory = {:?}\n{more}",
         folder.join("state"),
     );
     fs::write(folder.join("config.toml"), text).unwrap();

@@ -22,7 +22,7 @@ impl Site {
         let text = format!(
             "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
              [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
-             [retention]\nmessages_older_than = \"400d\"\n[serve]\nstate_directory = {state:?}\n"
+             [retention]\nmessages_older_than = \"400d\"\n[service]\nstate_directory = {state:?}\n"
         );
         std::fs::write(folder.path().join("config.toml"), text).unwrap();
         let queue = Queue::open(&state.join("queue")).unwrap();
@@ -154,7 +154,7 @@ fn where_there_is_no_queue_or_it_is_somebody_elses_it_says_so_and_makes_none() {
     let queue = site.queue.path().to_owned();
     std::fs::rename(&queue, site.folder.path().join("away")).unwrap();
     for arguments in [&["list"][..], &["hold", "1"], &["release", "1"], &["drop", "1"]] {
-        site.refused(arguments, 66, &["there is no queue at", "serve.state_directory"]);
+        site.refused(arguments, 66, &["there is no queue at", "service.state_directory"]);
     }
     assert!(!queue.exists());
     let nobody = program(&["queue", "list", "--config", "/nonexistent"]).output().unwrap();

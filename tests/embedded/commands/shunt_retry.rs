@@ -18,7 +18,7 @@ fn service() -> TempDir {
     let text = format!(
         "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
          [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
-         [serve]\nstate_directory = {:?}\nruntime_directory = {:?}\n",
+         [service]\nstate_directory = {:?}\nruntime_directory = {:?}\n",
         path("state"),
         path("run")
     );

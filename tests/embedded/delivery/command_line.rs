@@ -117,7 +117,7 @@ fn what_cannot_be_said_is_an_error_of_every_subcommand() {
     let config = directory.path().join("config.toml");
     let servers = "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
                    [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";
-    std::fs::write(&config, format!("{servers}[serve]\nstate_directory = {state:?}\n")).unwrap();
+    std::fs::write(&config, format!("{servers}[service]\nstate_directory = {state:?}\n")).unwrap();
     let config = config.to_str().unwrap();
     for arguments in [
         vec!["--help"],

@@ -39,7 +39,7 @@ struct Batch {
 fn batch() -> Batch {
     Batch {
         message: LISA.into(),
-        policy: Policy { settle: Duration::from_secs_f64(SETTLE), ..Policy::embedded() },
+        policy: Policy { append_grace: Duration::from_secs_f64(SETTLE), ..Policy::embedded() },
         database: Database { own_age: 1.0, first_attempt_age: Some(Duration::ZERO), ..Database::default() },
         mailboxes: [(); 4].map(|()| Rc::new(RefCell::new(script()))),
         closed: [None; 4],
@@ -171,7 +171,7 @@ fn it_is_said_whether_the_authors_mailbox_hangs_and_nobody_elses() {
     assert!(!batch().answers(1, hangs()).answers(3, hangs()).ended().author_hangs, "the server hangs for all");
     // What stands between may give up before we do.
     let mut impatient = batch().answers(3, lost());
-    impatient.policy.batch_patience = Duration::ZERO;
+    impatient.policy.slow_mailbox_timeout = Duration::ZERO;
     assert!(impatient.ended().author_hangs);
     let mut closed = batch();
     closed.closed[3] = Some(MailboxFailure::TimedOut);
@@ -370,13 +370,13 @@ fn two_addresses_of_one_mailbox_have_one_copy_and_the_same_outcome() {
 #[test]
 fn a_mailbox_that_does_not_answer_holds_up_the_others_for_as_long_as_the_operator_allows() {
     let mut batch = batch().answers(1, Appended::Unknown(trouble(MailboxFailure::TimedOut)));
-    batch.policy.batch_patience = Duration::from_millis(20);
+    batch.policy.slow_mailbox_timeout = Duration::from_millis(20);
     batch.mailboxes[1].borrow_mut().silent = usize::MAX;
     assert_eq!(batch.told(), ["INBOX appended, Sent appended", "deferred: unknown", "INBOX appended"]);
 
     // The only one is waited for until the end of the delivery.
     let mut alone = self::batch();
-    alone.policy.batch_patience = Duration::from_millis(20);
+    alone.policy.slow_mailbox_timeout = Duration::from_millis(20);
     alone.mailboxes[0].borrow_mut().silent = usize::MAX;
     alone.whose = [&[0, 1, 2], &[], &[]];
     assert_eq!(alone.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
@@ -466,7 +466,7 @@ fn over_a_slow_line_each_try_delivers_some_and_defers_the_others_whose_mailboxes
 fn a_mailbox_is_shown_patience_where_others_wait_for_it_and_more_for_a_larger_message() {
     let mut several = batch();
     several.message = format!("{LISA}{}", "x\r\n".repeat(1_000_000));
-    several.policy.batch_patience = Duration::from_secs(10);
+    several.policy.slow_mailbox_timeout = Duration::from_secs(10);
     let begun = Instant::now();
     several.told();
     let took = begun.elapsed();
@@ -488,7 +488,7 @@ fn a_mailbox_is_shown_patience_where_others_wait_for_it_and_more_for_a_larger_me
 #[test]
 fn a_mailbox_that_is_looked_through_is_shown_twelve_times_the_patience() {
     let mut several = batch();
-    several.policy.batch_patience = Duration::from_secs(10);
+    several.policy.slow_mailbox_timeout = Duration::from_secs(10);
     (several.database.epoch, several.database.last_epoch) = (Some(60.0), Some("one".into()));
     several.run();
     for mailbox in &several.mailboxes[..3] {
@@ -505,7 +505,7 @@ fn patience_with_the_others_begins_once_one_has_answered() {
     let patience = Duration::from_millis(200);
     loop {
         let mut slow = batch();
-        slow.policy.batch_patience = patience;
+        slow.policy.slow_mailbox_timeout = patience;
         slow.mailboxes[..3].iter().for_each(|mailbox| mailbox.borrow_mut().silent = 20);
         assert_eq!(slow.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
         let first_answer = slow.mailboxes[..3].iter().filter_map(|mailbox| mailbox.borrow().answered_at).min();
@@ -524,7 +524,7 @@ fn patience_with_those_who_do_not_answer_begins_at_once_where_another_copy_is_th
     let unknown = || Appended::Unknown(trouble(MailboxFailure::TimedOut));
     for adopted in [false, true] {
         let mut batch = batch().answers(1, unknown()).answers(2, unknown());
-        batch.policy.batch_patience = Duration::from_millis(20);
+        batch.policy.slow_mailbox_timeout = Duration::from_millis(20);
         if adopted {
             batch.database.before = vec![(None, vec![attempt(Uuid::from_u128(1), NAMES[0], SETTLE)])];
             batch.mailboxes[0].borrow_mut().found.push_back(found(&[(100, false)]));
@@ -553,7 +553,7 @@ fn patience_with_those_who_do_not_answer_begins_at_once_where_another_copy_is_th
 fn patience_with_a_batch_that_does_not_answer_begins_at_once_where_others_wait_for_their_turn() {
     let unknown = || Appended::Unknown(trouble(MailboxFailure::TimedOut));
     let mut batch = batch().answers(0, unknown()).answers(1, unknown()).answers(2, unknown());
-    batch.policy.batch_patience = Duration::from_millis(20);
+    batch.policy.slow_mailbox_timeout = Duration::from_millis(20);
     batch.is_one_of_several = true;
     for place in [0, 1, 2] {
         // Some time at last it would answer, so that this ends.
@@ -569,7 +569,7 @@ fn patience_with_a_batch_that_does_not_answer_begins_at_once_where_others_wait_f
 #[test]
 fn an_answer_that_is_there_is_heard_though_the_patience_is_over() {
     let mut batch = batch();
-    batch.policy.batch_patience = Duration::from_millis(1);
+    batch.policy.slow_mailbox_timeout = Duration::from_millis(1);
     batch.mailboxes[1].borrow_mut().takes = Duration::from_millis(2);
     assert_eq!(batch.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
     // What is searched, what is uploaded, its last CRLF, and nothing for the answer.
@@ -579,7 +579,7 @@ fn an_answer_that_is_there_is_heard_though_the_patience_is_over() {
 #[test]
 fn an_authors_mailbox_that_does_not_answer_holds_up_the_recipients_no_longer_than_another() {
     let mut batch = batch().answers(3, Appended::Unknown(trouble(MailboxFailure::TimedOut)));
-    batch.policy.batch_patience = Duration::from_millis(20);
+    batch.policy.slow_mailbox_timeout = Duration::from_millis(20);
     batch.mailboxes[3].borrow_mut().silent = usize::MAX;
     assert_eq!(batch.told(), ["deferred: unknown", "INBOX appended", "INBOX appended"]);
 }

@@ -382,7 +382,7 @@ impl Caller for CallerThatDiesAtUpload {
 fn case() -> Case {
     Case {
         message: LISA,
-        policy: Policy { settle: Duration::from_secs_f64(SETTLE), ..Policy::embedded() },
+        policy: Policy { append_grace: Duration::from_secs_f64(SETTLE), ..Policy::embedded() },
         restore: false,
         database: Database {
             last_epoch: Some("one".into()),
@@ -1229,10 +1229,10 @@ fn of_the_header_is_kept_what_is_configured() {
 fn one_machine_waits_half_a_minute_for_a_lock_for_nobody_who_died_and_a_day_for_sent() {
     let policy = Policy {
         lock_wait: Duration::from_secs(30),
-        settle: Duration::ZERO,
+        append_grace: Duration::ZERO,
         sent_retry_for: Duration::from_hours(24),
         queue_lifetime: Duration::from_hours(120),
-        batch_patience: Duration::from_secs(5),
+        slow_mailbox_timeout: Duration::from_secs(5),
         author_patience: None,
         opening_patience: None,
         over_quota_refuses: false,

@@ -107,7 +107,7 @@ fn check_says_so_whoever_makes_the_socket() {
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text.replace("password_file = \"/nowhere\"", &format!("password_file = {password:?}")))
             .unwrap();
-        let found = [checked(&stage, "serve.lmtp"), checked(&stage, "LMTP")];
+        let found = [checked(&stage, "service.lmtp"), checked(&stage, "LMTP")];
         assert_eq!(found.each_ref().map(Option::as_deref), [of_ours, of_systemd], "{serve}");
     }
 }

@@ -51,7 +51,7 @@ impl Front {
         let run = directory.path().display();
         let text = format!(
             "[database]\nengine = \"postgresql\"\nhost = \"localhost\"\ndatabase = \"x\"\nuser = \"x\"\n[imap]\nhost = \
-             \"localhost\"\nuser = \"x\"\npassword_file = \"/x\"\n[serve]\nruntime_directory = \"{run}\"\nlmtp = \
+             \"localhost\"\nuser = \"x\"\npassword_file = \"/x\"\n[service]\nruntime_directory = \"{run}\"\nlmtp = \
              [\"{run}/lmtp\"]\n{more}"
         );
         let config = Config::parse(Path::new("/x"), &text).unwrap();
@@ -59,7 +59,7 @@ impl Front {
         std::fs::create_dir(&messages).unwrap();
         std::fs::write(messages.join("left by a front that died"), "x").unwrap();
 
-        let mut listening = Listener::open_all(&config.serve.lmtp_endpoints()).unwrap();
+        let mut listening = Listener::open_all(&config.service.lmtp_endpoints()).unwrap();
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = tcp.local_addr().unwrap().port();
         listening.push(Listener::Tcp(tcp));
@@ -231,7 +231,7 @@ fn each_recipient_has_an_answer_of_its_own_in_order() {
 
 #[test]
 fn every_message_is_handed_out_as_it_came() {
-    let front = Front::new("spool_above = 100000\n");
+    let front = Front::new("spool_threshold = 100000\n");
     let mut client = front.connect();
     client.say("LHLO x");
     let big: Vec<u8> = (0..150_000).flat_map(|line| format!("{line:066}\r\n").into_bytes()).collect();
@@ -258,7 +258,7 @@ fn every_message_is_handed_out_as_it_came() {
 
 #[test]
 fn twenty_clients_at_once_get_each_their_own_answers() {
-    let front = Front::new("spool_above = 3000\n");
+    let front = Front::new("spool_threshold = 3000\n");
     std::thread::scope(|scope| {
         for client in 0..20 {
             let front = &front;
@@ -288,7 +288,7 @@ fn twenty_clients_at_once_get_each_their_own_answers() {
 
 #[test]
 fn who_hangs_up_before_the_last_dot_has_handed_over_nothing() {
-    let front = Front::new("spool_above = 10\n");
+    let front = Front::new("spool_threshold = 10\n");
     let session = [
         "LHLO x\r\nMAIL FROM:<lisa@gmail.com>\r\nRCPT TO:<doug@x>\r\nRCPT TO:<nobody@x>\r\nDATA\r\n".as_bytes(),
         MESSAGE,

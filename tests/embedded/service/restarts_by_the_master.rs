@@ -126,7 +126,7 @@ fn a_configuration_with_a_mistake_in_it_changes_nothing_whoever_is_started_meanw
     let output = stage.service(&["reload"]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("serve.workers: 0 would let no message in"), "{said}");
+    assert!(said.contains("service.workers: 0 would let no message in"), "{said}");
     // A service is asked and ended even then.
     let status = stage.status();
     assert_eq!((&status["state"], pids(&status)), (&"degraded".into(), before.clone()), "{status}");
@@ -160,7 +160,7 @@ fn the_folders_of_a_service_that_runs_stay() {
     std::fs::write(stage.path("config.toml"), moved).unwrap();
     let output = stage.service(&["reload"]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
-    assert!(String::from_utf8(output.stderr).unwrap().contains("serve.state_directory has changed"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("service.state_directory has changed"));
 }
 
 /// A renewed key that only root can read, say: mail goes on by the front that has the old one.

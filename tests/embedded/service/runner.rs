@@ -25,7 +25,7 @@ impl Scene {
         Self::with("")
     }
 
-    /// `more` is what else the configuration says, from `[serve]` on.
+    /// `more` is what else the configuration says, from `[service]` on.
     fn with(more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -33,7 +33,7 @@ impl Scene {
         let text = format!(
             "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
              [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
-             [log]\nto = \"file\"\nfile = {:?}\n[serve]\nstate_directory = {:?}\nruntime_directory = {:?}\n{more}",
+             [log]\nto = \"file\"\nfile = {:?}\n[service]\nstate_directory = {:?}\nruntime_directory = {:?}\n{more}",
             path("log"),
             path("state"),
             path("run"),

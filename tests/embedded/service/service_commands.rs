@@ -36,12 +36,12 @@ fn a_configuration_that_cannot_be_read_is_said_in_one_line() {
     let ended = maildropd(&stage);
     assert_eq!(ended.status.code(), Some(78), "{ended:?}");
     let said = String::from_utf8(ended.stderr).unwrap();
-    assert!(said.starts_with("maildropd: ") && said.contains("serve.worker: there is no such key"), "{said}");
+    assert!(said.starts_with("maildropd: ") && said.contains("service.worker: there is no such key"), "{said}");
     assert_eq!(said.lines().count(), 1);
 
     let start = stage.service(&["start", "--detached"]);
     assert_eq!(start.status.code(), Some(78), "{start:?}");
-    assert!(String::from_utf8(start.stderr).unwrap().contains("serve.worker: there is no such key"));
+    assert!(String::from_utf8(start.stderr).unwrap().contains("service.worker: there is no such key"));
 }
 
 #[test]

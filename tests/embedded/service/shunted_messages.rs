@@ -72,7 +72,7 @@ impl Service {
             "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
              [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
              [retention]\nmessages_older_than = \"1000d\"\n\
-             [serve]\nstate_directory = {:?}\nruntime_directory = {:?}\n",
+             [service]\nstate_directory = {:?}\nruntime_directory = {:?}\n",
             self.state(),
             self.path().join("run")
         );

@@ -64,7 +64,7 @@ impl Site {
         Timer(process_in(self.0.path(), Role::Timer, &configure(self.0.path()), None).spawn().unwrap())
     }
 
-    /// With the memory that its master lets it have as shipped (`serve.worker_memory`).
+    /// With the memory that its master lets it have as shipped (`service.worker_memory`).
     fn timer_as_shipped(&self) -> Timer {
         let mut timer = process_in(self.0.path(), Role::Timer, &configure(self.0.path()), Some(std::process::id()));
         Timer(timer.env("MALLOC_ARENA_MAX", "2").spawn().unwrap())

@@ -244,7 +244,7 @@ fn what_is_gone_is_said_to_be_gone_and_that_somebody_looked_is_written_down() {
         let answer = reader.get(&format!("{}/{path}", place.path));
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}");
         assert!(
-            answer.body.contains("cannot be shown: its source is not kept (record.raw)"),
+            answer.body.contains("cannot be shown: its source is not kept (record.keep_source)"),
             "{path}: {}",
             answer.body
         );

@@ -380,7 +380,7 @@ fn a_repair_that_could_not_read_the_mailbox_leaves_no_attempt_open() {
     assert_eq!((scene.database.count(open), scene.sent("lisa").len()), (0, 2));
 }
 
-/// An expunge that is sent after `imap.settle` would be taken for one that can do nothing any more, and `imap.settle` goes by the
+/// An expunge that is sent after `imap.append_grace` would be taken for one that can do nothing any more, and `imap.append_grace` goes by the
 /// deadline of deliveries.
 #[test]
 fn a_repair_is_given_no_longer_than_a_delivery() {

@@ -86,7 +86,7 @@ fn with_nothing_left_of_the_message_it_stays_owed(engine: Engine) {
     doug.run("EXPUNGE").unwrap();
     let owed = list(&scene).remove(0);
     let error = redelivery::finish(&scene.site(), &owed, soon()).unwrap_err();
-    assert!(matches!(&error, RedeliveryError::NoSource(why) if why.contains("record.raw")), "{error}");
+    assert!(matches!(&error, RedeliveryError::NoSource(why) if why.contains("record.keep_source")), "{error}");
     assert_eq!((list(&scene).len(), scene.sent("lisa").len()), (1, 0));
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
 }

@@ -121,7 +121,7 @@ fn an_age_that_is_too_short_is_refused(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.deliver("doug", scene.message("kept")).delivered();
     scene.days_pass(500);
-    // Five days and imap.settle, seven minutes.
+    // Five days and imap.append_grace, seven minutes.
     for option in ["--attempts-older-than", "--messages-older-than"] {
         let output = scene.subcommand(&["prune", option, "5d 7m"]);
         let said = String::from_utf8(output.stderr).unwrap();

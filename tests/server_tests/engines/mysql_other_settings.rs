@@ -153,7 +153,7 @@ fn a_commit_that_waits_for_a_while(scene: &mut Scene, of: &str, besides: &[&str]
         [("local", "240s", Some("warning"), 0), ("replicated", "240s", Some("bad"), 69), ("replicated", "90s", None, 0)]
     {
         let config = scene.other_configuration("semi-synchronous.toml", |settings| {
-            settings.database_more = format!("wait = \"0s\"\ndurability = {durability:?}\n");
+            settings.database_more = format!("failover_timeout = \"0s\"\ndurability = {durability:?}\n");
             settings.more = format!("[delivery]\ndeadline = {deadline:?}\n");
         });
         let checked = Checked::by(&config);

@@ -123,8 +123,8 @@ fn a_missing_right_is_found(server: &str) {
     assert_eq!(find(&findings, "UPDATE on attempts").state, State::Bad);
     assert!(findings.iter().all(|finding| finding.what != "INSERT on attempts"), "{findings:#?}");
     for (what, needed) in [
-        ("INSERT on message_sources", "needed only with record.raw"),
-        ("INSERT on refusals", "needed with routing.unknown = \"reject\", which defers without it"),
+        ("INSERT on message_sources", "needed only with record.keep_source"),
+        ("INSERT on refusals", "needed with routing.unknown_recipient = \"reject\", which defers without it"),
         ("INSERT on outbox", "needed once anybody is subscribed, who is notified of nothing without it"),
     ] {
         let finding = find(&findings, what);

@@ -83,7 +83,7 @@ fn each_change_of_a_copy_is_told_once_and_none_where_nobody_is_subscribed(engine
 fn an_authors_copy_that_is_owed_is_told_and_so_is_its_end(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.database.subscribe();
-    // `sent.look = "mailbox"`: the author's copy is owed at first.
+    // `sent.dedup_by = "mailbox"`: the author's copy is owed at first.
     scene.configure(|settings| settings.more = "[sent]\nlook = \"mailbox\"\n".into());
     scene.deliver("doug", scene.message("owed")).delivered();
     let owed = diffs(&mut scene, "sent.owed");

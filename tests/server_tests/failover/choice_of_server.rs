@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 /// On 15 and later the standby says so when it greets; the delivery then costs what it costs where there is one server.
 fn a_standby_is_passed_over(image: &str) {
     let pair = Pair::start(image);
-    let mut scene = pair.site(&[&pair.standby, &pair.primary], "wait = \"0s\"");
+    let mut scene = pair.site(&[&pair.standby, &pair.primary], "failover_timeout = \"0s\"");
     scene.deliver("doug", scene.message("passed-over")).delivered();
     let log = scene.log();
     assert!(log.contains("this database server takes no writes"), "{log}");
@@ -37,7 +37,7 @@ fn a_standby_is_passed_over(image: &str) {
     });
     assert_eq!(round_trips[0], round_trips[1]);
     scene.configure(|settings| {
-        settings.database_more = "wait = \"0s\"\n".into();
+        settings.database_more = "failover_timeout = \"0s\"\n".into();
         settings.database = ("127.0.0.1".into(), proxy.port);
     });
     scene.deliver("doug", scene.message("alone")).delivered();

@@ -15,7 +15,7 @@ fn a_former_primary_is_not_used_by_a_worker_that_has_met_the_new_one() {
     let pair = Pair::start("POSTGRES17");
     let (former, new) = (&pair.primary, &pair.standby);
     let mut scene = pair.site(&[], "");
-    go_to(&mut scene, &[former, new], "wait = \"0s\"\n");
+    go_to(&mut scene, &[former, new], "failover_timeout = \"0s\"\n");
     said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     let service = Service::start_with(&mut scene, "workers = 1\n", &[]);
     let mut lmtp = Lmtp::connect(&service.socket);

@@ -135,7 +135,7 @@ fn in_the_minority(group: &Group, scene: &Scene, only: &str, mut command: Runnin
 /// A process that has seen nothing before is told by the member itself that it reaches no majority, and asks the others.
 fn who_asks_the_others(group: &Group, scene: &Scene, new: &OwnServer) {
     let all: Vec<&OwnServer> = group.members.iter().collect();
-    let config = in_no_hurry(scene, &hosts(&all, "wait = \"0s\"\n"));
+    let config = in_no_hurry(scene, &hosts(&all, "failover_timeout = \"0s\"\n"));
     feed(scene.command_by(&config, "doug", &[]), scene.message("asks").as_bytes()).delivered();
     let recorded = format!("SELECT message_id FROM messages WHERE message_id = '{}'", scene.message_id("asks"));
     assert_eq!(ledger(new, scene).texts(&recorded).len(), 1);
@@ -155,13 +155,13 @@ fn a_primary_that_leaves_its_group_when_it_is_cut_off_is_passed_over() {
     let mut scene = group.site();
     let [first, second, third] = &group.members[..] else { panic!("three members") };
     Group::session(first).execute("SET GLOBAL group_replication_unreachable_majority_timeout = 5");
-    go_to(&mut scene, &[first], "wait = \"0s\"\n");
+    go_to(&mut scene, &[first], "failover_timeout = \"0s\"\n");
     group.cut_off(0);
     let new = group.next_primary();
     let takes_no_writes = || Group::session(first).texts("SELECT CAST(@@GLOBAL.super_read_only AS CHAR)") == ["1"];
     wait_until("it takes no writes any more", takes_no_writes);
     scene.deliver("doug", scene.message("alone")).deferred("4.3.0 the database takes no writes");
-    go_to(&mut scene, &[first, second, third], "wait = \"0s\"\n");
+    go_to(&mut scene, &[first, second, third], "failover_timeout = \"0s\"\n");
     scene.deliver("doug", scene.message("x")).delivered();
     let recorded = format!("SELECT message_id FROM messages WHERE message_id = '{}'", scene.message_id("x"));
     assert_eq!(ledger(new, &scene).texts(&recorded).len(), 1);
@@ -182,7 +182,7 @@ fn a_member_that_boots_and_is_not_in_its_group_is_passed_over() {
     what_it_says_of_itself(first);
 
     let all: Vec<&OwnServer> = group.members.iter().collect();
-    go_to(&mut scene, &all, "wait = \"0s\"\n");
+    go_to(&mut scene, &all, "failover_timeout = \"0s\"\n");
     let on_the_new_one_alone = |scene: &mut Scene, id: &str| {
         let message = scene.message(id);
         scene.deliver("doug", message).delivered();
@@ -201,7 +201,7 @@ fn a_member_that_boots_and_is_not_in_its_group_is_passed_over() {
     who_opened_it_to_read(first, &scene);
 
     // Where it is the only one, too. It is an ordinary server once its options name no group.
-    go_to(&mut scene, &[first], "wait = \"0s\"\n");
+    go_to(&mut scene, &[first], "failover_timeout = \"0s\"\n");
     scene.deliver("doug", scene.message("alone")).deferred("4.3.0 the database takes no writes");
     Group::session(first).execute("UNINSTALL PLUGIN group_replication");
     scene.deliver("doug", scene.message("alone")).delivered();
@@ -230,7 +230,7 @@ fn who_may_not_ask_for_members(member: &OwnServer, scene: &Scene) {
     let grant = "GRANT SELECT ON performance_schema.replication_group_member_stats";
     session.execute(&format!("{grant} TO '{role}'@'%'"));
     let config = scene.other_configuration("figures.toml", |settings| {
-        settings.database_more = hosts(&[member], "wait = \"0s\"\n");
+        settings.database_more = hosts(&[member], "failover_timeout = \"0s\"\n");
         settings.role.clone_from(&role);
     });
     let said = feed(scene.command_by(&config, "doug", &[]), scene.message("by-the-figures").as_bytes());

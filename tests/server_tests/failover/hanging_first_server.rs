@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Nobody waits for a server that takes writes.
-const IMPATIENT: &str = "wait = \"0s\"\n";
+const IMPATIENT: &str = "failover_timeout = \"0s\"\n";
 const DEADLINE: &str = "[delivery]\ndeadline = \"60s\"\n";
 
 fn by_worker(lmtp: &mut Lmtp, scene: &Scene, id: &str) {
@@ -69,7 +69,7 @@ fn a_primary_whose_standby_is_away_is_used_until_another_takes_over() {
     let pair = Pair::start("POSTGRES17");
     let mut scene = pair.site(&[], "");
     pair.be_synchronous();
-    go_to(&mut scene, &[&pair.primary, &pair.standby], "wait = \"0s\"");
+    go_to(&mut scene, &[&pair.primary, &pair.standby], "failover_timeout = \"0s\"");
     pair.standby.cut_off();
     let mut session = Pair::session(&pair.primary);
     session.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication");

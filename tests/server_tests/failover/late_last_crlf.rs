@@ -27,7 +27,7 @@ fn a_last_crlf_that_lands_after_another_primary_has_delivered_leaves_one_copy() 
         settings.imap = ("127.0.0.1".into(), gate.address.port());
         settings.database_more = hosts(&[former], "");
         // So long a commit that never comes back is waited for.
-        settings.imap_more = "settle = \"21s\"".into();
+        settings.imap_more = "append_grace = \"21s\"".into();
         settings.more = "[delivery]\ndeadline = \"20s\"\n".into();
     });
     go_to(&mut scene, &[new, former], "");

@@ -44,7 +44,7 @@ fn a_command_takes_the_lock_of_the_server_that_took_over() {
     let (former, new) = (&pair.primary, &pair.standby);
     let mut scene = pair.site(&[], "");
     pair.be_synchronous();
-    go_to(&mut scene, &[former, new], "wait = \"0s\"\n");
+    go_to(&mut scene, &[former, new], "failover_timeout = \"0s\"\n");
     pair.part();
     pair.promote();
     let by_the_new = scene.other_configuration("new.toml", |settings| settings.database_more = hosts(&[new], ""));

@@ -40,7 +40,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// As docs/failover.md has it for sites whose mail may not wait: an attempt in doubt is settled after 51 seconds, and not after seven
 /// minutes.
-const LIMITS: (&str, &str) = ("settle = \"51s\"\n", "[delivery]\ndeadline = \"50s\"\n");
+const LIMITS: (&str, &str) = ("append_grace = \"51s\"\n", "[delivery]\ndeadline = \"50s\"\n");
 
 #[test]
 fn leaders_of_patroni_end_in_four_ways_while_two_postfixes_bring_mail() {
@@ -247,7 +247,7 @@ fn delivered(cluster: &Cluster, node: usize, site: &MailHosts) -> i64 {
 #[derive(Default)]
 struct Told {
     deferred: Option<(Duration, String)>,
-    /// He had to wait for `imap.settle`.
+    /// He had to wait for `imap.append_grace`.
     in_doubt: bool,
     sent: Option<Duration>,
 }

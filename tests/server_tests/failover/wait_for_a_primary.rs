@@ -13,7 +13,7 @@ const WAITING: &str = "waiting for a database server that takes writes";
 #[test]
 fn a_delivery_waits_until_another_has_taken_over() {
     let pair = Pair::start("POSTGRES17");
-    let mut scene = pair.site(&[&pair.primary, &pair.standby], "wait = \"100s\"");
+    let mut scene = pair.site(&[&pair.primary, &pair.standby], "failover_timeout = \"100s\"");
     pair.primary.kill();
     let delivery = scene.start("doug", &[], scene.message("x"));
     wait_until("it waits", || scene.log().contains(WAITING));
@@ -28,7 +28,7 @@ fn a_delivery_waits_until_its_server_is_back(engine: Engine) {
     let server = OwnServer::database(engine);
     let mut scene = Scene::with_database_on(engine, &server);
     scene.member("doug");
-    scene.configure(|settings| settings.database_more = "wait = \"100s\"\n".into());
+    scene.configure(|settings| settings.database_more = "failover_timeout = \"100s\"\n".into());
     server.kill();
     let delivery = scene.start("doug", &[], scene.message("x"));
     wait_until("it waits", || scene.log().contains(WAITING));
@@ -84,7 +84,7 @@ fn a_standby_behind_a_pooler_is_used_once_it_has_taken_over() {
     let pair = Pair::start("POSTGRES17");
     let pooler = OwnServer::pooler_before(&pair.standby);
     let mut scene = pair.site(&[], "");
-    go_to(&mut scene, &[&pooler], "wait = \"0s\"");
+    go_to(&mut scene, &[&pooler], "failover_timeout = \"0s\"");
     scene.deliver("doug", scene.message("x")).deferred("4.3.0 the database takes no writes");
     pair.promote();
     scene.deliver("doug", scene.message("x")).delivered();
@@ -97,7 +97,7 @@ fn nobody_waits_for_a_server_that_refuses_the_password() {
     let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
     scene.configure(|settings| {
         settings.database_password = "wrong".into();
-        settings.database_more = "wait = \"100s\"\n".into();
+        settings.database_more = "failover_timeout = \"100s\"\n".into();
     });
     scene.deliver("doug", scene.message("x")).deferred("4.3.5 the database is not set up for deliveries");
     assert!(!scene.log().contains(WAITING), "{}", scene.log());
@@ -108,7 +108,7 @@ fn nobody_waits_for_a_server_that_refuses_the_password() {
 fn a_delivery_ends_where_no_server_ever_takes_writes() {
     let pair = Pair::start("POSTGRES17");
     let mut scene = pair.site(&[], "");
-    go_to(&mut scene, &[&pair.standby], "wait = \"1s\"");
+    go_to(&mut scene, &[&pair.standby], "failover_timeout = \"1s\"");
     scene.deliver("doug", scene.message("x")).deferred("4.3.0 the database takes no writes");
     assert!(scene.log().contains(WAITING), "{}", scene.log());
 }

@@ -233,7 +233,7 @@ fn a_copy_that_ended_up_below_the_uidnext_that_was_noted_is_adopted() {
 fn after_the_time_to_settle_the_next_attempt_goes_on() {
     let mut scene = subscribed(PG, &["lisa", "doug"]);
     scene.configure(|settings| {
-        settings.imap_more = "settle = \"9s\"\n".into();
+        settings.imap_more = "append_grace = \"9s\"\n".into();
         settings.more = "[delivery]\ndeadline = \"8s\"\n".into();
     });
     let message = scene.message("settle");

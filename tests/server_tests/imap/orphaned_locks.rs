@@ -1,4 +1,4 @@
-//! Why `imap.settle` may be shorter on Cyrus: what waits for a process that is killed goes on at once, since its locks are the
+//! Why `imap.append_grace` may be shorter on Cyrus: what waits for a process that is killed goes on at once, since its locks are the
 //! kernel's. On Dovecot with Maildir they are files, and are believed in for as long as their process seems to live.
 
 use crate::imap::server_behaviour::processes;
@@ -136,11 +136,11 @@ fn check_knows_by_the_greeting_for_how_long_an_append_may_be_late() {
         let address = server.address();
         scene.configure(|settings| {
             settings.imap = address;
-            settings.imap_more = format!("settle = \"{settle}\"");
+            settings.imap_more = format!("append_grace = \"{settle}\"");
         });
         let checked = Checked::of(&scene);
         let settle: Vec<(String, String, String)> = checked
-            .on("imap.settle")
+            .on("imap.append_grace")
             .into_iter()
             .map(|(state, found)| (state.to_owned(), found.to_owned(), checked.mend(found).to_owned()))
             .collect();

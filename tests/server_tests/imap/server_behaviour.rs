@@ -257,7 +257,7 @@ fn a_message_without_its_last_crlf_is_not_stored(server: Server) {
 const ROUNDS: usize = 4;
 const MOST_ROUNDS: usize = 60;
 
-/// Why `imap.settle` is waited for: the client is dead, its lock is free, and the message is stored a little later.
+/// Why `imap.append_grace` is waited for: the client is dead, its lock is free, and the message is stored a little later.
 fn an_append_of_a_client_that_is_gone_is_stored_whole_or_not_at_all(server: Server) {
     let large = [MESSAGE, "Hello again.\r\n".repeat(50_000).as_bytes()].concat();
     let mut stored = 0;

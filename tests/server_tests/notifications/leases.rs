@@ -203,7 +203,7 @@ fn what_is_published_leased_and_settled_counts_once_a_standby_has_it() {
     assert_eq!(scene.database.count("SELECT count(*) FROM events"), 1);
 }
 
-/// As much as a message may keep of its header, and as much memory as `serve.worker_memory` gives a notifier.
+/// As much as a message may keep of its header, and as much memory as `service.worker_memory` gives a notifier.
 fn sixty_receivers_of_messages_with_long_headers_are_told_within_the_memory_that_there_is(engine: Engine) {
     const SUBSCRIPTIONS: usize = 60;
     const EVENTS: usize = 110;

@@ -42,7 +42,10 @@ fn what_is_kept_is_handed_out_to_who_may_and_written_down(engine: Engine) {
     let get = |token: &str, path: &str| rest.ask(token, &format!("GET {path}"), None);
     // The role of the page alone may not read it: that is said to who may ask.
     let told = get(&own, &kept).problem(404, "no-source");
-    assert!(told["detail"].as_str().unwrap().contains("may not read the sources that record.raw keeps"), "{told}");
+    assert!(
+        told["detail"].as_str().unwrap().contains("may not read the sources that record.keep_source keeps"),
+        "{told}"
+    );
     scene.database.let_hand_out_sources(&role(&scene));
 
     for token in [&own, &all] {
@@ -53,7 +56,8 @@ fn what_is_kept_is_handed_out_to_who_may_and_written_down(engine: Engine) {
         assert_eq!(answer.headers["cache-control"], "no-store");
     }
     let told = get(&own, &unkept).problem(404, "no-source");
-    let why = "its source is not kept (record.raw), and mailboxes may not be opened here (web.mailboxes)";
+    let why =
+        "its source is not kept (record.keep_source), and mailboxes may not be opened here (web.allow_mailbox_access)";
     assert_eq!(told["detail"], why);
     // Another one's is not there, and what was not shown to him for that is nobody's business.
     for (token, path) in [(&other, kept.as_str()), (&other, &unkept), (&own, "/messages/1/source")] {
@@ -93,7 +97,7 @@ fn what_is_not_kept_comes_out_of_a_mailbox_where_they_may_be_opened(engine: Engi
     assert_eq!((answer.status, answer.body.as_str()), (200, message.as_str()), "{answer:?}");
     let told = rest.ask(&token, &format!("GET {gone}"), None).problem(404, "no-source");
     // Whose mailboxes were looked into is for the operations log alone.
-    assert_eq!(told["detail"], "it is in no mailbox any more, and its source is not kept (record.raw)");
+    assert_eq!(told["detail"], "it is in no mailbox any more, and its source is not kept (record.keep_source)");
     let log = scene.database.texts(LOG);
     assert_eq!((log.len(), log[0].as_str()), (2, "shown"), "{log:?}");
     assert!(log[1].starts_with("not shown: ") && log[1].contains(&scene.user("scuba")), "{log:?}");

@@ -128,8 +128,13 @@ fn rows(site: &MailHosts) -> Vec<Row> {
                 Some(site.edited_configuration("strict.toml", "[log]", "[routing]\nunknown = \"reject\"\n[log]"));
             row.recipient = Recipient::Unknown;
         }),
-        Row::ours("no such recipient, where nobody is refused", Deferred, "4.1.1", "deferred by routing.unknown")
-            .with(|row| row.recipient = Recipient::Unknown),
+        Row::ours(
+            "no such recipient, where nobody is refused",
+            Deferred,
+            "4.1.1",
+            "deferred by routing.unknown_recipient",
+        )
+        .with(|row| row.recipient = Recipient::Unknown),
         Row::ours("larger than the operator wants: 65", Bounced, "5.3.4", "the message is larger than").with(|row| {
             row.config = Some(site.edited_configuration(
                 "small.toml",
@@ -214,7 +219,7 @@ fn rows(site: &MailHosts) -> Vec<Row> {
         Row::ours("a stray --help", Deferred, "4.3.5", "bad arguments").with(|row| row.more = "--help".into()),
         Row::ours("a stray --version", Deferred, "4.3.5", "bad arguments").with(|row| row.more = "--version".into()),
         Row::ours("an extra word", Deferred, "4.3.5", "bad arguments").with(|row| row.more = "check".into()),
-        Row::ours("a deadline that imap.settle is not made for", Deferred, "4.3.5", "--deadline is above")
+        Row::ours("a deadline that imap.append_grace is not made for", Deferred, "4.3.5", "--deadline is above")
             .with(|row| row.more = "--deadline=900s".into()),
         Row::ours("no options at all", Deferred, "4.3.5", "neither --config FILE nor --embedded DIR")
             .with(|row| row.command = format!("/usr/bin/env -i {PROGRAM}"))

@@ -77,7 +77,7 @@ fn a_refusal_is_one_row_of_its_host_updated_in_place(engine: Engine) {
 
 fn by_default_nobody_is_refused(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
-    to_a_stranger(&scene).deferred("4.1.1 no such recipient here; deferred by routing.unknown");
+    to_a_stranger(&scene).deferred("4.1.1 no such recipient here; deferred by routing.unknown_recipient");
     assert_eq!(refused(&mut scene), 0);
 }
 
@@ -152,13 +152,13 @@ fn who_may_not_write_it_down_refuses_nobody(engine: Engine) {
     scene.configure(|settings| (settings.role, settings.database_password) = (role.clone(), password.into()));
     to_a_stranger(&scene).ended(67, "5.1.1 ");
     let told = |scene: &Scene| String::from_utf8(scene.subcommand(&["check"]).stdout).unwrap();
-    assert!(!told(&scene).contains("needed with routing.unknown"), "{}", told(&scene));
+    assert!(!told(&scene).contains("needed with routing.unknown_recipient"), "{}", told(&scene));
 
     // The grants of an older release.
     let whom = if engine.is_postgres() { role } else { format!("'{role}'@'%'") };
     scene.database.execute(&format!("REVOKE INSERT ON refusals FROM {whom}"));
     to_a_stranger(&scene).deferred("4.3.5 the database is not set up for deliveries");
-    assert!(told(&scene).contains("needed with routing.unknown = \"reject\", which defers without it"));
+    assert!(told(&scene).contains("needed with routing.unknown_recipient = \"reject\", which defers without it"));
     assert!(scene.log().contains("refusals"), "the log says on what");
     scene.deliver("doug", scene.message("doug")).delivered();
 

@@ -97,7 +97,7 @@ fn while_nobody_is_known_nobody_is_refused(engine: Engine) {
 fn while_the_table_is_being_filled_nobody_need_be_refused(engine: Engine) {
     let mut scene = Scene::with(engine, &["scuba"]);
     let message = scene.message("early");
-    scene.deliver("doug", &message).deferred("4.1.1 no such recipient here; deferred by routing.unknown");
+    scene.deliver("doug", &message).deferred("4.1.1 no such recipient here; deferred by routing.unknown_recipient");
     scene.deliver("scuba", &message).delivered();
     scene.member("doug");
     scene.deliver("doug", &message).delivered();

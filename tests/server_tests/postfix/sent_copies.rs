@@ -120,7 +120,7 @@ fn a_copy_that_the_author_saves_after_sending_is_the_one(engine: Engine) {
     assert!(early.starts_with("4 copies are left to their authors' own mail programs"), "{early}");
     assert_eq!(scene.subcommand(&["audit"]).status.code(), Some(0), "that is nothing to look after");
     assert_eq!(scene.sent("lisa").len(), 2);
-    scene.configure(|settings| settings.more.push_str("look_after = \"0s\"\n"));
+    scene.configure(|settings| settings.more.push_str("dedup_delay = \"0s\"\n"));
     for _ in 0..2 {
         replay(&scene);
         assert_eq!(scene.sent("lisa").len(), 4);
@@ -176,7 +176,7 @@ fn a_full_inbox_that_is_an_authors_sent_does_not_cost_the_recipient_anything() {
     let message = scene.message("full");
     scene.deliver("doug", &message).deferred("4.2.2 ");
     assert_eq!(scene.inbox("doug").len(), 1);
-    scene.configure(|settings| settings.imap_more = "over_quota = \"reject\"\n".into());
+    scene.configure(|settings| settings.imap_more = "over_quota_action = \"reject\"\n".into());
     assert_eq!(scene.deliver("doug", &message).delivered(), "INBOX already there, INBOX owed");
     scene.deliver(LISA, &message).ended(77, "5.2.2 ");
     let owed = "SELECT count(*) FROM copies WHERE state = 'owed' AND role = 'recipient' AND mailbox = 'INBOX'";
@@ -237,7 +237,7 @@ fn a_full_inbox_waits_or_is_refused_as_the_operator_chose() {
     let message = scene.message("full");
     scene.deliver("doug", &message).deferred("4.2.2 the mailbox is full");
     assert_eq!(scene.sent("lisa").len(), 0, "the recipient's copy comes first");
-    scene.configure(|settings| settings.imap_more = "over_quota = \"reject\"\n".into());
+    scene.configure(|settings| settings.imap_more = "over_quota_action = \"reject\"\n".into());
     assert_eq!(scene.deliver("doug", &message).ended(77, "5.2.2 "), "the recipient's mailbox is full");
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
     assert_eq!(scene.database.count("SELECT count(*) FROM copies"), 0);

@@ -26,7 +26,7 @@ fn where_some_hang(scene: &mut Scene, names: &[&str], hang: &Arc<AtomicBool>) ->
     (wires, logins)
 }
 
-/// There are two workers, and `serve.per_user` is as it comes: 2.
+/// There are two workers, and `service.max_per_recipient` is as it comes: 2.
 #[test]
 fn others_have_their_mail_while_as_many_mailboxes_hang_as_there_are_workers() {
     let mut scene = Scene::with(Engine::Postgres17, &["doug", "kim", "anna"]);

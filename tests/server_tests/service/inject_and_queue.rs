@@ -43,7 +43,7 @@ fn scene(engine: Engine, members: &[&str], unknown: &str) -> Scene {
     let (run, state) = (scene.path("run"), scene.path("state"));
     scene.configure(|settings| {
         settings.more = format!(
-            "[routing]\nunknown = \"{unknown}\"\n[serve]\nruntime_directory = \"{run}\"\nstate_directory = \
+            "[routing]\nunknown = \"{unknown}\"\n[service]\nruntime_directory = \"{run}\"\nstate_directory = \
              \"{state}\"\nworkers = 2\nrunners = 2\n"
         );
     });
@@ -107,7 +107,10 @@ fn where_unknown_recipients_are_deferred_whoever_brings_mail_is_told_to_try_late
     let output = inject(&scene, &["--recipient", "stranger@mail.axial.net"], "to a stranger");
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(75), "{said}");
-    assert!(said.contains("stranger@mail.axial.net: unknown recipient, which routing.unknown defers"), "{said}");
+    assert!(
+        said.contains("stranger@mail.axial.net: unknown recipient, which routing.unknown_recipient defers"),
+        "{said}"
+    );
     assert!(!std::path::Path::new(&scene.path("state/queue")).exists());
     assert_eq!(scene.database.count("SELECT count(*) FROM refusals"), 0);
 }

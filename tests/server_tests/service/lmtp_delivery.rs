@@ -252,7 +252,7 @@ fn a_mailbox_that_hangs_takes_two_workers_and_the_third_has_everybody_elses_mail
     let (wire, _) = Wire::where_logins_hang(scene.settings.imap.clone(), &scene.user("kim"), &hangs);
     scene.configure(|settings| {
         settings.imap = (wire.address.ip().to_string(), wire.address.port());
-        settings.imap_more = "settle = \"64s\"\n".into();
+        settings.imap_more = "append_grace = \"64s\"\n".into();
         settings.more = "[delivery]\ndeadline = \"60s\"\n".into();
     });
     let mut service = Service::start_with(&mut scene, "workers = 3\nqueue_wait = \"20s\"\n", &[]);

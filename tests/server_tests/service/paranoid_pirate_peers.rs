@@ -34,7 +34,7 @@ password_file = \"/site/password\"
 [log]
 to = \"file\"
 file = \"/site/log\"
-[serve]
+[service]
 runtime_directory = \"/site/run\"
 state_directory = \"/site/state\"
 ";

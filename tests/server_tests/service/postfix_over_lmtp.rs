@@ -479,7 +479,7 @@ fn fronts_and_workers_that_are_killed_under_postfix() {
     let mut random = Random::seeded();
     let (mut message_ids, mut queue_ids) = (Vec::new(), Vec::new());
     let mut report = Report::default();
-    // Not so often that the master would throttle them (serve.restarts).
+    // Not so often that the master would throttle them (service.restarts).
     for round in 0..faults(6).min(12) {
         for number in 0..4 {
             let id = format!("<killed{round}.{number}.{}@x>", stage.site.scene.run);

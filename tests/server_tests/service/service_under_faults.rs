@@ -186,7 +186,7 @@ fn one_of_whose_mailboxes_hangs() {
         let (wire, held) = Wire::where_logins_hang(scene.settings.imap.clone(), &scene.user("maria"), &hangs);
         scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
         // So few sessions that she is logged in again and again; and she has one of the two workers at most.
-        let serve = "per_user = 1\nmailbox_sessions = 2\nbatch_patience = \"1s\"\n";
+        let serve = "max_per_recipient = 1\nmailbox_sessions = 2\nbatch_patience = \"1s\"\n";
         ServiceRun::new(scene, serve).under_load("a mailbox of the service hangs", |run| {
             while run.goes_on(2) {
                 in_the_midst(run);
@@ -231,7 +231,7 @@ fn full_disks(engine: Engine) {
     symlink(&log, scene.path("log")).unwrap();
     scene.configure(|settings| settings.more = format!("[log]\nto = \"file\"\nfile = \"{log}\"\n"));
     // Every message has a file.
-    ServiceRun::new(scene, "spool_above = \"1B\"\n").under_load("full disks of the service", |run| {
+    ServiceRun::new(scene, "spool_threshold = \"1B\"\n").under_load("full disks of the service", |run| {
         while run.goes_on(folders.len()) {
             let folder = folders[run.report.faults % folders.len()];
             let fill = run.scene.path(&format!("{folder}/fill"));

@@ -46,7 +46,7 @@ impl Worker {
         let deadline = Deadline::after(time);
         // As serve/worker/deliver.rs has it.
         let mut policy = self.site.policy();
-        policy.author_patience = Some(policy.batch_patience);
+        policy.author_patience = Some(policy.slow_mailbox_timeout);
         let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
         let outcomes = self.site.deliver_to_all(&mut self.sessions, &message, &envelopes, &terms);
         self.sessions.end();
@@ -73,8 +73,9 @@ fn copies(scene: &Scene, name: &str, subject: &str) -> usize {
 fn scene(engine: Engine, names: &[&str]) -> Scene {
     let mut scene = Scene::with(engine, names);
     scene.member("lisa");
-    scene
-        .configure(|settings| settings.more = "[sent]\ntrust = \"header\"\n[serve]\nbatch_patience = \"20s\"\n".into());
+    scene.configure(|settings| {
+        settings.more = "[sent]\ntrust = \"header\"\n[service]\nbatch_patience = \"20s\"\n".into()
+    });
     scene
 }
 

@@ -80,7 +80,7 @@ fn smtplib_of_python() {
     assert_eq!(python.line(), "250 2.0.0 INBOX already there, Sent already there");
     assert_eq!(python.line(), "250 2.0.0 INBOX already there");
     assert_eq!(python.line(), "250 2.0.0 INBOX already there");
-    assert_eq!(python.line(), "451 4.1.1 no such recipient here; deferred by routing.unknown");
+    assert_eq!(python.line(), "451 4.1.1 no such recipient here; deferred by routing.unknown_recipient");
     assert_eq!(python.line(), "221 b'2.0.0 Bye'");
     python.end();
     met.each_has(&["smtplib"]);

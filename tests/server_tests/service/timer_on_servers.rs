@@ -34,12 +34,12 @@ struct Timer {
 }
 
 impl Timer {
-    /// With these lines of `[serve]`.
+    /// With these lines of `[service]`.
     fn start(scene: &Scene, host: &str, serve: &str) -> Self {
         let folder = scene.path(host);
         let config = scene.other_configuration(&format!("{host}.toml"), |settings| {
             settings.more +=
-                &format!("[serve]\nruntime_directory = \"{folder}/run\"\nstate_directory = \"{folder}\"\n{serve}");
+                &format!("[service]\nruntime_directory = \"{folder}/run\"\nstate_directory = \"{folder}\"\n{serve}");
         });
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.args(["--config", &config, "--role", "timer"]).env_clear().stdin(Stdio::null());

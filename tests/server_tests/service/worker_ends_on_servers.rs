@@ -128,7 +128,7 @@ fn no_message_is_blamed_for_a_database_that_stands_still(engine: Engine) {
     let to = [scene.member("doug")];
     // The worker still waits for the lock when the server stands still, which a busy machine takes its time for.
     scene.configure(|settings| {
-        settings.imap_more = "settle = \"44s\"\n".into();
+        settings.imap_more = "append_grace = \"44s\"\n".into();
         settings.more += "[delivery]\ndeadline = \"40s\"\n[lock]\nwait = \"35s\"\n";
     });
     let service = Service::start(&mut scene);

@@ -69,13 +69,16 @@ fn without_mailboxes_it_is_shown_from_the_sources_or_what_is_in_the_way_is_said(
     let unkept = format!("{}/content", message(&reader));
     let no_rights = reader.get(&unkept);
     assert_eq!(no_rights.status.as_u16(), 404);
-    assert!(text(&no_rights.body).contains("may not read the sources that record.raw keeps"), "{no_rights:?}");
+    assert!(text(&no_rights.body).contains("may not read the sources that record.keep_source keeps"), "{no_rights:?}");
 
     let role = if engine.is_postgres() { role } else { format!("'{role}'@'%'") };
     scene.database.execute(&format!("GRANT SELECT ON message_sources TO {role}"));
     let not_kept = reader.get(&unkept);
-    assert!(text(&not_kept.body).contains("its source is not kept (record.raw)"), "{not_kept:?}");
-    assert!(text(&not_kept.body).contains("mailboxes may not be opened here (web.mailboxes)"), "{not_kept:?}");
+    assert!(text(&not_kept.body).contains("its source is not kept (record.keep_source)"), "{not_kept:?}");
+    assert!(
+        text(&not_kept.body).contains("mailboxes may not be opened here (web.allow_mailbox_access)"),
+        "{not_kept:?}"
+    );
 
     scene.configure(|settings| settings.more += "[record]\nraw = true\n");
     scene.deliver("doug", scene.message("kept")).delivered();

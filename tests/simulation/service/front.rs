@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a message waits for a worker.
-const QUEUE_WAIT: Duration = Duration::from_secs(10);
+const WORKER_WAIT: Duration = Duration::from_secs(10);
 /// How long it waits for one of its recipients, before it goes to the others.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a delivery may take.
@@ -33,7 +33,7 @@ pub struct Front {
     /// What clients have said that has not arrived, by their connections, each in its order.
     pub late: BTreeMap<ConnectionId, VecDeque<Word>>,
     mistake: Option<Mistake>,
-    per_user: usize,
+    max_per_recipient: usize,
     /// A mistake's: the other names of a worker's connection.
     aliases: BTreeMap<ConnectionId, ConnectionId>,
     /// A mistake's: what was handed over.
@@ -59,9 +59,9 @@ pub enum Word {
 }
 
 impl Front {
-    pub fn new(mistake: Option<Mistake>, per_user: usize, began: Instant) -> Self {
+    pub fn new(mistake: Option<Mistake>, max_per_recipient: usize, began: Instant) -> Self {
         Self {
-            broker: Broker::new(settings(0, per_user), CrashRecords::default(), began),
+            broker: Broker::new(settings(0, max_per_recipient), CrashRecords::default(), began),
             up: false,
             lives: 0,
             last_id: 0,
@@ -69,7 +69,7 @@ impl Front {
             sessions: BTreeMap::new(),
             late: BTreeMap::new(),
             mistake,
-            per_user,
+            max_per_recipient,
             aliases: BTreeMap::new(),
             handed: BTreeMap::new(),
         }
@@ -78,7 +78,7 @@ impl Front {
     /// A new process.
     pub fn start(&mut self, now: Instant) {
         self.lives += 1;
-        self.broker = Broker::new(settings(self.lives, self.per_user), CrashRecords::default(), now);
+        self.broker = Broker::new(settings(self.lives, self.max_per_recipient), CrashRecords::default(), now);
         self.up = true;
     }
 
@@ -276,11 +276,11 @@ fn read(replies: &[u8], recipients: usize) -> Result<Vec<bool>, String> {
     lines.next().map_or(Ok(told), |line| Err(format!("BOUNCED: a reply that nobody has asked for: {line}")))
 }
 
-fn settings(run: u64, per_user: usize) -> Settings {
+fn settings(run: u64, max_per_recipient: usize) -> Settings {
     Settings {
-        queue_wait: QUEUE_WAIT,
+        worker_wait: WORKER_WAIT,
         workers: 1,
-        per_user,
+        max_per_recipient,
         patience: PATIENCE,
         recipient_delimiter: "+".into(),
         mailbox_sessions: 2,

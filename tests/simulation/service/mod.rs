@@ -108,7 +108,7 @@ impl<'s> Service<'s> {
             scenario,
             began,
             now: Duration::ZERO,
-            fronts: (0..hosts).map(|_| Front::new(scenario.mistake, scenario.per_user, began)).collect(),
+            fronts: (0..hosts).map(|_| Front::new(scenario.mistake, scenario.max_per_recipient, began)).collect(),
             workers: (0..hosts).flat_map(|host| (0..scenario.workers).map(move |_| worker(host))).collect(),
             asked: BTreeMap::new(),
             clients: BTreeMap::new(),

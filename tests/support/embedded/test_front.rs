@@ -93,7 +93,7 @@ pub fn configure(directory: &Path) -> PathBuf {
         "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
          [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
          [log]\nto = \"file\"\nfile = {log:?}\n\
-         [serve]\nworkers = 1\nruntime_directory = {run:?}\nstate_directory = {state:?}\n"
+         [service]\nworkers = 1\nruntime_directory = {run:?}\nstate_directory = {state:?}\n"
     );
     fs::write(&file, text).unwrap();
     file

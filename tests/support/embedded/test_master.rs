@@ -26,7 +26,7 @@ const PROCESS: &str = "support::test_master::a_process";
 /// A site without servers: what is not asked need not be there.
 const SITE: &str = "\
 [database]
-wait = \"0s\"
+failover_timeout = \"0s\"
 engine = \"postgresql\"
 host = \"db.invalid\"
 database = \"maildrop\"
@@ -47,15 +47,15 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// With two workers; `serve` is what else the section says.
-    pub fn new(serve: &str) -> Self {
+    /// With two workers; `more` is what else the section says.
+    pub fn new(more: &str) -> Self {
         let stage = Self { folder: tempfile::tempdir().unwrap(), master: None };
-        stage.configure(&format!("workers = 2\n{serve}"));
+        stage.configure(&format!("workers = 2\n{more}"));
         stage
     }
 
-    pub fn started(serve: &str) -> Self {
-        let mut stage = Self::new(serve);
+    pub fn started(more: &str) -> Self {
+        let mut stage = Self::new(more);
         stage.start();
         stage.wait_until_well();
         stage
@@ -68,7 +68,7 @@ impl Stage {
     pub fn configure(&self, serve: &str) {
         let here = self.folder.path().display();
         let text = format!(
-            "{SITE}[serve]\nruntime_directory = \"{here}/run\"\nstate_directory = \"{here}/state\"\n{serve}\n[log]\nto = \
+            "{SITE}[service]\nruntime_directory = \"{here}/run\"\nstate_directory = \"{here}/state\"\n{serve}\n[log]\nto = \
              \"file\"\nfile = \"{here}/log\"\n"
         );
         fs::write(self.path("config.toml"), text).unwrap();

@@ -30,7 +30,7 @@ const FAULTS: &str = "faults of messages";
 pub struct Whole(pub Stage);
 
 impl Whole {
-    /// With two workers; `more` is what else the configuration says, from `[serve]` on.
+    /// With two workers; `more` is what else the configuration says, from `[service]` on.
     pub fn started(more: &str) -> Self {
         let mut whole = Self(Stage::new(""));
         whole.configure(more);

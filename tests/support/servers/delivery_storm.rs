@@ -196,7 +196,7 @@ pub fn hurry(scene: &mut Scene) -> Gate {
     let gate = Gate::before(scene.settings.imap.clone(), "APPEND");
     scene.configure(|settings| {
         settings.imap = ("127.0.0.1".into(), gate.address.port());
-        settings.imap_more = "settle = \"21s\"".into();
+        settings.imap_more = "append_grace = \"21s\"".into();
         settings.more = "[delivery]\ndeadline = \"20s\"\n".into();
     });
     gate

@@ -141,7 +141,7 @@ impl Rest {
         }
     }
 
-    /// From now on it may have no more addresses than the master lets it have as shipped (`serve.worker_memory`).
+    /// From now on it may have no more addresses than the master lets it have as shipped (`service.worker_memory`).
     pub fn limit_memory(&self) {
         let limit = Rlimit { current: Some(1_000_000_000), maximum: None };
         prlimit(Some(Pid::from_child(&self.child)), Resource::As, limit).unwrap();

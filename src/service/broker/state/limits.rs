@@ -2,10 +2,10 @@
 //!
 //! | it waits for | at the longest | and then |
 //! |---|---|---|
-//! | a worker | `waits_until`: `serve.queue_wait`, or half of its time | it is deferred |
+//! | a worker | `waits_until`: `service.worker_wait`, or half of its time | it is deferred |
 //! | another delivery of the same message | the same | it is deferred |
-//! | some of its recipients, who are at their limit (`is_at_limit`) | `patient_until`: `serve.batch_patience` | the others get it |
-//! | all of its recipients, who are at their limit | `deferred_at`: `serve.batch_patience` | it is deferred |
+//! | some of its recipients, who are at their limit (`is_at_limit`) | `patient_until`: `service.slow_mailbox_timeout` | the others get it |
+//! | all of its recipients, who are at their limit | `deferred_at`: `service.slow_mailbox_timeout` | it is deferred |
 //!
 //! The first two count from the message's arrival, or from its client's GO. The others count from when a worker was first ready
 //! for it. None of them lasts longer than the first. A message that waits for anything except a worker does not block the
@@ -41,9 +41,9 @@ impl Broker {
         at_work >= at_most
     }
 
-    /// Whether the message waits, because some of its recipients are at their limit. It waits for `serve.batch_patience`, since
+    /// Whether the message waits, because some of its recipients are at their limit. It waits for `service.slow_mailbox_timeout`, since
     /// most recipients are available by then. Then it goes to the others, without those still at their limit. So a mailbox that
-    /// hangs delays the other recipients of its messages for that long, and occupies at most `serve.per_user` workers. If there
+    /// hangs delays the other recipients of its messages for that long, and occupies at most `service.max_per_recipient` workers. If there
     /// are no other recipients, the message is deferred.
     pub(super) fn is_held_back(&mut self, id: JobId, now: Instant) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };
@@ -72,7 +72,7 @@ impl Broker {
             several => several / 2,
         };
         let slow_ones = || self.at_work.slow_ones(&self.slow, self.settings.patience, self.now);
-        self.at_work.of_user(user) >= self.settings.per_user
+        self.at_work.of_user(user) >= self.settings.max_per_recipient
             || (self.slow.holds(user, self.now) && slow_ones() >= at_most)
     }
 
@@ -92,7 +92,7 @@ impl Broker {
 
     /// Until when a message waits for a worker: at least half of its time is left for the delivery.
     fn waits_until(&self, job: &Job) -> Instant {
-        (job.queued + self.settings.queue_wait).min(job.arrived + job.time / 2)
+        (job.queued + self.settings.worker_wait).min(job.arrived + job.time / 2)
     }
 
     /// Until when a message, held back since `since`, waits for all of its recipients. This ends before

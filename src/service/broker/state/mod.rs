@@ -44,11 +44,11 @@ pub struct LocalId(pub u64);
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The longest wait for a worker.
-    pub queue_wait: Duration,
+    pub worker_wait: Duration,
     /// The configured number of workers.
     pub workers: usize,
     /// How many messages to one recipient are delivered at the same time.
-    pub per_user: usize,
+    pub max_per_recipient: usize,
     /// How long a message waits for a recipient at that limit. Then it goes to the others, or is deferred if there are none.
     pub patience: Duration,
     /// Postfix's `recipient_delimiter`: the part of an address after it does not change the mailbox.

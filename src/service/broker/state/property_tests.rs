@@ -219,7 +219,7 @@ impl World {
             }
         }
         assert!(of_one.values().all(|count| *count <= 2), "{of_one:?}");
-        assert!(at_work.values().all(|count| *count <= SETTINGS.per_user), "{at_work:?}");
+        assert!(at_work.values().all(|count| *count <= SETTINGS.max_per_recipient), "{at_work:?}");
     }
 
     fn only_those_are_delivered_whom_a_worker_had(&self, id: Uuid, verdicts: &[Verdict]) {

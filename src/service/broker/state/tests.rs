@@ -5,9 +5,9 @@ use super::*;
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 pub(super) const SETTINGS: Settings = Settings {
-    queue_wait: Duration::from_secs(30),
+    worker_wait: Duration::from_secs(30),
     workers: 1,
-    per_user: 2,
+    max_per_recipient: 2,
     patience: Duration::from_secs(5),
     recipient_delimiter: String::new(),
     mailbox_sessions: 3,
@@ -459,7 +459,7 @@ fn a_message_to_those_alone_who_have_too_many_at_work_waits_no_longer_than_one_t
     assert_eq!(one_answer(scene.pass(1, &[1, 2, 3])).0, 15);
 }
 
-/// Its time to wait for a worker ends before `serve.batch_patience` does.
+/// Its time to wait for a worker ends before `service.slow_mailbox_timeout` does.
 #[test]
 fn a_message_to_several_with_little_time_goes_to_the_others_at_the_end_of_it() {
     let mut scene = Scene::with_workers(&[1, 2, 3]);

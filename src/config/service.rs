@@ -1,9 +1,9 @@
-//! `[serve]`: the long-running service, `maildropd`.
+//! `[service]`: the long-running service, `maildropd`.
 
 use super::network::Network;
 use super::source::{ConfigError, Source};
 use super::values;
-use super::{Config, Retention, Sent, Trust};
+use super::{AuthorCheck, Config, Retention, Sent};
 use crate::base::endpoint::Endpoint;
 use crate::base::log::Target;
 use crate::base::tls::{TlsError, server_config};
@@ -29,10 +29,10 @@ pub const MAX_RECIPIENTS: u32 = 1000;
 /// The shortest interval at which `prune` is run.
 const SELDOM: Duration = Duration::from_hours(1);
 
-/// `[serve]`
+/// `[service]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Serve {
+pub struct Service {
     /// The endpoints of LMTP: absolute paths of unix sockets, or `host:port`.
     pub lmtp: Vec<String>,
     /// The networks from which other machines may connect, encrypted or not.
@@ -70,18 +70,18 @@ pub struct Serve {
     pub prune_every: Option<Duration>,
     /// How many LMTP connections are served at once.
     pub max_connections: u32,
-    /// How long a message waits for a worker before it is deferred. See [`Config::queue_wait`].
+    /// How long a message waits for a worker before it is deferred. See [`Config::worker_wait`].
     #[serde(deserialize_with = "values::duration")]
-    pub queue_wait: Duration,
+    pub worker_wait: Duration,
     /// How many messages for one recipient are delivered at once. See [`Serve::at_once_for_one`].
-    pub per_user: u32,
+    pub max_per_recipient: u32,
     /// How long one mailbox may hold up the others of its message, and how long a message waits for recipients who have
-    /// `per_user` deliveries in progress. See [`Config::batch_patience`].
+    /// `max_per_recipient` deliveries in progress. See [`Config::slow_mailbox_timeout`].
     #[serde(deserialize_with = "values::duration")]
-    pub batch_patience: Duration,
+    pub slow_mailbox_timeout: Duration,
     /// Messages larger than this, in bytes, wait for their worker in a file. A value above the largest message counts as that.
     #[serde(deserialize_with = "values::bytes")]
-    pub spool_above: u64,
+    pub spool_threshold: u64,
     /// After this many deliveries a worker is replaced by a new one.
     pub recycle_after: u64,
     /// How much address space a worker may use, in bytes (RLIMIT_AS): a worker that asks for more ends, and not the whole
@@ -96,7 +96,7 @@ pub struct Serve {
     pub restart_window: Duration,
 }
 
-impl Default for Serve {
+impl Default for Service {
     fn default() -> Self {
         Self {
             lmtp: Vec::new(),
@@ -113,10 +113,10 @@ impl Default for Serve {
             finish_owed_every: Duration::from_mins(5),
             prune_every: None,
             max_connections: 100,
-            queue_wait: Duration::from_secs(30),
-            per_user: 2,
-            batch_patience: Duration::from_secs(5),
-            spool_above: 256 << 10,
+            worker_wait: Duration::from_secs(30),
+            max_per_recipient: 2,
+            slow_mailbox_timeout: Duration::from_secs(5),
+            spool_threshold: 256 << 10,
             recycle_after: 10_000,
             worker_memory: 1_000_000_000,
             restarts: 10,
@@ -125,7 +125,7 @@ impl Default for Serve {
     }
 }
 
-impl Serve {
+impl Service {
     /// For the directory of an embedded site: the sockets are in `DIR/run`, the queue is in `DIR/state`.
     #[must_use]
     pub fn embedded(directory: &Path) -> Self {
@@ -135,7 +135,7 @@ impl Serve {
     /// How many messages for one recipient are delivered at once: of several workers, one is left to other recipients.
     #[must_use]
     pub fn at_once_for_one(&self) -> u32 {
-        if self.workers > 1 { self.per_user.min(self.workers - 1) } else { self.per_user }
+        if self.workers > 1 { self.max_per_recipient.min(self.workers - 1) } else { self.max_per_recipient }
     }
 
     /// The folder of the file queue.
@@ -198,9 +198,9 @@ impl Serve {
 /// a service, or query its status, have to reach it all the same.
 pub(crate) fn runtime_directory_of(text: &str) -> Option<PathBuf> {
     let text: toml::Table = text.parse().ok()?;
-    match text.get("serve").and_then(|serve| serve.get("runtime_directory")) {
+    match text.get("service").and_then(|service| service.get("runtime_directory")) {
         Some(named) => named.as_str().map(PathBuf::from),
-        None => Some(Serve::default().runtime_directory),
+        None => Some(Service::default().runtime_directory),
     }
 }
 
@@ -225,7 +225,7 @@ pub(super) fn read_endpoint(source: &Source<'_>, key: &str, text: &str, or: &str
     endpoint(text).ok_or_else(|| source.error(key, &format!("{text:?} is neither the whole path of a socket nor {or}")))
 }
 
-impl Serve {
+impl Service {
     /// The endpoints of metrics and health.
     #[must_use]
     pub fn http_endpoints(&self) -> Vec<Endpoint> {
@@ -242,7 +242,7 @@ impl Serve {
     fn check_lmtp(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let [certificate, key, client_ca] =
             [&self.certificate_file, &self.key_file, &self.client_ca_file].map(Option::is_some);
-        source.section("serve").refuse_first(&[
+        source.section("service").refuse_first(&[
             (certificate && !key, "key_file", "it is missing: name the file of the certificate's private key"),
             (key && !certificate, "certificate_file", "it is missing: name the file of the key's certificate"),
             (
@@ -253,8 +253,8 @@ impl Serve {
         ])?;
         let for_nobody = self.lmtp_clients.is_empty() && self.client_ca_file.is_none();
         for text in &self.lmtp {
-            let endpoint = read_endpoint(source, "serve.lmtp", text, "host:port")?;
-            source.refuse_if(for_nobody && !endpoint.is_on_this_machine(), "serve.lmtp", || {
+            let endpoint = read_endpoint(source, "service.lmtp", text, "host:port")?;
+            source.refuse_if(for_nobody && !endpoint.is_on_this_machine(), "service.lmtp", || {
                 format!(
                     "{text} can be reached from other machines, and whoever connects can hand in mail: say lmtp_clients or \
                      client_ca_file"
@@ -272,19 +272,19 @@ impl Config {
     /// # Errors
     /// If Sent copies are enabled, but none could ever be made of mail that comes by LMTP.
     pub(crate) fn lmtp_makes_sent_copies(&self) -> Result<(), ConfigError> {
-        let Sent { enabled, trust, authserv_id, .. } = &self.sent;
-        if !enabled || *trust != Trust::Authenticated || authserv_id.is_some() {
+        let Sent { enabled, author_check, authserv_id, .. } = &self.sent;
+        if !enabled || *author_check != AuthorCheck::Authenticated || authserv_id.is_some() {
             return Ok(());
         }
-        let problem = "sent.authserv_id: it is missing: LMTP tells of no SASL login, so that with trust = \"authenticated\" no author \
+        let problem = "sent.authserv_id: it is missing: LMTP tells of no SASL login, so that with author_check = \"authenticated\" no author \
                        would have a Sent copy any more; name the filter that writes Authentication-Results, or say enabled = false";
         Err(ConfigError { file: self.file.clone(), line: None, problem: problem.into() })
     }
 
     /// How long a message waits for a worker: at most half of a delivery's deadline.
     #[must_use]
-    pub fn queue_wait(&self) -> Duration {
-        self.serve.queue_wait.min(self.delivery.deadline / 2)
+    pub fn worker_wait(&self) -> Duration {
+        self.service.worker_wait.min(self.delivery.deadline / 2)
     }
 
     /// The warning if the largest accepted message may not fit into a worker: it would be deferred until its mail system gives
@@ -293,67 +293,69 @@ impl Config {
         let limit = self.delivery.message_size_limit.unwrap_or(LARGEST_MESSAGE);
         // A line end counts as one byte of the limit, and takes two in memory.
         let largest = limit.saturating_mul(2);
-        let source = if self.record.raw { self.record.raw_limit.min(largest).saturating_mul(2) } else { 0 };
+        let source =
+            if self.record.keep_source { self.record.keep_source_max.min(largest).saturating_mul(2) } else { 0 };
         let needed = [largest, source, BESIDE_A_MESSAGE, WITHOUT_A_MESSAGE].into_iter().fold(0, u64::saturating_add);
-        (needed > self.serve.worker_memory).then(|| {
+        (needed > self.service.worker_memory).then(|| {
             format!(
-                "{}: serve.worker_memory: a message as large as delivery.message_size_limit allows ({limit} bytes) may take {needed} bytes \
+                "{}: service.worker_memory: a message as large as delivery.message_size_limit allows ({limit} bytes) may take {needed} bytes \
                  of memory with all that a worker needs, and {} are allowed: what does not fit is deferred until its mail system gives up",
                 self.file.display(),
-                self.serve.worker_memory
+                self.service.worker_memory
             )
         })
     }
 
     /// How long one mailbox may hold up the others of its message: at most a quarter of a delivery's deadline.
     #[must_use]
-    pub fn batch_patience(&self) -> Duration {
-        self.serve.batch_patience.min(self.delivery.deadline / 4)
+    pub fn slow_mailbox_timeout(&self) -> Duration {
+        self.service.slow_mailbox_timeout.min(self.delivery.deadline / 4)
     }
 
     pub(super) fn check_serve(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let serve = &self.serve;
-        serve.check_lmtp(source)?;
-        if let Some(http) = &serve.http {
-            read_endpoint(source, "serve.http", http, "host:port")?;
-            source.refuse_if(serve.lmtp.contains(http), "serve.http", || {
+        let service = &self.service;
+        service.check_lmtp(source)?;
+        if let Some(http) = &service.http {
+            read_endpoint(source, "service.http", http, "host:port")?;
+            source.refuse_if(service.lmtp.contains(http), "service.http", || {
                 format!("LMTP is spoken at {http}: choose another one")
             })?;
         }
         // Processes that the kernel confines may write in the folder of this file.
         if let Target::File(file) = self.log_settings().target {
-            source.refuse_if(file.starts_with(&serve.runtime_directory), "log.file", || {
+            source.refuse_if(file.starts_with(&service.runtime_directory), "log.file", || {
                 format!(
-                    "{} is in serve.runtime_directory, where the service keeps what some of its processes may not write: choose \
+                    "{} is in service.runtime_directory, where the service keeps what some of its processes may not write: choose \
                      another folder",
                     file.display()
                 )
             })?;
         }
-        let (has_no_memory, has_no_patience) = (serve.worker_memory <= RECYCLE_ABOVE, serve.batch_patience.is_zero());
-        let is_endless = serve.prune_every.is_some() && self.retention == Retention::default();
-        let is_often = serve.prune_every.is_some_and(|every| every < SELDOM);
-        source.section("serve").refuse_first(&[
-            (serve.workers == 0, "workers", "0 would let no message in"),
-            (serve.max_connections == 0, "max_connections", "0 would let no message in"),
-            (serve.per_user == 0, "per_user", "0 would let no message in"),
+        let (has_no_memory, has_no_patience) =
+            (service.worker_memory <= RECYCLE_ABOVE, service.slow_mailbox_timeout.is_zero());
+        let is_endless = service.prune_every.is_some() && self.retention == Retention::default();
+        let is_often = service.prune_every.is_some_and(|every| every < SELDOM);
+        source.section("service").refuse_first(&[
+            (service.workers == 0, "workers", "0 would let no message in"),
+            (service.max_connections == 0, "max_connections", "0 would let no message in"),
+            (service.max_per_recipient == 0, "max_per_recipient", "0 would let no message in"),
             (
-                serve.mailbox_sessions < 2,
+                service.mailbox_sessions < 2,
                 "mailbox_sessions",
                 "a message goes to two mailboxes, where its author lives here",
             ),
-            (!serve.runners.is_power_of_two(), "runners", "it has to be a power of two, such as 1, 2, 4 or 8"),
-            (serve.recycle_after == 0, "recycle_after", "0 would let no message in"),
+            (!service.runners.is_power_of_two(), "runners", "it has to be a power of two, such as 1, 2, 4 or 8"),
+            (service.recycle_after == 0, "recycle_after", "0 would let no message in"),
             (has_no_memory, "worker_memory", "it has to be more than 200 MB, at which a worker is replaced"),
             (is_often, "prune_every", "at least an hour, such as \"1d\": it reads all that is old, each time"),
             (is_endless, "prune_every", "it forgets what [retention] says: name what is to be forgotten there"),
-            (serve.restart_window.is_zero(), "restart_window", "no process would ever be throttled"),
-            (has_no_patience, "batch_patience", "it has to be more than nothing: no mailbox answers at once"),
+            (service.restart_window.is_zero(), "restart_window", "no process would ever be throttled"),
+            (has_no_patience, "slow_mailbox_timeout", "it has to be more than nothing: no mailbox answers at once"),
         ])
     }
 }
 
-impl Serve {
+impl Service {
     /// Reads the front's certificate, key and client CA files, as the front does when it starts.
     ///
     /// # Errors
@@ -372,7 +374,8 @@ mod tests {
 
     #[test]
     fn of_several_workers_one_is_left_to_others_than_any_one_recipient() {
-        let at_once = |workers, per_user| Serve { workers, per_user, ..Serve::default() }.at_once_for_one();
+        let at_once =
+            |workers, max_per_recipient| Service { workers, max_per_recipient, ..Service::default() }.at_once_for_one();
         assert_eq!([at_once(1, 2), at_once(2, 2), at_once(3, 2), at_once(4, 2)], [2, 1, 2, 2]);
         assert_eq!([at_once(2, 1), at_once(8, 100), at_once(1, 1)], [1, 7, 1]);
     }
