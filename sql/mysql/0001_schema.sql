@@ -29,9 +29,9 @@ CREATE TABLE IF NOT EXISTS addresses (
 
 -- A delivery refuses nobody before this row is written, in the statement that finds the address missing, and its COMMIT is
 -- confirmed: a former primary, or a server that is cut off from its replicas, has an older table of addresses.
-CREATE TABLE IF NOT EXISTS refusals (
+CREATE TABLE IF NOT EXISTS unknown_recipients (
     host    VARCHAR(255) NOT NULL,
-    refused BIGINT UNSIGNED NOT NULL COMMENT 'how many recipients',
+    count   BIGINT UNSIGNED NOT NULL COMMENT 'how many recipients',
     last_at DATETIME(6) NOT NULL COMMENT 'UTC',
     PRIMARY KEY (host)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
@@ -39,11 +39,11 @@ CREATE TABLE IF NOT EXISTS refusals (
 
 -- Logins to the mailbox store that were proven: asked for a user who does not exist, the store has refused it, so it respects
 -- the user whom the service account names. A delivery reads its row together with `addresses`, and repeats an old proof.
-CREATE TABLE IF NOT EXISTS ways_in (
-    digest    BINARY(32) NOT NULL PRIMARY KEY COMMENT 'SHA-256 of way_in',
-    way_in    TEXT NOT NULL COMMENT 'server, port, TLS, account: for people',
-    proven_at DATETIME(6) NOT NULL COMMENT 'UTC',
-    host      VARCHAR(255) NOT NULL COMMENT 'which host has proven it'
+CREATE TABLE IF NOT EXISTS login_checks (
+    digest      BINARY(32) NOT NULL PRIMARY KEY COMMENT 'SHA-256 of login',
+    login       TEXT NOT NULL COMMENT 'server, port, TLS, account: for people',
+    verified_at DATETIME(6) NOT NULL COMMENT 'UTC',
+    host        VARCHAR(255) NOT NULL COMMENT 'which host has proven it'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'logins to the mailbox store, and when which host last proved that they lead to the right user';
 
@@ -216,12 +216,12 @@ CREATE TABLE IF NOT EXISTS subscription_queues (
     leased_until    DATETIME(6) NULL COMMENT 'UTC',
     failures        INT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'since the last success',
     failing_since   DATETIME(6) NULL COMMENT 'UTC',
-    open_until      DATETIME(6) NULL COMMENT 'UTC; the circuit breaker: no request before this',
+    paused_until    DATETIME(6) NULL COMMENT 'UTC; the circuit breaker: no request before this',
     last_success_at DATETIME(6) NULL COMMENT 'UTC',
     last_failure_at DATETIME(6) NULL COMMENT 'UTC',
     last_failure    TEXT NULL,
     -- A notifier that crashed may have crashed because of what it had leased: the next one leases half as many.
-    leased_among    INT UNSIGNED NULL
+    lease_limit     INT UNSIGNED NULL
         COMMENT 'how many its notifier has leased at most, with this one; 0: this one alone, once more; NULL: it was given back',
     PRIMARY KEY (subscription),
     -- The notifier: what is due next.
@@ -323,18 +323,18 @@ CREATE TABLE IF NOT EXISTS web_logins (
     digest     BINARY(32) NOT NULL,
     name       VARCHAR(64) NOT NULL,
     role       ENUM('viewer', 'reader', 'operator', 'admin') NOT NULL,
-    made_at    DATETIME(6) NOT NULL COMMENT 'UTC',
+    created_at DATETIME(6) NOT NULL COMMENT 'UTC',
     expires_at DATETIME(6) NOT NULL COMMENT 'UTC',
     PRIMARY KEY (digest)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'links that log in to the web UI, each valid once; a row is deleted as its link is used';
 
 CREATE TABLE IF NOT EXISTS web_sessions (
-    digest   BINARY(32) NOT NULL COMMENT 'of the cookie in the browser',
-    name     VARCHAR(64) NOT NULL,
-    role     ENUM('viewer', 'reader', 'operator', 'admin') NOT NULL,
-    began_at DATETIME(6) NOT NULL COMMENT 'UTC',
-    seen_at  DATETIME(6) NOT NULL COMMENT 'UTC; the last request, to the minute',
+    digest       BINARY(32) NOT NULL COMMENT 'of the cookie in the browser',
+    name         VARCHAR(64) NOT NULL,
+    role         ENUM('viewer', 'reader', 'operator', 'admin') NOT NULL,
+    created_at   DATETIME(6) NOT NULL COMMENT 'UTC',
+    last_seen_at DATETIME(6) NOT NULL COMMENT 'UTC; the last request, to the minute',
     PRIMARY KEY (digest)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'who is logged in to the web UI';
@@ -362,11 +362,11 @@ CREATE TABLE IF NOT EXISTS api_tokens (
 
 -- A row is written before the act, and no account may change or delete one, except that of `prune`. The primary key is the
 -- order of the list.
-CREATE TABLE IF NOT EXISTS operations_log (
+CREATE TABLE IF NOT EXISTS operations (
     id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
-    at         DATETIME(6) NOT NULL COMMENT 'UTC',
-    who        VARCHAR(64) NOT NULL,
-    way        VARCHAR(32) NOT NULL COMMENT 'by the web UI, the command line or the API',
+    created_at DATETIME(6) NOT NULL COMMENT 'UTC',
+    actor      VARCHAR(64) NOT NULL,
+    interface  VARCHAR(32) NOT NULL COMMENT 'by the web UI, the command line or the API',
     role       VARCHAR(32) NULL COMMENT 'the role of that person in the web UI',
     host       VARCHAR(255) NOT NULL,
     operation  VARCHAR(64) NOT NULL,
@@ -374,7 +374,7 @@ CREATE TABLE IF NOT EXISTS operations_log (
     message_id VARCHAR(1024) NULL,
     imap_user  VARCHAR(255) NULL,
     mailbox    VARCHAR(255) NULL,
-    object     VARCHAR(1024) NULL COMMENT 'what else it was done to: a recipient, a subscription, a login',
+    target     VARCHAR(1024) NULL COMMENT 'what else it was done to: a recipient, a subscription, a login',
     outcome    VARCHAR(1024) NOT NULL COMMENT 'in one line; empty: it had only begun, and a later row has the outcome'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'who did what manually, and its outcome';

@@ -19,5 +19,5 @@ GRANT INSERT ON maildrop.outbox TO 'maildrop_page'@'%';
 
 -- Mail in by HTTP: who is known, and that nobody is refused before that is written down.
 GRANT SELECT ON maildrop.addresses TO 'maildrop_page'@'%';
-GRANT SELECT ON maildrop.ways_in TO 'maildrop_page'@'%';
-GRANT SELECT, INSERT, UPDATE ON maildrop.refusals TO 'maildrop_page'@'%';
+GRANT SELECT ON maildrop.login_checks TO 'maildrop_page'@'%';
+GRANT SELECT, INSERT, UPDATE ON maildrop.unknown_recipients TO 'maildrop_page'@'%';

@@ -16,8 +16,8 @@ GRANT INSERT, UPDATE ON maildrop.attempts TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.messages TO 'maildrop_operator'@'%';
 GRANT INSERT ON maildrop.message_sources TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.copies TO 'maildrop_operator'@'%';
-GRANT INSERT, UPDATE ON maildrop.refusals TO 'maildrop_operator'@'%';
-GRANT INSERT, UPDATE ON maildrop.ways_in TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE ON maildrop.unknown_recipients TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE ON maildrop.login_checks TO 'maildrop_operator'@'%';
 GRANT INSERT ON maildrop.epochs TO 'maildrop_operator'@'%';
 
 GRANT INSERT ON maildrop.outbox TO 'maildrop_operator'@'%';
@@ -35,7 +35,7 @@ GRANT DELETE ON maildrop.web_sessions TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE (revoked_at, last_used_at) ON maildrop.api_tokens TO 'maildrop_operator'@'%';
 
 -- `replay`, `subscription` and `notify` write down who did what.
-GRANT INSERT ON maildrop.operations_log TO 'maildrop_operator'@'%';
+GRANT INSERT ON maildrop.operations TO 'maildrop_operator'@'%';
 
 -- `lock list`: who waits for a lock under another account. It shows every account's statements; without it, only those
 -- who wait under this account are listed.
@@ -48,4 +48,4 @@ GRANT DELETE ON maildrop.messages TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.message_sources TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.events TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.notification_attempts TO 'maildrop_operator'@'%';
-GRANT DELETE ON maildrop.operations_log TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.operations TO 'maildrop_operator'@'%';

@@ -18,7 +18,7 @@ GRANT SELECT, DELETE ON maildrop.web_logins TO 'maildrop_page'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON maildrop.web_sessions TO 'maildrop_page'@'%';
 
 -- Who did what by hand. Rows are added, and not changed or deleted.
-GRANT SELECT, INSERT ON maildrop.operations_log TO 'maildrop_page'@'%';
+GRANT SELECT, INSERT ON maildrop.operations TO 'maildrop_page'@'%';
 
 -- Who waits for a lock under another account. It shows every account's statements; without it, only those who wait under this
 -- account are listed.

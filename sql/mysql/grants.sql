@@ -19,7 +19,7 @@ GRANT SELECT, INSERT, UPDATE ON maildrop.messages TO 'maildrop'@'%';
 GRANT SELECT, INSERT ON maildrop.message_sources TO 'maildrop'@'%';
 GRANT SELECT, INSERT, UPDATE ON maildrop.copies TO 'maildrop'@'%';
 -- What the mailbox store has shown of how it is logged in to.
-GRANT SELECT, INSERT, UPDATE ON maildrop.ways_in TO 'maildrop'@'%';
+GRANT SELECT, INSERT, UPDATE ON maildrop.login_checks TO 'maildrop'@'%';
 -- When the database became another one.
 GRANT SELECT, INSERT ON maildrop.epochs TO 'maildrop'@'%';
 
@@ -28,7 +28,7 @@ GRANT INSERT ON maildrop.outbox TO 'maildrop'@'%';
 GRANT SELECT (id) ON maildrop.subscriptions TO 'maildrop'@'%';
 
 -- With routing.unknown_recipient = "reject" only: nobody is refused before that is written down.
-GRANT SELECT, INSERT, UPDATE ON maildrop.refusals TO 'maildrop'@'%';
+GRANT SELECT, INSERT, UPDATE ON maildrop.unknown_recipients TO 'maildrop'@'%';
 
 -- `check` compares the schema with the release. That it finds a server in order needs no more than this: variables can
 -- be read by everybody.

@@ -23,22 +23,22 @@ COMMENT ON TABLE addresses IS 'Which IMAP user an address belongs to, and the ma
 --
 -- One row per host, updated in place. No index but the key, and a fill factor that leaves room for new row versions (HOT
 -- updates).
-CREATE TABLE refusals (
+CREATE TABLE unknown_recipients (
     host    text        PRIMARY KEY,
-    refused bigint      NOT NULL, -- how many recipients
+    count   bigint      NOT NULL, -- how many recipients
     last_at timestamptz NOT NULL  -- when the last one
 ) WITH (fillfactor = 10);
-COMMENT ON TABLE refusals IS 'How many recipients each host has refused as unknown, and when it last did';
+COMMENT ON TABLE unknown_recipients IS 'How many recipients each host has refused as unknown, and when it last did';
 
 -- Logins to the mailbox store that were proven: asked for a user who does not exist, the store has refused it, so it respects
 -- the user whom the service account names. A delivery reads its row together with `addresses`, and repeats an old proof.
-CREATE TABLE ways_in (
-    digest    bytea       PRIMARY KEY, -- SHA-256 of way_in
-    way_in    text        NOT NULL,    -- server, port, TLS, account: for people
-    proven_at timestamptz NOT NULL,
-    host      text        NOT NULL     -- which host has proven it
+CREATE TABLE login_checks (
+    digest      bytea       PRIMARY KEY, -- SHA-256 of login
+    login       text        NOT NULL,    -- server, port, TLS, account: for people
+    verified_at timestamptz NOT NULL,
+    host        text        NOT NULL     -- which host has proven it
 );
-COMMENT ON TABLE ways_in IS 'Logins to the mailbox store, and when which host last proved that they lead to the right user';
+COMMENT ON TABLE login_checks IS 'Logins to the mailbox store, and when which host last proved that they lead to the right user';
 
 -- The ledger --------------------------------------------------------------------------------------------------------
 
@@ -217,17 +217,17 @@ CREATE TABLE subscription_queues (
     leased_until    timestamptz,
     failures        integer     NOT NULL DEFAULT 0, -- since the last success
     failing_since   timestamptz,
-    open_until      timestamptz,                    -- the circuit breaker: no request before this
+    paused_until    timestamptz,                    -- the circuit breaker: no request before this
     last_success_at timestamptz,
     last_failure_at timestamptz,
     last_failure    text,
     -- A notifier that crashed may have crashed because of what it had leased: the next one leases half as many.
-    leased_among    integer
+    lease_limit     integer
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 -- The notifier: what is due next.
 CREATE INDEX subscription_queues_due ON subscription_queues (due_at) WHERE due_at IS NOT NULL;
 COMMENT ON TABLE subscription_queues IS 'When a subscription is served next, by which notifier, and whether its receiver answers';
-COMMENT ON COLUMN subscription_queues.leased_among IS
+COMMENT ON COLUMN subscription_queues.lease_limit IS
     'How many its notifier has leased at most, this one included; 0: this one alone, once more; NULL: it was given back';
 
 -- Events that deliveries have written, and that no notifier has published yet. One index: each costs every delivery.
@@ -322,17 +322,17 @@ CREATE TABLE web_logins (
     digest     bytea       PRIMARY KEY CHECK (octet_length(digest) = 32),
     name       text        NOT NULL CHECK (char_length(name) BETWEEN 1 AND 64),
     role       text        NOT NULL CHECK (role IN ('viewer', 'reader', 'operator', 'admin')),
-    made_at    timestamptz NOT NULL,
+    created_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL
 );
 COMMENT ON TABLE web_logins IS 'Links that log in to the web UI; a row is deleted as its link is used';
 
 CREATE TABLE web_sessions (
-    digest   bytea       PRIMARY KEY CHECK (octet_length(digest) = 32),
-    name     text        NOT NULL CHECK (char_length(name) BETWEEN 1 AND 64),
-    role     text        NOT NULL CHECK (role IN ('viewer', 'reader', 'operator', 'admin')),
-    began_at timestamptz NOT NULL,
-    seen_at  timestamptz NOT NULL -- the last request, to the minute
+    digest       bytea       PRIMARY KEY CHECK (octet_length(digest) = 32),
+    name         text        NOT NULL CHECK (char_length(name) BETWEEN 1 AND 64),
+    role         text        NOT NULL CHECK (role IN ('viewer', 'reader', 'operator', 'admin')),
+    created_at   timestamptz NOT NULL,
+    last_seen_at timestamptz NOT NULL -- the last request, to the minute
 );
 COMMENT ON TABLE web_sessions IS 'Who is logged in to the web UI; the digest is of the browser''s cookie';
 
@@ -358,11 +358,11 @@ COMMENT ON COLUMN api_tokens.last_used_at IS 'To the hour';
 
 -- Who did what: read a message, delivered it again, changed a subscription. A row is written before the act; no role may
 -- change or delete one, except that of `prune`. The primary key is the order of the list.
-CREATE TABLE operations_log (
+CREATE TABLE operations (
     id         bigint      PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
-    at         timestamptz NOT NULL,
-    who        text        NOT NULL,
-    way        text        NOT NULL,
+    created_at timestamptz NOT NULL,
+    actor      text        NOT NULL,
+    interface  text        NOT NULL,
     role       text,
     host       text        NOT NULL,
     operation  text        NOT NULL,
@@ -370,12 +370,12 @@ CREATE TABLE operations_log (
     message_id text,
     imap_user  text,
     mailbox    text,
-    object     text,
+    target     text,
     outcome    text        NOT NULL
 );
-COMMENT ON TABLE operations_log IS 'Who did what manually, and its outcome';
-COMMENT ON COLUMN operations_log.way IS 'By the web UI, the command line or the API';
-COMMENT ON COLUMN operations_log.role IS 'The role of that person in the web UI';
-COMMENT ON COLUMN operations_log.identity IS 'Of the message that it was done to; messages.identity, which may be pruned';
-COMMENT ON COLUMN operations_log.object IS 'What else it was done to: a recipient, a subscription, a login';
-COMMENT ON COLUMN operations_log.outcome IS 'The outcome, in one line; empty: it had only begun, and a later row has the outcome';
+COMMENT ON TABLE operations IS 'Who did what manually, and its outcome';
+COMMENT ON COLUMN operations.interface IS 'By the web UI, the command line or the API';
+COMMENT ON COLUMN operations.role IS 'The role of that person in the web UI';
+COMMENT ON COLUMN operations.identity IS 'Of the message that it was done to; messages.identity, which may be pruned';
+COMMENT ON COLUMN operations.target IS 'What else it was done to: a recipient, a subscription, a login';
+COMMENT ON COLUMN operations.outcome IS 'The outcome, in one line; empty: it had only begun, and a later row has the outcome';

@@ -14,7 +14,7 @@
 -- this one.
 
 -- Where mail for these addresses goes. A generic plan: an array of unknown length is taken for ten addresses, which is near enough.
-CREATE FUNCTION maildrop_look_up(addresses text[], way_in bytea) RETURNS TABLE (
+CREATE FUNCTION maildrop_addresses(addresses text[], login bytea) RETURNS TABLE (
     address text, imap_user text, inbox text, sent text, empty boolean, read_only boolean, proven float8, tells boolean
 ) LANGUAGE plpgsql STABLE SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -23,7 +23,7 @@ BEGIN
     SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.tells
     FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty,
     current_setting('transaction_read_only')::bool AS read_only,
-    (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in WHERE digest = $2) AS proven,
+    (SELECT extract(epoch FROM clock_timestamp() - verified_at)::float8 FROM login_checks WHERE digest = $2) AS proven,
     coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false) AS tells) t
     LEFT JOIN addresses a ON a.address = ANY ($1);
 END $$;

@@ -15,6 +15,6 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON subscriptions, subscription_queues, noti
 GRANT INSERT ON outbox TO :"role";
 
 -- Mail in by HTTP: who is known, and that nobody is refused before that is written down.
-GRANT SELECT ON addresses, ways_in TO :"role";
-GRANT SELECT, INSERT ON refusals TO :"role";
-GRANT UPDATE (refused, last_at) ON refusals TO :"role";
+GRANT SELECT ON addresses, login_checks TO :"role";
+GRANT SELECT, INSERT ON unknown_recipients TO :"role";
+GRANT UPDATE (count, last_at) ON unknown_recipients TO :"role";

@@ -24,10 +24,10 @@ GRANT SELECT, INSERT ON api_tokens TO :"role";
 GRANT UPDATE (revoked_at, last_used_at) ON api_tokens TO :"role";
 
 -- `replay`, `subscription` and `notify` write down who did what.
-GRANT SELECT, INSERT ON operations_log TO :"role";
+GRANT SELECT, INSERT ON operations TO :"role";
 
 -- `prune` only: nothing else ever deletes.
-GRANT DELETE ON attempts, copies, messages, message_sources, events, notification_attempts, operations_log TO :"role";
+GRANT DELETE ON attempts, copies, messages, message_sources, events, notification_attempts, operations TO :"role";
 
 -- `lock list`: since when a lock is held, and from where, also where another role holds it. Only a superuser may give this:
 -- where the owner of the tables is none ("permission denied to grant role"), run this one line as one. All else works

@@ -13,7 +13,7 @@ GRANT SELECT, DELETE ON web_logins TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON web_sessions TO :"role";
 
 -- Who did what by hand. Rows are added, and not changed or deleted.
-GRANT SELECT, INSERT ON operations_log TO :"role";
+GRANT SELECT, INSERT ON operations TO :"role";
 
 -- Since when a lock is held, and from where, also where another role holds it.
 GRANT pg_read_all_stats TO :"role";

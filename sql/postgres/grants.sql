@@ -13,12 +13,12 @@ GRANT UPDATE (ended_at, outcome, stages) ON attempts TO :"role";
 GRANT UPDATE (recipient, state, uid_validity, uid, reason, delivered_at, updated_at) ON copies TO :"role";
 
 -- With routing.unknown_recipient = "reject" only: nobody is refused before that is written down.
-GRANT SELECT, INSERT ON refusals TO :"role";
-GRANT UPDATE (refused, last_at) ON refusals TO :"role";
+GRANT SELECT, INSERT ON unknown_recipients TO :"role";
+GRANT UPDATE (count, last_at) ON unknown_recipients TO :"role";
 
 -- What the mailbox store has shown of how it is logged in to.
-GRANT SELECT, INSERT ON ways_in TO :"role";
-GRANT UPDATE (proven_at, host) ON ways_in TO :"role";
+GRANT SELECT, INSERT ON login_checks TO :"role";
+GRANT UPDATE (verified_at, host) ON login_checks TO :"role";
 
 -- When the database became another one.
 GRANT SELECT, INSERT ON epochs TO :"role";
@@ -35,7 +35,7 @@ GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 
 -- With such default privileges, and if `migrate` has made them (0003_cached_plans.sql): the functions whose plans a session keeps.
 -- Without them a delivery sends the statements themselves, which costs the server more.
--- GRANT EXECUTE ON FUNCTION maildrop_look_up, maildrop_look, maildrop_copy TO :"role";
+-- GRANT EXECUTE ON FUNCTION maildrop_addresses, maildrop_look, maildrop_copy TO :"role";
 
 -- Nothing is ever deleted by a delivery. The lock needs no right at all, and who holds one is found in pg_locks and
 -- pg_stat_activity, where every role sees the name that a session of any role gave itself; for how long it has been

@@ -91,9 +91,9 @@ CREATE INDEX copies_owed ON copies (updated_at) WHERE state = 'owed';
 
 -- Recipients that were refused for good, as on the other engines. Embedded, every address has a Maildir of its own, so no
 -- delivery refuses anybody.
-CREATE TABLE refusals (
+CREATE TABLE unknown_recipients (
     host    TEXT    PRIMARY KEY NOT NULL,
-    refused INTEGER NOT NULL,
+    count   INTEGER NOT NULL,
     last_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -103,24 +103,24 @@ CREATE TABLE web_logins (
     digest     BLOB    PRIMARY KEY NOT NULL CHECK (length(digest) = 32),
     name       TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 64),
     role       TEXT    NOT NULL CHECK (role IN ('viewer', 'reader', 'operator', 'admin')),
-    made_at    INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE web_sessions (
-    digest   BLOB    PRIMARY KEY NOT NULL CHECK (length(digest) = 32),
-    name     TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 64),
-    role     TEXT    NOT NULL CHECK (role IN ('viewer', 'reader', 'operator', 'admin')),
-    began_at INTEGER NOT NULL,
-    seen_at  INTEGER NOT NULL         -- the last request, to the minute
+    digest       BLOB    PRIMARY KEY NOT NULL CHECK (length(digest) = 32),
+    name         TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 64),
+    role         TEXT    NOT NULL CHECK (role IN ('viewer', 'reader', 'operator', 'admin')),
+    created_at   INTEGER NOT NULL,
+    last_seen_at INTEGER NOT NULL         -- the last request, to the minute
 ) STRICT, WITHOUT ROWID;
 
 -- Who did what: read a message, delivered it again. A row is written before the act.
-CREATE TABLE operations_log (
+CREATE TABLE operations (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
-    at         INTEGER NOT NULL,
-    who        TEXT    NOT NULL,
-    way        TEXT    NOT NULL,      -- by the web UI, the command line or the API
+    created_at INTEGER NOT NULL,
+    actor      TEXT    NOT NULL,
+    interface  TEXT    NOT NULL,      -- by the web UI, the command line or the API
     role       TEXT,                  -- the role of that person in the web UI
     host       TEXT    NOT NULL,
     operation  TEXT    NOT NULL,
@@ -128,6 +128,6 @@ CREATE TABLE operations_log (
     message_id TEXT,
     imap_user  TEXT,
     mailbox    TEXT,
-    object     TEXT,                  -- what else it was done to: a recipient, a login
+    target     TEXT,                  -- what else it was done to: a recipient, a login
     outcome    TEXT    NOT NULL       -- in one line; empty: it had only begun, and a later row has the outcome
 ) STRICT;

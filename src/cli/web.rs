@@ -89,7 +89,7 @@ fn sessions(SessionsArguments { query, end }: &SessionsArguments) -> Result<(), 
     }
     let found = web_sessions::sessions(database, Lifetimes::of(SESSION_IDLE))?;
     let row = |one: &WebSession| {
-        [one.id.clone(), one.name.clone(), one.role.as_str().to_owned(), told(one.began_at), told(one.seen_at)]
+        [one.id.clone(), one.name.clone(), one.role.as_str().to_owned(), told(one.created_at), told(one.last_seen_at)]
     };
     print(query.json, &found, || match found.is_empty() {
         true => "Nobody is logged in.".to_owned(),

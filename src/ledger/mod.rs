@@ -257,14 +257,14 @@ pub struct EndedAttempt<'a> {
 
 /// A login to a mailbox store: the server, the service account, and how the user is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WayIn {
+pub struct LoginCheck {
     /// For people.
     pub text: String,
     /// Its key in the ledger.
     pub digest: [u8; 32],
 }
 
-impl WayIn {
+impl LoginCheck {
     /// The login that `text` describes.
     #[must_use]
     pub fn new(text: String) -> Self {
@@ -305,7 +305,11 @@ pub trait Ledger: NamedLock {
     /// # Errors
     /// If the server cannot be asked, or if it knows none of the addresses and takes no writes: another server may know
     /// them.
-    fn look_up(&mut self, _addresses: &[&str], _way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
+    fn look_up(
+        &mut self,
+        _addresses: &[&str],
+        _login_check: Option<&LoginCheck>,
+    ) -> Result<AddressBook, DatabaseError> {
         Err(addresses::no_table("looking addresses up"))
     }
 
@@ -321,7 +325,7 @@ pub trait Ledger: NamedLock {
     ///
     /// # Errors
     /// If it may not have been committed.
-    fn record_way_in(&mut self, _way_in: &WayIn, _host: &str) -> Result<(), DatabaseError> {
+    fn record_login_check(&mut self, _login_check: &LoginCheck, _host: &str) -> Result<(), DatabaseError> {
         Err(addresses::no_table("remembering a way in to the mailbox store"))
     }
 
@@ -330,7 +334,7 @@ pub trait Ledger: NamedLock {
     ///
     /// # Errors
     /// If it may not have been committed.
-    fn disprove_way_in(&mut self, _way_in: &WayIn, _host: &str) -> Result<(), DatabaseError> {
+    fn revoke_login_check(&mut self, _login_check: &LoginCheck, _host: &str) -> Result<(), DatabaseError> {
         Err(addresses::no_table("remembering that a way in to the mailbox store is none"))
     }
 

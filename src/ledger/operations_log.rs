@@ -52,9 +52,9 @@ words! {
 /// The person who does something, and from where.
 #[derive(Clone, Copy, Debug)]
 pub struct Actor<'a> {
-    pub who: &'a str,
+    pub name: &'a str,
     /// `page`, `command line` or `api`.
-    pub way: &'a str,
+    pub interface: &'a str,
     /// That person's role in the web UI.
     pub role: Option<&'a str>,
     /// The host whose process does it.
@@ -81,9 +81,9 @@ pub struct Logged {
     pub id: i64,
     /// In microseconds since 1970, by the database's clock.
     #[serde(serialize_with = "timestamp::serialize")]
-    pub at: i64,
-    pub who: String,
-    pub way: String,
+    pub created_at: i64,
+    pub actor: String,
+    pub interface: String,
     pub role: Option<String>,
     pub host: String,
     /// The text of an [`Operation`]; a newer release may have others.
@@ -93,13 +93,13 @@ pub struct Logged {
     pub message_id: Option<String>,
     pub user: Option<String>,
     pub mailbox: Option<String>,
-    pub object: Option<String>,
+    pub target: Option<String>,
     /// Empty if it had only begun.
     pub outcome: String,
 }
 
 columns_of! { Logged:
-    id, at, who, way, role, host, operation, identity, message_id, user, mailbox, object, outcome
+    id, created_at, actor, interface, role, host, operation, identity, message_id, user, mailbox, target, outcome
 }
 
 /// How much of a text is kept, in characters: what the columns of MySQL's table hold.
@@ -119,14 +119,14 @@ pub fn write(
     outcome: &str,
 ) -> Result<(), DatabaseError> {
     let sql = format!(
-        "INSERT INTO operations_log (at, who, way, role, host, operation, identity, message_id, imap_user, mailbox, object, outcome) \
+        "INSERT INTO operations (created_at, actor, interface, role, host, operation, identity, message_id, imap_user, mailbox, target, outcome) \
          VALUES ({}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         database.dialect().now()
     );
     let optional = |value: Option<&str>, most| value.map(|value| clean(value, most));
     let texts = [
-        Some(clean(actor.who, NAME)),
-        Some(clean(actor.way, NAME)),
+        Some(clean(actor.name, NAME)),
+        Some(clean(actor.interface, NAME)),
         optional(actor.role, NAME),
         Some(clean(actor.host, SHORT)),
         Some(operation.as_str().to_owned()),
@@ -153,9 +153,9 @@ fn clean(text: &str, most: usize) -> String {
 pub fn read(database: &mut dyn Database, before: Option<i64>, limit: usize) -> Result<Vec<Logged>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT id, {}, who, way, role, host, operation, NULLIF({}, ''), message_id, imap_user, mailbox, object, outcome \
-         FROM operations_log WHERE id < ? ORDER BY id DESC LIMIT {limit}",
-        dialect.microseconds("at"),
+        "SELECT id, {}, actor, interface, role, host, operation, NULLIF({}, ''), message_id, imap_user, mailbox, target, outcome \
+         FROM operations WHERE id < ? ORDER BY id DESC LIMIT {limit}",
+        dialect.microseconds("created_at"),
         // SQLite's hex() of NULL is an empty text.
         dialect.hex("identity"),
     );
@@ -169,7 +169,7 @@ mod tests {
     use crate::database::Client;
     use std::time::Duration;
 
-    const ANNA: Actor<'_> = Actor { who: "anna", way: "page", role: Some("reader"), host: "mx1" };
+    const ANNA: Actor<'_> = Actor { name: "anna", interface: "page", role: Some("reader"), host: "mx1" };
 
     fn ledger(directory: &std::path::Path) -> impl Database {
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
@@ -190,8 +190,11 @@ mod tests {
         let newest = read(&mut database, None, 2).unwrap();
         assert_eq!(ids(&newest), ["<4@x>", "<3@x>"]);
         let first = &newest[0];
-        assert!(first.at > 0);
-        assert_eq!((first.who.as_str(), first.role.as_deref(), first.way.as_str()), ("anna", Some("reader"), "page"));
+        assert!(first.created_at > 0);
+        assert_eq!(
+            (first.actor.as_str(), first.role.as_deref(), first.interface.as_str()),
+            ("anna", Some("reader"), "page")
+        );
         assert_eq!((first.operation.as_str(), first.outcome.as_str()), ("looked at content", "shown"));
         assert_eq!(first.identity, Some("07".repeat(32)));
         let rest = read(&mut database, Some(newest[1].id), 10).unwrap();
@@ -202,7 +205,7 @@ mod tests {
     fn whatever_a_stranger_wrote_is_one_line_that_fits() {
         let directory = tempfile::tempdir().unwrap();
         let mut database = ledger(directory.path());
-        let id = format!("<{}'; DROP TABLE operations_log; --\r\n\0\u{1b}[2J@x>", "ü".repeat(2000));
+        let id = format!("<{}'; DROP TABLE operations; --\r\n\0\u{1b}[2J@x>", "ü".repeat(2000));
         let affected = Affected { message_id: Some(&id), mailbox: Some("In\nbox"), ..Affected::default() };
         let bounced = "line one\nline two";
         write(&mut database, Actor { role: None, ..ANNA }, Operation::Restored, affected, bounced).unwrap();

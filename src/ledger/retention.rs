@@ -188,7 +188,7 @@ fn delete_orphans(database: &mut dyn Database) -> Result<(), DatabaseError> {
 }
 /// How many rows of the operations log are from before this time.
 pub(crate) fn count_operations(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
-    count(database, "operations_log WHERE at < ?", &[Value::Moment(before)])
+    count(database, "operations WHERE created_at < ?", &[Value::Moment(before)])
 }
 
 /// The rows of the operations log from before a time.
@@ -205,10 +205,10 @@ impl OldOperations {
     /// were written, except if a clock was set back. Older rows behind the first newer one are left to the next run.
     pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting operations";
-        let page = format!("SELECT id, at < ? FROM operations_log ORDER BY id LIMIT {BATCH}");
+        let page = format!("SELECT id, created_at < ? FROM operations ORDER BY id LIMIT {BATCH}");
         let page: Vec<(i64, bool)> = database.query(doing, &page, &[Value::Moment(self.before)])?;
         let Some((last, _)) = page.iter().take_while(|(_, is_old)| *is_old).last() else { return Ok(None) };
-        let delete = "DELETE FROM operations_log WHERE id <= ? AND at < ?";
+        let delete = "DELETE FROM operations WHERE id <= ? AND created_at < ?";
         database.change(doing, delete, &[Value::Integer(*last), Value::Moment(self.before)]).map(Some)
     }
 }

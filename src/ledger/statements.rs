@@ -2,8 +2,8 @@
 //! ([`Dialect::literal`]): they are sent in batches, which have no parameters.
 
 use super::{
-    CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, EndedAttempt, EventRecord, Journal, MessageRecord,
-    OpenAttempt, Record, WayIn,
+    CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, EndedAttempt, EventRecord, Journal, LoginCheck,
+    MessageRecord, OpenAttempt, Record,
 };
 use crate::database::{DatabaseError, Dialect, Query, Row, Tables, Value, sqlite};
 use crate::lock::LockName;
@@ -138,22 +138,22 @@ pub(super) fn first_attempt_age(database: &mut impl Tables, copies: &[CopyKey]) 
 }
 
 /// Records that a login was proven just now.
-pub(super) fn way_in(dialect: Dialect, way_in: &WayIn, host: &str) -> String {
+pub(super) fn login_check(dialect: Dialect, login_check: &LoginCheck, host: &str) -> String {
     let (now, host) = (now(dialect), dialect.literal(Value::Text(host)));
     format!(
-        "INSERT INTO ways_in (digest, way_in, proven_at, host) VALUES ({}, {now}, {host}) {}",
-        dialect.list([Value::Bytes(&way_in.digest), Value::Text(&way_in.text)]),
-        dialect.or_update("digest", &format!("proven_at = {now}, host = {host}"))
+        "INSERT INTO login_checks (digest, login, verified_at, host) VALUES ({}, {now}, {host}) {}",
+        dialect.list([Value::Bytes(&login_check.digest), Value::Text(&login_check.text)]),
+        dialect.or_update("digest", &format!("verified_at = {now}, host = {host}"))
     )
 }
 
 /// Records that a login is no longer proven.
-pub(super) fn no_way_in(dialect: Dialect, way_in: &WayIn, host: &str) -> String {
+pub(super) fn revoked_login_check(dialect: Dialect, login_check: &LoginCheck, host: &str) -> String {
     format!(
-        "UPDATE ways_in SET proven_at = {}, host = {} WHERE digest = {}",
+        "UPDATE login_checks SET verified_at = {}, host = {} WHERE digest = {}",
         dialect.literal(Value::Moment(0)),
         dialect.literal(Value::Text(host)),
-        dialect.literal(Value::Bytes(&way_in.digest))
+        dialect.literal(Value::Bytes(&login_check.digest))
     )
 }
 

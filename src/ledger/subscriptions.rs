@@ -262,8 +262,8 @@ pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, Data
 
 /// Also ends the notifier's lease: that notifier would otherwise record an earlier result later.
 fn resumed(dialect: Dialect) -> [String; 2] {
-    let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, open_until = NULL, leased_by = NULL, \
-                    leased_until = NULL, leased_among = NULL WHERE subscription = ? \
+    let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, paused_until = NULL, leased_by = NULL, \
+                    leased_until = NULL, lease_limit = NULL WHERE subscription = ? \
                     AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state IN ('paused', 'disabled'))";
     let now = dialect.now();
     let resumed = format!(

@@ -33,12 +33,12 @@ pub struct WebSession {
     pub role: WebRole,
     /// In microseconds since 1970, by the database's clock.
     #[serde(serialize_with = "timestamp::serialize")]
-    pub began_at: i64,
+    pub created_at: i64,
     #[serde(serialize_with = "timestamp::serialize")]
-    pub seen_at: i64,
+    pub last_seen_at: i64,
 }
 
-columns_of! { WebSession: id, name, role, began_at, seen_at }
+columns_of! { WebSession: id, name, role, created_at, last_seen_at }
 
 /// How long a login lasts without a request, and at most.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ pub(crate) fn make_login(
 ) -> Result<(), DatabaseError> {
     let now = time_span::now(database)?;
     let expires = now.saturating_add(time_span::microseconds(within));
-    let insert = "INSERT INTO web_logins (digest, name, role, made_at, expires_at) VALUES (?, ?, ?, ?, ?)";
+    let insert = "INSERT INTO web_logins (digest, name, role, created_at, expires_at) VALUES (?, ?, ?, ?, ?)";
     let values = [
         Value::Bytes(digest),
         Value::Text(name),
@@ -87,7 +87,7 @@ pub(crate) fn make_login(
     let changes: [(&str, &[Value<'_>]); 3] = [
         (insert, &values),
         ("DELETE FROM web_logins WHERE expires_at < ?", &[Value::Moment(now)]),
-        ("DELETE FROM web_sessions WHERE began_at < ?", &[Value::Moment(over)]),
+        ("DELETE FROM web_sessions WHERE created_at < ?", &[Value::Moment(over)]),
     ];
     database.change_together("making a login", &changes).map(drop)
 }
@@ -116,7 +116,7 @@ pub(crate) fn redeem(
     if database.change(doing, "DELETE FROM web_logins WHERE digest = ? AND expires_at > ?", &good)? != 1 {
         return Ok(None);
     }
-    let insert = "INSERT INTO web_sessions (digest, name, role, began_at, seen_at) VALUES (?, ?, ?, ?, ?)";
+    let insert = "INSERT INTO web_sessions (digest, name, role, created_at, last_seen_at) VALUES (?, ?, ?, ?, ?)";
     let (role_name, now) = (Value::Text(role.as_str()), Value::Moment(now));
     database.change(doing, insert, &[Value::Bytes(session), Value::Text(&name), role_name, now, now])?;
     Ok(Some((name, role)))
@@ -133,13 +133,13 @@ pub(crate) fn session(
         return Ok(None);
     };
     let over = |since: i64, limit: Duration| now.saturating_sub(since) > time_span::microseconds(limit);
-    if over(found.began_at, lifetimes.longest) || over(found.seen_at, lifetimes.idle) {
+    if over(found.created_at, lifetimes.longest) || over(found.last_seen_at, lifetimes.idle) {
         database.change("ending a login", "DELETE FROM web_sessions WHERE digest = ?", &[Value::Bytes(digest)])?;
         return Ok(None);
     }
-    if now.saturating_sub(found.seen_at) > SEEN_EACH {
+    if now.saturating_sub(found.last_seen_at) > SEEN_EACH {
         let seen = [Value::Moment(now), Value::Bytes(digest)];
-        database.change("going on with a login", "UPDATE web_sessions SET seen_at = ? WHERE digest = ?", &seen)?;
+        database.change("going on with a login", "UPDATE web_sessions SET last_seen_at = ? WHERE digest = ?", &seen)?;
     }
     Ok(Some(found))
 }
@@ -148,7 +148,7 @@ pub(crate) fn session(
 pub(crate) fn sessions(database: &mut dyn Database, lifetimes: Lifetimes) -> Result<Vec<WebSession>, DatabaseError> {
     let now = time_span::now(database)?;
     let since = |limit| Value::Moment(now.saturating_sub(time_span::microseconds(limit)));
-    let condition = "WHERE began_at > ? AND seen_at > ? ORDER BY began_at DESC";
+    let condition = "WHERE created_at > ? AND last_seen_at > ? ORDER BY created_at DESC";
     let found = select(database, condition, &[since(lifetimes.longest), since(lifetimes.idle)])?;
     Ok(found.into_iter().map(|(session, _)| session).collect())
 }
@@ -175,8 +175,8 @@ fn select(
     let sql = format!(
         "SELECT substr({}, 1, {ID_DIGITS}), name, role, {}, {}, {} FROM web_sessions {condition}",
         dialect.hex("digest"),
-        dialect.microseconds("began_at"),
-        dialect.microseconds("seen_at"),
+        dialect.microseconds("created_at"),
+        dialect.microseconds("last_seen_at"),
         dialect.microseconds(dialect.now()),
     );
     database.query("reading who is logged in", &sql, values)

@@ -72,7 +72,7 @@ impl CommandLine {
     }
 
     pub(crate) fn actor(&self) -> Actor<'_> {
-        Actor { who: &self.who, way: COMMAND_LINE, role: None, host: &self.host }
+        Actor { name: &self.who, interface: COMMAND_LINE, role: None, host: &self.host }
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn logged<T, E: From<DatabaseError>>(
     outcome: impl FnOnce(&T) -> Came,
 ) -> Result<T, E> {
     let affected = Affected { object, ..Affected::default() };
-    if by.way != COMMAND_LINE {
+    if by.interface != COMMAND_LINE {
         write(database, by, operation, affected, "")?;
     }
     let done = work(database)?;
@@ -159,7 +159,7 @@ pub(crate) fn shown(
     object: Uuid,
 ) -> Result<(), DatabaseError> {
     let object = object.to_string();
-    if by.way == COMMAND_LINE {
+    if by.interface == COMMAND_LINE {
         write_down(database, by, operation, &object, "shown");
         return Ok(());
     }

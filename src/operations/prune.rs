@@ -113,7 +113,7 @@ pub(crate) fn prune(
         Kind::Sources => &["message_sources"],
         Kind::Messages => &["attempts", "message_sources", "copies", "messages"],
         Kind::Events => &["notifications", "notification_attempts", "events"],
-        Kind::Operations => &["operations_log"],
+        Kind::Operations => &["operations"],
     };
     retention::try_right(database, tables)?;
     let (mut removed, mut locked, mut stopped) = (0, 0, false);

@@ -98,7 +98,7 @@ mod tests {
     use crate::database::{Client, Tables, Value};
     use crate::ledger::web_sessions::Lifetimes;
 
-    const BY: Actor<'_> = Actor { who: "root", way: "command line", role: None, host: "mx1" };
+    const BY: Actor<'_> = Actor { name: "root", interface: "command line", role: None, host: "mx1" };
 
     #[test]
     fn a_link_is_good_once_and_a_login_ends_by_itself() {
@@ -129,7 +129,7 @@ mod tests {
             let sql = format!("UPDATE web_sessions SET {column} = {column} - ?");
             assert_eq!(database.change("turning the clock", &sql, &[by]).unwrap(), 1);
         };
-        back("seen_at", lifetimes.idle - Duration::from_mins(5));
+        back("last_seen_at", lifetimes.idle - Duration::from_mins(5));
         assert!(is_in(database), "it is younger than twelve hours, and begins anew");
         assert!(is_in(database));
         let mut back = |column: &str, by: Duration| {

@@ -211,7 +211,7 @@ impl Site {
     ) -> Result<Vec<Outcome>, Deferral> {
         let Routed { message, envelopes, destinations } = to;
         let mut began = Instant::now();
-        let unproven = self.prove_way_in_by_one_of(&destinations, terms, database, &mut sessions.silent)?;
+        let unproven = self.prove_login_by_one_of(&destinations, terms, database, &mut sessions.silent)?;
         let Destinations { recipients, mut sender, .. } = destinations;
         let mut outcomes: Vec<Option<Outcome>> = recipients.iter().map(|_| None).collect();
         let mut mailboxes: Vec<RecipientsMailbox> = Vec::with_capacity(recipients.len());
@@ -281,7 +281,7 @@ impl Site {
     ///
     /// Mail for the service account needs no proof. If it is the only recipient, the author's copy still needs one, over the
     /// author's mailbox. `Some` is the reason not to open that mailbox.
-    fn prove_way_in_by_one_of(
+    fn prove_login_by_one_of(
         &self,
         Destinations { recipients, sender, proven }: &Destinations,
         terms: &Terms<'_>,
@@ -297,7 +297,7 @@ impl Site {
         let ways: Vec<_> = others.map(|to| (to.user.as_str(), to.inbox.as_str())).collect();
         if !ways.is_empty() {
             let only_try = self.policy.slow_mailbox_timeout;
-            return self.prove_way_in_by(&ways, COUNTS_FOR, database, terms.deadline, only_try).map(|()| None);
+            return self.prove_login_by(&ways, COUNTS_FOR, database, terms.deadline, only_try).map(|()| None);
         }
         // If the copy is left to the author's mail program, the author's mailbox is not opened now.
         let is_opened = !known.is_empty() && self.left_to_authors_for().is_none();
@@ -308,7 +308,7 @@ impl Site {
         }
         let patience = terms.policy.author_patience.unwrap_or(self.policy.slow_mailbox_timeout);
         let (mailbox, deadline) = ((author.user.as_str(), author.sent.as_str()), terms.deadline.half_way());
-        match self.prove_way_in_by_one(COUNTS_FOR, mailbox, database, deadline, Some(patience)) {
+        match self.prove_login_by_one(COUNTS_FOR, mailbox, database, deadline, Some(patience)) {
             Err(Deferral::Mailbox(error)) => Ok(Some(error)),
             proven => proven.map(|()| None),
         }
@@ -365,7 +365,7 @@ impl Site {
         deadline: Deadline,
     ) -> Result<Manner, Refusal> {
         let mut database = self.open_database(None, deadline).map_err(Deferral::Database)?;
-        self.prove_way_in(&copy.user, &copy.mailbox, database.as_mut(), deadline)?;
+        self.prove_login(&copy.user, &copy.mailbox, database.as_mut(), deadline)?;
         let mut mailbox = self.mailbox(&copy.user, &copy.mailbox, deadline);
         let owed = OwedCopy {
             role: copy.role,

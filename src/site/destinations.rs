@@ -60,7 +60,7 @@ impl Site {
             }
         }
         let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
-        let book = database.look_up(&lookups, self.way_in()).map_err(Deferral::Database)?;
+        let book = database.look_up(&lookups, self.login_check()).map_err(Deferral::Database)?;
         let recipients = envelopes.iter().map(|to| site.recipient(&to.recipient, &book)).collect();
         let sender = match author.map(|author| router.route(author, Party::Sender, &book)) {
             Some(Route::To(destination)) => Some(destination),
@@ -88,7 +88,7 @@ impl Site {
             }
         }
         let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
-        let book = database.look_up(&lookups, self.way_in()).map_err(Deferral::Database)?;
+        let book = database.look_up(&lookups, self.login_check()).map_err(Deferral::Database)?;
         let known = |to: &Address| match site.recipient(to, &book) {
             Ok(_) => Ok(()),
             Err(Refusal::UnknownRecipient) => Err(self.refuse(to, database)),

@@ -20,7 +20,7 @@ use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::Deferral;
 use crate::imap;
-use crate::ledger::{Database, WayIn};
+use crate::ledger::{Database, LoginCheck};
 use crate::lock::{Acquired, LockName};
 use crate::mailbox::imap::authorization;
 use crate::mailbox::{MailboxError, MailboxFailure};
@@ -56,7 +56,7 @@ impl Site {
     ///
     /// # Errors
     /// If logins do not lead there, or if no proof is possible now.
-    pub(crate) fn prove_way_in(
+    pub(crate) fn prove_login(
         &self,
         user: &str,
         mailbox: &str,
@@ -65,13 +65,13 @@ impl Site {
     ) -> Result<(), Deferral> {
         match self.age_of_the_proof(database).map_err(Deferral::Database)? {
             Some(_) => Ok(()),
-            None => self.prove_way_in_by_one(COUNTS_FOR, (user, mailbox), database, deadline, None),
+            None => self.prove_login_by_one(COUNTS_FOR, (user, mailbox), database, deadline, None),
         }
     }
 
     /// Proves it with one of these mailboxes, unless a proof is younger than `unless_within`. Each mailbox except the last is
     /// tried once, and has `only_try` to open.
-    pub(super) fn prove_way_in_by(
+    pub(super) fn prove_login_by(
         &self,
         mailboxes: &[(&str, &str)],
         unless_within: Duration,
@@ -83,7 +83,7 @@ impl Site {
         for mailbox in mailboxes {
             left -= 1;
             let only_try = (left > 0).then_some(only_try);
-            match self.prove_way_in_by_one(unless_within, *mailbox, database, deadline, only_try) {
+            match self.prove_login_by_one(unless_within, *mailbox, database, deadline, only_try) {
                 Err(Deferral::Mailbox(error)) if error.failure != MailboxFailure::IdentityIgnored && left > 0 => {
                     debug!(%error, user = mailbox.0, "the way in is proven by another user's mailbox");
                 }
@@ -94,7 +94,7 @@ impl Site {
     }
 
     /// The same, with one mailbox.
-    pub(super) fn prove_way_in_by_one(
+    pub(super) fn prove_login_by_one(
         &self,
         unless_within: Duration,
         (user, mailbox): (&str, &str),
@@ -102,9 +102,9 @@ impl Site {
         deadline: Deadline,
         only_try: Option<Duration>,
     ) -> Result<(), Deferral> {
-        let Some(way_in) = self.way_in().filter(|_| !self.is_service_account(user)) else { return Ok(()) };
+        let Some(login_check) = self.login_check().filter(|_| !self.is_service_account(user)) else { return Ok(()) };
         // One login test at a time: a hundred failed logins at once look like an attack, and servers lock such hosts out.
-        let lock = lock_of(way_in);
+        let lock = lock_of(login_check);
         let patience = only_try.unwrap_or(PATIENCE).min(deadline.half_way().remaining());
         let (until, mut patience_with_one) = (deadline.half_way(), only_try.unwrap_or(FIRST_TRY));
         loop {
@@ -115,7 +115,8 @@ impl Site {
             }
             let in_time =
                 if until.passed() { deadline } else { deadline.or_sooner(Deadline::after(patience_with_one)) };
-            let proven = self.prove_under_lock(way_in, unless_within, (user, mailbox), database, (deadline, in_time));
+            let proven =
+                self.prove_under_lock(login_check, unless_within, (user, mailbox), database, (deadline, in_time));
             if let Err(error) = database.release(&lock) {
                 debug!(%error, "the lock was not released; the server frees it with the connection");
             }
@@ -138,7 +139,7 @@ impl Site {
     /// # Errors
     /// If the server ignores the name: from then on there is no proof. Also if no proof is possible now.
     pub(crate) fn renew_proof(&self, deadline: Deadline) -> Result<&'static str, Deferral> {
-        if self.way_in().is_none() {
+        if self.login_check().is_none() {
             return Ok(
                 "nothing to renew: no login names a user, or the password of the mailbox store cannot be read here",
             );
@@ -146,7 +147,7 @@ impl Site {
         let mut database = self.open_database(None, deadline).map_err(Deferral::Database)?;
         let users = self.some_users(PROOFS, database.as_mut()).map_err(Deferral::Database)?;
         let mailboxes: Vec<(&str, &str)> = users.iter().map(|to| (to.user.as_str(), to.inbox.as_str())).collect();
-        self.prove_way_in_by(&mailboxes, RENEWED_FROM, database.as_mut(), deadline, FIRST_TRY)?;
+        self.prove_login_by(&mailboxes, RENEWED_FROM, database.as_mut(), deadline, FIRST_TRY)?;
         Ok(match users.is_empty() {
             true => "no address is known by which to prove it",
             false => "logins lead to the mailboxes of the users that they name",
@@ -155,7 +156,7 @@ impl Site {
 
     fn prove_under_lock(
         &self,
-        way_in: &WayIn,
+        login_check: &LoginCheck,
         unless_within: Duration,
         (user, mailbox): (&str, &str),
         database: &mut dyn Database,
@@ -164,7 +165,7 @@ impl Site {
         let Some(site) = self.as_configured() else { return Ok(()) };
         // The previous holder of the lock may have found the proof. (On PostgreSQL this statement's snapshot then lasts
         // through the logins: for seconds, once a day.)
-        let proven = database.look_up(&[], Some(way_in)).map_err(Deferral::Database)?.proven;
+        let proven = database.look_up(&[], Some(login_check)).map_err(Deferral::Database)?.proven;
         if proven.is_some_and(|age| is_within(age, unless_within)) {
             return Ok(());
         }
@@ -174,19 +175,19 @@ impl Site {
         let honoured = site.imap().and_then(proven).map_err(|error| {
             if error.failure == MailboxFailure::IdentityIgnored
                 // No delivery may rely on the earlier proof while others find the same failure.
-                && let Err(error) = database.disprove_way_in(way_in, &self.host)
+                && let Err(error) = database.revoke_login_check(login_check, &self.host)
             {
                 warn!(%error, "that the way in is disproved is not written down");
             }
             Deferral::Mailbox(error)
         })?;
-        info!(way_in = way_in.text, %honoured, "the IMAP server honours the authorization identity");
-        database.record_way_in(way_in, &self.host).map_err(Deferral::Database)
+        info!(login = login_check.text, %honoured, "the IMAP server honours the authorization identity");
+        database.record_login_check(login_check, &self.host).map_err(Deferral::Database)
     }
 
     /// Whether logins have to be proven before a delivery. `proven` is the age of the ledger's proof in seconds.
     pub(super) fn is_proof_due(&self, proven: Option<f64>) -> bool {
-        self.way_in().is_some() && !proven.is_some_and(counts)
+        self.login_check().is_some() && !proven.is_some_and(counts)
     }
 
     /// The age of the proof on which deliveries rely, if one is valid.
@@ -194,8 +195,8 @@ impl Site {
     /// # Errors
     /// If the database cannot be read.
     pub(crate) fn age_of_the_proof(&self, database: &mut dyn Database) -> Result<Option<Duration>, DatabaseError> {
-        let Some(way_in) = self.way_in() else { return Ok(None) };
-        let proven = database.look_up(&[], Some(way_in))?.proven.filter(|age| counts(*age));
+        let Some(login_check) = self.login_check() else { return Ok(None) };
+        let proven = database.look_up(&[], Some(login_check))?.proven.filter(|age| counts(*age));
         Ok(proven.and_then(|age| Duration::try_from_secs_f64(age.abs()).ok()))
     }
 
@@ -211,13 +212,13 @@ impl Site {
     }
 
     /// The kind of login, if a login names the user. Otherwise the mailboxes' names do, and there is nothing to prove.
-    pub(super) fn way_in(&self) -> Option<&WayIn> {
-        self.as_configured().and_then(|site| site.way_in.as_ref())
+    pub(super) fn login_check(&self) -> Option<&LoginCheck> {
+        self.as_configured().and_then(|site| site.login_check.as_ref())
     }
 }
 
-fn lock_of(way_in: &WayIn) -> LockName {
-    LockName::new("maildrop way in", &way_in.digest)
+fn lock_of(login_check: &LoginCheck) -> LockName {
+    LockName::new("maildrop way in", &login_check.digest)
 }
 
 /// Whether a proof of this age, in seconds, is valid.

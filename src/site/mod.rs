@@ -36,7 +36,7 @@ use crate::config::{self, Config, ConfigError};
 use crate::database::Server;
 use crate::delivery::{self, Policy};
 use crate::imap;
-use crate::ledger::WayIn;
+use crate::ledger::LoginCheck;
 use crate::lock::LockName;
 use crate::mailbox::imap::authorization;
 use crate::mailbox::{MailboxError, MailboxFailure, ReadableMailbox};
@@ -80,7 +80,7 @@ struct Configured {
     /// `None` for a site [without mailboxes](Site::without_mailboxes).
     imap: Option<imap::Settings>,
     /// The kind of login there, if a login names the user.
-    way_in: Option<WayIn>,
+    login_check: Option<LoginCheck>,
     router: Router,
 }
 
@@ -105,10 +105,10 @@ impl Site {
 
     fn with(config: Config, imap: Option<imap::Settings>) -> Result<Self, ConfigError> {
         let host = host_name();
-        let way_in = imap.as_ref().filter(|imap| imap.name_the_user());
+        let login_check = imap.as_ref().filter(|imap| imap.name_the_user());
         let configured = Configured {
             database: config.database_servers()?,
-            way_in: way_in.map(|imap| WayIn::new(authorization::way_in(imap, &host))),
+            login_check: login_check.map(|imap| LoginCheck::new(authorization::login_path(imap, &host))),
             imap,
             router: Router::new(config.routing.domain.clone(), config.routing.recipient_delimiter.clone()),
             config,

@@ -36,7 +36,7 @@ impl Call {
 
     /// The actor in the operations log.
     pub(super) fn actor(&self) -> Actor<'_> {
-        Actor { who: &self.token.name, way: "api", role: None, host: self.api.settings.site.host() }
+        Actor { name: &self.token.name, interface: "api", role: None, host: self.api.settings.site.host() }
     }
 
     /// Whether the token may see the subscription.

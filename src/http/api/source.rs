@@ -42,7 +42,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     let shared = Arc::clone(&api);
     let read = api.blocking.run(Work::Read, PATIENCE, move |site, deadline| {
         let mut database = site.open_to_ask(deadline)?;
-        let actor = Actor { who: &who, way: "api", role: None, host: site.host() };
+        let actor = Actor { name: &who, interface: "api", role: None, host: site.host() };
         let memory = (&shared.memory, token.as_str());
         let wanted = Look { actor, operation: Operation::Downloaded, object: Some("source"), noted: None, memory };
         let mailboxes = site.opens_mailboxes().then_some(deadline);

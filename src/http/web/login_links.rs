@@ -24,7 +24,7 @@ pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<
                 button { "Log " @if one.id == viewer.id { "yourself" } @else { (one.name) } " out" span .unseen { ", login " (one.id) } }
             }
         };
-        [one.name.render(), one.role.as_str().render(), moment(one.began_at), moment(one.seen_at), end]
+        [one.name.render(), one.role.as_str().render(), moment(one.created_at), moment(one.last_seen_at), end]
     });
     let main = html! {
         (table("", "Who is logged in, the newest first. Times are UTC.", COLUMNS, rows))

@@ -21,7 +21,7 @@ pub(super) fn actor<'a>(page: &'a Page, viewer: &'a WebSession) -> Actor<'a> {
 
 /// The same without a [`Page`].
 pub(super) fn actor_of<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
-    Actor { who: &viewer.name, way: "page", role: Some(viewer.role.as_str()), host: site.host() }
+    Actor { name: &viewer.name, interface: "page", role: Some(viewer.role.as_str()), host: site.host() }
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,8 +59,8 @@ fn main(rows: &[Logged], later: bool) -> Markup {
 
 fn row(one: &Logged) -> [Markup; 5] {
     let who = html! {
-        bdi { (one.who) }
-        span .hint { @if let Some(role) = &one.role { ", " (role) } " by " (one.way) " on " (one.host) }
+        bdi { (one.actor) }
+        span .hint { @if let Some(role) = &one.role { ", " (role) } " by " (one.interface) " on " (one.host) }
     };
     let object = html! {
         @if let Some(message_id) = &one.message_id {
@@ -70,8 +70,8 @@ fn row(one: &Logged) -> [Markup; 5] {
             }
         }
         @if let Some(user) = &one.user { " in " bdi { (one.mailbox.as_deref().unwrap_or("a mailbox")) } " of " bdi { (user) } }
-        @if let Some(object) = &one.object { @if one.message_id.is_some() { ", " } bdi { (object) } }
+        @if let Some(object) = &one.target { @if one.message_id.is_some() { ", " } bdi { (object) } }
     };
     let outcome = html! { @if one.outcome.is_empty() { span .hint { "begun" } } @else { bdi { (one.outcome) } } };
-    [moment(one.at), who, one.operation.render(), object, outcome]
+    [moment(one.created_at), who, one.operation.render(), object, outcome]
 }

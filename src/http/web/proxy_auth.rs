@@ -51,7 +51,7 @@ impl TrustedUsers {
             return Err(NotTrusted::NoRole(name));
         };
         let now = timestamp::now();
-        Ok(Some(WebSession { id: String::new(), name, role, began_at: now, seen_at: now }))
+        Ok(Some(WebSession { id: String::new(), name, role, created_at: now, last_seen_at: now }))
     }
 }
 

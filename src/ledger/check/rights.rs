@@ -64,7 +64,7 @@ pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<
         let what = format!("{right} on {table}");
         let only_some = match table {
             "message_sources" => "needed only with record.keep_source",
-            "refusals" => "needed with routing.unknown_recipient = \"reject\", which defers without it",
+            "unknown_recipients" => "needed with routing.unknown_recipient = \"reject\", which defers without it",
             "outbox" | "subscriptions" => "needed once anybody is subscribed, who is notified of nothing without it",
             _ => {
                 findings.push(bad(what, "not granted", fix));

@@ -6,8 +6,8 @@
 mod epoch;
 
 use super::{
-    AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, Destination, Epoch, Journal, Ledger, Looked, MessageRecord,
-    Record, WayIn, looked_by_itself, record_fallback, statements,
+    AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, Destination, Epoch, Journal, Ledger, LoginCheck, Looked,
+    MessageRecord, Record, looked_by_itself, record_fallback, statements,
 };
 use crate::database::mysql::{only, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Row, Tables, Value};
@@ -25,17 +25,17 @@ const SOURCE_IN_BATCH: usize = 1 << 20;
 const ROOM_BESIDE_SOURCE: usize = 1 << 20;
 
 impl Ledger for MysqlDatabase {
-    fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
+    fn look_up(&mut self, addresses: &[&str], login_check: Option<&LoginCheck>) -> Result<AddressBook, DatabaseError> {
         let doing = "looking the addresses up";
         let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
         let wanted = self.in_list(&folded);
         let batch = format!(
             "SELECT address, imap_user, inbox, sent FROM addresses WHERE address IN ({wanted}); \
              SELECT NOT EXISTS (SELECT 1 FROM addresses), {}, \
-             (SELECT {} FROM ways_in WHERE digest = {})",
+             (SELECT {} FROM login_checks WHERE digest = {})",
             sql::READ_ONLY,
-            self.dialect().seconds_between("proven_at", self.dialect().now()),
-            self.dialect().literal(way_in.map_or(Value::Null, |way_in| Value::Bytes(&way_in.digest))),
+            self.dialect().seconds_between("verified_at", self.dialect().now()),
+            self.dialect().literal(login_check.map_or(Value::Null, |login_check| Value::Bytes(&login_check.digest))),
         );
         let answers = self.run(doing, &batch, 2)?;
         let entries = answers.first().into_iter().flatten().map(Row::read);
@@ -52,10 +52,10 @@ impl Ledger for MysqlDatabase {
         let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
         // A role that may write on a read-only server (SUPER, READ ONLY ADMIN) may not refuse recipients there.
         let batch = format!(
-            "INSERT INTO refusals (host, refused, last_at) SELECT {host}, 1, UTC_TIMESTAMP(6) FROM DUAL \
+            "INSERT INTO unknown_recipients (host, count, last_at) SELECT {host}, 1, UTC_TIMESTAMP(6) FROM DUAL \
              WHERE NOT ({read_only}) AND EXISTS (SELECT 1 FROM addresses) \
              AND NOT EXISTS (SELECT 1 FROM addresses WHERE address IN ({wanted})) \
-             ON DUPLICATE KEY UPDATE refused = refusals.refused + 1, last_at = UTC_TIMESTAMP(6); \
+             ON DUPLICATE KEY UPDATE count = unknown_recipients.count + 1, last_at = UTC_TIMESTAMP(6); \
              SELECT ROW_COUNT() > 0, {read_only}",
             host = self.dialect().literal(Value::Text(host)),
             wanted = self.in_list(&folded),
@@ -69,13 +69,13 @@ impl Ledger for MysqlDatabase {
         Ok(is_refused)
     }
 
-    fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
-        let written = statements::way_in(self.dialect(), way_in, host);
+    fn record_login_check(&mut self, login_check: &LoginCheck, host: &str) -> Result<(), DatabaseError> {
+        let written = statements::login_check(self.dialect(), login_check, host);
         self.change("remembering a way in to the mailbox store", &written, &[]).map(drop)
     }
 
-    fn disprove_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
-        let written = statements::no_way_in(self.dialect(), way_in, host);
+    fn revoke_login_check(&mut self, login_check: &LoginCheck, host: &str) -> Result<(), DatabaseError> {
+        let written = statements::revoked_login_check(self.dialect(), login_check, host);
         self.change("remembering that a way in to the mailbox store is none", &written, &[]).map(drop)
     }
 

@@ -107,7 +107,7 @@ pub(crate) fn requeue_failed(
     };
     // The challenge to a new callback keeps its schedule, whatever notifications wait for its answer.
     let queue = format!(
-        "UPDATE subscription_queues SET due_at = {now}, open_until = NULL WHERE subscription = ? \
+        "UPDATE subscription_queues SET due_at = {now}, paused_until = NULL WHERE subscription = ? \
          AND NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state = 'unverified')"
     );
     let (mut all, change) = (Many::default(), format!("UPDATE notifications SET {}", due_again(now)));
@@ -211,7 +211,7 @@ pub(crate) fn give_up(
     // receiver stays.
     let queue = format!(
         "UPDATE subscription_queues SET due_at = CASE WHEN due_at IS NOT NULL \
-         THEN GREATEST({now}, COALESCE(open_until, {now})) END WHERE subscription = ?"
+         THEN GREATEST({now}, COALESCE(paused_until, {now})) END WHERE subscription = ?"
     );
     let change = format!(
         "UPDATE notifications SET due_at = NULL, failed_at = {now}, last_status = NULL, last_error = '{BY_HAND}'"

@@ -290,7 +290,7 @@ pub(super) fn again(dialect: Dialect, now: &str) -> String {
 /// Makes a subscription due now, and ends a pause of its receiver. This statement is the first of its transaction: a
 /// notifier that settles the subscription waits for this row, and reads afterwards what is due.
 pub(super) fn wake(dialect: Dialect, now: &str) -> String {
-    let again = dialect.or_update("subscription", &format!("due_at = {now}, open_until = NULL"));
+    let again = dialect.or_update("subscription", &format!("due_at = {now}, paused_until = NULL"));
     format!("INSERT INTO subscription_queues (subscription, due_at) VALUES (?, {now}) {again}")
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, Da
          (SELECT count(*) FROM notifications WHERE due_at IS NOT NULL), \
          (SELECT count(*) FROM notifications WHERE due_at IS NULL), \
          (SELECT {} FROM subscription_queues WHERE due_at <= {now}), \
-         (SELECT count(*) FROM subscription_queues WHERE open_until > {now}), \
+         (SELECT count(*) FROM subscription_queues WHERE paused_until > {now}), \
          (SELECT count(*) FROM subscriptions WHERE state = 'disabled')",
         late("min(created_at)"),
         late("min(due_at)"),
@@ -145,13 +145,13 @@ impl Progress {
             format!("(SELECT count(*) FROM notifications n WHERE n.subscription = s.id AND n.due_at IS {due})")
         };
         format!(
-            "{}, {}, {}, coalesce(q.failures, 0), {}, CASE WHEN q.open_until > {now} THEN {} END, {}, \
+            "{}, {}, {}, coalesce(q.failures, 0), {}, CASE WHEN q.paused_until > {now} THEN {} END, {}, \
              CASE WHEN q.failures > 0 THEN q.last_failure END, CASE WHEN q.failures > 0 THEN {} END",
             of("NOT NULL"),
             of("NULL"),
             dialect.seconds_between(OLDEST, now),
             dialect.microseconds("q.failing_since"),
-            dialect.seconds_between(now, "q.open_until"),
+            dialect.seconds_between(now, "q.paused_until"),
             dialect.seconds_between("q.last_success_at", now),
             dialect.seconds_between("q.last_failure_at", now),
         )

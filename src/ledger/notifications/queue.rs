@@ -64,7 +64,7 @@ impl Notifications for dyn Database + '_ {
             key: "subscription",
             which: &format!("subscription IN ({chosen}) AND {}", is_to_be_leased(dialect)),
             set: &format!(
-                "leased_by = {}, leased_until = {}, leased_among = {}",
+                "leased_by = {}, leased_until = {}, lease_limit = {}",
                 dialect.literal(Value::Uuid(by)),
                 later(dialect, lease),
                 choice.among
@@ -191,7 +191,7 @@ fn publish_under_lock(database: &mut dyn Database, wake: Wake) -> Result<Publish
 /// or when the pause of its receiver ends.
 fn due_where(dialect: Dialect, which: &str) -> String {
     let now = now(dialect);
-    let due = format!("GREATEST({now}, COALESCE(subscription_queues.open_until, {now}))");
+    let due = format!("GREATEST({now}, COALESCE(subscription_queues.paused_until, {now}))");
     dialect.or_update_where("subscription_queues", "subscription", which, &[("due_at", &due)])
 }
 
@@ -230,7 +230,7 @@ fn is_to_be_leased(dialect: Dialect) -> String {
 fn choice(database: &mut dyn Database, most: usize, served: &[&str], in_hand: usize) -> Result<Choice, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
-        "SELECT {}, leased_among FROM subscription_queues WHERE {}{} ORDER BY due_at LIMIT {most}",
+        "SELECT {}, lease_limit FROM subscription_queues WHERE {}{} ORDER BY due_at LIMIT {most}",
         dialect.uuid("subscription"),
         is_to_be_leased(dialect),
         of_others(served.len()),

@@ -120,7 +120,7 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
     let next = format!(
         "(SELECT due_at FROM notifications WHERE subscription = ? AND due_at IS NOT NULL ORDER BY {order} LIMIT 1)"
     );
-    let open_until = open_for.map_or_else(null, |wait| later(dialect, wait));
+    let paused_until = open_for.map_or_else(null, |wait| later(dialect, wait));
     match (idle, open_for, lease) {
         (true, _, _) => set.push("due_at = NULL".into()),
         // A leased row's `due_at` is not used. Unchanged, it adds no entry to the index.
@@ -131,7 +131,7 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
         }
         // On MySQL, GREATEST is NULL if one of its arguments is.
         (false, Some(_), _) => {
-            set.push(format!("due_at = COALESCE(GREATEST({next}, {open_until}), {open_until})"));
+            set.push(format!("due_at = COALESCE(GREATEST({next}, {paused_until}), {paused_until})"));
             values.push(subscription);
         }
     }
@@ -142,11 +142,11 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
         }
         None => {
             let among = if *alone { "1" } else { "NULL" };
-            set.push(format!("leased_by = NULL, leased_until = NULL, leased_among = {among}"));
+            set.push(format!("leased_by = NULL, leased_until = NULL, lease_limit = {among}"));
         }
     }
     set.push(format!(
-        "failures = {failures}, failing_since = {}, open_until = {open_until}",
+        "failures = {failures}, failing_since = {}, paused_until = {paused_until}",
         failing_since(settlement, now)
     ));
     if settlement.tries.iter().any(|one| one.next == Next::Done) {

@@ -5,7 +5,7 @@
 //! statement with parameters would keep its snapshot until the next one (see [`PostgresDatabase`]).
 
 use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger};
-use super::{Looked, OpenAttempt, Record, WayIn, record_fallback, statements as shared};
+use super::{LoginCheck, Looked, OpenAttempt, Record, record_fallback, statements as shared};
 use crate::database::postgres::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, Parameter, PostgresDatabase, Transaction};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, unreadable, without_nul};
 use crate::lock::{AcquiredAnd, LockName, NamedLock};
@@ -19,17 +19,17 @@ mod statements;
 /// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`), as in a journal's statement.
 const REFUSE: &str = "\
     WITH written AS (\
-        INSERT INTO refusals (host, refused, last_at) \
+        INSERT INTO unknown_recipients (host, count, last_at) \
         SELECT $1, 1, clock_timestamp() FROM set_config('client_min_messages', 'error', true) \
         WHERE EXISTS (SELECT FROM addresses) AND NOT EXISTS (SELECT FROM addresses a WHERE a.address = ANY ($2)) \
-        ON CONFLICT (host) DO UPDATE SET refused = refusals.refused + 1, last_at = excluded.last_at \
+        ON CONFLICT (host) DO UPDATE SET count = unknown_recipients.count + 1, last_at = excluded.last_at \
         RETURNING 1) \
     SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) AS rows FROM written) w WHERE w.rows > 0";
 
 impl Ledger for PostgresDatabase {
-    fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
+    fn look_up(&mut self, addresses: &[&str], login_check: Option<&LoginCheck>) -> Result<AddressBook, DatabaseError> {
         let doing = "looking up addresses";
-        let (asked, digest) = (asked(addresses), way_in.map(|way_in| &way_in.digest[..]));
+        let (asked, digest) = (asked(addresses), login_check.map(|login_check| &login_check.digest[..]));
         let mut book = AddressBook::default();
         let mut read_only = false;
         let values: [Parameter<'_>; 2] = [(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)];
@@ -52,16 +52,16 @@ impl Ledger for PostgresDatabase {
         Ok(rows > 0)
     }
 
-    fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
-        self.write_way_in(
+    fn record_login_check(&mut self, login_check: &LoginCheck, host: &str) -> Result<(), DatabaseError> {
+        self.write_login_check(
             "remembering a way in to the mailbox store",
-            &shared::way_in(Dialect::Postgresql, way_in, host),
+            &shared::login_check(Dialect::Postgresql, login_check, host),
         )
     }
 
-    fn disprove_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
+    fn revoke_login_check(&mut self, login_check: &LoginCheck, host: &str) -> Result<(), DatabaseError> {
         let doing = "remembering that a way in to the mailbox store is none";
-        self.write_way_in(doing, &shared::no_way_in(Dialect::Postgresql, way_in, host))
+        self.write_login_check(doing, &shared::revoked_login_check(Dialect::Postgresql, login_check, host))
     }
 
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
@@ -153,7 +153,7 @@ impl Ledger for PostgresDatabase {
 }
 
 impl PostgresDatabase {
-    fn write_way_in(&mut self, doing: &str, statement: &str) -> Result<(), DatabaseError> {
+    fn write_login_check(&mut self, doing: &str, statement: &str) -> Result<(), DatabaseError> {
         // COMMIT ends the lock's transaction. Without one it gives a warning of class 25.
         self.batch(doing, &format!("{HEAR_NOTHING} {statement}; {HEAR_OF_THE_COMMIT} COMMIT"))?;
         self.transaction = Transaction::None;

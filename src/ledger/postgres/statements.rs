@@ -21,11 +21,11 @@ struct Statement {
 /// `tells`: whether our role may ask the server for its epoch without our function. The web UI's role has no right to
 /// the table of epochs, so that table is not read here.
 const LOOK_UP: Statement = Statement {
-    function: "maildrop_look_up",
+    function: "maildrop_addresses",
     sql: "SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.tells \
           FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
           current_setting('transaction_read_only')::bool AS read_only, \
-          (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in WHERE digest = $2) AS proven, \
+          (SELECT extract(epoch FROM clock_timestamp() - verified_at)::float8 FROM login_checks WHERE digest = $2) AS proven, \
           coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false) AS tells) t \
           LEFT JOIN addresses a ON a.address = ANY ($1)",
 };

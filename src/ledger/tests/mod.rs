@@ -427,11 +427,11 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
     let mut pieces = || old.delete_batch(&mut site.database).unwrap();
     assert_eq!([pieces(), pieces(), pieces()], [Some(50), Some(1), None]);
 
-    let logged = "INSERT INTO operations_log (at, who, way, host, operation, outcome) \
+    let logged = "INSERT INTO operations (created_at, actor, interface, host, operation, outcome) \
                   WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 502) \
                   SELECT ?, 'lisa', 'page', 'mx1', 'replay', 'done' FROM n";
     site.database.change("filling", logged, &[Value::Moment(THEN)]).unwrap();
-    site.database.change("filling", "UPDATE operations_log SET at = at + 1 WHERE id = 502", &[]).unwrap();
+    site.database.change("filling", "UPDATE operations SET created_at = created_at + 1 WHERE id = 502", &[]).unwrap();
     assert_eq!(retention::count_operations(&mut site.database, THEN + 1).unwrap(), 501);
     assert_eq!(retention::count_operations(&mut site.database, THEN).unwrap(), 0);
     let mut old = retention::OldOperations::before(THEN + 1);
@@ -440,7 +440,7 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
     // A clock was set back: older rows behind a newer one wait for it.
     site.database.change("filling", logged, &[Value::Moment(THEN)]).unwrap();
     assert_eq!(old.delete_batch(&mut site.database).unwrap(), None);
-    assert_eq!(site.number("SELECT count(*) FROM operations_log"), 503);
+    assert_eq!(site.number("SELECT count(*) FROM operations"), 503);
     assert!(retention::try_right(&mut site.database, &["attempts", "copies"]).is_ok());
     assert!(retention::try_right(&mut site.database, &["attempts", "nowhere"]).is_err());
     assert_eq!(site.number("SELECT count(*) FROM messages"), 51);
@@ -478,12 +478,12 @@ fn an_embedded_ledger_has_no_addresses_and_forgets_nothing() {
     let mut site = site();
     let ledger: &mut dyn Database = &mut site.database;
     let failure = |error: Option<crate::database::DatabaseError>| error.map(|error| error.failure);
-    let way_in = super::WayIn::new("imap://x".into());
+    let login_check = super::LoginCheck::new("imap://x".into());
     let no_table = failure(ledger.addresses(&["doug@x"]).err());
     assert!(no_table.is_some());
-    assert_eq!(failure(ledger.look_up(&["doug@x"], Some(&way_in)).err()), no_table);
-    assert_eq!(failure(ledger.record_way_in(&way_in, "mx1").err()), no_table);
-    assert_eq!(failure(ledger.disprove_way_in(&way_in, "mx1").err()), no_table);
+    assert_eq!(failure(ledger.look_up(&["doug@x"], Some(&login_check)).err()), no_table);
+    assert_eq!(failure(ledger.record_login_check(&login_check, "mx1").err()), no_table);
+    assert_eq!(failure(ledger.revoke_login_check(&login_check, "mx1").err()), no_table);
     assert_eq!(failure(ledger.refuse("mx1", &["doug@x"]).err()), no_table);
     assert_ne!(no_table, Some(DatabaseFailure::Contention));
     assert!(ledger.begin_epoch().is_ok());

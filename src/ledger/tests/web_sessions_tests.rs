@@ -39,7 +39,7 @@ impl Site {
     /// Moves logins and links so far into the past.
     fn pass(&mut self, span: i64) {
         for column in [
-            "web_sessions SET seen_at = seen_at",
+            "web_sessions SET last_seen_at = last_seen_at",
             "web_sessions SET began_at = began_at",
             "web_logins SET expires_at = expires_at",
         ] {
@@ -87,7 +87,7 @@ fn a_login_ends_after_an_hour_without_a_request_and_after_a_week_in_any_case() {
     }
     site.pass(4 * HOUR);
     site.database
-        .change("looking", "UPDATE web_sessions SET seen_at = seen_at + ?", &[Value::Integer(4 * HOUR)])
+        .change("looking", "UPDATE web_sessions SET last_seen_at = last_seen_at + ?", &[Value::Integer(4 * HOUR)])
         .unwrap();
     assert!(site.names().is_empty());
     assert!(!site.is_let_in(1));
@@ -101,9 +101,9 @@ fn that_somebody_is_there_is_written_down_once_a_minute() {
     site.redeem(1).unwrap();
     let mut seen = |span| {
         site.pass(span);
-        let before = site.number("SELECT seen_at FROM web_sessions");
+        let before = site.number("SELECT last_seen_at FROM web_sessions");
         assert!(site.is_let_in(1));
-        site.number("SELECT seen_at FROM web_sessions") > before
+        site.number("SELECT last_seen_at FROM web_sessions") > before
     };
     assert!(seen(2 * MINUTE));
     // Five minutes in the future: less than one has passed, however long this takes.

@@ -50,7 +50,7 @@ impl fmt::Display for Honoured {
 
 /// Names one kind of login to one server: a result about it holds for all such logins. `here` is this machine's name, since a
 /// server on this machine is a different server on each machine.
-pub fn way_in(settings: &Settings, here: &str) -> String {
+pub fn login_path(settings: &Settings, here: &str) -> String {
     let place = match &settings.address {
         Endpoint::Tcp { host, port } if settings.address.is_on_this_machine() => format!("{host}:{port} of {here}"),
         Endpoint::Tcp { host, port } => format!("{host}:{port}"),

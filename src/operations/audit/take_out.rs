@@ -53,7 +53,7 @@ pub enum NotTaken {
 pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), NotTaken> {
     let copy = &twice.copy;
     let mut database = site.open_database(None, deadline)?;
-    site.prove_way_in(&copy.user, &copy.mailbox, database.as_mut(), deadline)?;
+    site.prove_login(&copy.user, &copy.mailbox, database.as_mut(), deadline)?;
     let mut mailbox = site.mailbox(&copy.user, &copy.mailbox, deadline)?;
     same_bytes(mailbox.as_mut(), twice)?;
     let key = copy.key();

@@ -84,7 +84,7 @@ fn whose_mailboxes(
         Err(error) => return vec![database::failed("two users", &error)],
     };
     let in_time = deadline.or_sooner(Deadline::after(FOR_THE_WAY_IN));
-    let mut findings = vec![way_in(site, imap, to, &others, in_time), age_of_the_proof(site, database)];
+    let mut findings = vec![login_check(site, imap, to, &others, in_time), age_of_the_proof(site, database)];
     findings.extend(two_users(imap, to, &others, deadline));
     findings
 }
@@ -116,7 +116,7 @@ fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
 
 /// Checks that a login leads to the mailbox of the user that it names, and not to the service account's own mailbox. The service
 /// account's own mailbox cannot show the difference: if it is the recipient's, another user of the table is tried.
-fn way_in(site: &Site, imap: &Settings, to: &str, others: &[String], deadline: Deadline) -> Finding {
+fn login_check(site: &Site, imap: &Settings, to: &str, others: &[String], deadline: Deadline) -> Finding {
     let what = "user of the login";
     let mut users =
         std::iter::once(to).filter(|user| !site.is_service_account(user)).chain(others.iter().map(String::as_str));

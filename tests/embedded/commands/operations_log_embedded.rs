@@ -82,7 +82,7 @@ fn a_replay_goes_on_where_the_log_cannot_be_written() {
     let here = directory.path();
     clients_and_processes::open(here);
     lose_a_mailbox(here);
-    ledger(here).execute("ALTER TABLE operations_log RENAME TO elsewhere", ()).unwrap();
+    ledger(here).execute("ALTER TABLE operations RENAME TO elsewhere", ()).unwrap();
     let restored = run(&["replay", "--restore", "--since", "1h", "--yes"], here);
     assert!(restored.status.success(), "{restored:?}");
     assert_eq!(std::fs::read_dir(here.join("doug@x/new")).unwrap().count(), 1);
@@ -99,13 +99,13 @@ fn it_is_read_page_by_page_and_what_is_old_is_forgotten() {
         ledger.query_row("SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER)", (), |row| row.get(0)).unwrap();
     for number in 0..120_i64 {
         let at = now - (120 - number) * 10 * DAY;
-        let sql = "INSERT INTO operations_log (at, who, way, host, operation, object, outcome) \
+        let sql = "INSERT INTO operations (created_at, actor, interface, host, operation, target, outcome) \
                    VALUES (?1, 'anna', 'page', 'mx1', 'a word of a newer release', ?2, '<script>alert(1)</script>')";
         ledger.execute(sql, (at, format!("number {number}."))).unwrap();
     }
     let page = Page::of(&Site::embedded(Embedded::new(here.to_owned())));
     let cookie = operator(&page, here);
-    assert_eq!(ledger.execute("DELETE FROM operations_log WHERE operation = 'made a login'", ()).unwrap(), 1);
+    assert_eq!(ledger.execute("DELETE FROM operations WHERE operation = 'made a login'", ()).unwrap(), 1);
     let mut path = "/log".to_owned();
     let mut seen = Vec::new();
     loop {
@@ -122,17 +122,17 @@ fn it_is_read_page_by_page_and_what_is_old_is_forgotten() {
     let prune = ["prune", "--operations-older-than", "365d", "--json"];
     let told = run(&[&prune[..], &["--dry-run"]].concat(), here);
     assert!(String::from_utf8_lossy(&told.stdout).contains("\"would_remove\":84"), "{told:?}");
-    let left = || ledger.query_row("SELECT count(*) FROM operations_log", (), |row| row.get::<_, i64>(0)).unwrap();
+    let left = || ledger.query_row("SELECT count(*) FROM operations", (), |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(left(), 120);
     assert!(run(&prune, here).status.success());
     // That it was done is in it, as one more.
     assert_eq!(left(), 37);
     let newest =
-        "SELECT way || ' ' || operation || ' ' || object || ': ' || outcome FROM operations_log ORDER BY id DESC";
+        "SELECT interface || ' ' || operation || ' ' || target || ': ' || outcome FROM operations ORDER BY id DESC";
     let newest: String = ledger.query_row(newest, (), |row| row.get(0)).unwrap();
     assert_eq!(newest, "command line pruned operations: 84 removed, older than 365d");
     // A clock that was set back hides what is behind it until that is old, and nothing goes too early.
-    ledger.execute("UPDATE operations_log SET at = at - ?1 WHERE id > 100", [1000 * DAY]).unwrap();
+    ledger.execute("UPDATE operations SET created_at = created_at - ?1 WHERE id > 100", [1000 * DAY]).unwrap();
     assert!(run(&prune, here).status.success());
     assert_eq!(left(), 37);
 }

@@ -7,7 +7,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::imap::{Mechanism, Settings};
 use maildrop_command::mailbox::MailboxFailure;
-use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, way_in};
+use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, login_path, prove};
 use std::time::Duration;
 
 fn soon() -> Deadline {
@@ -201,25 +201,25 @@ fn whoever_comes_another_way_is_tried_anew() {
         ..tcp("imap.x.org")
     };
     let ways = [
-        way_in(&tcp("imap.x.org"), "mx1"),
-        way_in(&tcp("imap.y.org"), "mx1"),
-        way_in(&at(Endpoint::Tcp { host: "imap.x.org".into(), port: 993 }), "mx1"),
-        way_in(&tcp("127.0.0.1"), "mx1"),
-        way_in(&tcp("127.0.0.1"), "mx2"),
-        way_in(&socket, "mx1"),
-        way_in(&socket, "mx2"),
-        way_in(&Settings { user: "another".into(), ..tcp("imap.x.org") }, "mx1"),
-        way_in(&Settings { login: Mechanism::Login, ..tcp("imap.x.org") }, "mx1"),
-        way_in(&login_user(Some("{user}*service")), "mx1"),
-        way_in(&login_user(Some("{user}%service")), "mx1"),
+        login_path(&tcp("imap.x.org"), "mx1"),
+        login_path(&tcp("imap.y.org"), "mx1"),
+        login_path(&at(Endpoint::Tcp { host: "imap.x.org".into(), port: 993 }), "mx1"),
+        login_path(&tcp("127.0.0.1"), "mx1"),
+        login_path(&tcp("127.0.0.1"), "mx2"),
+        login_path(&socket, "mx1"),
+        login_path(&socket, "mx2"),
+        login_path(&Settings { user: "another".into(), ..tcp("imap.x.org") }, "mx1"),
+        login_path(&Settings { login: Mechanism::Login, ..tcp("imap.x.org") }, "mx1"),
+        login_path(&login_user(Some("{user}*service")), "mx1"),
+        login_path(&login_user(Some("{user}%service")), "mx1"),
     ];
     for (number, way) in ways.iter().enumerate() {
         assert!(!ways[..number].contains(way), "{way}");
     }
     // One server that all machines use is one way in, and so is a login whose pattern is not made use of.
-    assert_eq!(way_in(&tcp("imap.x.org"), "mx2"), ways[0]);
+    assert_eq!(login_path(&tcp("imap.x.org"), "mx2"), ways[0]);
     let unused = Settings { login_user: Some("{user}*service".into()), ..tcp("imap.x.org") };
-    assert_eq!(way_in(&unused, "mx1"), ways[0]);
+    assert_eq!(login_path(&unused, "mx1"), ways[0]);
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn a_lock_that_is_kept_outlives_the_deadline_and_so_does_what_is_written_down_of
         }
         assert!(database.still_held(&name()).unwrap());
         database.release(&name()).unwrap();
-        database.change("taking out", "DELETE FROM refusals", &[]).map_err(|error| error.failure)
+        database.change("taking out", "DELETE FROM unknown_recipients", &[]).map_err(|error| error.failure)
     };
     assert_eq!(kept(true), Ok(0));
     // A delivery's statements end with its deadline.

@@ -51,7 +51,7 @@ fn a_session_with_anything_left_is_thrown_away() {
         // It is closed, and with it whatever it held.
         let mut next = open(directory.path());
         take(&mut next);
-        next.change("writing", "DELETE FROM refusals", &[]).unwrap();
+        next.change("writing", "DELETE FROM unknown_recipients", &[]).unwrap();
     };
     leave("a lock", &mut |database| take(database));
     leave("a lock taken twice", &mut |database| {

@@ -59,8 +59,8 @@ impl Place {
     /// What the operations log has: who, what, on which object, whose mailbox, outcome.
     fn log(&self) -> Vec<[String; 5]> {
         let ledger = rusqlite::Connection::open(self.path().join("ledger.sqlite")).unwrap();
-        let sql = "SELECT who || ', ' || role, operation, coalesce(object, '–'), coalesce(imap_user, '–'), outcome \
-                   FROM operations_log WHERE operation <> 'made a login' ORDER BY id";
+        let sql = "SELECT actor || ', ' || role, operation, coalesce(target, '–'), coalesce(imap_user, '–'), outcome \
+                   FROM operations WHERE operation <> 'made a login' ORDER BY id";
         let mut statement = ledger.prepare(sql).unwrap();
         let row = |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]);
         statement.query_map((), row).unwrap().map(Result::unwrap).collect()
@@ -220,7 +220,7 @@ fn nothing_is_shown_that_cannot_be_written_down() {
     let place = Place::with(LETTER);
     let reader = place.visitor("reader");
     let ledger = rusqlite::Connection::open(place.path().join("ledger.sqlite")).unwrap();
-    ledger.execute("ALTER TABLE operations_log RENAME TO elsewhere", ()).unwrap();
+    ledger.execute("ALTER TABLE operations RENAME TO elsewhere", ()).unwrap();
     for path in ALL {
         let answer = reader.get(&format!("{}/{path}", place.path));
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
@@ -228,7 +228,7 @@ fn nothing_is_shown_that_cannot_be_written_down() {
             assert!(!answer.body.contains(of_it), "{path}: {}", answer.body);
         }
     }
-    ledger.execute("ALTER TABLE elsewhere RENAME TO operations_log", ()).unwrap();
+    ledger.execute("ALTER TABLE elsewhere RENAME TO operations", ()).unwrap();
     assert!(reader.get(&format!("{}/content", place.path)).shown().contains("Schöne"));
 }
 

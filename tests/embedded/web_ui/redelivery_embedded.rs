@@ -38,7 +38,7 @@ fn log(place: &Place) -> Vec<String> {
     let ledger = ledger(place);
     let mut rows = ledger
         .prepare(
-            "SELECT who || ' ' || operation || ' ' || mailbox || ' ' || imap_user || ': ' || outcome FROM operations_log \
+            "SELECT actor || ' ' || operation || ' ' || mailbox || ' ' || imap_user || ': ' || outcome FROM operations \
              WHERE operation <> 'made a login' ORDER BY id",
         )
         .unwrap();
@@ -284,7 +284,7 @@ fn what_cannot_be_written_into_the_operations_log_is_not_done() {
     let doug = place.path().join("doug@x");
     empty(&doug);
     let plan = anna.post("/again/plan", &copies(&screen(&anna, "one@x")).join("&"));
-    let full = "CREATE TRIGGER full BEFORE INSERT ON operations_log BEGIN SELECT RAISE(ABORT, 'full'); END";
+    let full = "CREATE TRIGGER full BEFORE INSERT ON operations BEGIN SELECT RAISE(ABORT, 'full'); END";
     ledger(&place).execute_batch(full).unwrap();
     let told = anna.confirm(plan.shown());
     assert!(told.contains("NOT DELIVERED") && told.contains("it cannot be written into the operations log"), "{told}");

@@ -51,10 +51,10 @@ fn a_migration_that_stopped_half_way_is_run_again(server: &str) {
     database.record(&mail.record(CopyState::Delivered(None), CopyState::Delivered(None))).unwrap();
     // As if it had died before it was recorded, and before its last tables.
     site.admin().query_drop("DELETE FROM maildrop_migrations").unwrap();
-    site.admin().query_drop("DROP TABLE message_sources, operations_log").unwrap();
+    site.admin().query_drop("DROP TABLE message_sources, operations").unwrap();
     assert_eq!(migrate(&mut database), vec![Application::Done; database.known().len()]);
     database.look(&mail.keys()).unwrap();
-    let rows = "SELECT (SELECT COUNT(*) FROM message_sources) + (SELECT COUNT(*) FROM operations_log), \
+    let rows = "SELECT (SELECT COUNT(*) FROM message_sources) + (SELECT COUNT(*) FROM operations), \
                 (SELECT COUNT(*) FROM epochs)";
     assert_eq!(site.admin().query_first(rows).unwrap(), Some((0, 1)), "and the first epoch is there once");
 }
@@ -225,7 +225,8 @@ fn the_rights_in_grants_sql_are_enough(server: &str) {
     for (missing, lack, less) in lacking {
         let table =
             grants[missing].split_once(" ON ").unwrap().1.split_once(" TO ").unwrap().0.rsplit('.').next().unwrap();
-        let only_some = ["refusals", "outbox", "subscriptions", "message_sources"].contains(&table.trim_matches('`'));
+        let only_some =
+            ["unknown_recipients", "outbox", "subscriptions", "message_sources"].contains(&table.trim_matches('`'));
         let state = if only_some { State::Warning } else { State::Bad };
         let others = grants.iter().enumerate().filter(|(i, _)| *i != missing).map(|(_, grant)| grant.clone());
         let fewer: Vec<String> = others.chain(less).collect();

@@ -89,7 +89,7 @@ fn no_writes(scene: &mut Scene) {
         let refused = scene.open_database().refuse("mx1", &["stranger@mail.axial.net"]);
         assert_eq!(refused.unwrap_err().failure, DatabaseFailure::ReadOnly);
     }
-    assert_eq!(scene.database.count("SELECT count(*) FROM refusals"), 0);
+    assert_eq!(scene.database.count("SELECT count(*) FROM unknown_recipients"), 0);
     scene.database.execute("SET GLOBAL read_only = OFF");
     scene.deliver("stranger", scene.message("z")).ended(67, "5.1.1 ");
     assert!(database.still_held(&one).unwrap());

@@ -109,7 +109,7 @@ fn a_missing_right_is_found(server: &str) {
     test.admin()
         .batch_execute(&format!("REVOKE UPDATE (ended_at, outcome, stages) ON attempts FROM {}", test.name))
         .unwrap();
-    let some_only = format!("REVOKE ALL ON message_sources, refusals, outbox FROM {}", test.name);
+    let some_only = format!("REVOKE ALL ON message_sources, unknown_recipients, outbox FROM {}", test.name);
     test.admin().batch_execute(&some_only).unwrap();
     // Where not everybody may execute it, the role may, until it is taken from it.
     for (role, state) in [("PUBLIC", State::Good), (&test.name, State::Bad)] {
@@ -124,7 +124,7 @@ fn a_missing_right_is_found(server: &str) {
     assert!(findings.iter().all(|finding| finding.what != "INSERT on attempts"), "{findings:#?}");
     for (what, needed) in [
         ("INSERT on message_sources", "needed only with record.keep_source"),
-        ("INSERT on refusals", "needed with routing.unknown_recipient = \"reject\", which defers without it"),
+        ("INSERT on unknown_recipients", "needed with routing.unknown_recipient = \"reject\", which defers without it"),
         ("INSERT on outbox", "needed once anybody is subscribed, who is notified of nothing without it"),
     ] {
         let finding = find(&findings, what);

@@ -3,7 +3,7 @@
 
 use crate::support::database::Engine;
 use crate::support::site_fixture::Scene;
-use maildrop_command::ledger::{AcquiredAndLooked, CopyKey, Database, Looked, WayIn};
+use maildrop_command::ledger::{AcquiredAndLooked, CopyKey, Database, LoginCheck, Looked};
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::message::{Identity, Role};
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn a_recipient_is_refused_where_others_are_known_and_each_refusal_counts(engine:
     let mut scene = Scene::empty(engine);
     let mut database = scene.open_database();
     let refused = |scene: &mut Scene, host: &str| {
-        scene.database.count(&format!("SELECT coalesce(max(refused), 0) FROM refusals WHERE host = '{host}'"))
+        scene.database.count(&format!("SELECT coalesce(max(count), 0) FROM unknown_recipients WHERE host = '{host}'"))
     };
     assert!(!database.refuse("mx1", &["nobody@x"]).unwrap(), "the table may not be filled yet");
     scene.database.execute("INSERT INTO addresses (address, imap_user) VALUES ('scuba@x', 'scuba')");
@@ -36,43 +36,43 @@ fn a_recipient_is_refused_where_others_are_known_and_each_refusal_counts(engine:
 fn a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: Engine) {
     let mut scene = Scene::empty(engine);
     let (mut one, mut other) = (scene.open_database(), scene.open_database());
-    let (way_in, another) = (WayIn::new("imap://one".into()), WayIn::new("imap://another".into()));
-    let proven = |database: &mut dyn Database, way_in| database.look_up(&["scuba@x"], way_in).unwrap().proven;
-    assert_eq!(proven(one.as_mut(), Some(&way_in)), None);
-    one.record_way_in(&way_in, "mx1").unwrap();
-    let age = proven(other.as_mut(), Some(&way_in)).unwrap();
+    let (login_check, another) = (LoginCheck::new("imap://one".into()), LoginCheck::new("imap://another".into()));
+    let proven = |database: &mut dyn Database, login_check| database.look_up(&["scuba@x"], login_check).unwrap().proven;
+    assert_eq!(proven(one.as_mut(), Some(&login_check)), None);
+    one.record_login_check(&login_check, "mx1").unwrap();
+    let age = proven(other.as_mut(), Some(&login_check)).unwrap();
     assert!((0.0..3000.0).contains(&age), "{age}");
     assert_eq!((proven(one.as_mut(), Some(&another)), proven(one.as_mut(), None)), (None, None));
     // Proven an hour ago, and now by another host.
     let hour_ago = if engine.is_postgres() { "interval '1 hour'" } else { "INTERVAL 1 HOUR" };
-    scene.database.execute(&format!("UPDATE ways_in SET proven_at = proven_at - {hour_ago}"));
-    let age = proven(one.as_mut(), Some(&way_in)).unwrap();
+    scene.database.execute(&format!("UPDATE login_checks SET verified_at = verified_at - {hour_ago}"));
+    let age = proven(one.as_mut(), Some(&login_check)).unwrap();
     assert!((3600.0..7000.0).contains(&age), "{age}");
     // Under a lock, which ends with the commit where it is the transaction's.
     let lock = LockName::new(&scene.database.name, b"1@x");
     assert!(matches!(other.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
-    other.record_way_in(&way_in, "mx2").unwrap();
-    let age = proven(one.as_mut(), Some(&way_in)).unwrap();
+    other.record_login_check(&login_check, "mx2").unwrap();
+    let age = proven(one.as_mut(), Some(&login_check)).unwrap();
     assert!((0.0..3000.0).contains(&age), "{age}");
-    let written = format!("SELECT count(*) FROM ways_in WHERE host = 'mx2' AND way_in = '{}'", way_in.text);
-    assert_eq!((scene.database.count(&written), scene.database.count("SELECT count(*) FROM ways_in")), (1, 1));
+    let written = format!("SELECT count(*) FROM login_checks WHERE host = 'mx2' AND login = '{}'", login_check.text);
+    assert_eq!((scene.database.count(&written), scene.database.count("SELECT count(*) FROM login_checks")), (1, 1));
     assert_eq!(other.still_held(&lock).unwrap(), !engine.is_postgres());
     other.release(&lock).unwrap();
     assert!(matches!(one.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
     // It is found to be none: the other one is left as it is.
-    other.record_way_in(&another, "mx2").unwrap();
-    one.disprove_way_in(&way_in, "mx1").unwrap();
-    let age = proven(other.as_mut(), Some(&way_in)).unwrap();
+    other.record_login_check(&another, "mx2").unwrap();
+    one.revoke_login_check(&login_check, "mx1").unwrap();
+    let age = proven(other.as_mut(), Some(&login_check)).unwrap();
     assert!(age > 1.0e9, "{age}");
     assert!(proven(other.as_mut(), Some(&another)).unwrap() < 3000.0);
     assert_eq!(one.still_held(&lock).unwrap(), !engine.is_postgres());
     one.release(&lock).unwrap();
     assert!(matches!(other.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
     // Until it is proven anew.
-    one.record_way_in(&way_in, "mx1").unwrap();
-    assert!(proven(other.as_mut(), Some(&way_in)).unwrap() < 3000.0);
-    one.disprove_way_in(&WayIn::new("imap://never".into()), "mx1").unwrap();
-    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 2);
+    one.record_login_check(&login_check, "mx1").unwrap();
+    assert!(proven(other.as_mut(), Some(&login_check)).unwrap() < 3000.0);
+    one.revoke_login_check(&LoginCheck::new("imap://never".into()), "mx1").unwrap();
+    assert_eq!(scene.database.count("SELECT count(*) FROM login_checks"), 2);
 }
 
 fn an_epoch_is_written_down_once_and_has_begun_when_another_one_is_found(engine: Engine) {

@@ -94,7 +94,7 @@ on_each_engine!(
 /// A session was kept, and is asked where the next message goes.
 fn a_server_that_falls_silent_before_a_delivery_is_passed_over(engine: Engine) {
     // The look-up of the session's second delivery.
-    let look_up = |engine: Engine| if engine.is_postgres() { "maildrop_look_up" } else { "addresses" };
+    let look_up = |engine: Engine| if engine.is_postgres() { "maildrop_addresses" } else { "addresses" };
     is_passed_over_once_silent(engine, look_up, false);
 }
 

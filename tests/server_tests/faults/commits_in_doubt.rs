@@ -7,7 +7,7 @@ use crate::support::program::{Running, wait_until};
 use crate::support::site_fixture::Scene;
 use crate::support::standby::Primary;
 use maildrop_command::database::{DatabaseFailure, Idle, Tables, Value};
-use maildrop_command::ledger::{CopyState, Ledger, WayIn};
+use maildrop_command::ledger::{CopyState, Ledger, LoginCheck};
 use uuid::Uuid;
 
 on_each_postgres!(
@@ -157,17 +157,17 @@ fn what_people_change_is_not_told_to_be_done_either(server: &str) {
 /// A fail-over may forget that the way in was proven, and the session that was told so is not used again.
 fn a_way_in_whose_record_is_in_doubt_is_not_proven(server: &str) {
     let mut site = Site::new(server);
-    let way_in = WayIn::new("a way in".into());
+    let login_check = LoginCheck::new("a way in".into());
     let mut database = site.scene.open_database();
     site.primary.commits_wait();
     std::thread::scope(|scope| {
         scope.spawn(|| wait_until("the record waits", || site.primary.end_waits("pg_cancel_backend") == 1));
-        let error = database.record_way_in(&way_in, "mx1").unwrap_err();
+        let error = database.record_login_check(&login_check, "mx1").unwrap_err();
         assert_eq!(error.failure, DatabaseFailure::InDoubt, "{error}");
     });
     site.primary.commits_wait_no_more();
     assert!(Idle::after(database).is_none());
-    site.scene.open_database().record_way_in(&way_in, "mx1").unwrap();
+    site.scene.open_database().record_login_check(&login_check, "mx1").unwrap();
 }
 
 /// A warning of a site's own trigger, and one of the server itself that comes with a row, as it warns of each transaction

@@ -16,7 +16,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::delivery::Deferral;
 use maildrop_command::imap::Settings;
-use maildrop_command::ledger::WayIn;
+use maildrop_command::ledger::LoginCheck;
 use maildrop_command::ledger::audit_queries::Selection;
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::mailbox::MailboxFailure::IdentityIgnored;
@@ -67,14 +67,14 @@ fn invented(logins: &[String]) -> usize {
     logins.iter().filter(|login| login.starts_with("maildrop-check-")).count()
 }
 
-fn proven_at(scene: &mut Scene, ago: &str) {
+fn verified_at(scene: &mut Scene, ago: &str) {
     let ago = if scene.database.engine.is_postgres() { format!("interval '{ago}'") } else { format!("INTERVAL {ago}") };
-    scene.session().execute(&format!("UPDATE ways_in SET proven_at = proven_at - {ago}"));
+    scene.session().execute(&format!("UPDATE login_checks SET verified_at = verified_at - {ago}"));
 }
 
 fn days_pass(scene: &mut Scene, days: u32) {
     let ago = if scene.database.engine.is_postgres() { format!("{days} days") } else { format!("{days} DAY") };
-    proven_at(scene, &ago);
+    verified_at(scene, &ago);
 }
 
 /// What the timer of systemd runs: its exit status, and what it says.
@@ -113,7 +113,7 @@ fn what_a_server_has_shown_is_remembered_for_fourteen_days(engine: Engine) {
     scene.configure(|settings| settings.imap_more = "login_user = \"{user}\"".into());
     let outcome = scene.deliver("doug", scene.message("sixth"));
     outcome.deferred("4.3.5 ");
-    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 1);
+    assert_eq!(scene.database.count("SELECT count(*) FROM login_checks"), 1);
 }
 
 /// From some day on the server never answers logins of users who do not exist.
@@ -137,8 +137,8 @@ fn a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts(engine: Engine) 
     assert!(check.contains("proven 8d") && check.contains("and not renewed since"), "{check}");
     server.logins();
     // While one proves it anew, deliveries go on.
-    let way_in = WayIn::new(scene.database.texts("SELECT way_in FROM ways_in").remove(0));
-    let (mut another, lock) = (scene.open_database(), LockName::new("maildrop way in", &way_in.digest));
+    let login_check = LoginCheck::new(scene.database.texts("SELECT login FROM login_checks").remove(0));
+    let (mut another, lock) = (scene.open_database(), LockName::new("maildrop way in", &login_check.digest));
     assert!(matches!(another.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
     scene.deliver("doug", scene.message("third")).delivered();
     assert_eq!((invented(&server.logins()), server.appended().len()), (0, 3));
@@ -175,7 +175,7 @@ fn a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_
         scene.configure(|settings| settings.more = "[delivery]\ndeadline = \"20s\"\n".into());
         scene.deliver("doug", scene.message("second")).deferred(IGNORES);
         // Nobody goes by the old proof any more, nor while another delivery is at a new one.
-        assert_eq!(scene.database.count("SELECT count(*) FROM ways_in WHERE proven_at > '2000-01-01'"), 0);
+        assert_eq!(scene.database.count("SELECT count(*) FROM login_checks WHERE verified_at > '2000-01-01'"), 0);
         scene.deliver("scuba", scene.message("third")).deferred("4.");
         assert_eq!(server.appended().len(), 1, "{answers_all}");
     }
@@ -194,10 +194,10 @@ fn a_server_that_ignores_it_gets_nothing_even_where_that_cannot_be_written_down(
     scene.deliver("doug", scene.message("first")).delivered();
     is_upgraded.store(true, Ordering::SeqCst);
     days_pass(&mut scene, 15);
-    scene.session().execute("ALTER TABLE ways_in ADD CHECK (proven_at > '2000-01-01') NOT VALID");
+    scene.session().execute("ALTER TABLE login_checks ADD CHECK (verified_at > '2000-01-01') NOT VALID");
     scene.deliver("doug", scene.message("second")).deferred(IGNORES);
     assert!(scene.log().contains("that the way in is disproved is not written down"), "{}", scene.log());
-    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in WHERE proven_at > '2000-01-01'"), 1);
+    assert_eq!(scene.database.count("SELECT count(*) FROM login_checks WHERE verified_at > '2000-01-01'"), 1);
     assert_eq!(server.appended().len(), 1);
 }
 
@@ -207,16 +207,16 @@ fn without_its_table_or_the_right_to_write_it_a_delivery_is_deferred(engine: Eng
     let role = format!("old_{}", scene.run);
     scene.database.create_role_of_grants_file(&role, "old-secret");
     let account = if engine.is_postgres() { format!("\"{role}\"") } else { format!("'{role}'@'%'") };
-    scene.session().execute(&format!("REVOKE INSERT ON ways_in FROM {account}"));
+    scene.session().execute(&format!("REVOKE INSERT ON login_checks FROM {account}"));
     scene.configure(|settings| {
         settings.role = role;
         settings.database_password = "old-secret".into();
     });
     scene.deliver("doug", scene.message("one")).deferred("4.3.5 the database is not set up for deliveries");
-    assert!(scene.log().contains("ways_in"), "{}", scene.log());
+    assert!(scene.log().contains("login_checks"), "{}", scene.log());
     let check = text(&scene.subcommand(&["check"]));
-    assert!(check.contains("INSERT on ways_in") || check.contains("INSERT command denied"), "{check}");
-    scene.session().execute("DROP TABLE ways_in");
+    assert!(check.contains("INSERT on login_checks") || check.contains("INSERT command denied"), "{check}");
+    scene.session().execute("DROP TABLE login_checks");
     scene.deliver("doug", scene.message("one")).deferred("4.3.5 the database is not set up for deliveries");
     assert_eq!(server.appended(), [""; 0]);
 }
@@ -279,7 +279,7 @@ fn the_service_account_may_have_mail_of_its_own_by_which_nothing_is_proven_for_o
         scene.deliver("service", scene.message(id)).delivered();
         assert_eq!(server.logins(), ["service by service"]);
     }
-    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 0);
+    assert_eq!(scene.database.count("SELECT count(*) FROM login_checks"), 0);
     scene.deliver("doug", scene.message("third")).deferred(IGNORES);
     assert_eq!(server.appended(), ["INBOX of service", "INBOX of service"]);
 
@@ -298,7 +298,7 @@ fn mail_for_the_service_account_proves_the_way_in_by_its_authors_mailbox() {
     let mut scene = with_mail_for_the_service_account(&server, &["lisa"]);
     scene.deliver("service", scene.message("first")).deferred(IGNORES);
     assert_eq!(server.appended(), ["INBOX of service"]);
-    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 0);
+    assert_eq!(scene.database.count("SELECT count(*) FROM login_checks"), 0);
 
     let server = Accounts::start(None, honours_and_has_its_own);
     let scene = with_mail_for_the_service_account(&server, &["lisa"]);
@@ -317,7 +317,7 @@ fn mail_for_the_service_account_proves_the_way_in_by_its_authors_mailbox() {
     let mut scene = with_mail_for_the_service_account(&server, &["lisa"]);
     let outcome = scene.deliver("service", scene.message("first"));
     assert_eq!(outcome.delivered(), "INBOX appended (uid 5), Sent owed");
-    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 0);
+    assert_eq!(scene.database.count("SELECT count(*) FROM login_checks"), 0);
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn two_users_who_were_copied_from_one_skeleton_have_mail_of_their_own() {
     let found = prove(&Server::Dovecot.settings(), (doug, Some(scuba)), "INBOX", soon(), soon());
     assert_eq!(found.map_err(|error| error.to_string()), Ok(Honoured::EachHasHisOwn), "an invented user shows it");
     scene.deliver("doug", scene.message("one")).delivered();
-    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 1);
+    assert_eq!(scene.database.count("SELECT count(*) FROM login_checks"), 1);
     assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (2, 1));
     assert_eq!(are_one(&Server::Dovecot.settings(), both(), soon()).unwrap(), Some(false), "by what only grows");
     // It gets another one, as by a restored backup.

@@ -395,7 +395,9 @@ fn a_dead_and_a_slow_receiver_hold_up_nobody_and_order_is_kept(engine: Engine) {
     assert!(order.is_sorted() && receiver.came("/once").len() == 16, "{order:?}");
     // It is asked by the schedule, and not for each event.
     wait_until("the dead one rests for an hour", || {
-        scene.database.count("SELECT count(*) FROM subscription_queues WHERE failures >= 7 AND open_until IS NOT NULL")
+        scene
+            .database
+            .count("SELECT count(*) FROM subscription_queues WHERE failures >= 7 AND paused_until IS NOT NULL")
             == 1
     });
     let tries = receiver.came("/dead").len();
@@ -461,7 +463,7 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     });
     wait_until("the log says so", || scene.log().contains("a subscription is disabled"));
     let of_it = if engine.is_postgres() { format!("'{mute}'") } else { format!("X'{}'", mute.replace('-', "")) };
-    let rests = format!("subscription = {of_it} AND failures >= 3 AND open_until IS NOT NULL");
+    let rests = format!("subscription = {of_it} AND failures >= 3 AND paused_until IS NOT NULL");
     let rests = format!("SELECT count(*) FROM subscription_queues WHERE {rests}");
     wait_until("the one that does not answer its question rests", || scene.database.count(&rests) == 1);
     notifier.end();
@@ -484,13 +486,15 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     assert_eq!(scene.database.count(&waiting), 0);
     assert_eq!(String::from_utf8_lossy(&scene.subcommand(&again).stdout), "{\"due_again\":2}\n");
     assert_eq!(scene.database.count(&waiting), 2);
-    let rests = format!("SELECT count(*) FROM subscription_queues WHERE subscription = {of_it} AND open_until > {now}");
+    let rests =
+        format!("SELECT count(*) FROM subscription_queues WHERE subscription = {of_it} AND paused_until > {now}");
     assert_eq!(scene.database.count(&rests), 1);
     // Disabled for its silence, it is asked again where somebody resumes it: nobody is told who never wanted to be.
     let yesterday =
         if engine.is_postgres() { "now() - interval '25 hours'" } else { "UTC_TIMESTAMP(6) - INTERVAL 25 HOUR" };
     scene.database.execute(&format!("UPDATE subscriptions SET updated_at = {yesterday} WHERE id = {of_it}"));
-    let due = format!("UPDATE subscription_queues SET due_at = {now}, open_until = NULL WHERE subscription = {of_it}");
+    let due =
+        format!("UPDATE subscription_queues SET due_at = {now}, paused_until = NULL WHERE subscription = {of_it}");
     scene.database.execute(&due);
     let notifier = Notifier::start(&mut scene);
     let silent = format!("SELECT state_reason FROM subscriptions WHERE state = 'disabled' AND id = {of_it}");

@@ -53,8 +53,9 @@ fn rests(scene: &mut Scene) -> i64 {
     } else {
         "UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE"
     };
-    let failures =
-        format!("SELECT concat(failures, '') FROM subscription_queues WHERE leased_by IS NULL AND open_until > {soon}");
+    let failures = format!(
+        "SELECT concat(failures, '') FROM subscription_queues WHERE leased_by IS NULL AND paused_until > {soon}"
+    );
     let mut found = Vec::new();
     wait_until("it rests", || {
         found = scene.database.texts(&failures);
@@ -71,7 +72,7 @@ fn an_hour_passes(scene: &mut Scene) {
         "UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE"
     };
     scene.database.execute(&format!("UPDATE notifications SET due_at = {ago}"));
-    scene.database.execute(&format!("UPDATE subscription_queues SET due_at = {ago}, open_until = {ago}"));
+    scene.database.execute(&format!("UPDATE subscription_queues SET due_at = {ago}, paused_until = {ago}"));
 }
 
 fn a_receiver_that_rests_is_asked_once_and_told_everything_when_it_answers(engine: Engine) {
@@ -98,7 +99,7 @@ fn a_receiver_that_rests_is_asked_once_and_told_everything_when_it_answers(engin
     assert_eq!((taken.len(), taken.into_iter().collect::<BTreeSet<_>>()), (30, all));
     notifier.end();
     assert_eq!(
-        scene.database.count("SELECT count(*) FROM subscription_queues WHERE failures = 0 AND open_until IS NULL"),
+        scene.database.count("SELECT count(*) FROM subscription_queues WHERE failures = 0 AND paused_until IS NULL"),
         1
     );
 }

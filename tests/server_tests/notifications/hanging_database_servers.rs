@@ -85,7 +85,7 @@ fn the_api_opens_mailboxes_again_after_as_many_looks_as_there_may_be_have_waited
     let stands_still = Arc::clone(&hangs);
     // Such a session is opened, and what it writes down before it shows anything is not answered.
     let wire = Wire::to(scene.settings.database.clone(), move |speaker, piece| {
-        let is_asked = speaker == Speaker::Program && says(piece, "INTO operations_log");
+        let is_asked = speaker == Speaker::Program && says(piece, "INTO operations");
         if is_asked && stands_still.load(Ordering::SeqCst) { Fate::Hold } else { Fate::Pass }
     });
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));

@@ -147,7 +147,7 @@ fn who_settles_after_it_was_resumed_does_not_undo_that(engine: Engine) {
     assert_eq!(database.settle(&[settled]).unwrap(), [one]);
     assert_eq!(scene.database.texts("SELECT state FROM subscriptions"), ["active"]);
     let undone =
-        "SELECT count(*) FROM subscription_queues WHERE failures > 0 OR open_until IS NOT NULL OR due_at IS NULL";
+        "SELECT count(*) FROM subscription_queues WHERE failures > 0 OR paused_until IS NOT NULL OR due_at IS NULL";
     assert_eq!(scene.database.count(undone), 0);
     assert_eq!(database.lease(by, Duration::from_hours(1), 10, &[], 0).unwrap().len(), 1);
 }

@@ -20,7 +20,7 @@ pub(super) fn deliver(scene: &mut Scene, to: &str, prepended: &str, id: &str) ->
     (scene.message(id).replace('\n', "\r\n"), format!("/messages/{identity}/source"))
 }
 
-const LOG: &str = "SELECT outcome FROM operations_log WHERE way = 'api' AND who = 'crm' AND operation = 'downloaded' \
+const LOG: &str = "SELECT outcome FROM operations WHERE interface = 'api' AND actor = 'crm' AND operation = 'downloaded' \
                    AND object = 'source' ORDER BY id";
 
 fn what_is_kept_is_handed_out_to_who_may_and_written_down(engine: Engine) {
@@ -72,11 +72,11 @@ fn what_is_kept_is_handed_out_to_who_may_and_written_down(engine: Engine) {
     assert_eq!(log.len(), 3, "{log:?}");
     assert!(log[0].starts_with("not shown: mailboxes may not be opened here"), "{log:?}");
     assert_eq!((log[1].as_str(), log[2].as_str()), ("shown, from the ledger's sources", &*format!("not shown: {why}")));
-    assert_eq!(scene.database.count("SELECT count(*) FROM operations_log WHERE way = 'api'"), 4);
+    assert_eq!(scene.database.count("SELECT count(*) FROM operations WHERE interface = 'api'"), 4);
 
     // Nothing is handed out that cannot be written down.
     let role = if engine.is_postgres() { role(&scene) } else { format!("'{}'@'%'", role(&scene)) };
-    scene.database.execute(&format!("REVOKE INSERT ON operations_log FROM {role}"));
+    scene.database.execute(&format!("REVOKE INSERT ON operations FROM {role}"));
     let refused = get(&own, &kept);
     refused.problem(503, "not-set-up");
     assert!(!refused.body.contains("Subject"), "{refused:?}");
@@ -103,7 +103,7 @@ fn what_is_not_kept_comes_out_of_a_mailbox_where_they_may_be_opened(engine: Engi
     assert!(log[1].starts_with("not shown: ") && log[1].contains(&scene.user("scuba")), "{log:?}");
     let user = scene.user("doug");
     assert_eq!(
-        scene.database.texts("SELECT imap_user FROM operations_log WHERE outcome = 'shown' AND mailbox = 'INBOX'"),
+        scene.database.texts("SELECT imap_user FROM operations WHERE outcome = 'shown' AND mailbox = 'INBOX'"),
         [user]
     );
     rest.end();

@@ -77,7 +77,7 @@ fn receivers_that_misbehave_cost_their_own_requests_and_nothing_is_lost(engine: 
         } else {
             "UTC_TIMESTAMP(6) + INTERVAL 40 MINUTE"
         };
-        let resting = format!("SELECT count(*) FROM subscription_queues WHERE open_until > {later}");
+        let resting = format!("SELECT count(*) FROM subscription_queues WHERE paused_until > {later}");
         scene.database.count(&resting) == AMISS.len() as i64
     });
     notifier.end();

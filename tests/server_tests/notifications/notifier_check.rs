@@ -80,7 +80,7 @@ fn who_is_told_nothing_is_told(engine: Engine) {
     let rests = id(subscribe(&mut scene, ("all", ""), "https://two.example/", &[]));
     let due = id(subscribe(&mut scene, ("all", ""), "https://three.example/", &[]));
     scene.database.execute(&format!(
-        "INSERT INTO subscription_queues (subscription, due_at, open_until) \
+        "INSERT INTO subscription_queues (subscription, due_at, paused_until) \
          VALUES ({rests}, {later}, {later}), ({due}, {ago}, NULL)"
     ));
     scene.database.execute(&format!(

@@ -11,10 +11,10 @@ const PG: Engine = Engine::Postgres17;
 /// What was written down since it was asked for last.
 fn written(scene: &mut Scene, last: &mut i64) -> Vec<String> {
     let rows = scene.database.texts(&format!(
-        "SELECT way || ' ' || CASE WHEN way = 'api' THEN who ELSE '' END || ' ' || operation || ': ' || outcome \
-         FROM operations_log WHERE id > {last} ORDER BY id"
+        "SELECT interface || ' ' || CASE WHEN interface = 'api' THEN actor ELSE '' END || ' ' || operation || ': ' || outcome \
+         FROM operations WHERE id > {last} ORDER BY id"
     ));
-    *last = scene.database.count("SELECT coalesce(max(id), 0) FROM operations_log");
+    *last = scene.database.count("SELECT coalesce(max(id), 0) FROM operations");
     rows
 }
 
@@ -30,7 +30,7 @@ fn each_operation_that_the_command_line_and_the_api_have_is_in_the_operations_lo
     link(&rest.config, "admin");
     assert_eq!(written(&mut scene, &mut last), by_command_line("made a login", "admin"));
     scene.database.execute(
-        "INSERT INTO web_sessions (digest, name, role, began_at, seen_at) \
+        "INSERT INTO web_sessions (digest, name, role, created_at, last_seen_at) \
          VALUES (decode(repeat('ab', 32), 'hex'), 'anna', 'admin', now(), now())",
     );
     rest.cli(&["web", "sessions", "--end", "abababababab"]);
@@ -99,7 +99,7 @@ fn each_operation_that_the_command_line_and_the_api_have_is_in_the_operations_lo
         )
         .good(201);
     let it = format!("/subscriptions/{}", made["id"].as_str().unwrap());
-    scene.database.execute("ALTER TABLE operations_log RENAME TO elsewhere");
+    scene.database.execute("ALTER TABLE operations RENAME TO elsewhere");
     for request in [format!("GET {it}/secret"), format!("POST {it}/secret"), format!("DELETE {it}")] {
         let answer = rest.ask(&another, &request, None);
         assert!(answer.status >= 500 && !answer.body.contains("whsec_"), "{request}: {answer:?}");

@@ -174,7 +174,7 @@ fn what_is_done_to_a_subscription_stands_in_the_operations_log(engine: Engine) {
     operator.said(&["notify", "redeliver", "--subscription", id]);
     operator.said(&["notify", "redeliver"]);
     assert!(operator.run(&["subscription", "delete", id]).status.success());
-    let log = "SELECT concat(operation, ' ', coalesce(object, 'all'), ': ', outcome) FROM operations_log ORDER BY id";
+    let log = "SELECT concat(operation, ' ', coalesce(target, 'all'), ': ', outcome) FROM operations ORDER BY id";
     let event = test["event"].as_str().unwrap();
     let on_it = |what: &str, outcome: &str| format!("{what} {id}: {outcome}");
     let all = [
@@ -194,10 +194,10 @@ fn what_is_done_to_a_subscription_stands_in_the_operations_log(engine: Engine) {
         on_it("removed a subscription", "it was of domain axial.net, and made by operator"),
     ];
     assert_eq!(scene.database.texts(log), all);
-    let who = scene.database.texts("SELECT DISTINCT concat(who, ' ', way) FROM operations_log");
+    let who = scene.database.texts("SELECT DISTINCT concat(actor, ' ', interface) FROM operations");
     assert_eq!(who, [format!("{} command line", own_name())]);
 
-    scene.database.execute("DROP TABLE operations_log");
+    scene.database.execute("DROP TABLE operations");
     let output = operator.run(&create);
     assert_eq!(output.status.code(), Some(0));
     let said = String::from_utf8(output.stderr).unwrap();

@@ -83,7 +83,7 @@ fn each_try_has_the_same_bytes_and_is_signed_anew() {
     let again = scene.subcommand(&["notify", "redeliver", "--json"]);
     assert!(again.status.success(), "{again:?}");
     scene.database.execute("UPDATE notifications SET due_at = now()");
-    scene.database.execute("UPDATE subscription_queues SET due_at = now(), open_until = NULL");
+    scene.database.execute("UPDATE subscription_queues SET due_at = now(), paused_until = NULL");
     wait_until("it is taken", || receiver.taken("/broken").len() == 1);
     notifier.end();
     let tries = receiver.came("/broken");

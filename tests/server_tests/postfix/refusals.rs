@@ -38,7 +38,7 @@ fn to_a_stranger_in_vain(scene: &Scene) -> Outcome {
 }
 
 fn refused(scene: &mut Scene) -> i64 {
-    scene.database.texts("SELECT concat('', coalesce(sum(refused), 0)) FROM refusals")[0].parse().unwrap()
+    scene.database.texts("SELECT concat('', coalesce(sum(count), 0)) FROM unknown_recipients")[0].parse().unwrap()
 }
 
 fn a_refusal_is_one_row_of_its_host_updated_in_place(engine: Engine) {
@@ -47,7 +47,7 @@ fn a_refusal_is_one_row_of_its_host_updated_in_place(engine: Engine) {
         to_a_stranger(&scene).ended(67, "5.1.1 no such recipient here");
     }
     let host = gethostname::gethostname().into_string().unwrap();
-    let row = "SELECT concat(host, ' ', refused) FROM refusals";
+    let row = "SELECT concat(host, ' ', count) FROM unknown_recipients";
     assert_eq!(scene.database.texts(row), [format!("{host} 3")]);
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts"), 0);
 
@@ -58,7 +58,7 @@ fn a_refusal_is_one_row_of_its_host_updated_in_place(engine: Engine) {
     let mut so_far = 3;
     if engine.is_postgres() {
         // Whoever reads in this database meanwhile, such as autovacuum's ANALYZE, keeps what was there: then the next thousand tell.
-        let size = "SELECT pg_relation_size('refusals')";
+        let size = "SELECT pg_relation_size('unknown_recipients')";
         wait_until("a thousand take no more room than one", || {
             let before = scene.database.count(size);
             refuse_a_thousand();
@@ -85,7 +85,7 @@ fn by_default_nobody_is_refused(engine: Engine) {
 fn after_the_refusal(scene: &Scene, then: impl Fn(Speaker) -> Fate + Send + Sync + 'static) -> Wire {
     let said = AtomicBool::new(false);
     Wire::to(scene.settings.database.clone(), move |speaker, piece| {
-        if speaker == Speaker::Program && says(piece, "INTO refusals") {
+        if speaker == Speaker::Program && says(piece, "INTO unknown_recipients") {
             said.store(true, Ordering::SeqCst);
         }
         if said.load(Ordering::SeqCst) { then(speaker) } else { Fate::Pass }
@@ -121,7 +121,7 @@ fn a_commit_that_is_not_answered_refuses_nobody(engine: Engine) {
 fn changed_meanwhile(scene: &mut Scene, change: &'static str) -> Outcome {
     let (engine, name) = (scene.database.engine, scene.database.name.clone());
     let changes = Wire::to(scene.settings.database.clone(), move |speaker, piece| {
-        if speaker == Speaker::Program && says(piece, "INTO refusals") {
+        if speaker == Speaker::Program && says(piece, "INTO unknown_recipients") {
             Connection::open(engine, Some(&name)).execute(change);
         }
         Fate::Pass
@@ -156,14 +156,14 @@ fn who_may_not_write_it_down_refuses_nobody(engine: Engine) {
 
     // The grants of an older release.
     let whom = if engine.is_postgres() { role } else { format!("'{role}'@'%'") };
-    scene.database.execute(&format!("REVOKE INSERT ON refusals FROM {whom}"));
+    scene.database.execute(&format!("REVOKE INSERT ON unknown_recipients FROM {whom}"));
     to_a_stranger(&scene).deferred("4.3.5 the database is not set up for deliveries");
     assert!(told(&scene).contains("needed with routing.unknown_recipient = \"reject\", which defers without it"));
-    assert!(scene.log().contains("refusals"), "the log says on what");
+    assert!(scene.log().contains("unknown_recipients"), "the log says on what");
     scene.deliver("doug", scene.message("doug")).delivered();
 
     // Its schema.
-    scene.database.execute("DROP TABLE refusals");
+    scene.database.execute("DROP TABLE unknown_recipients");
     scene.database.execute("DELETE FROM maildrop_migrations WHERE number = 1");
     to_a_stranger(&scene).deferred("4.3.5 the database is not set up for deliveries");
     let check = scene.subcommand(&["check"]);

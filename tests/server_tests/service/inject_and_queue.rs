@@ -99,7 +99,7 @@ fn an_unknown_recipient_is_turned_away_and_nothing_is_accepted(engine: Engine) {
     assert!(said.contains("nothing was accepted"), "{said}");
     assert!(!std::path::Path::new(&scene.path("state/queue")).exists());
     // That nobody bears the address is committed, and not only read.
-    assert_eq!(scene.database.count("SELECT count(*) FROM refusals"), 1);
+    assert_eq!(scene.database.count("SELECT count(*) FROM unknown_recipients"), 1);
 }
 
 fn where_unknown_recipients_are_deferred_whoever_brings_mail_is_told_to_try_later(engine: Engine) {
@@ -112,5 +112,5 @@ fn where_unknown_recipients_are_deferred_whoever_brings_mail_is_told_to_try_late
         "{said}"
     );
     assert!(!std::path::Path::new(&scene.path("state/queue")).exists());
-    assert_eq!(scene.database.count("SELECT count(*) FROM refusals"), 0);
+    assert_eq!(scene.database.count("SELECT count(*) FROM unknown_recipients"), 0);
 }

@@ -383,10 +383,10 @@ fn how_the_service_is_tells_of_it(engine: Engine) {
 fn the_proof_that_logins_lead_to_their_users_is_renewed_by_the_timer() {
     let mut scene = Scene::with(Engine::Postgres17, &["doug", "scuba"]);
     scene.deliver("doug", scene.message("one")).delivered();
-    scene.database.execute("UPDATE ways_in SET proven_at = proven_at - interval '8 days'");
+    scene.database.execute("UPDATE login_checks SET verified_at = verified_at - interval '8 days'");
     let timer = Timer::start(&scene, "one", ONCE);
     wait_until("it is renewed", || {
-        scene.database.count("SELECT count(*) FROM ways_in WHERE proven_at > now() - interval '1 day'") == 1
+        scene.database.count("SELECT count(*) FROM login_checks WHERE verified_at > now() - interval '1 day'") == 1
     });
     timer.end();
 }

@@ -90,7 +90,7 @@ fn without_mailboxes_it_is_shown_from_the_sources_or_what_is_in_the_way_is_said(
     assert!(told.contains("shown, from the ledger's sources") && told.matches("not shown: ").count() == 2, "{told}");
 
     // Who may not write down that he looks does not see it.
-    scene.database.execute(&format!("REVOKE INSERT ON operations_log FROM {role}"));
+    scene.database.execute(&format!("REVOKE INSERT ON operations FROM {role}"));
     let refused = reader.get(&kept);
     assert_eq!(refused.status.as_u16(), 503);
     assert!(!text(&refused.body).contains("kept"), "{refused:?}");
@@ -100,15 +100,15 @@ fn rows_of_the_operations_log_are_added_by_those_who_act_and_deleted_by_prune_al
     let mut scene = Scene::empty(engine);
     let _ = link(&mut scene, "viewer");
     // That a link was made stands there, too.
-    scene.database.execute("DELETE FROM operations_log");
+    scene.database.execute("DELETE FROM operations");
     let (config, _) = configuration(&mut scene, Database::create_page);
     let operators = Config::load(scene.path("operator.toml").as_ref()).unwrap();
     let patience = || Deadline::after(Duration::from_mins(2));
     let identity = [0xab; 32];
-    let id = "<ü'\\\"; DROP TABLE operations_log; --\u{1f4a3}@x>";
+    let id = "<ü'\\\"; DROP TABLE operations; --\u{1f4a3}@x>";
     for (who, config) in [("page", config), ("operator", operators)] {
         let mut database = Site::without_mailboxes(config).unwrap().open_database(None, patience()).unwrap();
-        let actor = Actor { who, way: "page", role: None, host: "mx1" };
+        let actor = Actor { name, interface: "page", role: None, host: "mx1" };
         let affected = Affected { identity: Some(&identity), message_id: Some(id), ..Affected::default() };
         write(database.as_mut(), actor, Operation::Restored, affected, "appended").unwrap();
         let rows = read(database.as_mut(), None, 1).unwrap();
@@ -119,8 +119,8 @@ fn rows_of_the_operations_log_are_added_by_those_who_act_and_deleted_by_prune_al
         let now = i64::try_from(UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap();
         assert!((now - row.at).abs() < 1_800_000_000, "{row:?} at {now}");
         let changes: &[&str] = match who {
-            "page" => &["UPDATE operations_log SET who = 'x' WHERE id < 0", "DELETE FROM operations_log WHERE id < 0"],
-            _ => &["UPDATE operations_log SET who = 'x' WHERE id < 0"],
+            "page" => &["UPDATE operations SET actor = 'x' WHERE id < 0", "DELETE FROM operations WHERE id < 0"],
+            _ => &["UPDATE operations SET actor = 'x' WHERE id < 0"],
         };
         for change in changes {
             let refused = database.change("changing history", change, &[]).unwrap_err();
@@ -128,14 +128,14 @@ fn rows_of_the_operations_log_are_added_by_those_who_act_and_deleted_by_prune_al
         }
     }
     scene.database.execute(if engine.is_postgres() {
-        "UPDATE operations_log SET at = at - interval '400 days' WHERE who = 'page'"
+        "UPDATE operations SET created_at = created_at - interval '400 days' WHERE actor = 'page'"
     } else {
-        "UPDATE operations_log SET at = at - INTERVAL 400 DAY WHERE who = 'page'"
+        "UPDATE operations SET created_at = created_at - INTERVAL 400 DAY WHERE actor = 'page'"
     });
     let config = scene.path("operator.toml");
     let prune = program(&["prune", "--operations-older-than", "365d", "--json", "--config", &config]).output().unwrap();
     assert!(String::from_utf8_lossy(&prune.stdout).contains("\"removed\":1"), "{prune:?}");
     // The operator's row has stayed, and a row of the prune has come.
-    let rows = scene.database.texts("SELECT operation FROM operations_log ORDER BY id");
+    let rows = scene.database.texts("SELECT operation FROM operations ORDER BY id");
     assert_eq!(rows, ["restored", "pruned"]);
 }

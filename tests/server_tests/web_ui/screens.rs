@@ -444,9 +444,9 @@ fn who_is_logged_in_is_kept_in_the_database_as_digests_only(engine: Engine) {
     assert_eq!(kept, [digest]);
     // Twelve hours pass.
     session.execute(if engine.is_postgres() {
-        "UPDATE web_sessions SET seen_at = seen_at - interval '12 hours 1 second'"
+        "UPDATE web_sessions SET last_seen_at = last_seen_at - interval '12 hours 1 second'"
     } else {
-        "UPDATE web_sessions SET seen_at = seen_at - INTERVAL 43201 SECOND"
+        "UPDATE web_sessions SET last_seen_at = last_seen_at - INTERVAL 43201 SECOND"
     });
     assert_eq!(anna.get("/").leads_to(), "/login");
     assert!(session.texts(&format!("SELECT {hex} FROM web_sessions")).is_empty());

@@ -152,7 +152,7 @@ fn how_the_service_is_can_be_read_by_everybody() {
     assert!(text.contains("It is well") && text.contains("worker 2"), "{text}");
     service.end();
     // The database does not answer with what is asked for.
-    scene.database.execute("DROP TABLE operations_log");
+    scene.database.execute("DROP TABLE operations");
     browser.go(&format!("{}/log", served.origin));
     browser.refusal_is_for_everybody("no-answer", 503);
     assert!(browser.text().contains("The database has not answered"), "{}", browser.text());

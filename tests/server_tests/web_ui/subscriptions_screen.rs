@@ -274,7 +274,7 @@ fn a_subscription_is_tested_paused_resumed_and_given_another_secret(engine: Engi
     assert!(!log.contains("whsec_"));
 
     // Where it cannot be written down, nothing is shown and nothing is done.
-    scene.database.execute("DROP TABLE operations_log");
+    scene.database.execute("DROP TABLE operations");
     let generation = |scene: &mut Scene| {
         scene.database.count("SELECT sum(secret_generation) FROM subscriptions WHERE secret_generation = 2")
     };
