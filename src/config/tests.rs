@@ -432,8 +432,8 @@ fn a_password_is_the_one_line_of_its_file() {
 /// 30 seconds in the kernel of the dead process's host. The rest depends on the server: `check` queries it.
 #[test]
 fn attempts_that_settle_before_their_append_may_have_arrived_are_warned_of() {
-    assert!(good(&LEAST.replace("[imap]", "[imap]\nsettle = \"4m 30s\"")).warnings().is_empty());
-    let warnings = good(&LEAST.replace("[imap]", "[imap]\nsettle = \"4m 29s\"")).warnings();
+    assert!(good(&LEAST.replace("[imap]", "[imap]\nappend_grace = \"4m 30s\"")).warnings().is_empty());
+    let warnings = good(&LEAST.replace("[imap]", "[imap]\nappend_grace = \"4m 29s\"")).warnings();
     assert!(
         matches!(&warnings[..], [warning] if warning.contains("imap.append_grace: 4m 29s is less than 30s above")),
         "{warnings:?}"
@@ -503,11 +503,11 @@ fn a_size_limit_that_does_not_fit_into_a_worker_is_warned_of() {
     let new = |more: &str| warnings(more).into_iter().filter(|one| !before.contains(one)).collect::<Vec<_>>();
     let limit = |bytes: u64, raw: bool| {
         new(&format!(
-            "[delivery]\nmessage_size_limit = {bytes}\n[record]\nraw = {raw}\n[service]\nworker_memory = {}\n",
+            "[delivery]\nmessage_size_limit = {bytes}\n[record]\nkeep_source = {raw}\n[service]\nworker_memory = {}\n",
             600_000_000 + (256 << 20)
         ))
     };
-    assert_eq!(new("[record]\nraw = true\n"), [""; 0], "as shipped");
+    assert_eq!(new("[record]\nkeep_source = true\n"), [""; 0], "as shipped");
     assert_eq!(limit(300_000_000, false), [""; 0]);
     let warned = limit(300_000_001, false);
     assert!(

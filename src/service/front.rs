@@ -234,7 +234,7 @@ mod tests {
         let text = format!(
             "{SITE}[delivery]\ndeadline = \"100s\"\npostfix_queue_lifetime = \"2d\"\nmessage_size_limit = 1000\n\
              [routing]\nrecipient_delimiter = \"+\"\n[service]\nworkers = 3\nmax_connections = 7\n\
-             state_directory = \"/state\"\nqueue_wait = \"10m\"\nbatch_patience = \"10m\"\n"
+             state_directory = \"/state\"\nworker_wait = \"10m\"\nslow_mailbox_timeout = \"10m\"\n"
         );
         let config = Config::parse(Path::new("/x"), &text).unwrap();
         let front = FrontSettings::of(&config);

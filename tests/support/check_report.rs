@@ -62,7 +62,7 @@ pub fn said_beforehand(scene: &Scene, what: &str, found: &str, states: [&str; 2]
         let config = scene.other_configuration("strict.toml", |settings| {
             settings.database_more =
                 format!("{}\ndurability = {durability:?}\n", without_durability(&settings.database_more));
-            settings.more += "\n[routing]\nunknown = \"reject\"\n";
+            settings.more += "\n[routing]\nunknown_recipient = \"reject\"\n";
         });
         let refusing = Checked::by(&config);
         let alone = (state != "ok").then_some((state, "\"reject\", and a commit may wait for no other server"));

@@ -265,13 +265,13 @@ mod tests {
             );
             refuses_alone(&Config::parse(Path::new("/x"), &text).unwrap(), inspected).map(|found| found.state)
         };
-        let (reject, replicated) = ("[routing]\nunknown = \"reject\"", "durability = \"replicated\"");
+        let (reject, replicated) = ("[routing]\nunknown_recipient = \"reject\"", "durability = \"replicated\"");
         let alone =
             [good("fsync", "on"), warning("replication", "to 1", format!("set it: {}", crate::ledger::check::FORGETS))];
         let waited_for = [good("replication", "a commit waits for pg2"), warning("Citus", "the coordinator", "never")];
         assert_eq!(found(reject, &alone), Some(State::Warning));
         assert_eq!(found(&format!("{replicated}\n{reject}"), &alone), Some(State::Bad));
-        assert_eq!([found("", &alone), found("[routing]\nunknown = \"defer\"", &alone)], [None, None]);
+        assert_eq!([found("", &alone), found("[routing]\nunknown_recipient = \"defer\"", &alone)], [None, None]);
         assert_eq!(found(reject, &waited_for), None);
     }
 

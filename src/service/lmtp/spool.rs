@@ -205,9 +205,9 @@ mod tests {
                     [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";
         for (settings, above) in [
             ("", 256 << 10),
-            ("[service]\nspool_above = \"100MB\"\n", 100_000_000),
-            ("[service]\nspool_above = \"1GB\"\n", LARGEST_MESSAGE),
-            ("[service]\nspool_above = \"1GB\"\n[delivery]\nmessage_size_limit = \"50MB\"\n", 50_000_000),
+            ("[service]\nspool_threshold = \"100MB\"\n", 100_000_000),
+            ("[service]\nspool_threshold = \"1GB\"\n", LARGEST_MESSAGE),
+            ("[service]\nspool_threshold = \"1GB\"\n[delivery]\nmessage_size_limit = \"50MB\"\n", 50_000_000),
             ("[delivery]\nmessage_size_limit = 1000\n", 1000),
         ] {
             let config = Config::parse(Path::new("/x"), &format!("{site}{settings}")).unwrap();

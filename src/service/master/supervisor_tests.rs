@@ -380,7 +380,7 @@ fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
         assert_eq!(scene.state().0, State::Degraded);
     }
     // LMTP has no name of a logged-in user. So a Sent copy needs Authentication-Results only if LMTP is used.
-    let trusting = |lmtp: &str| configuration(&here, &format!("{TWO}{lmtp}[sent]\ntrust = \"authenticated\"\n"));
+    let trusting = |lmtp: &str| configuration(&here, &format!("{TWO}{lmtp}[sent]\nauthor_check = \"authenticated\"\n"));
     let lmtp = format!("lmtp = [{:?}]\n", here.join("lmtp"));
     for (before, after, is_in_order) in [("", "", true), ("", &lmtp, false), (&lmtp, "", false)] {
         let mut scene = Scene::up(TWO);

@@ -10,7 +10,7 @@ fn found(folder: &Path, postconf: &str) -> [(String, String, String); 2] {
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     std::fs::write(path("password"), "secret").unwrap();
     let config = format!(
-        "[database]\nengine = \"postgresql\"\nsocket = {:?}\ndatabase = \"maildrop\"\nuser = \"maildrop\"\nwait = \"0s\"\n\
+        "[database]\nengine = \"postgresql\"\nsocket = {:?}\ndatabase = \"maildrop\"\nuser = \"maildrop\"\nfailover_timeout = \"0s\"\n\
          [imap]\nsocket = {:?}\nuser = \"service\"\npassword_file = {:?}\n[log]\nto = \"file\"\nfile = {:?}\n",
         path("no database"),
         path("no mailboxes"),

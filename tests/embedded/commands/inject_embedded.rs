@@ -189,7 +189,7 @@ fn a_mistake_in_the_arguments_accepts_nothing() {
 /// The site has its servers where nobody answers.
 fn configured(folder: &Path, more: &str) -> PathBuf {
     let text = format!(
-        "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
+        "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
          [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n[service]\nstate_directory = {:?}\n{more}",
         folder.join("state"),
     );

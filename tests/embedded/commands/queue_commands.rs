@@ -20,7 +20,7 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         let text = format!(
-            "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
+            "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
              [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
              [retention]\nmessages_older_than = \"400d\"\n[service]\nstate_directory = {state:?}\n"
         );

@@ -21,7 +21,7 @@ const ENVELOPE: [&str; 6] =
 fn configuration(directory: &Path, log: &str) -> String {
     let file = directory.join("config.toml");
     let text = format!(
-        "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
+        "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
          [imap]\nhost = \"127.0.0.1\"\nport = 1\nuser = \"x\"\npassword_file = \"{}\"\nencryption = \"none\"\n[log]\n{log}\n",
         directory.join("password").display()
     );

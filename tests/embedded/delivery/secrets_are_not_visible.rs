@@ -24,7 +24,7 @@ impl Place {
         }
         let port = place.silent.local_addr().unwrap().port();
         let text = format!(
-            "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = {port}\ndatabase = \"maildrop\"\n\
+            "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = {port}\ndatabase = \"maildrop\"\n\
              user = \"maildrop\"\npassword_file = \"{}\"\ntls = \"off\"\n\
              [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = \"{}\"\nencryption = \"none\"\n\
              [log]\nto = \"file\"\nfile = \"{}\"\n",

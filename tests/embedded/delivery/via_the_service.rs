@@ -355,7 +355,7 @@ fn no_password_is_read_and_no_server_asked_before_the_service_has_been() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let text = format!(
-        "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
+        "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
          password_file = \"{password}\"\n[imap]\nhost = \"127.0.0.1\"\nport = 1\nuser = \"x\"\n\
          password_file = \"{password}\"\nencryption = \"none\"\n[log]\nto = \"file\"\nfile = \"{}\"\n\
          [delivery]\nmessage_size_limit = 1000\n",

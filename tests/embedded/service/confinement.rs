@@ -153,7 +153,7 @@ fn a_runner_that_is_confined_holds_what_the_ledger_no_longer_remembers() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let config = format!(
-        "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+        "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
          [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n[log]\nto = \"file\"\nfile = {:?}\n[service]\nruntime_directory = {:?}\nstate_directory = {:?}\nworkers = 1\n\
          [retention]\nmessages_older_than = \"20d\"\n",
         path("logs/log"),
@@ -192,9 +192,9 @@ fn a_front_needs_no_password_that_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let text = format!(
-        "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\npassword_file = {0:?}\n\
+        "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\npassword_file = {0:?}\n\
          [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = {0:?}\n[log]\nto = \"file\"\nfile = {1:?}\n[service]\n\
-         lmtp = [{2:?}]\nruntime_directory = {3:?}\nstate_directory = {4:?}\nworkers = 1\nqueue_wait = \"1s\"\n",
+         lmtp = [{2:?}]\nruntime_directory = {3:?}\nstate_directory = {4:?}\nworkers = 1\nworker_wait = \"1s\"\n",
         path("password"),
         path("log"),
         path("lmtp"),

@@ -96,10 +96,10 @@ fn checked(stage: &Stage, what: &str) -> Option<String> {
 fn check_says_so_whoever_makes_the_socket() {
     let stage = Stage::new("");
     for (serve, of_ours, of_systemd) in [
-        ("lmtp = [\"/nowhere/lmtp\"]\n[sent]\ntrust = \"authenticated\"", Some("bad"), None),
-        ("[sent]\ntrust = \"authenticated\"", None, Some("warning")),
-        ("[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mx.example.com\"", None, None),
-        ("[sent]\ntrust = \"header\"", None, None),
+        ("lmtp = [\"/nowhere/lmtp\"]\n[sent]\nauthor_check = \"authenticated\"", Some("bad"), None),
+        ("[sent]\nauthor_check = \"authenticated\"", None, Some("warning")),
+        ("[sent]\nauthor_check = \"authenticated\"\nauthserv_id = \"mx.example.com\"", None, None),
+        ("[sent]\nauthor_check = \"header\"", None, None),
     ] {
         stage.configure(serve);
         let (file, password) = (stage.path("config.toml"), stage.path("password"));
@@ -117,7 +117,7 @@ fn check_says_so_whoever_makes_the_socket() {
 fn lmtp_is_not_opened_where_it_would_silently_end_sent_copies() {
     let folder = tempfile::tempdir().unwrap();
     let lmtp = folder.path().join("lmtp");
-    let without = format!("workers = 2\nlmtp = [{lmtp:?}]\n[sent]\ntrust = \"authenticated\"");
+    let without = format!("workers = 2\nlmtp = [{lmtp:?}]\n[sent]\nauthor_check = \"authenticated\"");
     let mut stage = Stage::new("");
     stage.configure(&without);
     stage.start();

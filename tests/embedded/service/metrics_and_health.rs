@@ -63,7 +63,7 @@ fn counted(service: &Whole, count: usize, expected: &[(&str, usize)], give: impl
 #[test]
 fn each_reply_is_counted_once_whatever_it_says_and_to_how_many() {
     let service =
-        Whole::started("worker_wait = \"4s\"\nspool_above = \"1kB\"\n[delivery]\nmessage_size_limit = \"100kB\"");
+        Whole::started("worker_wait = \"4s\"\nspool_threshold = \"1kB\"\n[delivery]\nmessage_size_limit = \"100kB\"");
     let (messages, away) = (service.0.path("run/messages"), service.0.path("run/away"));
     let blocked = "blocked@mail.example".to_owned();
     std::fs::write(service.0.path(&blocked), "").unwrap();

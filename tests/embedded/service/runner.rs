@@ -31,7 +31,7 @@ impl Scene {
         let path = |name: &str| folder.path().join(name);
         // A runner needs neither password nor server.
         let text = format!(
-            "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
+            "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
              [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
              [log]\nto = \"file\"\nfile = {:?}\n[service]\nstate_directory = {:?}\nruntime_directory = {:?}\n{more}",
             path("log"),

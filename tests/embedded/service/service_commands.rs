@@ -213,7 +213,7 @@ fn a_reload_makes_nine_workers_of_two() {
 
 #[test]
 fn a_service_without_lmtp_needs_no_name_of_who_checks_authors() {
-    let _stage = Stage::started("[sent]\ntrust = \"authenticated\"\n");
+    let _stage = Stage::started("[sent]\nauthor_check = \"authenticated\"\n");
 }
 
 #[test]

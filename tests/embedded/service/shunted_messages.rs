@@ -69,7 +69,7 @@ impl Service {
     fn shunt(&self, arguments: &[&str]) -> Output {
         let file = self.path().join("config.toml");
         let text = format!(
-            "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
+            "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
              [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
              [retention]\nmessages_older_than = \"1000d\"\n\
              [service]\nstate_directory = {:?}\nruntime_directory = {:?}\n",

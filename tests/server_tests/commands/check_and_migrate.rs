@@ -220,7 +220,7 @@ fn a_database_that_does_not_wait_for_its_disk_is_bad() {
 #[test]
 fn a_recipient_whom_a_standby_lacks_is_deferred_also_where_the_author_is_known() {
     let mut scene = Scene::with(PG, &["lisa"]);
-    scene.configure(|settings| settings.more = "[routing]\nunknown = \"reject\"\n".into());
+    scene.configure(|settings| settings.more = "[routing]\nunknown_recipient = \"reject\"\n".into());
     scene.database.add_address("lisa@gmail.com", &scene.user("lisa"));
     scene.deliver("newcomer", scene.message("x")).ended(67, "5.1.1");
     let name = scene.database.name.clone();

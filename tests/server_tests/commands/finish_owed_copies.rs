@@ -70,7 +70,7 @@ fn an_owed_copy_is_finished_from_the_recipients(engine: Engine) {
 }
 
 fn a_kept_source_is_enough(engine: Engine) {
-    let (scene, message) = owed(engine, "[record]\nraw = true\n");
+    let (scene, message) = owed(engine, "[record]\nkeep_source = true\n");
     let mut doug = scene.look("doug");
     doug.run("SELECT INBOX").unwrap();
     doug.run("UID STORE 1 +FLAGS (\\Deleted)").unwrap();

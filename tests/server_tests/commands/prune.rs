@@ -147,7 +147,7 @@ fn an_age_that_is_too_short_is_refused(engine: Engine) {
 fn sources_go_first_unless_a_copy_is_owed(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.configure(|settings| {
-        settings.more = "[record]\nraw = true\n[retention]\nsources_older_than = \"7d\"\n".into()
+        settings.more = "[record]\nkeep_source = true\n[retention]\nsources_older_than = \"7d\"\n".into()
     });
     for id in ["a", "b", "owed"] {
         scene.deliver("doug", scene.message(id)).delivered();

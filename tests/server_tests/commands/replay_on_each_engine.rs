@@ -62,7 +62,7 @@ fn a_mailbox_from_a_backup_is_delivered_once(engine: Engine) {
 
 fn what_the_ledger_knows_to_have_failed_is_delivered_from_its_source(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
-    scene.configure(|settings| settings.more = format!("{NO_WAIT}[record]\nraw = true\n[sent]\nenabled = false\n"));
+    scene.configure(|settings| settings.more = format!("{NO_WAIT}[record]\nkeep_source = true\n[sent]\nenabled = false\n"));
     what_failed_is_delivered(&scene);
 }
 
@@ -136,7 +136,7 @@ fn people_have_the_rights_that_it_needs(engine: Engine) {
     scene.configure(|settings| {
         settings.role = role;
         settings.database_password = "only-for-this-test".into();
-        settings.more = format!("{NO_WAIT}[record]\nraw = true\n");
+        settings.more = format!("{NO_WAIT}[record]\nkeep_source = true\n");
     });
     let folder = folder(&scene, 1);
     run(&scene, &["--recipient", "doug@mail.axial.net", &folder]).ended(0, [1, 0, 0, 0]);

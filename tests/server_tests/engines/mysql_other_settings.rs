@@ -78,7 +78,7 @@ fn no_writes(scene: &mut Scene) {
     assert_eq!(error.failure, DatabaseFailure::ReadOnly, "{error}");
     assert!(Idle::after(scene.open_database()).is_none(), "no other delivery begins there");
     // Nor does it refuse a recipient, whatever rights our role has there.
-    scene.configure(|settings| settings.more = "[routing]\nunknown = \"reject\"\n".into());
+    scene.configure(|settings| settings.more = "[routing]\nunknown_recipient = \"reject\"\n".into());
     for administrator in [false, true] {
         if administrator {
             scene.configure(|settings| {

@@ -94,7 +94,7 @@ fn the_source_is_kept_where_the_operator_wants_it(engine: Engine) {
     scene.configure(|settings| {
         settings.role = role;
         settings.database_password = "only-for-this-test".into();
-        settings.more = "[record]\nraw = true\nraw_limit = \"100kB\"\n".into();
+        settings.more = "[record]\nkeep_source = true\nkeep_source_max = \"100kB\"\n".into();
     });
     let odd: Vec<u8> = [scene.message("raw").as_bytes(), &(1..=255).collect::<Vec<u8>>()].concat();
     scene.deliver("doug", &odd).delivered();

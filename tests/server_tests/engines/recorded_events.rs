@@ -84,7 +84,7 @@ fn an_authors_copy_that_is_owed_is_told_and_so_is_its_end(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.database.subscribe();
     // `sent.dedup_by = "mailbox"`: the author's copy is owed at first.
-    scene.configure(|settings| settings.more = "[sent]\nlook = \"mailbox\"\n".into());
+    scene.configure(|settings| settings.more = "[sent]\ndedup_by = \"mailbox\"\n".into());
     scene.deliver("doug", scene.message("owed")).delivered();
     let owed = diffs(&mut scene, "sent.owed");
     assert_eq!(owed.len(), 1);
@@ -146,7 +146,7 @@ fn soon() -> Deadline {
 /// It is recorded without the lock, by a statement of its own.
 fn the_authors_own_copy_is_told_once_as_adopted(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
-    scene.configure(|settings| settings.more = "[sent]\nlook = \"mailbox\"\nlook_after = \"0s\"\n".into());
+    scene.configure(|settings| settings.more = "[sent]\ndedup_by = \"mailbox\"\ndedup_delay = \"0s\"\n".into());
     let (mut lisa, mut doug) = (scene.look("lisa"), scene.look("doug"));
     lisa.run("CREATE Sent").unwrap();
     // Nothing is left of it but what its author has saved, as she wrote it.

@@ -14,7 +14,7 @@ on_each_engine!(
 /// Two recipients of one message that the database will not have as it is.
 fn delivered_without_its_header(scene: &mut Scene) {
     // The source is what the header is a part of.
-    scene.configure(|settings| settings.more = "[record]\nraw = true\n".into());
+    scene.configure(|settings| settings.more = "[record]\nkeep_source = true\n".into());
     let message = scene.message("wine");
     for name in ["doug", "scuba"] {
         assert!(scene.deliver(name, &message).delivered().starts_with("INBOX appended"));

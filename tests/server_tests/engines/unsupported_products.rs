@@ -36,7 +36,7 @@ fn nothing_is_delivered(engine: Engine, this: &'static str, that: &'static str, 
     assert!(!migrated.status.success(), "{migrated:?}");
     // Among others it is passed over.
     let (host, port) = &as_it_was;
-    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nwait = \"0s\"\n", wire.address);
+    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nfailover_timeout = \"0s\"\n", wire.address);
     scene.configure(|settings| settings.database_more = hosts);
     scene.deliver("doug", scene.message("x")).delivered();
     assert_eq!(scene.inbox("doug").len(), 2);

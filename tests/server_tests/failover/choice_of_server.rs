@@ -31,7 +31,7 @@ fn a_standby_is_passed_over(image: &str) {
     let (standby, ours) = (pair.standby.socket_address(), format!("127.0.0.1:{}", proxy.port));
     let round_trips = ["one", "two"].map(|id| {
         let hosts = if id == "one" { format!("{ours:?}") } else { format!("\"{standby}\", {ours:?}") };
-        scene.configure(|settings| settings.database_more = format!("hosts = [{hosts}]\nwait = \"0s\"\n"));
+        scene.configure(|settings| settings.database_more = format!("hosts = [{hosts}]\nfailover_timeout = \"0s\"\n"));
         scene.deliver("doug", scene.message(id)).delivered();
         proxy.round_trips_in_all()
     });
@@ -86,7 +86,7 @@ fn a_server_that_is_read_only_is_passed_over(engine: Engine) {
     session.execute(&format!("CREATE DATABASE {}", scene.database.name));
     session.execute("SET GLOBAL read_only = 1");
     let (host, port) = engine.address();
-    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nwait = \"0s\"\n", other.socket_address());
+    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nfailover_timeout = \"0s\"\n", other.socket_address());
     scene.configure(|settings| settings.database_more = hosts);
     scene.deliver("doug", scene.message("x")).delivered();
     assert_eq!(scene.inbox("doug").len(), 1);
@@ -136,7 +136,7 @@ fn a_pooler_on_the_mail_host_that_asks_for_no_password_is_used() {
     wait_until("both are there", || sockets.iter().all(|folder| folder.join(".s.PGSQL.5432").exists()));
     scene.configure(|settings| {
         (settings.role, settings.database_password) = (role, "not asked for".into());
-        settings.database_more = format!("hosts = {sockets:?}\nwait = \"0s\"\n");
+        settings.database_more = format!("hosts = {sockets:?}\nfailover_timeout = \"0s\"\n");
     });
     scene.deliver("doug", scene.message("x")).delivered();
     assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (1, 1));
@@ -159,12 +159,12 @@ fn what_cannot_be_reached_is_passed_over(engine: Engine) {
     }
     for (number, last) in last.iter().enumerate() {
         let hosts = ["nowhere.invalid", "127.0.0.1:1", "/nowhere/socket", last].map(|host| format!("{host:?}"));
-        let hosts = format!("hosts = [{}]\nwait = \"0s\"\n", hosts.join(", "));
+        let hosts = format!("hosts = [{}]\nfailover_timeout = \"0s\"\n", hosts.join(", "));
         scene.configure(|settings| settings.database_more = hosts);
         scene.deliver("doug", scene.message(&number.to_string())).delivered();
         assert_eq!(scene.inbox("doug").len(), number + 1);
     }
-    let hosts = "hosts = [\"nowhere.invalid\", \"127.0.0.1:1\"]\nwait = \"0s\"\n";
+    let hosts = "hosts = [\"nowhere.invalid\", \"127.0.0.1:1\"]\nfailover_timeout = \"0s\"\n";
     scene.configure(|settings| settings.database_more = hosts.into());
     scene.deliver("doug", scene.message("nobody")).deferred("4.4.1 the database cannot be reached");
     let log = scene.log();
@@ -178,7 +178,7 @@ fn a_server_whose_certificate_is_for_another_name_is_passed_over(engine: Engine)
     // Its certificate is for its address and for 127.0.0.1 (tests/servers/docker, `CERT_NAMES`).
     let elsewhere = Wire::at("127.0.0.2", engine.address(), |_, _| Fate::Pass);
     let ca_file = env("MAILDROP_TEST_CA");
-    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nwait = \"0s\"\n", elsewhere.address);
+    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nfailover_timeout = \"0s\"\n", elsewhere.address);
     scene.configure(|settings| (settings.ca_file, settings.database_more) = (Some(ca_file), hosts));
     scene.deliver("doug", scene.message("x")).delivered();
     assert_eq!(scene.inbox("doug").len(), 1);
@@ -190,7 +190,7 @@ fn a_server_whose_certificate_is_for_another_name_is_passed_over(engine: Engine)
     let mend = "deliveries pass it over; if it is to take over one day, see to it";
     assert_eq!((checked.mend(found), checked.exit), (mend, Some(0)));
 
-    let hosts = format!("hosts = [\"{}\"]\nwait = \"0s\"\n", elsewhere.address);
+    let hosts = format!("hosts = [\"{}\"]\nfailover_timeout = \"0s\"\n", elsewhere.address);
     scene.configure(|settings| settings.database_more = hosts);
     std::fs::remove_file(scene.path("log")).unwrap();
     scene.deliver("doug", scene.message("alone")).deferred("4.4.1 the database cannot be reached");

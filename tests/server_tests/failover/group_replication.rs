@@ -73,7 +73,7 @@ fn a_primary_of_a_group_that_is_cut_off_among_deliveries_loses_nothing_and_doubl
     });
     let only = scene.other_configuration("minority.toml", |settings| {
         settings.database_more = hosts(&[first], "");
-        settings.more.push_str("[routing]\nunknown = \"reject\"\n");
+        settings.more.push_str("[routing]\nunknown_recipient = \"reject\"\n");
     });
     let command = a_command_under_a_lock(&only);
     let storm = Storm::by(&scene, MESSAGES, vec![one, another]);

@@ -49,7 +49,7 @@ fn a_server_that_says_nothing_is_given_up(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     let silent = OwnServer::database(engine);
     let (host, port) = engine.address();
-    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nwait = \"0s\"\n", silent.socket_address());
+    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nfailover_timeout = \"0s\"\n", silent.socket_address());
     scene.configure(|settings| settings.database_more = hosts);
     silent.pause();
     scene.deliver("doug", scene.message("x")).delivered();
@@ -65,7 +65,7 @@ fn each_delivery_passes_over_a_server_that_says_nothing_and_one_that_stands_last
     let (host, port) = engine.address();
     let order = |scene: &mut Scene, first: &str, second: &str| {
         scene
-            .configure(|settings| settings.database_more = format!("hosts = [{first:?}, {second:?}]\nwait = \"0s\"\n"));
+            .configure(|settings| settings.database_more = format!("hosts = [{first:?}, {second:?}]\nfailover_timeout = \"0s\"\n"));
     };
     let (hangs, well) = (hung.address.to_string(), format!("{host}:{port}"));
     order(&mut scene, &hangs, &well);

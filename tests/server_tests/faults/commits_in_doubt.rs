@@ -125,7 +125,7 @@ fn a_journal_in_doubt_ends_before_the_lock(server: &str) {
 
 fn a_refusal_in_doubt_is_no_refusal(server: &str) {
     let mut site = Site::new(server);
-    site.scene.configure(|settings| settings.more = "[routing]\nunknown = \"reject\"\n".into());
+    site.scene.configure(|settings| settings.more = "[routing]\nunknown_recipient = \"reject\"\n".into());
     let set = format!("ALTER DATABASE {} SET client_min_messages = error", site.scene.database.name);
     site.scene.database.execute(&set);
     site.primary.commits_wait();

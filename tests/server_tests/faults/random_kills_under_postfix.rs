@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(6);
 fn processes_are_killed_on_both_hosts(engine: Engine) {
     let mut site = MailHosts::set_up(&Options::new(engine, RECIPIENTS));
     site.scene.database.subscribe();
-    let config = site.edited_configuration("config.toml", "[imap]", "[imap]\nsettle = \"24s\"");
+    let config = site.edited_configuration("config.toml", "[imap]", "[imap]\nappend_grace = \"24s\"");
     site.edited_configuration("config.toml", "[log]", "[delivery]\ndeadline = \"20s\"\n[log]");
     for host in &site.hosts {
         // So that what waits to be settled does not keep the machine busy.

@@ -533,7 +533,7 @@ fn a_server_that_ignores_it_gets_nothing_by_replay_either() {
 
 #[test]
 fn a_server_that_ignores_it_gets_no_copy_that_is_still_owed() {
-    let (mut scene, _) = crate::commands::finish_owed_copies::owed(PG, "[record]\nraw = true\n");
+    let (mut scene, _) = crate::commands::finish_owed_copies::owed(PG, "[record]\nkeep_source = true\n");
     let server = Accounts::start(None, |login| Welcome::to(&login.name, 7, 5));
     scene.configure(|settings| settings.imap = ("127.0.0.1".into(), server.port));
     let replay = scene.subcommand(&["replay", "--owed"]);

@@ -100,7 +100,7 @@ on_each_engine![one_delivery_after_another_and_each_message_is_there_once];
 
 fn one_delivery_after_another_and_each_message_is_there_once(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug", "scuba", "lisa"]);
-    scene.configure(|settings| settings.more = "[sent]\ntrust = \"header\"\n".into());
+    scene.configure(|settings| settings.more = "[sent]\nauthor_check = \"header\"\n".into());
     let mut worker = Worker::of(&scene);
     let (cold, cold_imap) = worker.delivers("doug", &scene.message("first"));
     // The first one made lisa's Sent, for want of which STATUS was refused: her session serves no other delivery.

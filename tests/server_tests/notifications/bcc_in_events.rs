@@ -43,7 +43,7 @@ fn a_token_of_one_domain_does_not_learn_of_a_blind_copy_to_another(engine: Engin
     });
     let hex = if engine.is_postgres() { "encode(identity, 'hex')" } else { "LOWER(HEX(identity))" };
     for kept in [true, false] {
-        scene.configure(|settings| settings.more = format!("[record]\nraw = {kept}\n"));
+        scene.configure(|settings| settings.more = format!("[record]\nkeep_source = {kept}\n"));
         for order in [[BLIND, OPEN], [OPEN, BLIND]] {
             let id =
                 format!("{}-{}", if kept { "kept" } else { "unkept" }, if order[0] == OPEN { "open" } else { "blind" });

@@ -26,7 +26,7 @@ const LOG: &str = "SELECT outcome FROM operations WHERE interface = 'api' AND ac
 fn what_is_kept_is_handed_out_to_who_may_and_written_down(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     let (_, unkept) = deliver(&mut scene, "doug", "", "unkept");
-    scene.configure(|settings| settings.more += "[record]\nraw = true\n");
+    scene.configure(|settings| settings.more += "[record]\nkeep_source = true\n");
     // As pipe(8) has it, with lines for this recipient.
     let prepended =
         "Return-Path: <lisa@mail.axial.net>\nX-Original-To: all@mail.axial.net\nDelivered-To: doug@mail.axial.net\n";
@@ -114,7 +114,7 @@ fn what_is_not_kept_comes_out_of_a_mailbox_where_they_may_be_opened(engine: Engi
 #[test]
 fn a_message_that_is_not_read_keeps_its_memory_until_who_asked_for_it_has_gone() {
     let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
-    scene.configure(|settings| settings.more += "[record]\nraw = true\nraw_limit = \"20MB\"\n");
+    scene.configure(|settings| settings.more += "[record]\nkeep_source = true\nkeep_source_max = \"20MB\"\n");
     // Of 13.2 MB: the ninth of one token finds less than twice that, and so does the eighteenth of all.
     let message = scene.message("large") + &"a line of the body\n".repeat(660_000);
     scene.deliver("doug", message).delivered();

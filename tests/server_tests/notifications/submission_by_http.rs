@@ -20,7 +20,7 @@ on_two_engines![
 
 pub fn sections(scene: &Scene, unknown: &str) -> String {
     format!(
-        "[routing]\nunknown = \"{unknown}\"\n[delivery]\nmessage_size_limit = 100000\n[service]\nruntime_directory = {:?}\n\
+        "[routing]\nunknown_recipient = \"{unknown}\"\n[delivery]\nmessage_size_limit = 100000\n[service]\nruntime_directory = {:?}\n\
          state_directory = {:?}\nworkers = 2\nrunners = 2\n",
         scene.path("run"),
         scene.path("state")

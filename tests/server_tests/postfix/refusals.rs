@@ -24,7 +24,7 @@ on_two_engines!(
 /// Somebody lives there, and whoever does not is refused.
 fn strict(scene: Scene) -> Scene {
     let mut scene = scene;
-    scene.configure(|settings| settings.more = "[routing]\nunknown = \"reject\"\n".into());
+    scene.configure(|settings| settings.more = "[routing]\nunknown_recipient = \"reject\"\n".into());
     scene
 }
 

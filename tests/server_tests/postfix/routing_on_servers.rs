@@ -5,7 +5,7 @@ use crate::support::site_fixture::{LISA, Scene};
 
 const PG: Engine = Engine::Postgres17;
 /// Whoever is unknown is refused.
-const REJECT: &str = "[routing]\nunknown = \"reject\"\n";
+const REJECT: &str = "[routing]\nunknown_recipient = \"reject\"\n";
 
 on_two_engines!(
     the_table_of_addresses_leads_to_the_mailbox,
@@ -166,7 +166,7 @@ fn two_aliases_of_one_mailbox_are_one_copy() {
 fn only_an_author_who_is_vouched_for_gets_a_sent_copy() {
     let mut scene = Scene::with(PG, &["lisa", "doug"]);
     scene.configure(|settings| {
-        settings.more = "[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mx.axial.net\"\n".into();
+        settings.more = "[sent]\nauthor_check = \"authenticated\"\nauthserv_id = \"mx.axial.net\"\n".into();
     });
     let results = |id: &str, results: &str| format!("Authentication-Results: {results}\n{}", scene.message(id));
     let pass = "dmarc=pass header.from=mail.axial.net";

@@ -80,7 +80,7 @@ fn a_copy_that_the_author_saves_after_sending_is_the_one(engine: Engine) {
     });
     scene.configure(|settings| {
         settings.imap = ("127.0.0.1".into(), wire.address.port());
-        settings.more = "[sent]\nlook = \"mailbox\"\n".into();
+        settings.more = "[sent]\ndedup_by = \"mailbox\"\n".into();
     });
     let message = scene.message("own");
     for name in ["doug", "scuba"] {
@@ -134,7 +134,7 @@ fn a_copy_that_the_author_saves_after_sending_is_the_one(engine: Engine) {
 #[test]
 fn check_warns_of_what_nobody_finishes() {
     let mut scene = Scene::with(PG, &["lisa", "doug"]);
-    scene.configure(|settings| settings.more = "[sent]\nlook = \"mailbox\"\n".into());
+    scene.configure(|settings| settings.more = "[sent]\ndedup_by = \"mailbox\"\n".into());
     scene.deliver("doug", scene.message("owed")).delivered();
     let told = |scene: &Scene| String::from_utf8(scene.subcommand(&["check"]).stdout).unwrap();
     assert!(!told(&scene).contains("Sent copies"));

@@ -86,7 +86,7 @@ fn in_a_container_it_needs_no_rights_and_ends_after_what_it_has_in_hand() {
     let network = docker(&["inspect", "--format", network, &container("DOVECOT")]).unwrap();
     let mut scene = Scene::for_mail_hosts(Engine::Postgres17);
     scene.configure(|settings| {
-        settings.more = "[service]\nlmtp = [\"/run/lmtp/maildropd\"]\nworkers = 2\nbatch_patience = \"60s\"\n\
+        settings.more = "[service]\nlmtp = [\"/run/lmtp/maildropd\"]\nworkers = 2\nslow_mailbox_timeout = \"60s\"\n\
                          [log]\nto = \"file\"\nfile = \"/var/lib/maildropd/log\"\n"
             .into();
     });

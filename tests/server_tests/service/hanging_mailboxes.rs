@@ -32,7 +32,7 @@ fn others_have_their_mail_while_as_many_mailboxes_hang_as_there_are_workers() {
     let mut scene = Scene::with(Engine::Postgres17, &["doug", "kim", "anna"]);
     let hang = Arc::new(AtomicBool::new(false));
     let (_wires, logins) = where_some_hang(&mut scene, &["kim", "anna"], &hang);
-    let service = Service::start_with(&mut scene, "workers = 2\nbatch_patience = \"2s\"\n", &[]);
+    let service = Service::start_with(&mut scene, "workers = 2\nslow_mailbox_timeout = \"2s\"\n", &[]);
     let mut doug = Lmtp::connect(&service.socket);
     let mut delivers_to_doug = |scene: &Scene, subject: &str| {
         let replies = doug.deliver(LISA, &addresses("doug"), &scene.message(subject));

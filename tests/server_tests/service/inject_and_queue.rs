@@ -43,7 +43,7 @@ fn scene(engine: Engine, members: &[&str], unknown: &str) -> Scene {
     let (run, state) = (scene.path("run"), scene.path("state"));
     scene.configure(|settings| {
         settings.more = format!(
-            "[routing]\nunknown = \"{unknown}\"\n[service]\nruntime_directory = \"{run}\"\nstate_directory = \
+            "[routing]\nunknown_recipient = \"{unknown}\"\n[service]\nruntime_directory = \"{run}\"\nstate_directory = \
              \"{state}\"\nworkers = 2\nrunners = 2\n"
         );
     });

@@ -255,7 +255,7 @@ fn a_mailbox_that_hangs_takes_two_workers_and_the_third_has_everybody_elses_mail
         settings.imap_more = "append_grace = \"64s\"\n".into();
         settings.more = "[delivery]\ndeadline = \"60s\"\n".into();
     });
-    let mut service = Service::start_with(&mut scene, "workers = 3\nqueue_wait = \"20s\"\n", &[]);
+    let mut service = Service::start_with(&mut scene, "workers = 3\nworker_wait = \"20s\"\n", &[]);
     // The way in is proven.
     Lmtp::connect(&service.socket).deliver(LISA, &addresses(&["anna"]), &scene.message("before"));
     let ids = ["first", "second", "third"];

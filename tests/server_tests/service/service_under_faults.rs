@@ -186,7 +186,7 @@ fn one_of_whose_mailboxes_hangs() {
         let (wire, held) = Wire::where_logins_hang(scene.settings.imap.clone(), &scene.user("maria"), &hangs);
         scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
         // So few sessions that she is logged in again and again; and she has one of the two workers at most.
-        let serve = "max_per_recipient = 1\nmailbox_sessions = 2\nbatch_patience = \"1s\"\n";
+        let serve = "max_per_recipient = 1\nmailbox_sessions = 2\nslow_mailbox_timeout = \"1s\"\n";
         ServiceRun::new(scene, serve).under_load("a mailbox of the service hangs", |run| {
             while run.goes_on(2) {
                 in_the_midst(run);

@@ -74,7 +74,7 @@ fn scene(engine: Engine, names: &[&str]) -> Scene {
     let mut scene = Scene::with(engine, names);
     scene.member("lisa");
     scene.configure(|settings| {
-        settings.more = "[sent]\ntrust = \"header\"\n[service]\nbatch_patience = \"20s\"\n".into()
+        settings.more = "[sent]\nauthor_check = \"header\"\n[service]\nslow_mailbox_timeout = \"20s\"\n".into()
     });
     scene
 }
@@ -142,7 +142,7 @@ fn a_batch_and_processes_for_the_same_recipients_at_once_make_one_copy_each(engi
 #[test]
 fn an_address_that_nobody_bears_is_refused_and_the_others_are_delivered_to() {
     let mut scene = scene(Engine::Postgres17, &["doug", "scuba"]);
-    scene.configure(|settings| settings.more += "[routing]\nunknown = \"reject\"\n");
+    scene.configure(|settings| settings.more += "[routing]\nunknown_recipient = \"reject\"\n");
     let outcomes = Worker::of(&scene).deliver(&["doug", "stranger", "scuba"], &scene.message("to a stranger"));
     let told: Vec<bool> = outcomes.iter().map(|outcome| outcome.result.is_ok()).collect();
     assert_eq!(told, [true, false, true]);

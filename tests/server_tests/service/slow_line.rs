@@ -27,7 +27,7 @@ fn all_are_delivered_to(Size { recipients, megabytes, deadline }: Size) {
         settings.imap = (slow.address.ip().to_string(), slow.address.port());
         settings.more = format!("[delivery]\ndeadline = \"{deadline}s\"\n");
     });
-    let service = Service::start_with(&mut scene, "workers = 2\nbatch_patience = \"2s\"\n", &[]);
+    let service = Service::start_with(&mut scene, "workers = 2\nslow_mailbox_timeout = \"2s\"\n", &[]);
     let line = format!("{}\r\n", "x".repeat(98));
     let message = scene.message("large") + &line.repeat(megabytes * 10_000);
     let mut left: Vec<String> = names.iter().map(|name| format!("{name}@mail.axial.net")).collect();

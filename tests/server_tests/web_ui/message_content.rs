@@ -80,7 +80,7 @@ fn without_mailboxes_it_is_shown_from_the_sources_or_what_is_in_the_way_is_said(
         "{not_kept:?}"
     );
 
-    scene.configure(|settings| settings.more += "[record]\nraw = true\n");
+    scene.configure(|settings| settings.more += "[record]\nkeep_source = true\n");
     scene.deliver("doug", scene.message("kept")).delivered();
     let kept = format!("{}/content", message(&reader));
     assert_ne!(kept, unkept);

@@ -36,7 +36,7 @@ fn pick_and_confirm(anna: &Visitor<'_>, list: &str) -> String {
 }
 
 fn what_is_owed_lost_and_failed_is_delivered_again_with_the_rights_that_are_documented(engine: Engine) {
-    let (mut scene, message) = owed(engine, "[record]\nraw = true\n");
+    let (mut scene, message) = owed(engine, "[record]\nkeep_source = true\n");
     scene.member("scuba");
     let id = scene.message_id("owed");
     let holder = scene.hold(&id);

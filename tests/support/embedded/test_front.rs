@@ -90,7 +90,7 @@ pub fn configure(directory: &Path) -> PathBuf {
     let file = directory.join("service.toml");
     let [log, run, state] = ["delivery.log", "run", "state"].map(|name| directory.join(name));
     let text = format!(
-        "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+        "[database]\nfailover_timeout = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
          [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
          [log]\nto = \"file\"\nfile = {log:?}\n\
          [service]\nworkers = 1\nruntime_directory = {run:?}\nstate_directory = {state:?}\n"

@@ -86,7 +86,7 @@ impl Rest {
         scene.database.let_open_mailboxes(&role(scene));
         let config = configuration(scene, "", &socket);
         let text = std::fs::read_to_string(&config).unwrap();
-        std::fs::write(&config, text.replace("api = true\n", "api = true\nmailboxes = true\n")).unwrap();
+        std::fs::write(&config, text.replace("api = true\n", "api = true\nallow_mailbox_access = true\n")).unwrap();
         let mut rest = Self::spawn_by(&config, &socket, &people);
         wait_until("the API is there", || rest.is_there());
         rest
