@@ -12,7 +12,7 @@ use crate::ledger::notifications::bulk;
 pub(crate) use crate::ledger::notifications::bulk::Many;
 use crate::ledger::notifications::history;
 pub(crate) use crate::ledger::notifications::history::{
-    Pending, Taken, Told, events_after, message, newest, pending, pending_one, taken, tries,
+    NotificationAttempt, Pending, Taken, events_after, message, newest, pending, pending_one, taken, tries,
 };
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview, figures};

@@ -70,8 +70,9 @@ impl Ground {
         }
         let file = scene.path("log");
         scene.configure(|settings| {
-            settings.more =
-                format!("[log]\nto = \"file\"\nfile = \"{file}\"\nformat = \"json\"\n[sent]\nauthor_check = \"header\"\n")
+            settings.more = format!(
+                "[log]\nto = \"file\"\nfile = \"{file}\"\nformat = \"json\"\n[sent]\nauthor_check = \"header\"\n"
+            )
         });
         let site = scene.site();
         // Once for this process, as once for each of the others.

@@ -46,7 +46,7 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response,
                 "uid_validity": copy.uid_validity,
                 "uid": copy.uid,
                 "reason": copy.reason,
-                "delivered": copy.delivered_at.map(timestamp::exact),
+                "delivered_at": copy.delivered_at.map(timestamp::exact),
             })
         })
         .collect();
@@ -65,7 +65,7 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response,
         "date": detail.date.map(timestamp::exact),
         "size": detail.size,
         "headers": serde_json::from_str(&detail.headers).unwrap_or(Value::Null),
-        "recorded": timestamp::exact(found.recorded_at),
+        "recorded_at": timestamp::exact(found.recorded_at),
         "copies": copies,
     })))
 }

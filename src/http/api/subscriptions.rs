@@ -42,9 +42,9 @@ fn told(one: &Subscription) -> Value {
         "description": one.description,
         "state": one.state,
         "state_reason": one.state_reason,
-        "expires": one.expires_at.map(timestamp::exact),
-        "created": timestamp::exact(one.created_at),
-        "updated": timestamp::exact(one.updated_at),
+        "expires_at": one.expires_at.map(timestamp::exact),
+        "created_at": timestamp::exact(one.created_at),
+        "updated_at": timestamp::exact(one.updated_at),
         "pending": one.progress.pending,
         "failed": one.progress.given_up,
         "failures": one.progress.failures,
@@ -189,9 +189,9 @@ fn callback_url(call: &Call, fields: &mut Fields) -> Option<String> {
 
 /// The end of the subscription; `Some(None)`: it does not end.
 fn expires(fields: &mut Fields) -> Option<Option<i64>> {
-    let expires = fields.moment("expires")?;
+    let expires = fields.moment("expires_at")?;
     if expires.is_some_and(|at| at <= timestamp::now()) {
-        fields.is_wrong("expires", "it is over already");
+        fields.is_wrong("expires_at", "it is over already");
     }
     Some(expires)
 }

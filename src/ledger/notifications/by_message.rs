@@ -75,7 +75,7 @@ fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<ToldEven
             last_at: None,
         });
         to.tries += 1;
-        (to.last, to.last_at) = (Some(one.outcome), Some(one.started));
+        (to.last, to.last_at) = (Some(one.outcome), Some(one.started_at));
     }
     for (position, subscription, is_due) in waiting(database, &positions)? {
         let nothing = ToldTo { subscription, state: "", tries: 0, last: None, last_at: None };

@@ -88,15 +88,15 @@ pub(crate) struct Pending {
     pub(crate) state: String,
     pub(crate) tries: u32,
     #[serde(serialize_with = "timestamp::serialize_optional")]
-    pub(crate) due: Option<i64>,
+    pub(crate) due_at: Option<i64>,
     pub(crate) last_status: Option<u16>,
     pub(crate) last_error: Option<String>,
     /// When the notifier gave it up.
     #[serde(serialize_with = "timestamp::serialize_optional")]
-    pub(crate) failed: Option<i64>,
+    pub(crate) failed_at: Option<i64>,
 }
 
-columns_of! { Pending: position, event, r#type, state, tries, due, last_status, last_error, failed }
+columns_of! { Pending: position, event, r#type, state, tries, due_at, last_status, last_error, failed_at }
 
 fn as_event<S: serde::Serializer>(event: &Uuid, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("evt_{}", event.simple()))
@@ -207,13 +207,13 @@ pub(crate) fn taken(
 
 /// A try at sending a notification.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct NotificationAttempt {
     #[serde(skip)]
     pub(crate) position: i64,
     #[serde(skip)]
     pub(crate) subscription: Uuid,
     #[serde(serialize_with = "timestamp::serialize")]
-    pub(crate) started: i64,
+    pub(crate) started_at: i64,
     /// The host of the notifier.
     pub(crate) host: String,
     pub(crate) milliseconds: u64,
@@ -224,10 +224,10 @@ pub(crate) struct Told {
     pub(crate) response: Option<String>,
     /// When the next try was due.
     #[serde(serialize_with = "timestamp::serialize_optional")]
-    pub(crate) next: Option<i64>,
+    pub(crate) next_at: Option<i64>,
 }
 
-columns_of! { Told: position, subscription, started, host, milliseconds, status, outcome, response, next }
+columns_of! { NotificationAttempt: position, subscription, started_at, host, milliseconds, status, outcome, response, next_at }
 
 /// The tries at sending these events, the oldest first, of one subscription or of all. If there are more than `most`,
 /// these are the last ones: the result of the newest try is the one that readers need.
@@ -239,7 +239,7 @@ pub(crate) fn tries(
     positions: &[i64],
     subscription: Option<Uuid>,
     most: usize,
-) -> Result<Vec<Told>, DatabaseError> {
+) -> Result<Vec<NotificationAttempt>, DatabaseError> {
     if positions.is_empty() {
         return Ok(Vec::new());
     }

@@ -62,7 +62,9 @@ fn a_mailbox_from_a_backup_is_delivered_once(engine: Engine) {
 
 fn what_the_ledger_knows_to_have_failed_is_delivered_from_its_source(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
-    scene.configure(|settings| settings.more = format!("{NO_WAIT}[record]\nkeep_source = true\n[sent]\nenabled = false\n"));
+    scene.configure(|settings| {
+        settings.more = format!("{NO_WAIT}[record]\nkeep_source = true\n[sent]\nenabled = false\n")
+    });
     what_failed_is_delivered(&scene);
 }
 

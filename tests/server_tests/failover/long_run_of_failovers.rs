@@ -119,7 +119,8 @@ fn site(cluster: &Cluster, leader: usize) -> (MailHosts, Service) {
     let mut site = MailHosts::set_up_with_database_at(&options, cluster.address(leader));
     site.scene.configure(|settings| {
         let hosts = cluster.addresses();
-        settings.database_more = format!("hosts = {hosts:?}\nfailover_timeout = \"25s\"\ndurability = \"replicated\"\n");
+        settings.database_more =
+            format!("hosts = {hosts:?}\nfailover_timeout = \"25s\"\ndurability = \"replicated\"\n");
         settings.imap_more = LIMITS.0.into();
         settings.more = LIMITS.1.into();
     });

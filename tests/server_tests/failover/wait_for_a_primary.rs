@@ -64,8 +64,9 @@ fn each_delivery_passes_over_a_server_that_says_nothing_and_one_that_stands_last
     let hung = SilentServer::start();
     let (host, port) = engine.address();
     let order = |scene: &mut Scene, first: &str, second: &str| {
-        scene
-            .configure(|settings| settings.database_more = format!("hosts = [{first:?}, {second:?}]\nfailover_timeout = \"0s\"\n"));
+        scene.configure(|settings| {
+            settings.database_more = format!("hosts = [{first:?}, {second:?}]\nfailover_timeout = \"0s\"\n")
+        });
     };
     let (hangs, well) = (hung.address.to_string(), format!("{host}:{port}"));
     order(&mut scene, &hangs, &well);

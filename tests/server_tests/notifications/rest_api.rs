@@ -416,8 +416,8 @@ fn what_is_wrong_with_a_request_is_told_as_a_problem(engine: Engine) {
             &["/max_in_flight", "/types"],
         ),
         (
-            json!({ "callback_url": url, "resource": "all", "expires": "2020-01-01T00:00:00Z", "in_order": 1 }),
-            &["/expires", "/in_order"],
+            json!({ "callback_url": url, "resource": "all", "expires_at": "2020-01-01T00:00:00Z", "in_order": 1 }),
+            &["/expires_at", "/in_order"],
         ),
     ] {
         let told = ask("POST /subscriptions", body).problem(422, "wrong-fields");

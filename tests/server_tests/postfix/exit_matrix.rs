@@ -124,8 +124,11 @@ fn rows(site: &MailHosts) -> Vec<Row> {
         Row::ours("delivered", Sent, "2.0.0", "(2.0.0 INBOX appended (uid 1), Sent appended"),
         Row::ours("delivered, 3 MB", Sent, "2.0.0", "(2.0.0 INBOX appended").with(|row| row.size = 3_000_000),
         Row::ours("no such recipient: 67", Bounced, "5.1.1", "no such recipient here").with(|row| {
-            row.config =
-                Some(site.edited_configuration("strict.toml", "[log]", "[routing]\nunknown_recipient = \"reject\"\n[log]"));
+            row.config = Some(site.edited_configuration(
+                "strict.toml",
+                "[log]",
+                "[routing]\nunknown_recipient = \"reject\"\n[log]",
+            ));
             row.recipient = Recipient::Unknown;
         }),
         Row::ours(
@@ -144,7 +147,8 @@ fn rows(site: &MailHosts) -> Vec<Row> {
             row.size = 20_000;
         }),
         Row::ours("a full mailbox, which the operator refuses: 77", Bounced, "5.2.2", "mailbox is full").with(|row| {
-            row.config = Some(site.edited_configuration("refuses.toml", "[imap]", "[imap]\nover_quota_action = \"reject\""));
+            row.config =
+                Some(site.edited_configuration("refuses.toml", "[imap]", "[imap]\nover_quota_action = \"reject\""));
             row.recipient = Recipient::IsFull;
         }),
         Row::ours("a full mailbox", Deferred, "4.2.2", "the mailbox is full")

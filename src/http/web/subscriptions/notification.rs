@@ -5,7 +5,7 @@ use super::super::{Answered, Page, auth};
 use super::one::{again, standing};
 use super::{Subscription, ask, found, path, shown};
 use crate::ledger::web_sessions::WebSession;
-use crate::operations::notifications::{self, Due, Pending, Told};
+use crate::operations::notifications::{self, Due, NotificationAttempt, Pending};
 use crate::webhook::payload;
 use axum::Extension;
 use axum::extract::{Path, State};
@@ -34,11 +34,17 @@ pub(in crate::http::web) async fn show(
     Ok(shown("Notification", &viewer, &main))
 }
 
-fn main(one: &Subscription, due: &Due, untold: Option<&Pending>, tries: &[Told], api: Option<&str>) -> Markup {
+fn main(
+    one: &Subscription,
+    due: &Due,
+    untold: Option<&Pending>,
+    tries: &[NotificationAttempt],
+    api: Option<&str>,
+) -> Markup {
     html! {
         p {
             @match (untold, tries) {
-                (Some(untold), _) => { (standing(untold)) @if let Some(at) = untold.due { ", due " (moment(at)) } }
+                (Some(untold), _) => { (standing(untold)) @if let Some(at) = untold.due_at { ", due " (moment(at)) } }
                 (None, []) => { "It was never told: it is of before the subscription, or of a type that it has not asked for." }
                 (None, _) => { span .good { "taken" } }
             }
@@ -67,11 +73,11 @@ fn main(one: &Subscription, due: &Due, untold: Option<&Pending>, tries: &[Told],
     }
 }
 
-fn try_of(told: &Told) -> Markup {
+fn try_of(told: &NotificationAttempt) -> Markup {
     let class = if told.status.is_some_and(|status| (200..300).contains(&status)) { "good" } else { "bad" };
     html! {
         li {
-            p { (moment(told.started)) " from " (told.host) ", " (milliseconds(told.milliseconds as f64)) ": " span class=(class) { bdi { (told.outcome) } } }
+            p { (moment(told.started_at)) " from " (told.host) ", " (milliseconds(told.milliseconds as f64)) ": " span class=(class) { bdi { (told.outcome) } } }
             @if let Some(next) = told.next { p .hint { "The next one was to be " (moment(next)) "." } }
             @match told.response.as_deref().filter(|response| !response.is_empty()) {
                 Some(response) => {

@@ -176,7 +176,7 @@ fn untold(subscription: Uuid, found: &[Pending]) -> Markup {
             one.r#type.render(),
             standing(one),
             one.tries.render(),
-            or_dash(one.due.map(moment)),
+            or_dash(one.due_at.map(moment)),
             html! { bdi { (one.last_error.as_deref().unwrap_or("–")) } },
             again(subscription, one.event),
         ]
@@ -213,8 +213,8 @@ fn event_link(subscription: Uuid, event: Uuid) -> Markup {
 /// The state of a notification that the receiver has not accepted.
 pub(super) fn standing(one: &Pending) -> Markup {
     html! {
-        @match (one.due, one.tries) {
-            (None, _) => { span .bad { "given up" } @if let Some(at) = one.failed { " " (moment(at)) } }
+        @match (one.due_at, one.tries) {
+            (None, _) => { span .bad { "given up" } @if let Some(at) = one.failed_at { " " (moment(at)) } }
             (Some(_), 0) => { span .wait { "to be told" } }
             (Some(_), _) => { span .wait { "to be tried again" } }
         }
