@@ -41,7 +41,7 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     if let Some(telling) = &counted.telling {
         let help = "Tries at notifying of what happened within the window, by class of answer; none: no answer.";
         let tries = telling.tries.iter().map(|(class, number)| (*class, *number));
-        text.counts("maildrop_notification_tries", help, "class", tries);
+        text.counts("maildrop_notification_attempts", help, "class", tries);
         let first = &telling.first_try;
         if first.notifications > 0 {
             let name = "maildrop_notification_first_try_seconds";
@@ -62,9 +62,9 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
                 now.oldest_unpublished_s,
             ),
             ("maildrop_pending_notifications", "Notifications that are to be sent.", now.pending as f64),
-            ("maildrop_given_up_notifications", "Notifications that were given up.", now.given_up as f64),
+            ("maildrop_failed_notifications", "Notifications that were given up.", now.given_up as f64),
             ("maildrop_late_subscription_seconds", "By how much the most overdue subscription is late.", now.late_s),
-            ("maildrop_resting_receivers", "Receivers that rest, since they did not answer.", now.resting as f64),
+            ("maildrop_paused_subscriptions", "Receivers that rest, since they did not answer.", now.resting as f64),
             ("maildrop_disabled_subscriptions", "Subscriptions that were disabled.", now.disabled as f64),
         ]
     });

@@ -174,7 +174,7 @@ impl Figures {
         let help = "Messages that have crashed one worker: their next try has a worker of its own.";
         sheet.gauge("suspect_messages", help, standing.suspects as f64);
         let help = "Messages that were shunted, since they had crashed two workers.";
-        sheet.counter("newly_shunted_messages", help, counters.newly_shunted);
+        sheet.counter("shunted_messages", help, counters.newly_shunted);
         let help = "Tries of shunted messages that were answered 451 at once, without a worker.";
         sheet.counter("refused_shunted_messages", help, counters.refused_shunted);
     }

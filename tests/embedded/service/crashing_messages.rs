@@ -73,7 +73,7 @@ fn shunted_while_others_flow(fault: &str) {
         ("maildropd_lost_workers_total", "", 2.0 + f64::from(ended_by_the_broker)),
         ("maildropd_queue_messages", "state=\"shunted\"", 1.0),
         ("maildropd_suspect_messages", "", 0.0),
-        ("maildropd_newly_shunted_messages_total", "", 1.0),
+        ("maildropd_shunted_messages_total", "", 1.0),
         ("maildropd_refused_shunted_messages_total", "", 1.0),
     ] {
         assert_eq!(figures.sum(name, &[label]), number, "{fault}: {name}");

@@ -57,8 +57,8 @@ fn answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happene
     };
     let (text, table) = (said("prometheus"), said("table"));
     for line in [
-        "maildrop_notification_tries{class=\"2xx\",window=\"2h\"} 1\n",
-        "maildrop_notification_tries{class=\"none\",window=\"2h\"} 10000\n",
+        "maildrop_notification_attempts{class=\"2xx\",window=\"2h\"} 1\n",
+        "maildrop_notification_attempts{class=\"none\",window=\"2h\"} 10000\n",
         "maildrop_notification_first_try_seconds{percentile=\"100\",window=\"2h\"} 3600\n",
     ] {
         assert!(text.contains(line), "{text}");

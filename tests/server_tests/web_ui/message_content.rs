@@ -108,16 +108,16 @@ fn rows_of_the_operations_log_are_added_by_those_who_act_and_deleted_by_prune_al
     let id = "<ü'\\\"; DROP TABLE operations; --\u{1f4a3}@x>";
     for (who, config) in [("page", config), ("operator", operators)] {
         let mut database = Site::without_mailboxes(config).unwrap().open_database(None, patience()).unwrap();
-        let actor = Actor { name, interface: "page", role: None, host: "mx1" };
+        let actor = Actor { name: who, interface: "page", role: None, host: "mx1" };
         let affected = Affected { identity: Some(&identity), message_id: Some(id), ..Affected::default() };
         write(database.as_mut(), actor, Operation::Restored, affected, "appended").unwrap();
         let rows = read(database.as_mut(), None, 1).unwrap();
         let row = &rows[0];
-        assert_eq!((row.who.as_str(), row.message_id.as_deref(), row.outcome.as_str()), (who, Some(id), "appended"));
+        assert_eq!((row.actor.as_str(), row.message_id.as_deref(), row.outcome.as_str()), (who, Some(id), "appended"));
         assert_eq!((row.identity.as_deref(), row.user.as_deref()), (Some("ab".repeat(32).as_str()), None));
         // By UTC, whatever the time zone of the session is.
         let now = i64::try_from(UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap();
-        assert!((now - row.at).abs() < 1_800_000_000, "{row:?} at {now}");
+        assert!((now - row.created_at).abs() < 1_800_000_000, "{row:?} at {now}");
         let changes: &[&str] = match who {
             "page" => &["UPDATE operations SET actor = 'x' WHERE id < 0", "DELETE FROM operations WHERE id < 0"],
             _ => &["UPDATE operations SET actor = 'x' WHERE id < 0"],

@@ -78,7 +78,7 @@ fn try_of(told: &NotificationAttempt) -> Markup {
     html! {
         li {
             p { (moment(told.started_at)) " from " (told.host) ", " (milliseconds(told.milliseconds as f64)) ": " span class=(class) { bdi { (told.outcome) } } }
-            @if let Some(next) = told.next { p .hint { "The next one was to be " (moment(next)) "." } }
+            @if let Some(next) = told.next_at { p .hint { "The next one was to be " (moment(next)) "." } }
             @match told.response.as_deref().filter(|response| !response.is_empty()) {
                 Some(response) => {
                     p { "The beginning of the answer:" }
