@@ -137,7 +137,7 @@ mod tests {
             let sql = format!("UPDATE web_sessions SET {column} = {column} - ?");
             assert_eq!(database.change("turning the clock", &sql, &[by]).unwrap(), 1);
         };
-        back("began_at", lifetimes.longest + Duration::from_secs(1));
+        back("created_at", lifetimes.longest + Duration::from_secs(1));
         // No request has used that cookie since; creating the next link removes the session.
         super::link(database, BY, "", "boris", WebRole::Viewer).unwrap();
         let left = database.select("looking", "SELECT count(*) FROM web_sessions", &[]).unwrap();

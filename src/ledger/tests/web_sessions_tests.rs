@@ -40,7 +40,7 @@ impl Site {
     fn pass(&mut self, span: i64) {
         for column in [
             "web_sessions SET last_seen_at = last_seen_at",
-            "web_sessions SET began_at = began_at",
+            "web_sessions SET created_at = created_at",
             "web_logins SET expires_at = expires_at",
         ] {
             self.database.change("waiting", &format!("UPDATE {column} - ?"), &[Value::Integer(span)]).unwrap();
