@@ -225,6 +225,10 @@ const UNDER_POSTFIX: [&str; 15] = [
 
 const PACKAGE: &str =
     "it changes the machine; tests/package/check installs the package, which does the same, on Debian 12 and 13";
+const PASSWORDS: &str =
+    "it changes the machine; tests/package/first_hour installs the same files, which quickstart writes";
+const RIGHTS: &str = "tests/package/first_hour gives the same rights, by the SQL that quickstart writes";
+const MASTER_USER: &str = "tests/package/on_debian runs it, or the same, as docs/debian.md has it";
 const DOVECOT: &str = "tests/package/first_hour does the same, with the files that quickstart writes";
 const BY_THE_GUIDE: &str = "tests/server_tests/notifications/receiver_from_the_guide.rs runs it";
 /// It is run on a notification that came.
@@ -246,7 +250,7 @@ const QUEUE: &str = "tests/embedded/commands/queue_commands.rs runs it, on a que
 const SHUNT: &str = "tests/embedded/service/shunted_messages.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 67] = [
+const NOT_RUN: [(&str, &str); 81] = [
     ("install -m 644 postfix/dovecot-delivery.conf /etc/dovecot/", DOVECOT),
     ("install -m 644 postfix/dovecot-delivery.service /etc/systemd/system/", DOVECOT),
     ("doveconf -c /etc/dovecot/dovecot-delivery.conf >/dev/null && systemctl daemon-reload", DOVECOT),
@@ -338,11 +342,38 @@ const NOT_RUN: [(&str, &str); 67] = [
         "useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin maildrop",
         "it changes the machine; tests/support/postfix.rs runs it on the mail hosts",
     ),
-    ("install -m 755 target/release/maildrop_command /usr/bin/maildrop_command", PACKAGE),
+    ("install -m 755 target/release/maildrop_command target/release/maildropd /usr/bin/", PACKAGE),
+    ("groupadd --system maildrop-operator", PACKAGE),
+    ("tests/package/build", PACKAGE),
+    ("apt-get install --yes ./target/debian/maildrop-command_*.deb", PACKAGE),
+    ("cargo build --release", "tests/package/build does it, by cargo-deb"),
     ("install -d -m 755 /etc/maildrop_command", PACKAGE),
-    ("install -m 644 config.example.toml /etc/maildrop_command/config.toml", PACKAGE),
     ("install -m 640 -g maildrop /dev/null /etc/maildrop_command/database.password", PACKAGE),
     ("install -m 640 -g maildrop /dev/null /etc/maildrop_command/imap.password", PACKAGE),
+    ("install -m 640 -g maildrop-operator /dev/null /etc/maildrop_command/operator.password", PASSWORDS),
+    ("install -m 600 /dev/null /etc/maildrop_command/owner.password", PASSWORDS),
+    (
+        "for name in database imap operator owner; do openssl rand -hex 24 >/etc/maildrop_command/$name.password; done",
+        PASSWORDS,
+    ),
+    (
+        "cat sql/postgres/grants.sql | runuser -u postgres -- psql --set=ON_ERROR_STOP=1 --set=role=maildrop maildrop",
+        RIGHTS,
+    ),
+    (
+        "cat sql/postgres/grants.sql sql/postgres/grants-operator.sql | runuser -u postgres -- psql --set=ON_ERROR_STOP=1 \
+         --set=role=maildrop_operator maildrop",
+        RIGHTS,
+    ),
+    ("runuser -u postgres -- psql --command='GRANT SELECT ON addresses TO postfix_maps' maildrop", RIGHTS),
+    ("install -m 640 -g dovecot /dev/null /etc/dovecot/maildrop-masters", MASTER_USER),
+    ("hash=$(doveadm pw -s BLF-CRYPT -p \"$(cat /etc/maildrop_command/imap.password)\")", MASTER_USER),
+    ("echo \"maildrop:$hash::::::allow_nets=127.0.0.1,::1\" >/etc/dovecot/maildrop-masters", MASTER_USER),
+    ("doveconf >/dev/null && doveadm reload", MASTER_USER),
+    (
+        "printf 'Subject: the first one\\n\\nHello\\n' | sendmail scuba@mail.axial.net",
+        "tests/server_tests/postfix/postfix_fragments.rs sends its message by SMTP",
+    ),
     (
         "install -m 755 target/release/maildrop_command /usr/bin/maildrop_command.new && mv \
          /usr/bin/maildrop_command.new /usr/bin/maildrop_command",
