@@ -62,7 +62,7 @@ def values(measured):
                  "append": append, "author": sent - append},
         "steps": {stage.split(",")[0]: told["ms"] for stage, told in bench["stages"].items() if stage != "machine"},
         "pooled": {"database": each("flood, pooled", "database"), "host_more": each("flood, pooled", "pooler")},
-        "serve": {"host": each("flood", "hosts") - bench["process"]["a delivery"]["cpu"] + service(1, "ours"),
+        "service": {"host": each("flood", "hosts") - bench["process"]["a delivery"]["cpu"] + service(1, "ours"),
                   "host_further": further("ours"), "database": service(1, "database"), "further": further("database")},
     }
 

@@ -4,7 +4,7 @@ page."""
 import math
 from html import escape
 
-COLOURS = {"pipe": "#d55e00", "pipe, pooled": "#0072b2", "serve": "#009e73"}
+COLOURS = {"pipe": "#d55e00", "pipe, pooled": "#0072b2", "service": "#009e73"}
 
 
 def text(x, y, said, anchor="middle", size=13):

@@ -24,17 +24,17 @@ SEEN = json.loads((HERE / "two_hosts.json").read_text())
 SIZES = [(100, 1, 8, 16), (100, 2, 4, 8), (100, 100, 2, 2), (1000, 8, 8, 16), (1000, 100, 4, 4), (10_000, 100, 8, 8)]
 # Those that are an administrator's first choice: in the plot, and in the conclusions.
 USUAL = {100: SIZES[1], 1000: SIZES[3], 10_000: SIZES[5]}
-WAYS = ("pipe", "pipe, pooled", "serve")
+WAYS = ("pipe", "pipe, pooled", "service")
 PROCESSORS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 def costs(way):
     """The steps of a delivery by this way, in seconds."""
-    pipe, pooled, serve, site = (INPUTS[name] for name in ("pipe", "pooled", "serve", "sites"))
+    pipe, pooled, serve, site = (INPUTS[name] for name in ("pipe", "pooled", "service", "sites"))
     steps = dict(INPUTS["steps"])
     if way == "pipe":
         database, host, further, host_further = pipe["database"], pipe["host"], 0, 0
-    elif way == "serve":
+    elif way == "service":
         database, host, further, host_further = serve["database"], serve["host"], serve["further"], serve["host_further"]
     else:
         database, host, further, host_further = pooled["database"], pipe["host"] + pooled["host_more"], 0, 0
@@ -59,7 +59,7 @@ def given(size, way):
     """All but the processors of the database and of the mailbox stores."""
     sites, (rate, hosts, cores, workers) = INPUTS["sites"], size
     return dict(
-        hosts=hosts, host_cores=cores, workers=workers, rate=float(rate), serve=way == "serve", pooled=way == "pipe, pooled",
+        hosts=hosts, host_cores=cores, workers=workers, rate=float(rate), serve=way == "service", pooled=way == "pipe, pooled",
         mix={1: sites["one"], 10: sites["ten"], 50: sites["fifty"]}, authors=sites["authors"], both_hosts=sites["both_hosts"],
         commits=sites["commits"], users=rate * sites["users_by_rate"], busy_users=sites["busy_users"])
 
@@ -95,7 +95,7 @@ def calm_and_failed(task):
     size, way = task
     rate, hosts, cores, workers = size
     calm, buy = Model(site(size, way, until=20.0, warm=4.0)).run(), processors(rate, way)
-    each = f", {workers} workers each" if way == "serve" else ""
+    each = f", {workers} workers each" if way == "service" else ""
     bought = (f"| {rate:,} | {hosts} × {cores} | {way}{each} | {buy['database_cores']} ({100 * calm.database_used:.0f} %) | "
               f"{few(calm.held_mean)}, {few(calm.held_most)}; {few(calm.opened)} | {buy['imap_cores']} ({100 * calm.imap_used:.0f} %) | "
               f"{seconds(calm.p50)}, {seconds(calm.p99)} | {few(calm.per_thousand)} |")
@@ -158,7 +158,7 @@ def conclusions():
         ("who does not wait for the database is deferred, who waits hardly ever is", away[60.0].deferred < away[0.0].deferred / 5),
         ("more hosts: not more of it deferred, and nobody waits longer", more_hosts.deferred <= few_hosts.deferred and more_hosts.p99 <= few_hosts.p99),
         ("one host that has processors enough will do, with nobody deferred", one.deferred == 0 and one.p99 < 5.0),
-        ("the service opens no sessions, and holds fewer processors of the database", calm["serve"].opened == 0 and calm["serve"].database_cores_used < calm["pipe"].database_cores_used),
+        ("the service opens no sessions, and holds fewer processors of the database", calm["service"].opened == 0 and calm["service"].database_cores_used < calm["pipe"].database_cores_used),
         ("a pooler opens fewer sessions", calm["pipe, pooled"].opened < calm["pipe"].opened / 10),
         ("the model is within a quarter of what two real hosts have shown", compare.furthest(SEEN) <= 0.25),
         ("the same seed gives the same", len({(done.p99, done.tries) for done in twice}) == 1),

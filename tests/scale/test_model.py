@@ -118,7 +118,7 @@ class Inputs(unittest.TestCase):
         self.assertEqual({name: round(took, 6) for name, took in values["pipe"].items()},
                          {"host": 11.0, "database": 15.0, "login": 10.0, "append": 8.0, "author": 12.0})
         self.assertEqual({name: round(took, 6) for name, took in values["pooled"].items()}, {"database": 7.0, "host_more": 8.0})
-        self.assertEqual({name: round(took, 6) for name, took in values["serve"].items()},
+        self.assertEqual({name: round(took, 6) for name, took in values["service"].items()},
                          {"host": 7.0, "host_further": 0.5, "database": 3.0, "further": 1.0})
 
     def test_comments_and_what_is_assumed_stay_and_numbers_are_replaced(self):
