@@ -94,7 +94,7 @@ fn as_json(message: &CrashedMessage) -> Value {
 }
 
 fn text(messages: &[CrashedMessage]) -> String {
-    let header = ["ID", "SINCE", "SIZE", "SENDER", "RECIPIENTS", "HOLDER", "QUEUE ID", "CRASHES", "THE FIRST ONE"];
+    let header = ["ID", "SINCE", "SIZE", "SENDER", "RECIPIENTS", "HOLDER", "QUEUE ID", "CRASHES", "REASON"];
     if messages.is_empty() { NOTHING.to_owned() } else { table(header, messages.iter().map(row)) }
 }
 
@@ -125,8 +125,7 @@ fn origin(message: &CrashedMessage) -> Origin {
 fn shunted(queue: &Queue) -> Result<(Vec<CrashedMessage>, Ended), Failure> {
     let mut messages = Vec::new();
     let all_are_read = for_each(queue.crashed()?, |found| {
-        let message = found.map_err(|error| fail(ExitCode::DataErr, error.to_string()))?;
-        messages.extend(message.is_shunted().then_some(message));
+        messages.push(found.map_err(|error| fail(ExitCode::DataErr, error.to_string()))?);
         Ok(())
     });
     Ok((messages, all_are_read))
@@ -144,7 +143,7 @@ fn show(ShowArguments { queue, message, json, id }: &ShowArguments) -> Ended {
         let mut lines = vec![("id", id), ("file", file), ("since", since), ("size", size), ("holder", holder)];
         lines.extend([("queue id", queue_id), ("sender", sender)]);
         lines.extend(found.envelope.recipients.iter().map(|to| ("recipient", to.address.clone())));
-        lines.extend([("crashes", crashes), ("first one", reason)]);
+        lines.extend([("crashes", crashes), ("reason", reason)]);
         facts(12, lines)
     });
     Ok(ExitCode::Ok)
@@ -182,7 +181,7 @@ fn retry(arguments: &RetryArguments) -> Ended {
         let (found, message) = read(&queue, id)?;
         if limit.is_some_and(|limit| found.age() > limit) {
             let text = format!(
-                "{id} first crashed a worker longer ago than the ledger remembers: if it was delivered another way, it would be \
+                "{id} was shunted longer ago than the ledger remembers: if it was delivered another way, it would be \
                  duplicated\nto try it all the same, add --again"
             );
             return Err(fail(ExitCode::DataErr, text));

@@ -30,9 +30,6 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 
 const TRIES: u32 = 3;
 
-/// How long sending a cancellation may take, to a service that did not answer. It is a courtesy.
-const CANCEL: Duration = Duration::from_millis(100);
-
 /// The rest of the time that is kept for the log and the line of output.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
@@ -63,7 +60,7 @@ pub(crate) struct Handing<'a> {
 pub(crate) enum Handed {
     /// The service has never confirmed the message: nothing was delivered, and nothing will be.
     NotTaken(NotTaken),
-    /// The caller was gone when the service had the message. The message was cancelled: nothing was delivered.
+    /// The caller was gone when the service had the message. The service never got Go: nothing was delivered.
     CallerGone,
     /// The service has answered with a verdict for each recipient, in the request's order. Before Go, all of them are
     /// deferrals.
@@ -106,7 +103,7 @@ pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> Handed {
     let mut reason = String::new();
     for number in 1..=TRIES {
         let until = Instant::now() + patience;
-        match handing.once(socket, until, number == TRIES) {
+        match handing.once(socket, until) {
             Ok(handed) => return handed,
             Err(Failed::Try(why)) => {
                 debug!(id = %handing.request.id, number, why, "the service did not take the message");
@@ -119,8 +116,8 @@ pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> Handed {
 }
 
 impl Handing<'_> {
-    /// One attempt. `Ok` if no further attempt may follow.
-    fn once(&self, socket: &Path, until: Instant, last: bool) -> Result<Handed, Failed> {
+    /// One attempt. `Ok` if no further attempt may follow. The end of its connection withdraws a message that has no Go.
+    fn once(&self, socket: &Path, until: Instant) -> Result<Handed, Failed> {
         // Replies are small.
         let longest = LONGEST_HEADER + 8;
         let settings = Settings {
@@ -136,12 +133,8 @@ impl Handing<'_> {
         let frame = frame.map_err(|error| for_good(format!("it cannot be handed over: {error}"), false))?;
         connection.send(&to_client(&frame), until).map_err(failed)?;
         drop(frame);
-        let Some(answer) = connection.receive(until).map_err(failed)? else {
-            if last {
-                self.cancel(&mut connection);
-            }
-            return Err(Failed::Try("it does not answer in time".into()));
-        };
+        let answer = connection.receive(until).map_err(failed)?;
+        let answer = answer.ok_or_else(|| Failed::Try("it does not answer in time".into()))?;
         match read(answer) {
             Ok(Header::Received { id }) if id == self.id() => {}
             Ok(Header::Reply(reply)) if reply.id == self.id() => return Ok(self.refused(reply)),
@@ -150,7 +143,6 @@ impl Handing<'_> {
         }
         // The bytes that were read may be only the beginning of a message: see `StandardStreams`.
         if self.caller.is_gone() {
-            self.cancel(&mut connection);
             return Ok(Handed::CallerGone);
         }
         Ok(self.go(&mut connection))
@@ -205,13 +197,6 @@ impl Handing<'_> {
     fn nonsense(&self, problem: &str) -> Handed {
         warn!(id = %self.id(), problem, queue_id = self.queue_id(), "the service's answer makes no sense");
         Handed::Lost(Lost::Nonsense)
-    }
-
-    /// Withdraws the message from the service. The send may fail: without Go, the service does not deliver, either.
-    fn cancel(&self, connection: &mut Blocking) {
-        let frame = Header::Cancel { id: self.id() }.frame(b"");
-        let sent = frame.map(|frame| connection.send(&to_client(&frame), Instant::now() + CANCEL));
-        debug!(id = %self.id(), ?sent, "taken back");
     }
 
     fn id(&self) -> Uuid {

@@ -40,8 +40,6 @@ pub enum Header {
     Received { id: Uuid },
     /// The client of the request is still connected, and waits for the delivery: it may begin.
     Go { id: Uuid },
-    /// The client withdraws the request. A delivery that has begun goes on.
-    Cancel { id: Uuid },
     /// The result of the request.
     Reply(Reply),
 }
@@ -49,7 +47,7 @@ pub enum Header {
 /// A message to deliver, with everything known about it except its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// The request's id. A retry of the same request keeps it.
+    /// The request's id.
     pub id: Uuid,
     /// How long the delivery may take, in milliseconds, from when a worker gets it. The broker subtracts the time in its queue.
     pub time_left_ms: u64,
@@ -122,18 +120,8 @@ pub enum Source {
     Mta,
     /// A runner, from the file queue: no mail system has the message.
     Queue,
-    /// An operator, from the shunted messages: the message gets a worker of its own.
+    /// An operator or a new build of the service, with a copy of a shunted message: its holder retries it, too.
     Shunt,
-    /// The service, from the shunted messages, once a new build runs: behind other mail.
-    Upgrade,
-}
-
-impl Source {
-    /// Whether the source has only a copy of a shunted message, which its sender retries, too.
-    #[must_use]
-    pub fn is_shunt(self) -> bool {
-        matches!(self, Self::Shunt | Self::Upgrade)
-    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -288,7 +276,6 @@ mod tests {
             (Header::Deliver(Request { file: Some("/run/x".into()), ..request(1 << 40) }), b""),
             (Header::Received { id: Uuid::from_u128(8) }, b""),
             (Header::Go { id: Uuid::from_u128(8) }, b""),
-            (Header::Cancel { id: Uuid::from_u128(8) }, b""),
             (Header::Reply(reply), b""),
         ];
         for (header, message) in headers {

@@ -67,7 +67,7 @@ impl QueueError {
     }
 
     /// The same for an error of the standard library.
-    pub(super) fn of_io(doing: &'static str, path: &Path, error: io::Error) -> Self {
+    pub(crate) fn of_io(doing: &'static str, path: &Path, error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::StorageFull {
             return Self::NoSpace { doing, path: path.to_owned() };
         }

@@ -1,8 +1,7 @@
 //! Messages that crashed workers of the service, in `shunted/`, in the queue's own format: `TIME-DIGEST,CRASHES.msg`.
 //!
-//! After one crash a message is a suspect; from [`SHUNTED_AFTER`] crashes on it is shunted. Two parties change the folder: the
-//! front process of the service, and a person who drops a message. Each of them holds the lock of the folder (flock(2))
-//! meanwhile. A file has the envelope of the message's first crash.
+//! Two parties change the folder: the front process of the service, and a person who drops a message. Each of them holds the lock
+//! of the folder (flock(2)) meanwhile. A file has the envelope of the attempt after which the message was shunted.
 
 use super::folder::{Folder, Found};
 use super::listing::read_envelope;
@@ -13,15 +12,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{Read, Seek};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
-
-/// A message is shunted once it has crashed this many workers.
-pub const SHUNTED_AFTER: u32 = 2;
 
 /// The first eight bytes of the SHA-256 of a message's bytes. They identify the message at its next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,7 +55,7 @@ pub struct CrashedMessage {
     pub digest: Digest,
     /// How many workers it has crashed.
     pub crashes: u32,
-    /// When it first crashed one, in microseconds since 1970.
+    /// When it was shunted, in microseconds since 1970.
     pub since: i64,
     /// When its file was last changed, by a crash or by a backup: in seconds since 1970.
     pub changed: i64,
@@ -83,26 +79,7 @@ impl Digest {
 
     #[must_use]
     pub fn of(message: &[u8]) -> Self {
-        Self::first_bytes(Sha256::digest(message).into())
-    }
-
-    /// The digest of the bytes of a file.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub fn of_file(mut file: impl Read) -> io::Result<Self> {
-        let (mut hash, mut buffer) = (Sha256::new(), vec![0; 64 << 10]);
-        loop {
-            match file.read(&mut buffer) {
-                Ok(0) => return Ok(Self::first_bytes(hash.finalize().into())),
-                Ok(length) => hash.update(buffer.get(..length).unwrap_or_default()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn first_bytes([a, b, c, d, e, f, g, h, ..]: [u8; 32]) -> Self {
+        let [a, b, c, d, e, f, g, h, ..]: [u8; 32] = Sha256::digest(message).into();
         Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 }
@@ -124,13 +101,7 @@ impl FromStr for Digest {
 }
 
 impl CrashedMessage {
-    /// Whether it is shunted: it has also crashed a worker of its own.
-    #[must_use]
-    pub fn is_shunted(&self) -> bool {
-        self.crashes >= SHUNTED_AFTER
-    }
-
-    /// How long ago it first crashed a worker.
+    /// How long ago it was shunted.
     #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_micros(u64::try_from(timestamp::now().saturating_sub(self.since)).unwrap_or_default())
@@ -138,7 +109,7 @@ impl CrashedMessage {
 }
 
 impl Queue {
-    /// All suspects and shunted messages, the oldest first. A file that cannot be read is reported with the reason.
+    /// All shunted messages, the oldest first. A file that cannot be read is reported with the reason.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -284,7 +255,6 @@ mod tests {
     fn a_digest_is_the_beginning_of_what_sha256sum_prints() {
         let digest = Digest::of(b"test");
         assert_eq!(digest.to_string(), "9f86d081884c7d65");
-        assert_eq!(Digest::of_file(&b"test"[..]).unwrap(), digest);
         assert_eq!("9f86d081884c7d65".parse(), Ok(digest));
         for wrong in ["", "9f86", "9f86d081884c7d6", "+f86d081884c7d65x", "9f86d081884c7d65a", "zf86d081884c7d65"] {
             assert!(wrong.parse::<Digest>().is_err(), "{wrong}");
@@ -294,27 +264,26 @@ mod tests {
     #[test]
     fn crashes_are_counted_in_the_name_and_the_first_envelope_stays() {
         let (_folder, queue) = queue();
-        record(&queue, 1, &["a@x", "b@x"]);
+        record(&queue, 2, &["a@x", "b@x"]);
         let first = queue.crashed().unwrap().remove(0).unwrap();
-        assert!(first.crashes == 1 && !first.is_shunted());
-        record(&queue, 2, &["c@x"]);
+        record(&queue, 3, &["c@x"]);
         let second = queue.crashed().unwrap().remove(0).unwrap();
-        assert!(second.is_shunted() && second.since == first.since && second.envelope == first.envelope);
+        assert_eq!((first.crashes, second.crashes, second.since), (2, 3, first.since));
+        assert!(second.envelope == first.envelope);
         assert_eq!(recipients(&queue), ["a@x", "b@x"]);
         // A lower count, as after a restart, does not lower the stored one.
-        record(&queue, 1, &["a@x"]);
+        record(&queue, 2, &["a@x"]);
         let all = queue.crashed().unwrap();
-        assert!(all.len() == 1 && all[0].as_ref().unwrap().crashes == 2);
+        assert!(all.len() == 1 && all[0].as_ref().unwrap().crashes == 3);
     }
 
     #[test]
-    fn shunted_messages_are_counted_and_suspects_are_not() {
+    fn shunted_messages_are_counted() {
         let (_folder, queue) = queue();
         let waiting = |queue: &Queue| {
             let all = queue.waiting().unwrap();
             all.into_iter().find(|(state, _)| *state == State::Shunted).unwrap().1
         };
-        record(&queue, 1, &["a@x"]);
         assert_eq!(waiting(&queue), Waiting::default());
         record(&queue, 2, &["a@x"]);
         assert!(waiting(&queue).messages == 1 && waiting(&queue).oldest.is_some());

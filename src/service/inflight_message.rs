@@ -2,6 +2,7 @@
 
 use crate::delivery::Verdict;
 use crate::protocol::Request;
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,6 +32,17 @@ pub enum Body {
 }
 
 impl Body {
+    /// The whole message.
+    ///
+    /// # Errors
+    /// If its file cannot be read.
+    pub(super) fn bytes(&self) -> io::Result<Cow<'_, [u8]>> {
+        match self {
+            Self::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
+            Self::File(file) => fs::read(file.path()).map(Cow::Owned),
+        }
+    }
+
     /// The bytes that follow the request's header in a frame: none if the message is in a file.
     #[must_use]
     pub fn in_memory(&self) -> &[u8] {

@@ -21,9 +21,7 @@ pub struct Counters {
     pub wrong_answers: u64,
     /// Replies that belong to no message of their worker.
     pub late_answers: u64,
-    /// Requests that a client sent again while they were known.
-    pub joined: u64,
-    /// Requests whose client left or cancelled before a worker had them.
+    /// Requests whose client left before a worker had them.
     pub dropped: u64,
     /// Messages that were shunted because they had crashed two workers.
     pub newly_shunted: u64,

@@ -8,6 +8,7 @@ use crate::service::inflight_message::Body;
 use crate::service::shunt::{Key, LostJob};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 /// A job's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,13 +51,6 @@ pub(super) enum Asker {
     Nobody,
 }
 
-impl Asker {
-    /// Whether `other` replaces this asker. An older connection does not.
-    pub(super) fn is_before(self, other: Self) -> bool {
-        !matches!((self, other), (Self::Client(known), Self::Client(other)) if known > other)
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The client has not sent GO yet.
@@ -67,6 +61,10 @@ pub(super) enum Stage {
 }
 
 impl Job {
+    pub(super) fn is_request(&self, id: Uuid) -> bool {
+        matches!(&self.what, What::Ours { request, .. } if request.id == id)
+    }
+
     /// The mailboxes of its recipients, in their order, for the limits of deliveries to one recipient.
     pub(super) fn users(&self) -> &[String] {
         match &self.what {

@@ -160,8 +160,9 @@ impl Workers {
         self.all.keys().copied()
     }
 
-    pub(super) fn pids(&self) -> impl Iterator<Item = i32> {
-        self.all.values().filter_map(|worker| worker.pid)
+    pub(super) fn of_process(&self, pid: u32) -> Option<ConnectionId> {
+        let is_its = |worker: &Worker| worker.pid.is_some_and(|known| u32::try_from(known) == Ok(pid));
+        self.all.iter().find(|(_, worker)| is_its(worker)).map(|(connection, _)| *connection)
     }
 
     /// The workers whose heartbeats are missing for too long.

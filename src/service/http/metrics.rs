@@ -161,7 +161,6 @@ impl Figures {
             ("worker_wait_timeouts", "Messages deferred since no worker was free in time.", counters.waited_too_long),
             ("lost_workers", "Workers that ended or stood still while they had a message.", counters.workers_lost),
             ("missed_heartbeats", "Heartbeats of workers that did not come, one a second.", counters.missed_heartbeats),
-            ("repeated_requests", "Requests that a client sent again while they were known.", counters.joined),
             ("withdrawn_requests", "Requests whose client left before a worker had them.", counters.dropped),
             ("refused_requests", "Clients cut off for a request that makes no sense.", counters.refused_requests),
         ] {

@@ -10,21 +10,20 @@
 //! A signal from outside is no crash of the message. Nor is it one if the worker's watchdog ends the worker while a server owes
 //! it an answer, which is SIGKILL ([`watchdog`](super::watchdog)).
 //!
-//! [`writer`] stores what has to outlive the process. [`upgrade`] makes a new build retry all shunted messages, so that a
+//! [`writer`] stores shunted messages. This process alone knows the suspects: the next one counts their crashes from zero.
+//! [`upgrade`] makes a new build retry all shunted messages, so that a
 //! repaired site delivers them.
 
 pub mod upgrade;
 pub mod writer;
 
 use super::inflight_message::Body;
-use crate::base::timestamp;
 use crate::delivery::Verdict;
 use crate::protocol::control::End;
 use crate::protocol::{Request, Source};
-use crate::queue::{CrashedMessage, Digest, SHUNTED_AFTER};
+use crate::queue::{CrashedMessage, Digest};
 use signal_hook::consts::{SIGABRT, SIGBUS, SIGILL, SIGSEGV};
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -76,39 +75,28 @@ pub struct LostJob {
 /// A change that has to be stored.
 #[derive(Debug)]
 pub enum Order {
-    Crashed {
-        digest: Digest,
-        crashes: u32,
-        reason: String,
-        request: Box<Request>,
-        body: Body,
-    },
-    /// The message is delivered, or its record was dropped for another one.
+    /// A shunted message has crashed this many workers.
+    Crashed { digest: Digest, crashes: u32, reason: String, request: Box<Request>, body: Body },
+    /// The shunted message is delivered.
     Remove(Digest),
 }
 
 /// The record of a message that has crashed a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CrashRecord {
-    /// It has crashed one worker, at this time, in microseconds since 1970.
-    Suspect { since: i64 },
+    /// It has crashed one worker.
+    Suspect,
     /// It has crashed more. From `due` on it is tried again when its holder retries it.
     Shunted { crashes: u32, due: Instant },
-}
-
-/// The broker learns of a worker's end twice, in either order. This is the first report.
-#[derive(Debug)]
-enum Half {
-    Lost(LostJob),
-    Reported(WorkerEnd),
 }
 
 /// All crash records.
 #[derive(Default)]
 pub struct CrashRecords {
     records: BTreeMap<Key, CrashRecord>,
-    /// By process id, with the time of the report.
-    halves: BTreeMap<u32, (Instant, Half)>,
+    /// The messages of workers whose connection has ended, and whose end the master has not reported yet: by process id, with the
+    /// time of the loss.
+    lost: BTreeMap<u32, (Instant, LostJob)>,
     /// The times of the crashes of the last minute that count.
     counted: VecDeque<Instant>,
     orders: Vec<Order>,
@@ -117,7 +105,7 @@ pub struct CrashRecords {
 
 impl WorkerEnd {
     /// Whether the process has crashed. A kill from outside (SIGKILL, SIGTERM) is no crash.
-    fn is_crash(&self) -> bool {
+    pub(super) fn is_crash(&self) -> bool {
         !self.by_us && matches!(self.end, End::Signal(SIGABRT | SIGSEGV | SIGILL | SIGBUS))
     }
 }
@@ -127,11 +115,8 @@ impl CrashRecords {
     #[must_use]
     pub fn remembered(messages: Vec<CrashedMessage>, now: Instant) -> Self {
         let mut all = Self::default();
-        for CrashedMessage { digest, crashes, since, envelope, .. } in messages {
-            let is_shunted = crashes >= SHUNTED_AFTER;
-            let record =
-                if is_shunted { CrashRecord::Shunted { crashes, due: now } } else { CrashRecord::Suspect { since } };
-            all.records.insert((envelope.size, digest), record);
+        for CrashedMessage { digest, crashes, envelope, .. } in messages {
+            all.records.insert((envelope.size, digest), CrashRecord::Shunted { crashes, due: now });
         }
         all
     }
@@ -150,7 +135,7 @@ impl CrashRecords {
     pub fn admission(&self, key: Option<Key>, source: Source, now: Instant) -> Admission {
         match key.and_then(|key| Some((key, self.records.get(&key)?))) {
             None => Admission::Ordinary,
-            Some(((_, digest), CrashRecord::Shunted { crashes, due, .. })) if !source.is_shunt() && now < *due => {
+            Some(((_, digest), CrashRecord::Shunted { crashes, due })) if source != Source::Shunt && now < *due => {
                 Admission::Refused(format!("shunted: it has crashed {crashes} workers ({digest})"))
             }
             Some(_) => Admission::Alone,
@@ -166,41 +151,36 @@ impl CrashRecords {
 
     /// Records the verdicts of the message, from its worker or from the broker.
     pub fn answered(&mut self, key: Key, request: &Request, verdicts: &[Verdict], now: Instant) {
-        let is_shunt = request.source.is_shunt();
+        let is_shunt = request.source == Source::Shunt;
         // A refusal ends the message for its holder, but not an attempt with a copy of it.
         let ends = |verdict: &Verdict| verdict.class() == 2 || (verdict.class() == 5 && !is_shunt);
         let Some(record) = self.records.get_mut(&key).filter(|_| verdicts.iter().any(ends)) else { return };
         info!(id = %key.1, queue_id = request.queue_id, sender = request.sender, "a message that had crashed a worker is delivered");
         // The holder keeps the remaining recipients. If the copy was tried, it may be the only one for them.
         if !is_shunt || verdicts.iter().all(ends) {
-            self.records.remove(&key);
-            self.orders.push(Order::Remove(key.1));
+            if let Some(CrashRecord::Shunted { .. }) = self.records.remove(&key) {
+                self.orders.push(Order::Remove(key.1));
+            }
         } else if let CrashRecord::Shunted { due, .. } = record {
             *due = now;
         }
     }
 
-    /// Records that a worker's connection has ended, with or without a message.
-    pub fn connection_ended(&mut self, pid: u32, lost: Option<LostJob>, now: Instant) {
-        match (self.halves.remove(&pid), lost) {
-            (Some((_, Half::Reported(end))), Some(lost)) => self.worker_ended(&end, lost, now),
-            (_, Some(lost)) => drop(self.halves.insert(pid, (now, Half::Lost(lost)))),
-            (_, None) => {}
+    /// Records that the connection of a worker with a message has ended.
+    pub fn connection_ended(&mut self, pid: u32, lost: LostJob, now: Instant) {
+        self.lost.insert(pid, (now, lost));
+    }
+
+    /// Records the master's report of a worker's end, whose connection has ended before.
+    pub fn process_ended(&mut self, end: &WorkerEnd, now: Instant) {
+        if let Some((_, lost)) = self.lost.remove(&end.pid) {
+            self.worker_ended(end, lost, now);
         }
     }
 
-    /// Records the master's report of a worker's end. `connected`: the broker has not seen its connection end yet.
-    pub fn process_ended(&mut self, end: WorkerEnd, connected: bool, now: Instant) {
-        match self.halves.remove(&end.pid) {
-            Some((_, Half::Lost(lost))) => self.worker_ended(&end, lost, now),
-            _ if connected => drop(self.halves.insert(end.pid, (now, Half::Reported(end)))),
-            _ => {}
-        }
-    }
-
-    /// Drops reports without the other half in time: another process may have the id by now.
+    /// Drops the messages of workers whose end was not reported in time: another process may have the id by now.
     pub fn drop_old(&mut self, now: Instant) {
-        self.halves.retain(|_, (seen, _)| now.saturating_duration_since(*seen) < REPORTED_WITHIN);
+        self.lost.retain(|_, (since, _)| now.saturating_duration_since(*since) < REPORTED_WITHIN);
     }
 
     fn worker_ended(&mut self, end: &WorkerEnd, lost: LostJob, now: Instant) {
@@ -211,16 +191,16 @@ impl CrashRecords {
         warn!(id, pid, queue_id, sender, end = %end.end, said, "a worker has crashed with a message");
         self.counted.retain(|at| now.saturating_duration_since(*at) < MINUTE);
         let key = (request.size, digest);
-        let is_known = self.records.contains_key(&key);
-        if self.counted.len() >= CRASHES_A_MINUTE || !(is_known || self.make_room()) {
+        let known = self.records.get(&key);
+        if self.counted.len() >= CRASHES_A_MINUTE || (known.is_none() && self.records.len() >= MOST_RECORDS) {
             warn!(id, "too many messages have crashed workers: this crash does not count");
             return;
         }
-        let (record, crashes) = match self.records.get(&key) {
-            None => (CrashRecord::Suspect { since: timestamp::now() }, 1),
+        let record = match known {
+            None => CrashRecord::Suspect,
             // Several workers had the message before it had a record.
             Some(_) if !alone => return,
-            Some(CrashRecord::Suspect { .. }) => {
+            Some(CrashRecord::Suspect) => {
                 self.newly_shunted += 1;
                 warn!(
                     id,
@@ -228,34 +208,19 @@ impl CrashRecords {
                     sender,
                     "a message is shunted: it crashes workers. It is tried once an hour; `maildrop_command shunt show` prints more"
                 );
-                (CrashRecord::Shunted { crashes: SHUNTED_AFTER, due: now + TRIED_EACH }, SHUNTED_AFTER)
+                CrashRecord::Shunted { crashes: 2, due: now + TRIED_EACH }
             }
             Some(CrashRecord::Shunted { crashes, due }) => {
-                let crashes = crashes.saturating_add(1);
-                (CrashRecord::Shunted { crashes, due: *due }, crashes)
+                CrashRecord::Shunted { crashes: crashes.saturating_add(1), due: *due }
             }
         };
         self.counted.push_back(now);
-        self.records.insert(key, record);
-        let said = said.map(|said| format!(": {said}")).unwrap_or_default();
-        let reason = format!("worker {pid} {}{said}", end.end);
-        self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
-    }
-
-    /// Makes space for one more record. Returns whether there is any. The oldest suspect is dropped if there are too many: its
-    /// holder retries it.
-    fn make_room(&mut self) -> bool {
-        if self.records.len() < MOST_RECORDS {
-            return true;
+        if let CrashRecord::Shunted { crashes, .. } = record {
+            let said = said.map(|said| format!(": {said}")).unwrap_or_default();
+            let reason = format!("worker {pid} {}{said}", end.end);
+            self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
         }
-        let suspects = self.records.iter().filter_map(|(key, record)| match record {
-            CrashRecord::Suspect { since } => Some((*since, *key)),
-            CrashRecord::Shunted { .. } => None,
-        });
-        let Some((_, oldest)) = suspects.min() else { return false };
-        self.records.remove(&oldest);
-        self.orders.push(Order::Remove(oldest.1));
-        true
+        self.records.insert(key, record);
     }
 
     /// The changes since the last call that have to be stored.
@@ -271,7 +236,7 @@ impl CrashRecords {
     /// The number of messages that have crashed one worker.
     #[must_use]
     pub fn suspects(&self) -> usize {
-        self.records.values().filter(|record| matches!(record, CrashRecord::Suspect { .. })).count()
+        self.records.values().filter(|record| matches!(record, CrashRecord::Suspect)).count()
     }
 
     /// The number of messages that this process has shunted.
@@ -283,16 +248,8 @@ impl CrashRecords {
 
 /// The digest of a message. `None` if its file cannot be read: then it is delivered like any other.
 fn digest(body: &Body) -> Option<Digest> {
-    match body {
-        Body::Memory(bytes) => Some(Digest::of(bytes)),
-        Body::File(file) => match File::open(file.path()).and_then(Digest::of_file) {
-            Ok(digest) => Some(digest),
-            Err(error) => {
-                warn!(file = %file.path().display(), %error, "a message's file cannot be read");
-                None
-            }
-        },
-    }
+    let bytes = body.bytes().inspect_err(|error| warn!(%error, "a message's file cannot be read"));
+    bytes.ok().map(|bytes| Digest::of(&bytes))
 }
 
 #[cfg(test)]
@@ -322,13 +279,14 @@ mod tests {
         }
     }
 
-    /// Ends the worker with this process id and a message. Returns whether the crash was stored.
+    /// Ends the worker with this process id and a message. Returns whether the crash counts.
     fn crash(records: &mut CrashRecords, pid: u32, message: &str, alone: bool, now: Instant) -> bool {
         let request = Box::new(Request::to(&["a@x"], message.len()));
         let lost = LostJob { request, body: Body::Memory(message.into()), alone };
-        records.connection_ended(pid, Some(lost), now);
-        records.process_ended(WorkerEnd { pid, end: End::Signal(11), by_us: false, said: Vec::new() }, false, now);
-        !records.orders().is_empty()
+        let before = (records.records.len(), records.newly_shunted);
+        records.connection_ended(pid, lost, now);
+        records.process_ended(&WorkerEnd { pid, end: End::Signal(11), by_us: false, said: Vec::new() }, now);
+        before != (records.records.len(), records.newly_shunted)
     }
 
     #[test]
@@ -345,19 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_messages_the_oldest_suspect_is_forgotten_and_no_shunted_one() {
+    fn of_too_many_messages_those_that_come_last_do_not_count() {
         let (mut records, now) = (CrashRecords::default(), Instant::now());
         let at = |minute: usize| now + MINUTE * u32::try_from(minute).unwrap();
         for number in 0..MOST_RECORDS {
             assert!(crash(&mut records, 7, &number.to_string(), false, at(number)));
         }
-        assert!(crash(&mut records, 7, "0", true, at(MOST_RECORDS)));
-        assert!(crash(&mut records, 7, "another", false, at(MOST_RECORDS + 1)));
+        assert!(!crash(&mut records, 7, "another", false, at(MOST_RECORDS)));
+        assert!(crash(&mut records, 7, "0", true, at(MOST_RECORDS + 1)));
         assert_eq!((records.records.len(), records.suspects()), (MOST_RECORDS, MOST_RECORDS - 1));
-        let is_known = |message: &str| {
-            let key = (message.len() as u64, Digest::of(message.as_bytes()));
-            records.records.contains_key(&key)
-        };
-        assert!(is_known("0") && is_known("another"), "neither what is shunted, nor what is new");
     }
 }

@@ -1,5 +1,5 @@
 //! Makes a new build retry all shunted messages, so that a repaired site delivers them. It retries one at a time, the oldest
-//! first, and behind other mail. It passes them to the broker as any client does.
+//! first. It passes them to the broker as any client does.
 
 use crate::base::deadline::Deadline;
 use crate::delivery::{NoCaller, StatusDetail, Verdict};
@@ -67,9 +67,7 @@ impl UpgradeSettings {
     }
 
     fn to_be_tried(&self, installed: i64) -> Result<VecDeque<CrashedMessage>, String> {
-        let is_due = |message: &CrashedMessage| {
-            message.is_shunted() && message.changed < installed && message.age() < self.queue_lifetime
-        };
+        let is_due = |message: &CrashedMessage| message.changed < installed && message.age() < self.queue_lifetime;
         let found = Queue::open(&self.queue).and_then(|queue| queue.crashed()).map_err(|error| error.to_string())?;
         Ok(found.into_iter().flatten().filter(is_due).collect())
     }
@@ -77,7 +75,7 @@ impl UpgradeSettings {
     fn try_one(&self, message: &CrashedMessage) -> Result<Handed, String> {
         let read = Queue::open(&self.queue).map_err(|error| error.to_string())?.crashed_message(message.digest);
         let (found, bytes) = read.map_err(|error| error.to_string())?.ok_or("it is gone")?;
-        let request = shunted_request(found.envelope, Source::Upgrade);
+        let request = shunted_request(found.envelope, Source::Shunt);
         let deadline = Deadline::after(self.deadline);
         let handing = Handing { request: &request, message: &bytes, caller: &NoCaller, deadline };
         let handed = client::hand_over(&self.clients, handing);
@@ -108,9 +106,7 @@ mod tests {
             queue_lifetime: lifetime,
         };
         let queue = Queue::open(&path).unwrap();
-        for (message, crashes, age) in
-            [("newer", 2, hour), ("older", 3, 2 * hour), ("suspect", 1, hour), ("too old", 2, lifetime)]
-        {
+        for (message, crashes, age) in [("newer", 2, hour), ("older", 3, 2 * hour), ("too old", 2, lifetime)] {
             let recipients = vec![Recipient { address: "a@x".into(), original: None }];
             let envelope = Envelope {
                 sender: String::new(),

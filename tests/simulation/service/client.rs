@@ -172,7 +172,6 @@ impl<'s> Service<'s> {
         let Some(client) = self.clients.get_mut(&job) else { return Ok(()) };
         let id = client.id;
         if client.orphan {
-            self.says(job, &Header::Cancel { id }, around)?;
             self.closes(job, around)?;
             self.is_deferred(job, around);
             return Ok(());
@@ -284,13 +283,9 @@ impl<'s> Service<'s> {
         let late = self.clients.iter().filter(|(_, client)| self.now >= client.until);
         for job in late.map(|(job, _)| *job).collect::<Vec<_>>() {
             let Some(client) = self.clients.get(&job) else { continue };
-            let (id, last) = (client.id, client.tries == TRIES);
             match client.stage {
                 Stage::HasReceipt(_) => {}
                 Stage::AwaitsReceipt => {
-                    if last {
-                        self.says(job, &Header::Cancel { id }, around)?;
-                    }
                     self.closes(job, around)?;
                     self.try_client(job, around)?;
                 }

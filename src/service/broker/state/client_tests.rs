@@ -34,7 +34,7 @@ fn a_clients_request_waits_for_its_word() {
 }
 
 #[test]
-fn a_message_in_a_file_that_is_sent_again_is_the_same_and_its_file_is_there_until_it_is_answered() {
+fn a_message_in_a_file_has_its_file_until_it_is_answered_or_its_client_has_left() {
     let folder = tempfile::tempdir().unwrap();
     let mut scene = Scene::with_workers(&[1]);
     let [first, second] = ["1", "2"].map(|name| folder.path().join(name));
@@ -45,12 +45,13 @@ fn a_message_in_a_file_that_is_sent_again_is_the_same_and_its_file_is_there_unti
         let actions = scene.handle(Event::ClientDelivers { connection, request, body });
         assert_eq!(told(&actions), [(connection.0, Header::Received { id: Uuid::from_u128(10) })]);
     }
+    assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(6) }), []);
     assert!(first.exists() && !second.exists());
-    let actions = scene.say(6, &go(10));
+    let actions = scene.say(5, &go(10));
     let [Action::Work { address, body, .. }] = &actions[..] else { panic!("{actions:?}") };
     let Ok((Header::Deliver(request), message)) = Header::read(body) else { panic!("{body:?}") };
     assert_eq!((request.file.as_deref(), message), (Some(first.as_path()), &b""[..]));
-    assert_eq!(told(&scene.reply(1, address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
+    assert_eq!(told(&scene.reply(1, address, frame(&delivered(10, 1)))), [(5, delivered(10, 1))]);
     assert!(!first.exists());
 }
 
@@ -65,16 +66,15 @@ fn a_request_whose_client_never_lets_it_begin_is_deferred() {
 }
 
 #[test]
-fn what_a_client_calls_off_or_leaves_behind_before_it_began_is_dropped() {
+fn what_a_client_leaves_behind_before_it_began_is_dropped() {
     let mut scene = Scene::new();
     for id in [10, 11, 12] {
         scene.say(u64::try_from(id).unwrap(), &deliver(id, &["a@x"]));
     }
     scene.say(10, &go(10));
-    scene.say(11, &go(11));
-    assert_eq!(scene.say(10, &Header::Cancel { id: Uuid::from_u128(10) }), []);
-    assert_eq!(scene.say(12, &Header::Cancel { id: Uuid::from_u128(12) }), []);
-    assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(11) }), []);
+    for connection in [10, 11, 12].map(ConnectionId) {
+        assert_eq!(scene.handle(Event::ClientGone { connection }), []);
+    }
     assert_eq!(scene.ready(1), []);
     assert_eq!(scene.broker.standing(scene.now), Standing { ready: 1, ..Standing::default() });
     assert_eq!(scene.broker.counters().dropped, 3);
@@ -85,42 +85,25 @@ fn what_has_begun_goes_on_whoever_leaves() {
     let mut scene = Scene::with_workers(&[1]);
     scene.say(5, &deliver(10, &["a@x"]));
     let (_, address, _) = one_work(scene.say(5, &go(10)));
-    assert_eq!(scene.say(5, &Header::Cancel { id: Uuid::from_u128(10) }), []);
     assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
     assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
     assert_eq!(scene.replies(Via::Command), [], "nobody was told");
 }
 
+/// A client tries again on a new connection. The broker may read the frames of the old one later.
 #[test]
-fn a_request_that_is_sent_again_is_joined_and_answered_where_it_was_sent_last() {
+fn a_request_that_is_sent_again_begins_by_the_word_of_its_own_connection_alone() {
     let mut scene = Scene::with_workers(&[1, 2]);
-    scene.say(5, &deliver(10, &["a@x"]));
-    let (_, address, _) = one_work(scene.say(5, &go(10)));
-    let again = Header::Deliver(Request { time_left_ms: 237_500, ..request(10, &["a@x"]) });
-    assert_eq!(told(&scene.say(6, &again)), [(6, Header::Received { id: Uuid::from_u128(10) })]);
-    assert_eq!(scene.say(6, &go(10)), []);
+    for connection in [6, 5] {
+        let received = Header::Received { id: Uuid::from_u128(10) };
+        assert_eq!(told(&scene.say(connection, &deliver(10, &["a@x"]))), [(connection, received)]);
+    }
+    let (_, address, _) = one_work(scene.say(6, &go(10)));
+    assert_eq!(scene.say(7, &go(10)), [Action::CloseClient { connection: ConnectionId(7) }]);
     assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
     assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
     assert_eq!(scene.replies(Via::Command), [("2.0.0", 1)]);
-    assert_eq!(scene.broker.counters().joined, 1);
-}
-
-#[test]
-fn what_an_older_connection_had_still_sent_does_not_draw_the_answer_to_it() {
-    let mut scene = Scene::with_workers(&[1]);
-    scene.say(6, &deliver(10, &["a@x"]));
-    assert_eq!(told(&scene.say(5, &deliver(10, &["a@x"]))), [(5, Header::Received { id: Uuid::from_u128(10) })]);
-    let (_, address, _) = one_work(scene.say(6, &go(10)));
-    assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
-}
-
-#[test]
-fn another_request_of_the_same_name_is_deferred_and_does_not_touch_the_first() {
-    let mut scene = Scene::with_workers(&[1]);
-    scene.say(5, &deliver(10, &["a@x"]));
-    let answered = told(&scene.say(6, &deliver(10, &["b@x", "c@x"])));
-    assert_eq!((answered[0].0, codes(&answered[0].1)), (6, vec!["4.3.0".into(); 2]));
-    assert_eq!(one_work(scene.say(5, &go(10))).2, deliver(10, &["a@x"]));
+    assert_eq!(scene.broker.standing(scene.now), Standing { ready: 2, ..Standing::default() });
 }
 
 #[test]

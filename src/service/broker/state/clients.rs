@@ -1,11 +1,10 @@
-//! Frames from clients: requests, GO, and cancellations.
+//! Frames from clients: requests, and GO.
 
-use super::{Action, Asker, Broker, ConnectionId, Job, JobId, Stage, What, all, reply};
-use crate::delivery::StatusDetail;
+use super::{Action, Asker, Broker, ConnectionId, Job, JobId, Stage, What};
 use crate::protocol::{Header, MARK, Request, Source};
 use crate::service::counters::Traffic;
 use crate::service::inflight_message::Body;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
@@ -24,7 +23,6 @@ impl Broker {
                 self.client_delivers(Box::new(request), Body::Memory(message), connection, now);
             }
             Ok((Header::Go { id }, _)) => self.client_says_go(id, connection, now),
-            Ok((Header::Cancel { id }, _)) => self.client_cancels(id),
             Ok((Header::Received { .. } | Header::Reply(_), _)) => {
                 warn!("a client said what only the broker says");
                 self.refuse_client(connection);
@@ -53,7 +51,7 @@ impl Broker {
         connection: ConnectionId,
         now: Instant,
     ) {
-        let (id, asker, recipients) = (request.id, Asker::Client(connection), request.recipients.len());
+        let (id, recipients) = (request.id, request.recipients.len());
         // A mail system that is refused can send fewer recipients at once (RFC 5321 section 4.5.3.1.10). A message of the
         // service's own queue would be refused for ever.
         if request.source == Source::Mta && recipients > self.settings.max_recipients {
@@ -61,56 +59,27 @@ impl Broker {
             self.refuse_client(connection);
             return;
         }
-        if let Some(job) = self.named.get(&id).and_then(|job| self.jobs.get_mut(job)) {
-            // The client has reconnected, because the first answer is missing or its connection broke. It waits on the new
-            // connection.
-            if !matches!(&job.what, What::Ours { request: known, .. } if is_same(known, &request)) {
-                warn!(%id, "two different requests of one name; the second is deferred");
-                let verdicts = all(&request, StatusDetail::SYSTEM, "another request has the same name");
-                self.traffic(request.source).received(request.recipients.len(), request.size);
-                self.count_replies(request.source, &verdicts, Duration::ZERO);
-                self.tell(asker, &reply(id, &verdicts));
-                return;
-            }
-            // The last data of an ended connection may be read after the data of its successor.
-            if job.asker.is_before(asker) {
-                job.asker = asker;
-            }
-            self.counters.joined += 1;
-        } else {
-            self.traffic(request.source).received(request.recipients.len(), request.size);
-            let job = self.admit(request, body, asker, now);
-            self.named.insert(id, job);
-            if self.refuse_shunted(job, now) {
-                return;
-            }
-            if let Some(job) = self.jobs.get_mut(&job) {
-                job.stage = Stage::Held;
-            }
+        self.traffic(request.source).received(recipients, request.size);
+        let asker = Asker::Client(connection);
+        let job = self.admit(request, body, asker, Stage::Held, now);
+        if !self.refuse_shunted(job, now) {
+            self.tell(asker, &Header::Received { id });
         }
-        self.tell(asker, &Header::Received { id });
     }
 
     fn client_says_go(&mut self, id: Uuid, connection: ConnectionId, now: Instant) {
-        let Some(&job_id) = self.named.get(&id) else {
+        let its = |job: &Job| job.asker == Asker::Client(connection) && job.is_request(id);
+        let Some((job_id, job)) = self.jobs.iter_mut().find(|(_, job)| its(job)) else {
             // The request was deferred already, because GO came too late. If its client has not received that, it waits for an
             // answer that never comes. The closed connection makes it notice at once.
             debug!(%id, "no request of this name waits for its client");
             self.actions.push(Action::CloseClient { connection });
             return;
         };
-        if let Some(job) = self.jobs.get_mut(&job_id).filter(|job| job.stage == Stage::Held) {
+        if job.stage == Stage::Held {
             job.stage = Stage::Queued;
             job.queued = now;
-            self.queue.push_back(job_id);
-        }
-    }
-
-    fn client_cancels(&mut self, id: Uuid) {
-        if let Some(&job) = self.named.get(&id)
-            && self.jobs.get(&job).is_some_and(|job| !matches!(job.stage, Stage::At(..)))
-        {
-            self.drop_job(job);
+            self.queue.push_back(*job_id);
         }
     }
 
@@ -120,19 +89,11 @@ impl Broker {
         for id in jobs {
             match self.jobs.get_mut(&id) {
                 Some(job) if matches!(job.stage, Stage::At(..)) => job.asker = Asker::Nobody,
-                _ => self.drop_job(id),
+                _ => {
+                    self.counters.dropped += 1;
+                    self.take(id);
+                }
             }
         }
     }
-
-    fn drop_job(&mut self, id: JobId) {
-        self.counters.dropped += 1;
-        drop(self.take(id));
-    }
-}
-
-/// Whether a request is a retry of the known one. A retry may have less time left, and its message in another file.
-fn is_same(known: &Request, again: &Request) -> bool {
-    let (time_left_ms, file) = (known.time_left_ms, known.file.clone());
-    Request { time_left_ms, file, ..again.clone() } == *known
 }

@@ -24,7 +24,7 @@ use crate::protocol::zmtp::INTERVAL;
 use crate::protocol::{Found, Header, Logins, Reply, Request, Source, Told};
 use crate::service::inflight_message::Body;
 use crate::service::shunt::{Admission, CrashRecords, Order, WorkerEnd};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -117,8 +117,6 @@ pub struct Broker {
     jobs: BTreeMap<JobId, Job>,
     /// The jobs that wait for a worker, in the order of their arrival.
     queue: VecDeque<JobId>,
-    /// The jobs of clients, by the ids of their requests.
-    named: HashMap<Uuid, JobId>,
     at_work: AtWork,
     slow: Slow,
     crashes: CrashRecords,
@@ -142,7 +140,6 @@ impl Broker {
             workers: Workers::default(),
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
-            named: HashMap::new(),
             at_work: AtWork::default(),
             slow: Slow::default(),
             crashes,
@@ -175,17 +172,14 @@ impl Broker {
                 self.worker_answered(connection, &address, body, now);
             }
             Event::WorkerGone { connection } => self.worker_gone(connection, now),
-            Event::ProcessEnded(end) => {
-                let connected = self.workers.pids().any(|pid| u32::try_from(pid) == Ok(end.pid));
-                self.crashes.process_ended(end, connected, now);
-            }
+            Event::ProcessEnded(end) => self.process_ended(&end, now),
             Event::ClientSaid { connection, body } => self.client_said(connection, body, now),
             Event::ClientDelivers { connection, request, body } => {
                 self.client_delivers(request, body, connection, now);
             }
             Event::ClientGone { connection } => self.client_gone(connection),
             Event::Handed { id, request, body } => {
-                let job = self.admit(request, body, Asker::Local(id), now);
+                let job = self.admit(request, body, Asker::Local(id), Stage::Queued, now);
                 if !self.refuse_shunted(job, now) {
                     self.queue.push_back(job);
                 }
@@ -275,11 +269,11 @@ impl Broker {
         Standing { queued: self.queue.len(), held, in_work, ready, busy, silent, suspects: self.crashes.suspects() }
     }
 
-    fn admit(&mut self, request: Box<Request>, body: Body, asker: Asker, now: Instant) -> JobId {
+    fn admit(&mut self, request: Box<Request>, body: Body, asker: Asker, stage: Stage, now: Instant) -> JobId {
         let time = Duration::from_millis(request.time_left_ms).min(self.settings.longest_delivery);
         let (users, known_crash) =
             (users(&request, &self.settings.recipient_delimiter), self.crashes.find(&request, &body));
-        let id = self.insert(What::Ours { request, body, users }, asker, time, Stage::Queued, now);
+        let id = self.insert(What::Ours { request, body, users }, asker, time, stage, now);
         if let Some(job) = self.jobs.get_mut(&id) {
             job.known_crash = known_crash;
         }
@@ -308,11 +302,6 @@ impl Broker {
     /// Removes a job, whatever its stage.
     fn take(&mut self, id: JobId) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
-        if let What::Ours { request, .. } = &job.what
-            && self.named.get(&request.id) == Some(&id)
-        {
-            self.named.remove(&request.id);
-        }
         match job.stage {
             Stage::Held => {}
             Stage::Queued => self.queue.retain(|queued| *queued != id),

@@ -32,13 +32,12 @@ enum Step {
     Hand {
         user: u8,
     },
-    /// A client sends a request, GO, or a cancellation. The connection is new, or the previous one.
+    /// A client sends a request, or GO. The connection is new, or the previous one.
     Deliver {
         request: u8,
         again: bool,
     },
     Go(u8),
-    Cancel(u8),
     /// Another program's client.
     Plain,
     /// This client disconnects.
@@ -73,7 +72,6 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0_u8..3).prop_map(|user| Step::Hand { user }),
         3 => (0_u8..6, any::<bool>()).prop_map(|(request, again)| Step::Deliver { request, again }),
         3 => (0_u8..6).prop_map(Step::Go),
-        1 => (0_u8..6).prop_map(Step::Cancel),
         1 => Just(Step::Plain),
         1 => (0_usize..8).prop_map(Step::Leave),
     ]
@@ -96,8 +94,8 @@ struct World {
     /// Messages from LMTP that are not answered yet.
     local: BTreeSet<LocalId>,
     last_local: u64,
-    /// The connection on which each client's request was last sent, until it is answered.
-    named: BTreeMap<Uuid, ConnectionId>,
+    /// The requests of clients that are not answered yet.
+    named: BTreeSet<(Uuid, ConnectionId)>,
     /// Each address that a worker has received.
     handed: HashSet<Vec<u8>>,
     /// The recipients of each request.
@@ -121,7 +119,7 @@ impl World {
             clients: Vec::new(),
             local: BTreeSet::new(),
             last_local: 1000,
-            named: BTreeMap::new(),
+            named: BTreeSet::new(),
             handed: HashSet::new(),
             asked: BTreeMap::new(),
             handed_to: BTreeMap::new(),
@@ -165,11 +163,7 @@ impl World {
                             reply.results.into_iter().map(|told| Verdict::try_from(told).unwrap()).collect();
                         self.is_shunted_with_reason(&verdicts[0]);
                         self.only_those_are_delivered_whom_a_worker_had(reply.id, &verdicts);
-                        assert_eq!(
-                            self.named.remove(&reply.id),
-                            Some(connection),
-                            "answered once, where it was sent last"
-                        );
+                        assert!(self.named.remove(&(reply.id, connection)), "answered once, where it was sent");
                     }
                 }
                 Action::Answer { id, verdicts } => {
@@ -201,7 +195,7 @@ impl World {
 
     fn leave(&mut self, connection: ConnectionId) {
         self.clients.retain(|client| *client != connection);
-        self.named.retain(|_, last| *last != connection);
+        self.named.retain(|(_, client)| *client != connection);
         self.event(Event::ClientGone { connection });
     }
 
@@ -307,22 +301,19 @@ impl World {
                 let request = to_two(u128::from(request), user);
                 self.asked.insert(request.id, addresses(&request));
                 let frame = Header::Deliver(request.clone()).frame(&message(user)).unwrap();
-                self.named.insert(request.id, connection);
+                // A client sends each of its requests once on a connection.
+                if !self.named.insert((request.id, connection)) {
+                    return;
+                }
                 self.event(Event::ClientSaid { connection, body: frame });
             }
             Step::Go(request) => {
                 let id = Uuid::from_u128(request.into());
                 // GO for a request that was answered, or never sent, only closes the client's connection.
-                self.asked_for_nothing = !self.named.contains_key(&id);
+                let client = self.clients.last().copied();
+                self.asked_for_nothing = !client.is_some_and(|client| self.named.contains(&(id, client)));
                 self.say(&Header::Go { id });
                 self.asked_for_nothing = false;
-            }
-            Step::Cancel(request) => {
-                let dropped = self.broker.counters().dropped;
-                self.say(&Header::Cancel { id: Uuid::from_u128(request.into()) });
-                if self.broker.counters().dropped > dropped {
-                    self.named.remove(&Uuid::from_u128(request.into()));
-                }
             }
             Step::Plain => {
                 let connection = self.connection();

@@ -4,8 +4,7 @@ use super::super::job::{Job, JobId, Stage, What};
 use super::super::workers::Wants;
 use super::{Action, Broker, ConnectionId};
 use crate::delivery::StatusDetail;
-use crate::protocol::Source;
-use crate::service::shunt::Admission;
+use crate::service::shunt::{Admission, WorkerEnd};
 use std::time::Instant;
 use tracing::info;
 
@@ -23,13 +22,7 @@ impl Broker {
         if self.crashes.is_empty() || self.jobs.values().any(|job| job.alone && matches!(job.stage, Stage::At(..))) {
             return;
         }
-        let others_wait = self.queue.iter().any(|id| self.jobs.get(id).is_some_and(|job| !is_of_an_upgrade(job)));
-        let is_next = |id: &&JobId| {
-            let job = self.jobs.get(id);
-            job.is_some_and(|job| {
-                self.admission(job, now) == Admission::Alone && !(others_wait && is_of_an_upgrade(job))
-            })
-        };
+        let is_next = |id: &&JobId| self.jobs.get(id).is_some_and(|job| self.admission(job, now) == Admission::Alone);
         for id in self.queue.iter().filter(is_next).copied().collect::<Vec<_>>() {
             if !self.workers.any_for(Wants::New, now) {
                 // A retired worker has to be replaced before another one is retired: perhaps no new worker can start.
@@ -61,14 +54,17 @@ impl Broker {
     /// A worker has closed its connection. The master reports how the process has ended: the message may be the cause.
     pub(super) fn worker_gone(&mut self, connection: ConnectionId, now: Instant) {
         let pid = self.workers.get(connection).and_then(|worker| worker.pid);
-        let job = self.lose_worker(connection, "the process that delivered it has ended");
-        if let Some(pid) = pid.and_then(|pid| u32::try_from(pid).ok()) {
-            self.crashes.connection_ended(pid, job.and_then(Job::lost), now);
+        let lost = self.lose_worker(connection, "the process that delivered it has ended").and_then(Job::lost);
+        if let (Some(pid), Some(lost)) = (pid.and_then(|pid| u32::try_from(pid).ok()), lost) {
+            self.crashes.connection_ended(pid, lost, now);
         }
     }
-}
 
-/// Whether a new build retries the message. Such a message comes after all others.
-fn is_of_an_upgrade(job: &Job) -> bool {
-    matches!(&job.what, What::Ours { request, .. } if request.source == Source::Upgrade)
+    /// The master reports how a process has ended. Its connection may end later: a process that has crashed sends nothing more.
+    pub(super) fn process_ended(&mut self, end: &WorkerEnd, now: Instant) {
+        if let Some(connection) = self.workers.of_process(end.pid).filter(|_| end.is_crash()) {
+            self.worker_gone(connection, now);
+        }
+        self.crashes.process_ended(end, now);
+    }
 }
