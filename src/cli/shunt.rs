@@ -9,8 +9,8 @@ use crate::base::timestamp::{self, span};
 use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
 use crate::operations::submission::shunted_request;
+use crate::protocol::Request;
 use crate::protocol::client::{self, Handed, Handing, Lost, NotTaken};
-use crate::protocol::{Request, Source};
 use crate::queue::{CrashedMessage, Envelope, MessageHolder, Origin, Queue};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -203,7 +203,7 @@ fn retry_one(
     no_service: &mut Option<Failure>,
 ) -> Result<(), Failure> {
     let socket = config.service.clients_socket();
-    let request = shunted_request(envelope, Source::Shunt);
+    let request = shunted_request(envelope);
     let deadline = Deadline::after(config.delivery.deadline);
     let why = match client::hand_over(&socket, Handing { request: &request, message, caller: &NoCaller, deadline }) {
         Handed::Answered(verdicts) => return report(id, &request, &verdicts),

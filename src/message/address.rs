@@ -1,5 +1,6 @@
 //! Envelope addresses as pipe(8) passes them: the internal, unquoted form (without its flag q), `odd "name@x`.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
@@ -110,6 +111,19 @@ impl fmt::Display for Address {
 #[must_use]
 pub fn fold(text: &str) -> String {
     if text.is_ascii() { text.to_ascii_lowercase() } else { caseless::default_case_fold_str(text) }
+}
+
+/// An envelope recipient.
+// An unknown key makes a file of the queue unreadable. A later release may have written it, and it could change who gets the
+// message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipient {
+    /// The address as the transport received it.
+    pub address: String,
+    /// The address before any rewriting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original: Option<String>,
 }
 
 /// The envelope sender.

@@ -15,7 +15,7 @@ pub(crate) mod parts;
 pub(crate) mod queue_id;
 pub(crate) mod reading_budget;
 
-pub use address::{Address, AddressError, EnvelopeSender, fold};
+pub use address::{Address, AddressError, EnvelopeSender, Recipient, fold};
 pub use copy_role::Role;
 pub(crate) use decode::author_in;
 pub(crate) use disclosure::shown_sender;

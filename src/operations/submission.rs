@@ -5,8 +5,8 @@ use crate::delivery::{Deferral, Refusal};
 use crate::ledger::Database;
 use crate::message::authentication_results::remove_ours;
 use crate::message::{Address, MessageError, Outline, place_of_received};
-use crate::protocol::{self, LARGEST_MESSAGE, Request, Source};
-use crate::queue::{Envelope, NewMail, Queue, QueueError, Recipient};
+use crate::protocol::{LARGEST_MESSAGE, Request, Source};
+use crate::queue::{Envelope, NewMail, Queue, QueueError};
 use crate::site::Site;
 use memchr::memchr;
 use std::path::Path;
@@ -35,24 +35,15 @@ pub(crate) fn queue(folder: &Path) -> Result<Queue, QueueError> {
 
 /// The delivery request of a shunted message. Its copies have the keys that the client which still has the message
 /// looks for at its next try.
-pub(crate) fn shunted_request(envelope: Envelope, source: Source) -> Request {
-    let recipient = |to: Recipient| protocol::Recipient { address: to.address, original: to.original };
+pub(crate) fn shunted_request(envelope: Envelope) -> Request {
     let origin = envelope.origin.unwrap_or_default();
     Request {
-        id: Uuid::now_v7(),
-        time_left_ms: 0,
-        sender: envelope.sender,
-        recipients: envelope.recipients.into_iter().map(recipient).collect(),
         queue_id: origin.queue_id,
         client_address: origin.client_address,
         sasl_username: origin.sasl_username,
-        lock_wait_ms: None,
         no_sent: !envelope.may_owe_sent,
-        size: envelope.size,
-        file: None,
-        source,
-        suspect: false,
-        slow: false,
+        source: Source::Shunt,
+        ..Request::new(envelope.sender, envelope.recipients, envelope.size)
     }
 }
 

@@ -4,12 +4,11 @@ use super::incoming::caller_gone;
 use crate::base::deadline::Deadline;
 use crate::delivery::{Caller, StatusDetail, Verdict};
 use crate::protocol::client::{self, Handing, Lost, NotTaken, milliseconds};
-use crate::protocol::{Recipient, Request, Source};
+use crate::protocol::{Recipient, Request};
 use crate::site::Envelope;
 use std::path::Path;
 use std::time::Duration;
 use tracing::{debug, warn};
-use uuid::Uuid;
 
 /// The result of handing a message over.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,23 +55,14 @@ fn deferred(lost: Lost) -> Verdict {
 }
 
 fn request(envelope: &Envelope, lock_wait: Option<Duration>, raw: &[u8]) -> Request {
+    let recipient =
+        Recipient { address: envelope.recipient.to_string(), original: envelope.original_recipient.clone() };
+    let sender = envelope.sender.clone().unwrap_or_default();
     Request {
-        id: Uuid::now_v7(),
-        time_left_ms: 0,
-        sender: envelope.sender.clone().unwrap_or_default(),
-        recipients: vec![Recipient {
-            address: envelope.recipient.to_string(),
-            original: envelope.original_recipient.clone(),
-        }],
         queue_id: envelope.queue_id.clone(),
         client_address: envelope.client_address.clone(),
         sasl_username: envelope.sasl_username.clone(),
         lock_wait_ms: lock_wait.map(milliseconds),
-        no_sent: false,
-        size: raw.len() as u64,
-        file: None,
-        source: Source::Mta,
-        suspect: false,
-        slow: false,
+        ..Request::new(sender, vec![recipient], raw.len() as u64)
     }
 }

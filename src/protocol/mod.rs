@@ -12,6 +12,7 @@ pub mod status_text;
 pub mod zmtp;
 
 pub use crate::config::LARGEST_MESSAGE;
+pub use crate::message::Recipient;
 pub(crate) use recipient_batches::portions;
 pub use results::{Told, Untellable};
 
@@ -88,26 +89,35 @@ pub struct Request {
     pub slow: bool,
 }
 
-#[cfg(test)]
 impl Request {
-    /// A request to these addresses with a message of `size` bytes, for tests.
-    pub(crate) fn to(addresses: &[&str], size: usize) -> Self {
+    /// A request of an unknown client with a new id. The client fills in how much time is left.
+    pub(crate) fn new(sender: String, recipients: Vec<Recipient>, size: u64) -> Self {
         Self {
-            id: Uuid::nil(),
-            time_left_ms: 240_000,
-            sender: "lisa@gmail.com".into(),
-            recipients: addresses.iter().map(|to| Recipient { address: (*to).into(), original: None }).collect(),
+            id: Uuid::now_v7(),
+            time_left_ms: 0,
+            sender,
+            recipients,
             queue_id: None,
             client_address: None,
             sasl_username: None,
             lock_wait_ms: None,
             no_sent: false,
-            size: size as u64,
+            size,
             file: None,
             source: Source::Mta,
             suspect: false,
             slow: false,
         }
+    }
+}
+
+#[cfg(test)]
+impl Request {
+    /// A request to these addresses with a message of `size` bytes, for tests.
+    pub(crate) fn to(addresses: &[&str], size: usize) -> Self {
+        let recipients = addresses.iter().map(|to| Recipient { address: (*to).into(), original: None }).collect();
+        let (id, time_left_ms) = (Uuid::nil(), 240_000);
+        Self { id, time_left_ms, ..Self::new("lisa@gmail.com".into(), recipients, size as u64) }
     }
 }
 
@@ -126,16 +136,6 @@ pub enum Source {
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// One envelope recipient.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recipient {
-    /// The address as the transport received it.
-    pub address: String,
-    /// The address before any rewriting.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub original: Option<String>,
 }
 
 /// The result of a request.

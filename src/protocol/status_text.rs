@@ -1,6 +1,6 @@
 //! The status of the service as text for people: the same on a terminal and in a browser.
 
-use super::control::{Process, Task};
+use super::control::{LastEnd, Process, Task};
 use crate::base::timestamp::{read_exact, span, told as told_moment};
 use std::time::Duration;
 
@@ -28,9 +28,15 @@ impl Process {
     /// How the previous process ended, and the last line that it wrote.
     #[must_use]
     pub fn how_the_last_ended(&self) -> Option<String> {
-        let last = self.last_end.as_ref()?;
-        let said = last.said.last().map(|line| format!("; it said: {line}")).unwrap_or_default();
-        Some(format!("{}{said}", last.end))
+        self.last_end.as_ref().map(LastEnd::told)
+    }
+}
+
+impl LastEnd {
+    /// How the process ended, and the last line that it wrote.
+    #[must_use]
+    pub fn told(&self) -> String {
+        self.said.last().map_or_else(|| self.end.to_string(), |line| format!("{}; it said: {line}", self.end))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The claim of a runner on one message, and its settlement.
 
-use super::envelope::{Recipient, Unreadable};
+use super::envelope::Unreadable;
 use super::folder::{Folder, Moved};
-use super::{Envelope, Folders, Name, Queue, QueueError};
+use super::{Envelope, Folders, Name, Queue, QueueError, Recipient};
 use crate::lock::Slice;
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -70,18 +70,12 @@ pub struct Listed {
     remembered: Option<Duration>,
 }
 
-impl Default for Listed {
-    fn default() -> Self {
-        Self { untried: VecDeque::new(), tried: VecDeque::new(), ahead: AHEAD, at: None, remembered: None }
-    }
-}
-
 impl Listed {
     /// A tried message that has been in the queue for longer than the ledger remembers is held, not claimed. An earlier attempt
     /// may have delivered it, and the ledger may have forgotten that while its mailbox was unreachable.
     #[must_use]
     pub fn remembering(remembered: Option<Duration>) -> Self {
-        Self { remembered, ..Self::default() }
+        Self { untried: VecDeque::new(), tried: VecDeque::new(), ahead: AHEAD, at: None, remembered }
     }
 
     /// Records that the runner spent `time` on a message that had had `tries` attempts before.
@@ -105,19 +99,10 @@ impl Listed {
 
 impl Queue {
     /// Claims the message of this shard that has been due for longest; untried messages go before tried ones. `None`: none is due
-    /// now.
+    /// now. The queue is listed once a second, and whenever the end of the listing is reached.
     ///
     /// # Errors
     /// If a system call fails. The message in question is still in the queue; others may be claimed.
-    pub fn claim(&self, slice: Slice, now: SystemTime) -> Result<Option<Claim>, QueueError> {
-        self.claim_listed(&mut Listed::default(), slice, now)
-    }
-
-    /// Like [`claim`](Self::claim), for a runner that claims one message after the other. It lists the queue once a second, and
-    /// whenever it has reached the end of its listing.
-    ///
-    /// # Errors
-    /// As for [`claim`](Self::claim).
     pub fn claim_listed(
         &self,
         listed: &mut Listed,
@@ -335,14 +320,6 @@ impl Claim {
             }
         };
         Ok(Settled { remaining, refused: kept })
-    }
-
-    /// Removes the file after each recipient has received the message.
-    ///
-    /// # Errors
-    /// If the system cannot remove it. Then the message is tried again, and the ledger reports it as delivered.
-    pub fn finish(self) -> Result<(), QueueError> {
-        self.remove()
     }
 
     /// Moves the message back to `new/`, to be tried again after a pause. Returns its new name; `None` if the file was removed

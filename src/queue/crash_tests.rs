@@ -1,6 +1,6 @@
 //! Processes that are killed at each step, and processes that race: every accepted message is there once, and whole.
 
-use super::tests::{at, lock, mail};
+use super::tests::{Counts, at, lock, mail};
 use super::*;
 use crate::lock::Slice;
 use rustix::process::{Signal, getpid, kill_process};

@@ -3,6 +3,7 @@
 use super::QueueError;
 use super::shunted::{MessageHolder, Origin};
 use crate::base::timestamp;
+use crate::message::Recipient;
 use memchr::memmem;
 use serde::Deserialize;
 use std::fmt::Write;
@@ -41,15 +42,6 @@ pub struct Envelope {
     pub origin: Option<Origin>,
     /// The envelope recipients. There is at least one.
     pub recipients: Vec<Recipient>,
-}
-
-/// One envelope recipient.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Recipient {
-    pub address: String,
-    /// The address before any rewriting.
-    pub original: Option<String>,
 }
 
 /// Why a file cannot be read as a message of the queue.

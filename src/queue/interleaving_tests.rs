@@ -112,7 +112,7 @@ fn act(world: &Rc<RefCell<World>>, act: Act) {
             }
         }
         Act::Defer => drop(claim().map(|claim| claim.defer(at(9)).unwrap().unwrap())),
-        Act::Recover => drop(queue.recover(at(9), Duration::MAX).unwrap()),
+        Act::Recover => queue.recover(at(9), Duration::MAX).unwrap(),
         Act::HoldFirst => drop(queue.hold(&first)),
         Act::ReleaseHeld => drop(queue.release(&held, None, false, at(9))),
         Act::DropFirst => {

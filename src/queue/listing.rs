@@ -64,16 +64,6 @@ pub struct Waiting {
     pub oldest: Option<i64>,
 }
 
-/// How many messages there are in each folder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    pub new: usize,
-    pub work: usize,
-    pub held: usize,
-    pub refused: usize,
-    pub bad: usize,
-}
-
 impl Queue {
     /// All messages, by folder, the oldest first. Every message that stays where it is, is listed. A message that moves meanwhile
     /// is listed once in most cases.
@@ -145,22 +135,6 @@ impl Queue {
             Ok((state, Waiting { messages: names.len(), oldest: names.first().map(Name::accepted_at) }))
         };
         self.0.all().into_iter().chain([(State::Shunted, &self.0.shunted)]).map(waiting).collect()
-    }
-
-    /// How many messages there are in each folder, by their names alone.
-    ///
-    /// # Errors
-    /// If a folder cannot be read.
-    pub fn counts(&self) -> Result<Counts, QueueError> {
-        let count = |folder: &Folder| folder.messages().map(|names| names.len());
-        let folders = &*self.0;
-        Ok(Counts {
-            new: count(&folders.new)?,
-            work: count(&folders.work)?,
-            held: count(&folders.held)?,
-            refused: count(&folders.refused)?,
-            bad: count(&folders.bad)?,
-        })
     }
 }
 

@@ -41,13 +41,13 @@ mod name;
 mod recover;
 mod shunted;
 
+pub use crate::message::Recipient;
 pub use admin::ByHandError;
 pub use claim::{Claim, Listed, Settled, Settlement};
-pub use envelope::{Envelope, Recipient};
+pub use envelope::Envelope;
 pub use error::QueueError;
-pub use listing::{Counts, Entry, State, Waiting};
+pub use listing::{Entry, State, Waiting};
 pub use name::{Name, pause_after};
-pub use recover::Recovered;
 pub use shunted::{CrashedMessage, Digest, MessageHolder, Origin, UnreadableFile};
 
 use crate::base::files::{create_directory, leaves_the_reserve, sync_directory};

@@ -181,8 +181,7 @@ impl World {
                 let claimed: Vec<Name> = self.claims.iter().map(Claim::name).collect();
                 let dead: Vec<File> = self.files.iter().filter(|file| file.state == State::Work).cloned().collect();
                 let dead = dead.into_iter().filter(|file| !claimed.contains(&file.name)).collect::<Vec<_>>();
-                let recovered = self.runners[runner].recover(now, Duration::MAX).unwrap();
-                assert_eq!(recovered, Recovered { returned: dead.len(), ..Recovered::default() });
+                self.runners[runner].recover(now, Duration::MAX).unwrap();
                 for file in dead {
                     self.replace(&file, [File { state: State::New, ..file.clone() }]);
                 }

@@ -11,19 +11,6 @@ use std::time::{Duration, SystemTime};
 use tracing::{info, warn};
 use uuid::Uuid;
 
-/// How many files a clean-up has moved or removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Claims whose owner is dead: they are in `new/` again.
-    pub returned: usize,
-    /// Claims whose owner is dead, and whose delivery the ledger may have forgotten: they are in `held/`.
-    pub held: usize,
-    /// Files whose name is not one of the queue's: they are in `bad/`.
-    pub set_aside: usize,
-    /// Files that were never accepted: they are removed.
-    pub removed: usize,
-}
-
 impl Queue {
     /// Cleans up after dead processes. It may run at any time, beside anything else.
     ///
@@ -34,52 +21,45 @@ impl Queue {
     ///
     /// # Errors
     /// If a system call fails; what was cleaned up before stays so.
-    pub fn recover(&self, now: SystemTime, remembered: Duration) -> Result<Recovered, QueueError> {
-        let (folders, mut recovered, mut failed) = (&*self.0, Recovered::default(), None);
+    pub fn recover(&self, now: SystemTime, remembered: Duration) -> Result<(), QueueError> {
+        let (folders, mut failed) = (&*self.0, None);
         // One failure does not keep the clean-up from the rest.
-        let mut count = |counter: fn(&mut Recovered) -> &mut usize, done: Result<bool, QueueError>| match done {
-            Ok(done) => *counter(&mut recovered) += usize::from(done),
-            Err(error) => {
+        let mut note = |done: Result<(), QueueError>| {
+            if let Err(error) = done {
                 warn!(%error, "something in the queue cannot be put right");
                 failed.get_or_insert(error);
             }
         };
         for name in folders.work.messages()? {
-            if name.overdue(now) > remembered {
-                count(|recovered| &mut recovered.held, folders.hold_back(name));
-            } else {
-                count(|recovered| &mut recovered.returned, folders.bring_back(name));
-            }
+            note(if name.overdue(now) > remembered { folders.hold_back(name) } else { folders.bring_back(name) });
         }
         for (_, folder) in folders.all() {
             for name in folder.names()? {
-                count(|recovered| &mut recovered.set_aside, folders.set_strange_name_aside(folder, &name, now));
+                note(folders.set_strange_name_aside(folder, &name, now));
             }
             for name in folder.probes()? {
-                count(|recovered| &mut recovered.removed, remove_unlocked(folder, &name));
+                note(remove_unlocked(folder, &name));
             }
         }
         for name in folders.tmp.names()? {
-            count(|recovered| &mut recovered.removed, remove_unlocked(&folders.tmp, &name));
+            note(remove_unlocked(&folders.tmp, &name));
         }
-        failed.map_or(Ok(recovered), Err)
+        failed.map_or(Ok(()), Err)
     }
 }
 
 impl Folders {
     /// Moves a claim back to `new/` if its owner is dead.
-    fn bring_back(&self, name: Name) -> Result<bool, QueueError> {
-        let returned = self.take_over(name, &self.new)?;
-        if returned {
+    fn bring_back(&self, name: Name) -> Result<(), QueueError> {
+        if self.take_over(name, &self.new)? {
             info!(message = name.id(), "the claim of a runner that is gone came back");
         }
-        Ok(returned)
+        Ok(())
     }
 
     /// Moves a claim to `held/`, where no runner tries it, if its owner is dead.
-    fn hold_back(&self, name: Name) -> Result<bool, QueueError> {
-        let held = self.take_over(name, &self.held)?;
-        if held {
+    fn hold_back(&self, name: Name) -> Result<(), QueueError> {
+        if self.take_over(name, &self.held)? {
             warn!(
                 message = name.id(),
                 "the claim of a runner that is gone is held: it may have been delivered longer ago than the ledger remembers. \
@@ -87,7 +67,7 @@ impl Folders {
             );
             self.held.sync()?;
         }
-        Ok(held)
+        Ok(())
     }
 
     /// Moves a message that waits for a further attempt to `held/`, where no runner tries it.
@@ -112,27 +92,26 @@ impl Folders {
     }
 
     /// Moves a file with a foreign name to `bad/`. Anything that is no regular file stays where it is, and is listed.
-    fn set_strange_name_aside(&self, folder: &Folder, name: &OsStr, now: SystemTime) -> Result<bool, QueueError> {
+    fn set_strange_name_aside(&self, folder: &Folder, name: &OsStr, now: SystemTime) -> Result<(), QueueError> {
         let known = |name: &str| Name::read(name).is_some() || Name::is_of_reason(name);
         if name.to_str().is_some_and(known) {
-            return Ok(false);
+            return Ok(());
         }
-        let Some(_locked) = folder.lock(name)? else { return Ok(false) };
+        let Some(_locked) = folder.lock(name)? else { return Ok(()) };
         let told = name.to_string_lossy().into_owned();
         warn!(name = told, "a file whose name is none of the queue's is set aside in bad/");
         let lock = LockName::new("a name that is none", name.as_encoded_bytes());
-        self.set_aside(folder, name, Name::new(now, &lock), &Unreadable::Name(told))?;
-        Ok(true)
+        self.set_aside(folder, name, Name::new(now, &lock), &Unreadable::Name(told)).map(drop)
     }
 }
 
 /// Removes a file that no process is writing any more, if it has a name that only this program gives.
-pub(super) fn remove_unlocked(folder: &Folder, name: &OsStr) -> Result<bool, QueueError> {
+pub(super) fn remove_unlocked(folder: &Folder, name: &OsStr) -> Result<(), QueueError> {
     let ours = name.to_str().is_some_and(|name| Uuid::try_parse(name.trim_start_matches('.')).is_ok());
     // A writer locks its file right after creating it. Until the file is removed, the lock taken here shows that writer that it
     // has lost it.
     match if ours { folder.lock(name)? } else { None } {
-        Some(_locked) => folder.remove(name),
-        None => Ok(false),
+        Some(_locked) => folder.remove(name).map(drop),
+        None => Ok(()),
     }
 }

@@ -58,7 +58,7 @@ fn processes(service: Option<&Status>) -> Vec<(Role, u32, u32)> {
 
 fn read(queue: &Path, timer: Option<&Path>, processes: &[(Role, u32, u32)]) -> DiskFigures {
     let waiting = Queue::existing(queue).and_then(|queue| queue.waiting());
-    let memory = processes.iter().filter_map(|(role, number, pid)| Some((*role, *number, memory(*pid)?)));
+    let memory = processes.iter().filter_map(|(role, number, pid)| Some((*role, *number, memory(&pid.to_string())?)));
     DiskFigures {
         queue: waiting.inspect_err(|error| warn!(%error, "the file queue cannot be counted")).ok(),
         timer: timer.map(written_down).unwrap_or_default(),
@@ -66,9 +66,9 @@ fn read(queue: &Path, timer: Option<&Path>, processes: &[(Role, u32, u32)]) -> D
     }
 }
 
-/// The memory use of a process, in bytes. `None` if it has ended.
-fn memory(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+/// The memory use of this process (`self`), or of the one with this id, in bytes. `None` if the system does not report it.
+pub(super) fn memory(process: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_process_is_known_until_it_has_ended() {
-        assert!(memory(std::process::id()).unwrap() > 1 << 20);
-        assert_eq!(memory(u32::MAX), None);
+        assert!(memory(&std::process::id().to_string()).unwrap() > 1 << 20);
+        assert_eq!(memory(&u32::MAX.to_string()), None);
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use crate::base::back_off::BackOff;
 use crate::delivery::Verdict;
 use crate::protocol::control::End;
 use crate::protocol::zmtp::{FIRST_PAUSE, INTERVAL, LONGEST_PAUSE};
-use crate::protocol::{Found, Header, Logins, Recipient, Reply, Request, Source, Told};
+use crate::protocol::{Found, Header, Logins, Recipient, Reply, Request, Told};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -339,18 +339,7 @@ impl World {
         let request = Box::new(Request {
             id: Uuid::from_u128(u128::from(self.messages)),
             time_left_ms: 240_000,
-            sender: "lisa@gmail.com".into(),
-            recipients: vec![recipient],
-            queue_id: None,
-            client_address: None,
-            sasl_username: None,
-            lock_wait_ms: None,
-            no_sent: false,
-            size: MESSAGE.len() as u64,
-            file: None,
-            source: Source::Mta,
-            suspect: false,
-            slow: false,
+            ..Request::new("lisa@gmail.com".into(), vec![recipient], MESSAGE.len() as u64)
         });
         if self.front.is_some() {
             let id = LocalId(self.messages);

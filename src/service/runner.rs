@@ -31,7 +31,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tracing::{info, warn};
-use uuid::Uuid;
 
 /// The interval at which an empty queue is polled. inotify(7) would report new files at once, but neither due retries nor
 /// messages that another runner gives back because of their lock. Listing an empty folder each second costs next to nothing.
@@ -159,9 +158,8 @@ impl Runner<'_> {
 
     fn run(&self, claim: Claim) -> Result<Next, QueueError> {
         let id = claim.name().id();
-        let recipients = recipients(&claim);
         let (mut settlements, mut next) = (Vec::new(), Next::Go);
-        for some in portions(&recipients) {
+        for some in portions(&claim.envelope().recipients) {
             // Recipients without a settlement are deferred.
             if !settlements.is_empty() && self.stop.is_told() {
                 break;
@@ -218,34 +216,17 @@ enum Next {
     Pause,
 }
 
-fn recipients(claim: &Claim) -> Vec<Recipient> {
-    let recipient = |recipient: &crate::queue::Recipient| Recipient {
-        address: recipient.address.clone(),
-        original: recipient.original.clone(),
-    };
-    claim.envelope().recipients.iter().map(recipient).collect()
-}
-
 /// Each attempt has its own id: a request of an earlier attempt that the broker still has is another delivery.
 fn request(claim: &Claim, recipients: &[Recipient]) -> Request {
-    let (envelope, id) = (claim.envelope(), claim.name().id());
+    let envelope = claim.envelope();
     Request {
-        id: Uuid::now_v7(),
-        time_left_ms: 0,
-        sender: envelope.sender.clone(),
-        recipients: recipients.to_vec(),
         // The log and `trace` find the message by this id, like a queue id of Postfix.
-        queue_id: Some(id),
-        client_address: None,
+        queue_id: Some(claim.name().id()),
         // A user who is logged in at Postfix is authenticated in the same way.
         sasl_username: envelope.vouches.then(|| envelope.sender.clone()).filter(|sender| !sender.is_empty()),
-        lock_wait_ms: None,
         no_sent: !envelope.may_owe_sent,
-        size: claim.message().len() as u64,
-        file: None,
         source: Source::Queue,
-        suspect: false,
-        slow: false,
+        ..Request::new(envelope.sender.clone(), recipients.to_vec(), claim.message().len() as u64)
     }
 }
 
@@ -274,7 +255,7 @@ mod tests {
                 NewMail { sender: sender.into(), recipients, injected_by: "a test".into(), may_owe_sent, vouches };
             let name = queue.enqueue(&LockName::new("x", b"x"), mail, b"Subject: x\n\nx\n", SystemTime::now()).unwrap();
             let claim = queue.claim(Slice::new(0, 1).unwrap(), SystemTime::now()).unwrap().unwrap();
-            let request = request(&claim, &super::recipients(&claim));
+            let request = request(&claim, &claim.envelope().recipients);
             assert_eq!(request.sasl_username.as_deref(), (vouches && !sender.is_empty()).then_some(sender));
             assert_eq!((request.no_sent, request.queue_id), (!may_owe_sent, Some(name.id())));
             assert_eq!(request.recipients[0].original.as_deref(), Some("d@x"));
@@ -308,7 +289,8 @@ mod tests {
         let settings = RunnerSettings::of(&crate::service::configured(folder.path()), Slice::WHOLE);
         let queue = Queue::open(&settings.queue).unwrap();
         let (stop, pause) = (Stop::on_signals().unwrap(), BackOff::new(FIRST_PAUSE, LONGEST_PAUSE));
-        let mut runner = Runner { settings: &settings, queue, stop, pause, recovered: None, listed: Listed::default() };
+        let listed = Listed::remembering(None);
+        let mut runner = Runner { settings: &settings, queue, stop, pause, recovered: None, listed };
         runner.recover();
         let first = runner.recovered;
         assert!(first.is_some());

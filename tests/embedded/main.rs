@@ -19,6 +19,8 @@ mod pages;
 mod program;
 #[path = "../properties/mod.rs"]
 mod properties;
+#[path = "../support/queue_of_tests.rs"]
+mod queue_of_tests;
 #[path = "../support/replay.rs"]
 mod replay;
 #[path = "../support/visitor.rs"]

@@ -21,6 +21,7 @@ pub mod postfix;
 pub mod postgres;
 pub mod program;
 pub mod python;
+pub mod queue_of_tests;
 pub mod receivers;
 pub mod replay;
 pub mod run;

@@ -4,6 +4,7 @@
 //! `MAILDROP_TEST_KILLS=10000` is a long run: so many faults of each kind, on each engine. `MAILDROP_TEST_SECONDS=600` ends it
 //! after that time, however many there were.
 
+use super::queue_of_tests::{Counts, QueueOfTests};
 use crate::support::database::Engine;
 use crate::support::env_if_there;
 use crate::support::event_rows::each_change_was_told_once;
@@ -12,7 +13,7 @@ use crate::support::program::{Running, program, wait_until};
 use crate::support::run::{Random, Report};
 use crate::support::service::Service;
 use crate::support::site_fixture::{LISA, Scene};
-use maildrop_command::queue::{Counts, Entry, Queue};
+use maildrop_command::queue::{Entry, Queue};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::process::Stdio;

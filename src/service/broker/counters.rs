@@ -44,7 +44,8 @@ pub struct Standing {
     pub queued: usize,
     /// Requests whose client has not sent GO yet.
     pub held: usize,
-    /// Messages at workers.
+    /// Messages at workers: `busy` says as much in `service status`.
+    #[serde(skip)]
     pub in_work: usize,
     /// Workers that wait for a message.
     pub ready: usize,

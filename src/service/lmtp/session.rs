@@ -10,12 +10,12 @@ use super::xforward::{self, Forwarded};
 use crate::config::{Config, MAX_RECIPIENTS};
 use crate::delivery::Verdict;
 use crate::message::{Address, AddressError};
-use crate::protocol::{LONGEST_HEADER, Recipient, Request, Source};
+use crate::protocol::client::milliseconds;
+use crate::protocol::{LONGEST_HEADER, Recipient, Request};
 use crate::service::inflight_message::Body;
 use memchr::memchr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uuid::Uuid;
 
 /// The longest command in bytes, including its CR LF. RFC 5321 section 4.5.3.1.4 requires 512 bytes, and more for extensions.
 /// XFORWARD may have seven attributes of 255 bytes, each encoded as three.
@@ -482,20 +482,11 @@ impl Session {
             Body::Memory(_) => None,
         };
         let request = Request {
-            id: Uuid::now_v7(),
-            time_left_ms: u64::try_from(self.settings.deadline.as_millis()).unwrap_or(u64::MAX),
-            sender: envelope.sender.address,
-            recipients: envelope.recipients,
+            time_left_ms: milliseconds(self.settings.deadline),
             queue_id: forwarded.queue_id,
             client_address: forwarded.client_address,
-            sasl_username: None,
-            lock_wait_ms: None,
-            no_sent: false,
-            size,
             file,
-            source: Source::Mta,
-            suspect: false,
-            slow: false,
+            ..Request::new(envelope.sender.address, envelope.recipients, size)
         };
         self.state = State::Delivering(replies, since);
         Some(Step::Deliver(Box::new(Transaction { request, message })))

@@ -87,16 +87,14 @@ pub(super) struct Pings {
 /// A process that has ended.
 pub(super) struct Ended {
     pub(super) role: Role,
-    pub(super) number: u32,
     pub(super) name: String,
     pub(super) pid: u32,
-    pub(super) end: End,
+    pub(super) last: LastEnd,
     /// Whether the master has killed it, or requested its end.
     pub(super) by_us: bool,
     pub(super) generation: u64,
     /// Whether it was ever ready.
     pub(super) served: bool,
-    pub(super) said: Vec<String>,
     /// The kind of its end, as the counters name it.
     pub(super) kind: String,
 }
@@ -249,16 +247,17 @@ impl Slot {
             self.phase = Phase::Waiting(now + pause);
             warn!(process = name, pid, again_in = ?pause, throttled = self.restarts.is_throttled(), "{end}");
         }
-        self.last_end = Some(LastEnd { at: exact(wall_clock()), end: end.clone(), said: said.clone() });
         self.unready_since = self.unready_since.or(Some(now));
-        let (role, number, by_us) = (self.role, self.number, asked || killed);
+        let (role, by_us) = (self.role, asked || killed);
         let kind = match (asked, killed) {
             (_, true) => "killed".into(),
             (true, false) => "asked".into(),
             (false, false) if done => "done".into(),
             (false, false) => end.kind(),
         };
-        Some(Ended { role, number, name, pid, end, by_us, generation, served, said, kind })
+        let last = LastEnd { at: exact(wall_clock()), end, said };
+        self.last_end = Some(last.clone());
+        Some(Ended { role, name, pid, last, by_us, generation, served, kind })
     }
 
     /// Resets the restart counter, and starts a waiting process now: the request for a restart means that an operator has fixed
@@ -294,19 +293,8 @@ impl Slot {
 
     /// How the previous process in the slot ended, in a few words.
     pub(super) fn how_it_ended(&self) -> String {
-        self.last_end.as_ref().map_or_else(|| "it has not ended yet".into(), |last| how(&last.end, &last.said))
+        self.last_end.as_ref().map_or_else(|| "it has not ended yet".into(), LastEnd::told)
     }
-}
-
-impl Ended {
-    /// How the process ended, in a few words.
-    pub(super) fn how(&self) -> String {
-        how(&self.end, &self.said)
-    }
-}
-
-fn how(end: &End, said: &[String]) -> String {
-    said.last().map_or_else(|| end.to_string(), |line| format!("{end}; it said: {line}"))
 }
 
 impl Running {
@@ -409,9 +397,9 @@ mod tests {
         assert_eq!((status.starts_in_s, status.pid), (None, slot.running().map(|running| running.pid)));
         let one = ended(&mut slot, begin);
         assert_eq!((one.name.as_str(), one.kind.as_str(), one.by_us, one.served), ("worker 7", "exit 3", false, false));
-        assert_eq!((one.said.as_slice(), one.generation), (&["one".to_owned(), "two".to_owned()][..], 3));
+        assert_eq!((one.last.said.as_slice(), one.generation), (&["one".to_owned(), "two".to_owned()][..], 3));
         let how = "ended with exit status 3; it said: two";
-        assert_eq!((one.how(), slot.how_it_ended()), (how.into(), how.into()));
+        assert_eq!((one.last.told(), slot.how_it_ended()), (how.into(), how.into()));
         assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + Duration::from_millis(100)));
         let status = slot.status(begin);
         assert_eq!((status.starts_in_s, status.pid, status.up_s), (Some(0.1), None, None));
@@ -512,7 +500,7 @@ mod tests {
             }
             let one = ended(&mut slot, begin);
             assert_eq!(one.kind, expected);
-            assert!(matches!(one.end, End::Exit(_)), "{}", one.how());
+            assert!(matches!(one.last.end, End::Exit(_)), "{}", one.last.told());
         }
     }
 }

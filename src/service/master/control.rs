@@ -1,13 +1,14 @@
 //! The control socket, for status requests and commands. Its reads and writes never block.
 
 use super::MasterError;
+use super::line_stream::LineStream;
 use crate::base::hex;
 use crate::base::listener::{bind_unix, is_trusted};
 use crate::protocol::control::{Answer, Command, Request, key_beside, line};
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -39,8 +40,7 @@ pub(super) struct Control {
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: UnixStream,
-    buffer: Vec<u8>,
+    lines: LineStream,
     until: Instant,
 }
 
@@ -58,8 +58,8 @@ impl Control {
     pub(super) fn sources(&self) -> (Vec<BorrowedFd<'_>>, Vec<BorrowedFd<'_>>) {
         let open = self.closed_until.is_none() && self.asking.len() < LIMIT;
         let socket = open.then(|| self.socket.as_fd());
-        let read = socket.into_iter().chain(self.asking.iter().map(|one| one.stream.as_fd())).collect();
-        (read, self.answered.iter().map(|one| one.stream.as_fd()).collect())
+        let read = socket.into_iter().chain(self.asking.iter().map(|one| one.lines.as_fd())).collect();
+        (read, self.answered.iter().map(|one| one.lines.as_fd()).collect())
     }
 
     /// When the next timeout is due.
@@ -69,7 +69,7 @@ impl Control {
 
     /// Accepts the waiting clients. Returns the requests that have arrived.
     pub(super) fn requests(&mut self, now: Instant) -> Vec<(Connection, Request)> {
-        self.answered.retain_mut(|one| now < one.until && matches!(one.write(), Ok(false)));
+        self.answered.retain_mut(|one| now < one.until && one.lines.send().is_ok() && one.lines.waiting() > 0);
         self.closed_until = self.closed_until.filter(|until| now < *until);
         while self.closed_until.is_none() && self.asking.len() < LIMIT {
             match self.socket.accept() {
@@ -110,9 +110,8 @@ impl Control {
 
     /// Sends the answer, now or as soon as the socket can take it.
     pub(super) fn answer(&mut self, mut to: Connection, answer: &Answer, now: Instant) {
-        to.buffer = line(answer).into_bytes();
         to.until = now + PATIENCE;
-        if let Ok(false) = to.write() {
+        if to.lines.say(&line(answer)).is_ok() && to.lines.waiting() > 0 {
             self.answered.push(to);
         }
     }
@@ -153,49 +152,19 @@ impl Connection {
             warn!(uid = peer, "refused at the control socket");
             return None;
         }
-        stream.set_nonblocking(true).ok()?;
-        Some(Self { stream, buffer: Vec::new(), until: now + PATIENCE })
+        Some(Self { lines: LineStream::new(stream).ok()?, until: now + PATIENCE })
     }
 
     /// The request, once it is complete.
     fn request(&mut self) -> io::Result<Option<Request>> {
-        let mut buffer = [0; LONGEST_REQUEST];
-        loop {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.buffer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            }
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let request = self.buffer.get(..end).unwrap_or_default();
-                return serde_json::from_slice(request).map(Some).map_err(io::Error::other);
-            }
-            if self.buffer.len() > LONGEST_REQUEST {
-                return Err(io::Error::other("a request is one short line of JSON"));
-            }
-        }
-    }
-
-    /// Writes the rest of the answer. Returns whether that was all.
-    fn write(&mut self) -> io::Result<bool> {
-        while !self.buffer.is_empty() {
-            match self.stream.write(&self.buffer) {
-                Ok(count) => drop(self.buffer.drain(..count.min(self.buffer.len()))),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
+        let line = self.lines.next_line(LONGEST_REQUEST)?;
+        line.map(|line| serde_json::from_slice(&line).map_err(io::Error::other)).transpose()
     }
 
     /// Sends an answer at the end of the service, when no later write is possible.
     pub(super) fn answer_last(mut self, answer: &Answer) {
-        self.buffer = line(answer).into_bytes();
         // A short line always fits into the socket's empty buffer.
-        let _ = self.write();
+        let _ = self.lines.say(&line(answer));
     }
 }
 

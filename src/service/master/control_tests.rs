@@ -1,5 +1,6 @@
 use super::*;
 use crate::protocol::control::Command;
+use std::io::Read;
 
 /// A control socket, and the time that the test sets.
 struct Scene {

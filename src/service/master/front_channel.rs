@@ -2,13 +2,13 @@
 //!
 //! The master learns first how a worker has ended. The front knows which workers take work, and which one has to be ended.
 
-use crate::protocol::control::{End, LONGEST_LINE, Status, Task, line};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use super::line_stream::LineStream;
+use crate::protocol::control::{LONGEST_LINE, Status, Task, line};
+use crate::service::shunt::WorkerEnd;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
@@ -21,19 +21,9 @@ pub enum Notice {
     /// The status of the service, every two seconds, and as soon as it changes. The front serves it as metrics and health.
     Service { status: Box<Status> },
     /// A worker was started.
-    WorkerStarted { number: u32, pid: u32 },
+    WorkerStarted { pid: u32 },
     /// A worker has ended. The message that it had in progress is answered with a 451.
-    WorkerEnded {
-        number: u32,
-        pid: u32,
-        /// The exit status or the signal.
-        #[serde(flatten)]
-        end: End,
-        /// Whether the master has killed it, or requested its end: then its message is not the cause.
-        by_us: bool,
-        /// The last lines that it wrote to standard error, oldest first.
-        said: Vec<String>,
-    },
+    WorkerEnded(WorkerEnd),
 }
 
 /// A report from a process to the master.
@@ -42,7 +32,7 @@ pub enum Notice {
 pub enum Report {
     /// Whether the process takes work. All processes except the front send this ([`readiness`](crate::base::readiness)).
     Ready { ready: bool },
-    /// The front's status: the answer to a poll, and sent on each change except of the figures.
+    /// The front's status: the answer to a poll.
     Standing {
         /// Whether it accepts connections, and listens for workers.
         accepting: bool,
@@ -73,18 +63,13 @@ const LONGEST_QUEUE: usize = 4 << 20;
 
 /// The master's end. Its operations never block.
 #[derive(Debug)]
-pub(super) struct Link {
-    stream: UnixStream,
-    received: Vec<u8>,
-    to_send: Vec<u8>,
-}
+pub(super) struct Link(LineStream);
 
 impl Link {
     /// Both ends: the master's, and the standard input of the process that is about to be started.
     pub(super) fn pair() -> io::Result<(Self, Stdio)> {
         let (ours, theirs) = UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        Ok((Self { stream: ours, received: Vec::new(), to_send: Vec::new() }, Stdio::from(OwnedFd::from(theirs))))
+        Ok((Self(LineStream::new(ours)?), Stdio::from(OwnedFd::from(theirs))))
     }
 
     /// Sends the notice now, or as soon as the socket can take it.
@@ -92,29 +77,20 @@ impl Link {
     /// # Errors
     /// If the front does not read any more.
     pub(super) fn tell(&mut self, notice: &Notice) -> io::Result<()> {
-        if self.to_send.len() > LONGEST_QUEUE {
+        if self.0.waiting() > LONGEST_QUEUE {
             return Err(io::Error::other("it reads nothing"));
         }
-        self.to_send.extend_from_slice(line(notice).as_bytes());
-        self.send()
+        self.0.say(&line(notice))
     }
 
     /// Sends as much of the waiting data as the socket takes.
     pub(super) fn send(&mut self) -> io::Result<()> {
-        while !self.to_send.is_empty() {
-            match send(&self.stream, &self.to_send, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(sent) => drop(self.to_send.drain(..sent.min(self.to_send.len()))),
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        self.0.send()
     }
 
     /// Whether anything waits to be sent.
     pub(super) fn has_to_send(&self) -> bool {
-        !self.to_send.is_empty()
+        self.0.waiting() > 0
     }
 
     /// The reports that have arrived.
@@ -123,54 +99,42 @@ impl Link {
     /// If the front has closed its end, or has sent an invalid report.
     pub(super) fn received(&mut self) -> io::Result<Vec<Report>> {
         let mut reports = Vec::new();
-        let mut buffer = [0; 16_384];
         loop {
-            let count = match recv(&self.stream, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
-                    return if reports.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(reports) };
-                }
-                Ok((count, _)) => count,
-                Err(Errno::AGAIN) => return Ok(reports),
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            self.received.extend_from_slice(buffer.get(..count).unwrap_or_default());
-            while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.received.drain(..=end).collect();
-                reports.push(serde_json::from_slice(&line)?);
-            }
-            if self.received.len() > LONGEST_LINE {
-                return Err(io::Error::other("a line without an end"));
+            match self.0.next_line(LONGEST_LINE) {
+                Ok(Some(line)) => reports.push(serde_json::from_slice(&line)?),
+                Err(error) if reports.is_empty() => return Err(error),
+                // An error comes again at the next call.
+                Ok(None) | Err(_) => return Ok(reports),
             }
         }
     }
 }
 
 impl AsFd for Link {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.stream.as_fd()
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::control::End;
     use std::io::{BufRead, BufReader, Write};
 
     fn pair() -> (Link, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        (Link { stream: ours, received: Vec::new(), to_send: Vec::new() }, theirs)
+        (Link(LineStream::new(ours).unwrap()), theirs)
     }
 
     #[test]
     fn a_notice_is_one_line_that_says_how_a_worker_ended() {
         let said = vec!["thread 'main' has overflowed its stack".to_owned()];
-        let notice = Notice::WorkerEnded { number: 3, pid: 77, end: End::Signal(11), by_us: false, said };
+        let notice = Notice::WorkerEnded(WorkerEnd { pid: 77, end: End::Signal(11), by_us: false, said });
         let text = line(&notice);
         assert_eq!(
             text,
-            "{\"kind\":\"worker_ended\",\"number\":3,\"pid\":77,\"signal\":11,\"by_us\":false,\
+            "{\"kind\":\"worker_ended\",\"pid\":77,\"signal\":11,\"by_us\":false,\
              \"said\":[\"thread 'main' has overflowed its stack\"]}\n"
         );
         assert_eq!(serde_json::from_str::<Notice>(&text).unwrap(), notice);
@@ -220,7 +184,7 @@ mod tests {
             }
         };
         assert_eq!(error.to_string(), "a line without an end");
-        assert!(link.received.len() < LONGEST_LINE + 20_000);
+        assert!(link.0.received() < LONGEST_LINE + 20_000);
         drop(link);
         let _ = front.join().unwrap();
     }
@@ -232,7 +196,7 @@ mod tests {
         // The total of these notices exceeds the limit of waiting data.
         let ended = (0..LONGEST_QUEUE / 10).map(|_| link.tell(&Notice::Ask)).find(Result::is_err);
         assert_eq!(ended.unwrap().unwrap_err().to_string(), "it reads nothing");
-        assert!(link.has_to_send() && link.to_send.len() <= LONGEST_QUEUE + line(&Notice::Ask).len());
+        assert!(link.has_to_send() && link.0.waiting() <= LONGEST_QUEUE + line(&Notice::Ask).len());
         // The waiting notices arrive whole, and in their order.
         let mut lines = BufReader::new(front).lines();
         for _ in 0..100 {

@@ -22,6 +22,7 @@ mod control;
 pub mod front_channel;
 mod instance_lock;
 mod lifecycle;
+mod line_stream;
 pub mod listeners;
 pub(in crate::service) mod restarts;
 mod state;

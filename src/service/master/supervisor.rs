@@ -12,7 +12,8 @@ use super::systemd::Systemd;
 use super::{MasterError, Program, Start};
 use crate::base::{files, timestamp};
 use crate::config::{Config, DatabaseRole};
-use crate::protocol::control::{Counted, Role, State, Status, Task};
+use crate::protocol::control::{Counted, LastEnd, Role, State, Status, Task};
+use crate::service::shunt::WorkerEnd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -304,15 +305,16 @@ impl Supervisor {
             self.counted.ended(one.role, one.kind.clone());
             let is_waited_for = one.role.carries_mail() && one.generation == self.generation;
             if !one.by_us && !one.served && is_waited_for {
-                self.fail_who_waits(&one.name, &one.how(), now);
+                self.fail_who_waits(&one.name, &one.last.told(), now);
             }
             match one.role {
                 Role::Front => {
                     (self.database_away, self.known, self.timer) = (None, Value::Null, Vec::new());
                 }
                 Role::Worker => {
-                    let Ended { number, pid, end, by_us, said, .. } = one;
-                    self.tell_the_front(&Notice::WorkerEnded { number, pid, end, by_us, said }, now);
+                    let LastEnd { end, said, .. } = one.last;
+                    let end = WorkerEnd { pid: one.pid, end, by_us: one.by_us, said };
+                    self.tell_the_front(&Notice::WorkerEnded(end), now);
                 }
                 Role::Runner | Role::Timer | Role::Notify | Role::Web => {}
             }
@@ -358,11 +360,10 @@ impl Supervisor {
         let new_front = started.iter().any(|(role, _)| *role == Role::Front);
         // A new front gets the list of all running workers.
         let workers = self.slots.iter().filter(|slot| slot.role == Role::Worker);
-        let workers = workers.filter_map(|slot| slot.running().map(|running| (slot.number, running.pid)));
-        let news: Vec<(u32, u32)> =
-            workers.filter(|(_, pid)| new_front || started.iter().any(|(_, new)| new == pid)).collect();
-        for (number, pid) in news {
-            self.tell_the_front(&Notice::WorkerStarted { number, pid }, now);
+        let workers = workers.filter_map(|slot| slot.running().map(|running| running.pid));
+        let news = workers.filter(|pid| new_front || started.iter().any(|(_, new)| new == pid));
+        for pid in news.collect::<Vec<_>>() {
+            self.tell_the_front(&Notice::WorkerStarted { pid }, now);
         }
     }
 

@@ -270,10 +270,10 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     // The front gets the start of each worker, and the status without its own figures.
     scene.until("it has heard", |_| true);
     let until = Instant::now() + LONG;
-    let pids = [1, 2].map(|number| (number, scene.running(Role::Worker, number).pid));
+    let pids = [1, 2].map(|number| scene.running(Role::Worker, number).pid);
     loop {
         let notices = scene.notices();
-        let named = |(number, pid)| notices.contains(&Notice::WorkerStarted { number, pid });
+        let named = |pid| notices.contains(&Notice::WorkerStarted { pid });
         let told = |one: &Notice| matches!(one, Notice::Service { status } if status.front.is_null());
         if pids.into_iter().all(named) && notices.iter().any(told) {
             assert!(notices.iter().all(|one| !matches!(one, Notice::Service { .. }) || told(one)));
@@ -300,8 +300,7 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     // The front is notified of a worker's end, and of its kind.
     kill(worker);
     scene.until("it is heard", |it| it.counted.roles[&Role::Worker].ended.get("SIGKILL") == Some(&1));
-    let ended =
-        |one: &Notice| matches!(one, Notice::WorkerEnded { number: 1, pid, by_us: false, .. } if *pid == worker);
+    let ended = |one: &Notice| matches!(one, Notice::WorkerEnded(end) if end.pid == worker && !end.by_us);
     while !scene.notices().iter().any(ended) {
         assert!(Instant::now() < until);
     }

@@ -22,6 +22,7 @@ use crate::delivery::Verdict;
 use crate::protocol::control::End;
 use crate::protocol::{Request, Source};
 use crate::queue::{CrashedMessage, Digest};
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGABRT, SIGBUS, SIGILL, SIGSEGV};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -42,11 +43,13 @@ const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 pub type Key = (u64, Digest);
 
 /// The end of a worker, as the master reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerEnd {
     pub pid: u32,
+    /// The exit status or the signal.
+    #[serde(flatten)]
     pub end: End,
-    /// The master has killed it, or requested its end.
+    /// Whether the master has killed it, or requested its end: then its message is not the cause.
     pub by_us: bool,
     /// The last lines that it wrote to standard error, oldest first.
     pub said: Vec<String>,

@@ -4,7 +4,6 @@
 use crate::base::deadline::Deadline;
 use crate::delivery::{NoCaller, StatusDetail, Verdict};
 use crate::operations::submission::shunted_request;
-use crate::protocol::Source;
 use crate::protocol::client::{self, Handed, Handing};
 use crate::queue::{CrashedMessage, Queue};
 use std::collections::VecDeque;
@@ -75,7 +74,7 @@ impl UpgradeSettings {
     fn try_one(&self, message: &CrashedMessage) -> Result<Handed, String> {
         let read = Queue::open(&self.queue).map_err(|error| error.to_string())?.crashed_message(message.digest);
         let (found, bytes) = read.map_err(|error| error.to_string())?.ok_or("it is gone")?;
-        let request = shunted_request(found.envelope, Source::Shunt);
+        let request = shunted_request(found.envelope);
         let deadline = Deadline::after(self.deadline);
         let handing = Handing { request: &request, message: &bytes, caller: &NoCaller, deadline };
         let handed = client::hand_over(&self.clients, handing);

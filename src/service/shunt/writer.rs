@@ -4,8 +4,8 @@
 //! again.
 
 use super::{CrashRecords, Order};
-use crate::protocol::{self, Request, Source};
-use crate::queue::{CrashedMessage, Digest, Envelope, MessageHolder, Origin, Queue, QueueError, Recipient};
+use crate::protocol::{Request, Source};
+use crate::queue::{CrashedMessage, Digest, Envelope, MessageHolder, Origin, Queue, QueueError};
 use crate::service::inflight_message::Body;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,6 @@ fn record(queue: &Path, digest: Digest, crashes: u32, envelope: Envelope, body: 
 
 /// The envelope of a message, for its file.
 fn envelope(request: Request, reason: String) -> Envelope {
-    let recipient = |to: protocol::Recipient| Recipient { address: to.address, original: to.original };
     Envelope {
         sender: request.sender,
         queued_at: 0,
@@ -81,7 +80,7 @@ fn envelope(request: Request, reason: String) -> Envelope {
             client_address: request.client_address,
             sasl_username: request.sasl_username,
         }),
-        recipients: request.recipients.into_iter().map(recipient).collect(),
+        recipients: request.recipients,
     }
 }
 
@@ -116,7 +115,7 @@ mod tests {
         let (queue, digest) = (Queue::existing(&path).unwrap(), Digest::of(b"large"));
         let (found, message) = queue.crashed_message(digest).unwrap().unwrap();
         assert_eq!((found.crashes, message.as_slice()), (3, &b"large"[..]));
-        let again = shunted_request(found.envelope, Source::Shunt);
+        let again = shunted_request(found.envelope);
         assert_eq!((again.queue_id.as_deref(), again.sasl_username.as_deref()), (Some("4bXyz"), Some("lisa")));
         assert_eq!((again.client_address.as_deref(), again.size, again.no_sent), (Some("192.0.2.1"), 5, true));
         obey(&path, Order::Remove(digest));

@@ -5,7 +5,7 @@
 //! it needs, and goes on delivering.
 
 use super::WorkerSettings;
-use std::fs;
+use crate::service::disk_figures::memory;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -36,7 +36,8 @@ impl Recycling {
 
     /// Whether another process is to replace this one, after this number of deliveries.
     pub(super) fn is_due(&self, deliveries: u64) -> bool {
-        let memory = memory();
+        // Without a report of the system, the other two limits have to suffice.
+        let memory = memory("self");
         let due = deliveries >= self.deliveries || memory.is_some_and(|memory| memory > self.memory) || self.is_old();
         let due = due && self.another_could_begin();
         if due {
@@ -66,14 +67,6 @@ impl Recycling {
     }
 }
 
-/// The memory use of this process, in bytes. `None` if the system does not report it: then the other two limits have to
-/// suffice.
-fn memory() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_recycled_after_enough_deliveries_or_with_too_much_memory() {
-        let used = memory().unwrap();
+        let used = memory("self").unwrap();
         assert!(used > 1 << 20, "{used}");
         let recycling = |memory| recycling(3, memory, Box::new(|| Ok(())));
         assert!(!recycling(used * 100).is_due(2));

@@ -2,6 +2,7 @@
 
 use crate::not_run::did_not_run;
 use crate::program::{feed, program};
+use crate::queue_of_tests::QueueOfTests;
 use maildrop_command::lock::Slice;
 use maildrop_command::message::Identity;
 use maildrop_command::queue::{Claim, Queue};

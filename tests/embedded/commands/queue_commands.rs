@@ -1,8 +1,9 @@
 //! `queue list | show | hold | release | drop`: what people do with mail that nobody else has.
 
 use crate::program::program;
+use crate::queue_of_tests::{Counts, QueueOfTests, finish};
 use maildrop_command::lock::{LockName, Slice};
-use maildrop_command::queue::{Counts, NewMail, Queue, Recipient, Settlement};
+use maildrop_command::queue::{NewMail, Queue, Recipient, Settlement};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -134,7 +135,7 @@ fn a_message_is_held_released_and_dropped_and_what_cannot_be_done_says_what_can(
         site.refused(&[what, &a], 75, &["is being delivered at this moment"]);
     }
     site.refused(&["drop", "--yes", &a], 75, &["is being delivered at this moment"]);
-    claim.finish().unwrap();
+    finish(claim);
     site.refused(&["release", &a], 66, &["there is no message"]);
 
     assert_eq!(site.said(&["release", "--again", &old]), format!("{old} is released\n"));

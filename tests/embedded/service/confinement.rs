@@ -2,6 +2,7 @@
 //! notifier and the web UI no password but those of the servers that they work with, and only these servers' ports.
 
 use crate::program::wait_until;
+use crate::queue_of_tests::QueueOfTests;
 use crate::support::test_master::{Stage, own_folder};
 use maildrop_command::lock::LockName;
 use maildrop_command::queue::{NewMail, Queue, Recipient};

@@ -1,9 +1,10 @@
 //! The file queue on a disk that is full, and on folders that are not on one file system: on file systems of the test's own.
 
 use crate::not_run::did_not_run;
+use crate::queue_of_tests::{Counts, QueueOfTests, finish};
 use crate::support::clients_and_processes::{child, subject};
 use maildrop_command::lock::{LockName, Slice};
-use maildrop_command::queue::{Counts, NewMail, Queue, QueueError, Recipient, Settlement, State};
+use maildrop_command::queue::{NewMail, Queue, QueueError, Recipient, Settlement, State};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -107,12 +108,12 @@ fn on_a_small_disk() {
     queue.hold(&id).unwrap();
 
     // Once there is room, all goes on.
-    claim.finish().unwrap();
+    finish(claim);
     std::fs::remove_file(other).unwrap();
     let later = now + Duration::from_hours(1);
     let finish_all = || {
         while let Some(claim) = queue.claim(Slice::WHOLE, later).unwrap() {
-            claim.finish().unwrap();
+            finish(claim);
         }
     };
     finish_all();

@@ -2,10 +2,11 @@
 
 use crate::broker::{Broker, Client};
 use crate::program::wait_until;
+use crate::queue_of_tests::{Counts, QueueOfTests};
 use maildrop_command::delivery::{StatusDetail, Verdict};
 use maildrop_command::lock::LockName;
 use maildrop_command::protocol::Request;
-use maildrop_command::queue::{Counts, Entry, NewMail, Queue, Recipient, State};
+use maildrop_command::queue::{Entry, NewMail, Queue, Recipient, State};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};

@@ -2,8 +2,9 @@
 
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
+use crate::support::queue_of_tests::{Counts, QueueOfTests};
 use crate::support::site_fixture::{LISA, Scene};
-use maildrop_command::queue::{Counts, Queue};
+use maildrop_command::queue::Queue;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Output, Stdio};
 

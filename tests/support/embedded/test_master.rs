@@ -337,7 +337,7 @@ fn talk(behaviour: &str, folder: &Path) {
             Notice::Ask => say(),
             Notice::Service { status } => assert!(status.processes.len() >= 4),
             Notice::WorkerStarted { .. } => {}
-            Notice::WorkerEnded { .. } => note(folder, "notices", &line),
+            Notice::WorkerEnded(_) => note(folder, "notices", &line),
         }
     }
 }
