@@ -196,12 +196,9 @@ impl Role {
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
-            Self::Front => "front",
-            Self::Worker => "worker",
-            Self::Runner => "runner",
-            Self::Timer => "timer",
             Self::Notify => "notifier",
             Self::Web => "page",
+            Self::Front | Self::Worker | Self::Runner | Self::Timer => self.as_str(),
         }
     }
 
@@ -326,10 +323,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exit(status) => write!(f, "ended with exit status {status}"),
-            Self::Signal(signal) => match signal_hook::low_level::signal_name(*signal) {
-                Some(name) => write!(f, "ended by {name}"),
-                None => write!(f, "ended by signal {signal}"),
-            },
+            Self::Signal(_) => write!(f, "ended by {}", self.kind()),
             Self::NotStarted(problem) => write!(f, "could not be started: {problem}"),
         }
     }

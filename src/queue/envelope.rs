@@ -1,15 +1,14 @@
-//! The format of a file of the queue: the envelope as TOML, a line `---`, and the bytes of the message as they came.
+//! The format of a file of the queue: the envelope as JSON, a line `---`, and the bytes of the message as they came.
 
 use super::QueueError;
-use super::shunted::{MessageHolder, Origin};
+use super::shunted::Origin;
 use crate::base::timestamp;
 use crate::message::Recipient;
 use memchr::memmem;
-use serde::Deserialize;
-use std::fmt::Write;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Separates the envelope from the message. No line of the written TOML looks like this, since each value is on one line.
+/// Separates the envelope from the message. No line of the written JSON looks like this: a text with a line end in it is on one line.
 const DIVIDER: &[u8] = b"\n---\n";
 
 /// The longest envelope, in bytes, with the divider. A file without a divider up to there is unreadable.
@@ -18,13 +17,13 @@ pub(super) const LONGEST: usize = 1 << 22;
 /// The envelope of a queued message: all that the file has besides the message bytes.
 // An unknown key makes the file unreadable, so that it is moved to `bad/`. A later release may have written the key, and it could
 // change how the message must be handled.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
     /// The envelope sender; empty for the null sender.
     pub sender: String,
     /// When it was accepted, in microseconds since 1970.
-    #[serde(deserialize_with = "read_time")]
+    #[serde(serialize_with = "timestamp::serialize", deserialize_with = "read_time")]
     pub queued_at: i64,
     /// The submitter of the message.
     pub injected_by: String,
@@ -49,10 +48,8 @@ pub struct Envelope {
 pub(super) enum Unreadable {
     #[error("no line `---` follows an envelope: it is cut short, or is no file of the queue")]
     NoEnvelope,
-    #[error("its envelope is not UTF-8")]
-    NotUtf8,
     #[error("its envelope: {0}")]
-    Toml(String),
+    Envelope(String),
     #[error("its envelope names no recipient")]
     NoRecipient,
     #[error("its message has {found} bytes, and should have {expected}: it is cut short, or was changed")]
@@ -64,8 +61,9 @@ pub(super) enum Unreadable {
 impl Envelope {
     /// The beginning of a file: everything before the message.
     pub(super) fn written(&self) -> Result<Vec<u8>, QueueError> {
-        let toml = self.toml().map_err(|error| QueueError::Envelope { problem: error.to_string() })?;
-        let bytes = [toml.trim_end_matches('\n').as_bytes(), DIVIDER].concat();
+        let json = serde_json::to_vec_pretty(self);
+        let bytes =
+            [json.map_err(|error| QueueError::Envelope { problem: error.to_string() })?.as_slice(), DIVIDER].concat();
         // No message is accepted whose envelope could not be read back.
         match Self::read(&bytes) {
             Ok((read, at)) if read == *self && at == bytes.len() => Ok(bytes),
@@ -74,46 +72,11 @@ impl Envelope {
         }
     }
 
-    /// Without a library's writer, since that puts texts with a line end in them into several lines.
-    fn toml(&self) -> Result<String, std::fmt::Error> {
-        let Self { sender, queued_at, injected_by, may_owe_sent, vouches, reason, size, origin, recipients } = self;
-        let mut toml = String::new();
-        writeln!(toml, "sender = {}", quoted(sender)?)?;
-        writeln!(toml, "queued_at = {}", quoted(&timestamp::exact(*queued_at))?)?;
-        writeln!(toml, "injected_by = {}", quoted(injected_by)?)?;
-        writeln!(toml, "may_owe_sent = {may_owe_sent}\nvouches = {vouches}")?;
-        if let Some(reason) = reason {
-            writeln!(toml, "reason = {}", quoted(reason)?)?;
-        }
-        writeln!(toml, "size = {size}")?;
-        if let Some(Origin { holder, queue_id, client_address, sasl_username }) = origin {
-            let holder = if *holder == MessageHolder::Queue { "queue" } else { "mta" };
-            let texts = [
-                ("queue_id", queue_id.as_deref()),
-                ("client_address", client_address.as_deref()),
-                ("sasl_username", sasl_username.as_deref()),
-            ];
-            writeln!(toml, "\n[origin]\nholder = \"{holder}\"")?;
-            for (name, text) in texts {
-                if let Some(text) = text {
-                    writeln!(toml, "{name} = {}", quoted(text)?)?;
-                }
-            }
-        }
-        for Recipient { address, original } in recipients {
-            writeln!(toml, "\n[[recipients]]\naddress = {}", quoted(address)?)?;
-            if let Some(original) = original {
-                writeln!(toml, "original = {}", quoted(original)?)?;
-            }
-        }
-        Ok(toml)
-    }
-
     /// Reads the envelope at the beginning of a file. Returns it with the offset at which the message begins.
     pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), Unreadable> {
         let end = memmem::find(bytes.get(..LONGEST).unwrap_or(bytes), DIVIDER).ok_or(Unreadable::NoEnvelope)?;
-        let text = str::from_utf8(bytes.get(..end).unwrap_or_default()).map_err(|_| Unreadable::NotUtf8)?;
-        let envelope: Self = toml::from_str(text).map_err(|error| Unreadable::Toml(error.message().to_owned()))?;
+        let json = serde_json::from_slice(bytes.get(..end).unwrap_or_default());
+        let envelope: Self = json.map_err(|error| Unreadable::Envelope(error.to_string()))?;
         if envelope.recipients.is_empty() {
             return Err(Unreadable::NoRecipient);
         }
@@ -133,12 +96,6 @@ impl Envelope {
         let expected = self.size;
         if found == expected { Ok(()) } else { Err(Unreadable::AnotherSize { expected, found }) }
     }
-}
-
-/// A text in quotes. A JSON string is a TOML basic string, except for U+007F, which JSON leaves unescaped.
-fn quoted(text: &str) -> Result<String, std::fmt::Error> {
-    let json = serde_json::to_string(text).map_err(|_| std::fmt::Error)?;
-    Ok(json.replace('\u{7f}', "\\u007f"))
 }
 
 fn read_time<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
@@ -173,17 +130,18 @@ mod tests {
         let text = String::from_utf8(envelope().written().unwrap()).unwrap();
         assert_eq!(
             text,
-            "sender = \"lisa@gmail.com\"\nqueued_at = \"2023-11-14T22:13:20.123456Z\"\ninjected_by = \"user 0, process 7\"\n\
-             may_owe_sent = false\nvouches = true\nsize = 3\n\n[[recipients]]\naddress = \"scuba@mail.axial.net\"\n\n[[recipients]]\n\
-             address = \"doug@mail.axial.net\"\noriginal = \"Doug@axial.net\"\n---\n"
+            "{\n  \"sender\": \"lisa@gmail.com\",\n  \"queued_at\": \"2023-11-14T22:13:20.123456Z\",\n  \
+             \"injected_by\": \"user 0, process 7\",\n  \"may_owe_sent\": false,\n  \"vouches\": true,\n  \"reason\": null,\n  \
+             \"size\": 3,\n  \"origin\": null,\n  \"recipients\": [\n    {\n      \"address\": \"scuba@mail.axial.net\"\n    },\n    \
+             {\n      \"address\": \"doug@mail.axial.net\",\n      \"original\": \"Doug@axial.net\"\n    }\n  ]\n}\n---\n"
         );
     }
 
     #[test]
     fn an_envelope_ends_within_four_mebibytes() {
-        let comment = |length: usize| [&vec![b'#'; length - DIVIDER.len()], DIVIDER].concat();
-        assert!(matches!(Envelope::read(&comment(4 << 20)), Err(Unreadable::Toml(_))));
-        assert!(matches!(Envelope::read(&comment((4 << 20) + 1)), Err(Unreadable::NoEnvelope)));
+        let space = |length: usize| [&vec![b' '; length - DIVIDER.len()], DIVIDER].concat();
+        assert!(matches!(Envelope::read(&space(4 << 20)), Err(Unreadable::Envelope(_))));
+        assert!(matches!(Envelope::read(&space((4 << 20) + 1)), Err(Unreadable::NoEnvelope)));
     }
 
     #[test]
@@ -199,17 +157,23 @@ mod tests {
 
     #[test]
     fn what_another_program_may_have_meant_is_not_guessed() {
-        for (toml, problem) in [
-            ("x = 1", "unknown field"),
-            ("sender = ", "Toml"),
-            ("\u{0}", "Toml"),
-            ("sender=''\nqueued_at='2d'\ninjected_by=''\nsize=0\nrecipients=[{address='a'}]", "no moment"),
-            ("sender=''\nqueued_at='2023-11-14T22:13:20Z'\ninjected_by=''\nsize=0\nrecipients=[]", "NoRecipient"),
+        let at = |queued_at: &str, recipients: &str| {
+            format!(
+                r#"{{"sender":"","queued_at":"{queued_at}","injected_by":"","size":0,"recipients":[{recipients}]}}"#
+            )
+        };
+        for (json, problem) in [
+            (r#"{"x": 1}"#, "unknown field"),
+            (r#"{"sender": "#, "Envelope"),
+            ("\u{0}", "Envelope"),
+            (&at("2d", r#"{"address":"a"}"#), "no moment"),
+            (&at("2023-11-14T22:13:20Z", ""), "NoRecipient"),
+            (&at("2023-11-14T22:13:20Z", r#"{"address":"a","x":1}"#), "unknown field"),
         ] {
-            let unreadable = Envelope::read(format!("{toml}\n---\n").as_bytes()).unwrap_err();
+            let unreadable = Envelope::read(format!("{json}\n---\n").as_bytes()).unwrap_err();
             assert!(format!("{unreadable:?}").contains(problem), "{unreadable:?}");
         }
-        assert_eq!(Envelope::read(b"\xff\n---\n"), Err(Unreadable::NotUtf8));
+        assert!(matches!(Envelope::read(b"{\"sender\": \"\xff\"}\n---\n"), Err(Unreadable::Envelope(_))));
         let nobody = Envelope { recipients: Vec::new(), ..envelope() };
         assert!(matches!(nobody.written(), Err(QueueError::Envelope { .. })));
     }

@@ -45,7 +45,7 @@ pub enum QueueError {
     /// The mail has no recipient.
     #[error("a message without a recipient cannot be queued")]
     NoRecipient,
-    /// An envelope that cannot be written as TOML and read back unchanged.
+    /// An envelope that cannot be written and read back unchanged.
     #[error("the envelope cannot be written: {problem}")]
     Envelope { problem: String },
 }

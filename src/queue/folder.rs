@@ -76,21 +76,12 @@ impl Folder {
 
     /// The names in it, except those that begin with a dot.
     pub(super) fn names(&self) -> Result<Vec<OsString>, QueueError> {
-        self.names_that(|name| !name.starts_with(b"."))
-    }
-
-    /// The files that [`prove_renames`] left behind if its process was killed.
-    pub(super) fn probes(&self) -> Result<Vec<OsString>, QueueError> {
-        self.names_that(|name| name.starts_with(b".") && !matches!(name, b"." | b".."))
-    }
-
-    fn names_that(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<OsString>, QueueError> {
         let entries = Dir::read_from(&self.descriptor).map_err(|errno| self.error("reading", errno))?;
         let mut names = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|errno| self.error("reading", errno))?;
             let name = entry.file_name().to_bytes();
-            if wanted(name) {
+            if !name.starts_with(b".") {
                 names.push(OsString::from_vec(name.to_vec()));
             }
         }
@@ -291,7 +282,7 @@ pub(super) struct Written<'a> {
     folder: &'a Folder,
     /// Locked for as long as it is open.
     file: File,
-    pub(super) name: String,
+    name: String,
     placed: bool,
 }
 
@@ -344,25 +335,6 @@ fn no_file(stat: &Stat) -> Option<&'static str> {
         FileType::Socket => Some("a socket"),
         _ => Some("a device"),
     }
-}
-
-/// Shows that files can be moved from each of these folders to the next without overwriting.
-pub(super) fn prove_renames(tmp: &Folder, others: &[&Folder]) -> Result<(), QueueError> {
-    let probe = tmp.write(&[])?;
-    // The dot keeps everyone from taking it for a message.
-    let name = format!(".{}", probe.name);
-    let mut from = (tmp, probe.name.clone());
-    for to in others.iter().copied() {
-        let moved = from.0.rename(from.1.as_str(), to, &name);
-        if !matches!(moved, Ok(Moved::Done)) {
-            from.0.remove(from.1.as_str())?;
-            moved?;
-            return Err(to.error_at("renaming a file to", &name, Errno::BUSY));
-        }
-        from = (to, name.clone());
-    }
-    from.0.remove(from.1.as_str())?;
-    Ok(())
 }
 
 /// A point at which a test may kill the process: between any two system calls that change something.

@@ -95,8 +95,7 @@ impl Queue {
     ///
     /// # Errors
     /// If a folder cannot be created, or root would create it in the folder of another user. If a folder belongs to another user
-    /// or others can write to it. If the folders are on several file systems ([`QueueError::AnotherFileSystem`]), or theirs
-    /// cannot rename without overwriting.
+    /// or others can write to it.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
         let made = |path: &Path| create_directory(path).map_err(|error| QueueError::of_io("making", path, error));
         folder::refuse_root(path)?;
@@ -113,10 +112,7 @@ impl Queue {
         }
         // A process that created them may have been killed before it synced them.
         sync_directory(path).map_err(|error| QueueError::of_io("syncing", path, error))?;
-        let queue = Self::existing(path)?;
-        let Folders { tmp, new, work, held, refused, bad, .. } = &*queue.0;
-        folder::prove_renames(tmp, &[new, work, held, refused, bad])?;
-        Ok(queue)
+        Self::existing(path)
     }
 
     /// Opens the queue in this folder, and creates nothing. This is for people who list messages, or hold, release or drop one.

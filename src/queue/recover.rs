@@ -37,9 +37,6 @@ impl Queue {
             for name in folder.names()? {
                 note(folders.set_strange_name_aside(folder, &name, now));
             }
-            for name in folder.probes()? {
-                note(remove_unlocked(folder, &name));
-            }
         }
         for name in folders.tmp.names()? {
             note(remove_unlocked(&folders.tmp, &name));
@@ -107,7 +104,7 @@ impl Folders {
 
 /// Removes a file that no process is writing any more, if it has a name that only this program gives.
 pub(super) fn remove_unlocked(folder: &Folder, name: &OsStr) -> Result<(), QueueError> {
-    let ours = name.to_str().is_some_and(|name| Uuid::try_parse(name.trim_start_matches('.')).is_ok());
+    let ours = name.to_str().is_some_and(|name| Uuid::try_parse(name).is_ok());
     // A writer locks its file right after creating it. Until the file is removed, the lock taken here shows that writer that it
     // has lost it.
     match if ours { folder.lock(name)? } else { None } {

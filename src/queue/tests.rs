@@ -319,7 +319,7 @@ fn what_cannot_be_read_is_set_aside_with_the_reason() {
     let new = queue.path().join("new");
     let name = |n: u8| format!("0000000000000000000{n}-000000000000000{n}.msg");
     fs::write(new.join(name(1)), &whole[..whole.len() - 1]).unwrap();
-    fs::write(new.join(name(2)), "x = 1\n---\n").unwrap();
+    fs::write(new.join(name(2)), "{\"x\": 1}\n---\n").unwrap();
     fs::write(new.join(name(3)), "").unwrap();
     fs::write(new.join("a name of its own"), &whole).unwrap();
     assert_eq!(claimed(&queue, 10).name(), good);
@@ -463,18 +463,6 @@ fn what_is_there_in_place_of_a_folder_is_refused_at_once() {
             assert!(matches!(opened, Err(QueueError::Io { doing: "opening", .. })), "{kind}: {opened:?}");
         }
     }
-}
-
-/// The hidden file of a process that was killed while it opened the queue.
-#[test]
-fn a_probe_that_was_left_behind_is_removed_and_what_others_hide_there_is_not() {
-    let (_directory, queue) = queue();
-    let (probe, hidden) =
-        (queue.path().join(format!("work/.{}", uuid::Uuid::now_v7())), queue.path().join("new/.hidden"));
-    fs::write(&probe, "").unwrap();
-    fs::write(&hidden, "").unwrap();
-    queue.recover(at(1), Duration::MAX).unwrap();
-    assert!(!probe.exists() && hidden.exists());
 }
 
 #[test]

@@ -87,11 +87,7 @@ impl RunnerSettings {
 /// If the queue cannot be opened, or the system provides no signal handlers.
 pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
     let stop = Stop::on_signals().map_err(|source| RunnerError::System { doing: "setting up signals", source })?;
-    let queue = match Queue::open(&settings.queue) {
-        // Deliveries free disk space.
-        Err(error) if error.is_no_space() => Queue::existing(&settings.queue),
-        opened => opened,
-    }?;
+    let queue = Queue::open(&settings.queue)?;
     let listed = Listed::remembering(settings.retention);
     let mut runner =
         Runner { settings, queue, stop, pause: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE), recovered: None, listed };

@@ -7,73 +7,53 @@ use std::time::{Duration, Instant};
 /// How long a recipient counts as slow, unless a delivery to them succeeds earlier.
 const SLOW_FOR: Duration = Duration::from_mins(30);
 
+/// There are as many as workers, so that each is looked at in turn.
 #[derive(Default)]
-pub(super) struct AtWork {
-    /// When each job began, and for which recipients.
-    all: BTreeMap<JobId, (Instant, BTreeSet<String>)>,
-    /// The number of jobs for each recipient.
-    users: BTreeMap<String, usize>,
-    /// The deliveries of one message, by [its name](Job::message), and when each began.
-    messages: BTreeMap<String, BTreeMap<JobId, Instant>>,
+pub(super) struct AtWork(BTreeMap<JobId, Running>);
+
+struct Running {
+    since: Instant,
+    users: BTreeSet<String>,
+    /// [Its name](Job::message).
+    message: Option<String>,
 }
 
 impl AtWork {
     pub(super) fn begins(&mut self, id: JobId, job: &Job, now: Instant) {
-        let users: BTreeSet<String> = job.users_at_work().into_iter().cloned().collect();
-        for user in &users {
-            *self.users.entry(user.clone()).or_default() += 1;
-        }
-        self.all.insert(id, (now, users));
-        if let Some(message) = job.message() {
-            self.messages.entry(message.to_owned()).or_default().insert(id, now);
-        }
+        let users = job.users_at_work().into_iter().cloned().collect();
+        self.0.insert(id, Running { since: now, users, message: job.message().map(ToOwned::to_owned) });
     }
 
-    pub(super) fn ends(&mut self, id: JobId, job: &Job) {
-        for user in self.all.remove(&id).map(|(_, users)| users).unwrap_or_default() {
-            if let Some(count) = self.users.get_mut(&user) {
-                *count -= 1;
-                if *count == 0 {
-                    self.users.remove(&user);
-                }
-            }
-        }
-        if let Some(message) = job.message()
-            && let Some(deliveries) = self.messages.get_mut(message)
-        {
-            deliveries.remove(&id);
-            if deliveries.is_empty() {
-                self.messages.remove(message);
-            }
-        }
+    pub(super) fn ends(&mut self, id: JobId) {
+        self.0.remove(&id);
     }
 
     /// The number of jobs for this recipient.
     pub(super) fn of_user(&self, user: &str) -> usize {
-        self.users.get(user).copied().unwrap_or_default()
+        self.0.values().filter(|running| running.users.contains(user)).count()
     }
 
     /// When each delivery of the message with this name began.
     pub(super) fn of_message(&self, message: &str) -> impl Iterator<Item = Instant> {
-        self.messages.get(message).into_iter().flat_map(|deliveries| deliveries.values().copied())
+        self.0.values().filter(move |running| running.message.as_deref() == Some(message)).map(|running| running.since)
     }
 
     /// When this job began.
     pub(super) fn since(&self, id: JobId) -> Option<Instant> {
-        self.all.get(&id).map(|(since, _)| *since)
+        self.0.get(&id).map(|running| running.since)
     }
 
     /// How many jobs are for a slow recipient, or run for longer than `patience`.
     pub(super) fn slow_ones(&self, slow: &Slow, patience: Duration, now: Instant) -> usize {
-        let is_slow = |(since, users): &&(Instant, BTreeSet<String>)| {
-            now >= *since + patience || users.iter().any(|user| slow.holds(user, now))
+        let is_slow = |running: &&Running| {
+            now >= running.since + patience || running.users.iter().any(|user| slow.holds(user, now))
         };
-        self.all.values().filter(is_slow).count()
+        self.0.values().filter(is_slow).count()
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty() && self.users.is_empty() && self.messages.is_empty()
+        self.0.is_empty()
     }
 }
 

@@ -201,19 +201,10 @@ impl Sockets {
     }
 }
 
-/// Why a connection is refused.
-#[derive(Debug, Error)]
-enum MayNotConnect {
-    #[error("user {0} is neither the service's user nor root")]
-    User(u32),
-    #[error("the system does not tell who it is: {0}")]
-    Unknown(#[from] io::Error),
-}
-
 /// Only this process's user and root may connect: a client's claim of the login is trusted, and a worker gets everybody's mail.
-fn may_connect(stream: &UnixStream) -> Result<Option<i32>, MayNotConnect> {
-    let peer = stream.peer_cred()?;
-    if is_trusted(peer.uid()) { Ok(peer.pid()) } else { Err(MayNotConnect::User(peer.uid())) }
+fn may_connect(stream: &UnixStream) -> io::Result<Option<i32>> {
+    let (peer, who) = (stream.peer_cred()?, "neither the service's user nor root");
+    if is_trusted(peer.uid()) { Ok(peer.pid()) } else { Err(io::Error::other(format!("user {} is {who}", peer.uid()))) }
 }
 
 /// The state of the loop: the broker, and the channels to its peers.

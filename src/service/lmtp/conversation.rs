@@ -17,48 +17,28 @@ const BLOCK: usize = 32 << 10;
 /// run in one thread.
 const COMMANDS_AT_ONCE: usize = 1 << 10;
 
-/// Time limits of a conversation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Until the client sends the next command (RFC 5321 section 4.5.3.2.7).
-    pub command: Duration,
-    /// Until the client sends the next bytes of a message, and until it has sent all of them.
-    pub data_block: Duration,
-    pub data: Duration,
-    /// Until the client has read our replies.
-    pub write: Duration,
-    /// Until the TLS handshake is done.
-    pub tls: Duration,
-    /// How long after its deadline the session still waits for a delivery's result. The watchdogs of the workers and the broker
-    /// act earlier.
-    pub after_deadline: Duration,
-    /// At the end of the service: how long a client that has not sent a message yet may take to send a command. Postfix counts
-    /// a closed connection as a failure of the whole site (`src/smtp/smtp_trouble.c`). Before it reuses an idle connection,
-    /// Postfix tries it with RSET.
-    pub begin: Duration,
-    /// The same limit for all commands until the client sends a message. No new front serves clients before this one has ended.
-    pub begin_in_all: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            command: Duration::from_mins(5),
-            data_block: Duration::from_mins(3),
-            data: Duration::from_hours(1),
-            write: Duration::from_mins(3),
-            tls: Duration::from_mins(1),
-            after_deadline: Duration::from_secs(15),
-            begin: Duration::from_secs(5),
-            begin_in_all: Duration::from_secs(20),
-        }
-    }
-}
+/// Until the client sends the next command (RFC 5321 section 4.5.3.2.7).
+const COMMAND: Duration = Duration::from_mins(5);
+/// Until the client sends the next bytes of a message, and until it has sent all of them.
+const DATA_BLOCK: Duration = Duration::from_mins(3);
+const DATA: Duration = Duration::from_hours(1);
+/// Until the client has read our replies.
+const WRITE: Duration = Duration::from_mins(3);
+/// Until the TLS handshake is done.
+pub(super) const TLS: Duration = Duration::from_mins(1);
+/// How long after its deadline the session still waits for a delivery's result. The watchdogs of the workers and the broker act
+/// earlier.
+const AFTER_DEADLINE: Duration = Duration::from_secs(15);
+/// At the end of the service: how long a client that has not sent a message yet may take to send a command. Postfix counts a
+/// closed connection as a failure of the whole site (`src/smtp/smtp_trouble.c`). Before it reuses an idle connection, Postfix
+/// tries it with RSET.
+const BEGIN: Duration = Duration::from_secs(5);
+/// The same limit for all commands until the client sends a message. No new front serves clients before this one has ended.
+const BEGIN_IN_ALL: Duration = Duration::from_secs(20);
 
 /// What a conversation needs besides its stream and session.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
-    pub limits: Limits,
     pub hand_out: mpsc::Sender<Handed>,
     pub stop: watch::Receiver<bool>,
 }
@@ -141,7 +121,6 @@ impl Surroundings {
     where
         S: AsyncRead + Unpin,
     {
-        let limits = self.limits;
         let now = Instant::now();
         loop {
             // If the sender of the stop signal is gone, the service ends as well.
@@ -149,16 +128,16 @@ impl Surroundings {
             if ends {
                 told_to_end.get_or_insert_with(Instant::now);
             }
-            let in_all = told_to_end.map(|told| told + limits.begin_in_all);
-            let begins = in_all.map(|in_all| in_all.min(since + limits.begin));
+            let in_all = told_to_end.map(|told| told + BEGIN_IN_ALL);
+            let begins = in_all.map(|in_all| in_all.min(since + BEGIN));
             let (until, why) = match (session.phase(), begins) {
                 (Phase::Idle { has_served: true }, Some(_)) => (now, Reading::ServiceEnds),
                 (Phase::Idle { has_served: false }, Some(until)) => (until, Reading::ServiceEnds),
                 (Phase::Command, Some(until)) => (until, Reading::TimeIsUp),
-                (Phase::Idle { .. } | Phase::Command, None) => (since + limits.command, Reading::TimeIsUp),
+                (Phase::Idle { .. } | Phase::Command, None) => (since + COMMAND, Reading::TimeIsUp),
                 // Without a reply, the client keeps its message, so that closing here loses nothing.
                 (Phase::Data, _) => {
-                    let until = (now + limits.data_block).min(since + limits.data);
+                    let until = (now + DATA_BLOCK).min(since + DATA);
                     (in_all.map_or(until, |in_all| in_all.min(until)), Reading::TimeIsUp)
                 }
             };
@@ -189,7 +168,7 @@ impl Surroundings {
             stream.write_all(&replies).await?;
             stream.flush().await
         };
-        timeout(self.limits.write, written).await??;
+        timeout(WRITE, written).await??;
         Ok(true)
     }
 
@@ -200,7 +179,7 @@ impl Surroundings {
     async fn deliver(&self, transaction: Transaction) -> Option<Vec<Verdict>> {
         let Transaction { request, message } = transaction;
         let (id, queue_id) = (request.id, request.queue_id.clone());
-        let limit = Duration::from_millis(request.time_left_ms).saturating_add(self.limits.after_deadline);
+        let limit = Duration::from_millis(request.time_left_ms).saturating_add(AFTER_DEADLINE);
         let (answer, verdicts) = oneshot::channel();
         let told = timeout(limit, async {
             self.hand_out.send(Handed { request, message, answer }).await.ok()?;

@@ -36,7 +36,7 @@ impl Scene {
         let (client, mut server) = duplex(bytes);
         let (hand_out, handed) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(false);
-        let mut surroundings = Surroundings { limits: Limits::default(), hand_out, stop: stopped };
+        let mut surroundings = Surroundings { hand_out, stop: stopped };
         let conversation = tokio::spawn(async move {
             let mut session = Session::new(Arc::new(settings), SECURED);
             surroundings.converse(&mut server, &mut session).await
@@ -86,7 +86,7 @@ async fn a_client_that_says_nothing_between_two_messages_is_told_why_it_has_to_g
     scene.say("LHLO x\r\n").await;
     scene.hear("SOURCE\r\n").await;
     assert_eq!(scene.rest().await, "421 4.4.2 Nothing came for too long\r\n");
-    assert!(scene.passed() >= Limits::default().command);
+    assert!(scene.passed() >= COMMAND);
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,18 +107,17 @@ async fn within_a_message_nothing_is_said_that_could_be_taken_for_its_answer() {
 async fn a_command_or_a_message_that_comes_byte_by_byte_has_an_end() {
     let mut scene = Scene::new();
     scene.hear("\r\n").await;
-    let limits = Limits::default();
     while scene.client.write_u8(b'x').await.is_ok() {
         tokio::time::sleep(Duration::from_secs(50)).await;
     }
-    assert!(scene.passed() < limits.command + Duration::from_mins(2), "{:?}", scene.passed());
+    assert!(scene.passed() < COMMAND + Duration::from_mins(2), "{:?}", scene.passed());
 
     let mut scene = Scene::new();
     scene.data(1).await;
     while scene.client.write_u8(b'x').await.is_ok() {
-        tokio::time::sleep(limits.data_block / 2).await;
+        tokio::time::sleep(DATA_BLOCK / 2).await;
     }
-    assert!((limits.data..limits.data + limits.data_block * 2).contains(&scene.passed()), "{:?}", scene.passed());
+    assert!((DATA..DATA + DATA_BLOCK * 2).contains(&scene.passed()), "{:?}", scene.passed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,7 +192,7 @@ async fn at_the_end_of_the_service_what_has_begun_goes_on() {
     let mut scene = Scene::new();
     scene.hear("\r\n").await;
     scene.stop.send(true).unwrap();
-    tokio::time::sleep(Limits::default().begin / 2).await;
+    tokio::time::sleep(BEGIN / 2).await;
     scene.data(1).await;
     scene.say(".\r\n").await;
     let handed = scene.handed.recv().await.unwrap();
@@ -240,11 +239,11 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
         }
         scene.stop.send(true).unwrap();
         while scene.client.write_all(said.as_bytes()).await.is_ok() {
-            tokio::time::sleep(Limits::default().begin / 2).await;
+            tokio::time::sleep(BEGIN / 2).await;
         }
         assert!(scene.passed() < Duration::from_mins(1), "{said}: {:?}", scene.passed());
         // But a client that goes on to send its message has the time for it.
-        assert!(scene.passed() > Limits::default().begin * 2, "{said}: {:?}", scene.passed());
+        assert!(scene.passed() > BEGIN * 2, "{said}: {:?}", scene.passed());
     }
 }
 

@@ -1,7 +1,7 @@
 //! The server: accepts connections, and runs a session on each.
 
 use super::access::{Access, SECURED};
-use super::conversation::{Ending, Limits, Surroundings};
+use super::conversation::{Ending, Surroundings, TLS};
 use super::counters::Tally;
 use super::listener::{Connection, Listener, accept};
 use super::session::{Session, Settings, StartTls};
@@ -35,7 +35,6 @@ pub struct Server {
     listening: Vec<Open>,
     settings: Arc<Settings>,
     access: Access,
-    limits: Limits,
     max_connections: usize,
 }
 
@@ -69,7 +68,6 @@ impl Server {
             listening,
             settings: Arc::new(settings),
             access: Access::new(&config.service)?,
-            limits: Limits::default(),
             max_connections: config.service.max_connections as usize,
         })
     }
@@ -94,14 +92,14 @@ impl Server {
     /// # Errors
     /// If the system does not let us wait for connections.
     pub async fn run(self, hand_out: mpsc::Sender<Handed>, stop: watch::Receiver<bool>) -> io::Result<()> {
-        let Self { listening, settings, access, limits, max_connections } = self;
+        let Self { listening, settings, access, max_connections } = self;
         let (unix, tcp): (Vec<_>, Vec<_>) =
             listening.into_iter().partition(|listening| matches!(listening, Open::Unix(_)));
         // Each kind has its own limit: clients from other machines cannot keep out those on this one.
         let (unix, tcp) = (Door::new(unix, max_connections)?, Door::new(tcp, max_connections)?);
         let strangers = Strangers::new(places_of_strangers(max_connections));
         let guide = Arc::new(Guide { settings, access, strangers });
-        let surroundings = Surroundings { limits, hand_out, stop: stop.clone() };
+        let surroundings = Surroundings { hand_out, stop: stop.clone() };
         let mut sessions = JoinSet::new();
         let mut stop = stop;
         for turn in 0.. {
@@ -219,7 +217,7 @@ impl Guide {
                 return Ok(None);
             }
             let Some(tls) = admission.tls else { return Ok(None) };
-            timeout(surroundings.limits.tls, tls.accept(stream)).await?.map(Some)
+            timeout(TLS, tls.accept(stream)).await?.map(Some)
         };
         let secured = if let Some(address) = stranger {
             // Such a client may neither use up the connections of others, nor keep its own for long.
@@ -293,7 +291,7 @@ mod tests {
         let guide = Arc::new(Guide { settings: Arc::new(settings), access, strangers });
         let (hand_out, _handed) = mpsc::channel(1);
         let (_stop, stop) = watch::channel(false);
-        let surroundings = Surroundings { limits: Limits::default(), hand_out, stop };
+        let surroundings = Surroundings { hand_out, stop };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         // Connects a client that seems to have this address. Returns the first byte that it receives. `None`: it was
         // disconnected.

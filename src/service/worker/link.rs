@@ -21,7 +21,6 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -37,8 +36,6 @@ const NOBODY: &[u8] = b"leaving";
 
 /// A request from the broker.
 pub(super) struct Job {
-    /// The number of the connection on which it came.
-    pub(super) connection: u64,
     pub(super) address: Vec<u8>,
     pub(super) body: Vec<u8>,
     pub(super) received: Instant,
@@ -46,7 +43,6 @@ pub(super) struct Job {
 
 /// The reply to a request.
 pub(super) struct Answer {
-    pub(super) connection: u64,
     pub(super) address: Vec<u8>,
     pub(super) body: Vec<u8>,
     /// Whether the reply reports that this worker ends.
@@ -78,8 +74,6 @@ pub(super) struct Link {
     woken: UnixStream,
     assign: Sender<Job>,
     answers: Receiver<Answer>,
-    /// The number of the present connection.
-    current: Arc<AtomicU64>,
     /// How many jobs have not been answered.
     at_work: usize,
     back_off: BackOff,
@@ -116,26 +110,18 @@ impl Link {
             woken,
             assign,
             answers,
-            current: Arc::default(),
             at_work: 0,
             back_off: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
         }
     }
 
-    /// The number of the present connection.
-    pub(super) fn current(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.current)
-    }
-
     /// Talks with the broker until this worker is to end.
     pub(super) fn run(mut self) {
         loop {
-            self.current.fetch_add(1, Ordering::Release);
             let end = Blocking::connect(&self.broker, self.settings(), Instant::now() + PATIENCE)
                 .map_err(End::from)
                 .and_then(|connection| self.talk(connection));
             readiness::tell_master(false);
-            self.current.fetch_add(1, Ordering::Release);
             while self.at_work > 0 {
                 if self.answers.recv().is_err() {
                     return;
@@ -182,17 +168,13 @@ impl Link {
         say(&mut connection, &FromWorker::Ready)?;
         readiness::tell_master(true);
         info!(broker = %self.broker.display(), "connected with the broker");
-        let number = self.current.load(Ordering::Acquire);
         let mut heard = Instant::now();
         let mut next_beat = heard + INTERVAL;
         let mut leaving: Option<Instant> = None;
         loop {
             while let Ok(answer) = self.answers.try_recv() {
                 self.at_work -= 1;
-                if answer.connection == number {
-                    let reply = FromWorker::Reply { client: answer.address, body: answer.body };
-                    say(&mut connection, &reply)?;
-                }
+                say(&mut connection, &FromWorker::Reply { client: answer.address, body: answer.body })?;
                 // The duration of the delivery says nothing about the broker.
                 heard = Instant::now();
                 if answer.leaving {
@@ -205,7 +187,7 @@ impl Link {
                 say(&mut connection, &farewell())?;
                 leaving = Some(Instant::now());
             }
-            match self.listen(&mut connection, number) {
+            match self.listen(&mut connection) {
                 Ok(true) => {
                     heard = Instant::now();
                     self.back_off.reset();
@@ -233,23 +215,23 @@ impl Link {
     }
 
     /// Handles the frames that have arrived. Returns whether there were any.
-    fn listen(&mut self, connection: &mut Blocking, number: u64) -> Result<bool, BlockingError> {
+    fn listen(&mut self, connection: &mut Blocking) -> Result<bool, BlockingError> {
         // The shortest timeout of a socket is a tick of the kernel's clock, up to 10 ms: each reply would wait for that.
         ioctl_fionbio(connection.stream(), true).map_err(io::Error::from)?;
         let mut said = false;
         while let Some(frames) = connection.receive(Instant::now())? {
             said = true;
-            self.take(frames, number);
+            self.take(frames);
         }
         ioctl_fionbio(connection.stream(), false).map_err(io::Error::from)?;
         Ok(said)
     }
 
-    fn take(&mut self, frames: Message, number: u64) {
+    fn take(&mut self, frames: Message) {
         match ToWorker::parse(frames) {
             Ok(ToWorker::Heartbeat) => {}
             Ok(ToWorker::Request { client, body }) => {
-                let job = Job { connection: number, address: client, body, received: Instant::now() };
+                let job = Job { address: client, body, received: Instant::now() };
                 // The send fails only if the other thread has ended, and this process with it.
                 if self.assign.send(job).is_ok() {
                     self.at_work += 1;

@@ -21,7 +21,6 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -87,7 +86,6 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
     let (assign, assigned) = mpsc::channel();
     let (answer, answers) = mpsc::channel();
     let link = Link::new(&settings, Arc::clone(&stop), Arc::clone(&recycling), woken, assign, answers);
-    let current = link.current();
     let talking = thread::Builder::new().name("broker".into()).spawn(move || link.run());
     let talking = talking.map_err(system("starting a thread"))?;
 
@@ -95,24 +93,18 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
         Worker { site, settings, watchdog, sessions: Sessions::default(), logins: site::Logins::default() };
     let mut delivered = 0;
     // The loop ends when the other thread does.
-    for Job { connection, address, body, received } in assigned {
+    for Job { address, body, received } in assigned {
         let mut leaving = false;
-        // If the connection has changed, the broker has deferred the message already, and no client would get the result.
-        let body = if connection == current.load(Ordering::Acquire) {
-            delivered += 1;
-            worker.answer(body, received, |had_it_alone| {
-                // State that a crashing message has left in this process must not affect another message.
-                if had_it_alone || recycling.is_due(delivered) {
-                    stop.tell();
-                }
-                leaving = stop.is_told();
-                leaving
-            })
-        } else {
-            info!("a message whose broker has gone is left alone");
-            Vec::new()
-        };
-        let told = answer.send(Answer { connection, address, body, leaving });
+        delivered += 1;
+        let body = worker.answer(body, received, |had_it_alone| {
+            // State that a crashing message has left in this process must not affect another message.
+            if had_it_alone || recycling.is_due(delivered) {
+                stop.tell();
+            }
+            leaving = stop.is_told();
+            leaving
+        });
+        let told = answer.send(Answer { address, body, leaving });
         wake.wake();
         if told.is_err() {
             break;

@@ -242,6 +242,8 @@ fn what_comes_from_the_file_queue_stays_there_until_it_is_dropped_there() {
         injected_by: "a test".into(),
         ..NewMail::default()
     };
+    service.strike(service.worker(), &poison, &["scuba@x"], Signal::ABORT);
+    service.until_crashed(1);
     let name = queue.enqueue(&LockName::new("maildrop", b"x"), mail, &poison, SystemTime::now()).unwrap();
     let lock = service.hold_lock_of(&poison);
     let before = service.begun_attempts();
@@ -251,12 +253,10 @@ fn what_comes_from_the_file_queue_stays_there_until_it_is_dropped_there() {
     worker.signal(Signal::ABORT);
     service.bury(worker, false);
     drop(lock);
-    service.until_crashed(1);
+    until("it is shunted", || service.is_shunted(&poison));
     until("it is deferred", || queue.list().unwrap()[0].tries == 1);
     runner.signal(Signal::TERM);
     runner.end();
-    service.strike(service.worker(), &poison, &["scuba@x"], Signal::ABORT);
-    until("it is shunted", || service.is_shunted(&poison));
     // The queue tries it, as Postfix does.
     queue.hold(&name.id()).unwrap();
     queue.release(&name.id(), None, true, SystemTime::now()).unwrap();

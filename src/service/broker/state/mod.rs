@@ -305,7 +305,7 @@ impl Broker {
         match job.stage {
             Stage::Held => {}
             Stage::Queued => self.queue.retain(|queued| *queued != id),
-            Stage::At(..) => self.at_work.ends(id, &job),
+            Stage::At(..) => self.at_work.ends(id),
         }
         Some(job)
     }
