@@ -88,12 +88,9 @@ pub struct Service {
     /// machine.
     #[serde(deserialize_with = "values::bytes")]
     pub worker_memory: u64,
-    /// How many deaths of one process within [`restart_window`](Self::restart_window) are tolerated. After more it is
-    /// throttled: started once a minute, without end.
+    /// How many deaths of one process are tolerated without a minute of life in between. After more it is throttled: started
+    /// once a minute, without end.
     pub restarts: u32,
-    /// See [`restarts`](Self::restarts).
-    #[serde(deserialize_with = "values::duration")]
-    pub restart_window: Duration,
 }
 
 impl Default for Service {
@@ -120,7 +117,6 @@ impl Default for Service {
             recycle_after: 10_000,
             worker_memory: 1_000_000_000,
             restarts: 10,
-            restart_window: Duration::from_mins(10),
         }
     }
 }
@@ -349,7 +345,6 @@ impl Config {
             (has_no_memory, "worker_memory", "it has to be more than 200 MB, at which a worker is replaced"),
             (is_often, "prune_every", "at least an hour, such as \"1d\": it reads all that is old, each time"),
             (is_endless, "prune_every", "it forgets what [retention] says: name what is to be forgotten there"),
-            (service.restart_window.is_zero(), "restart_window", "no process would ever be throttled"),
             (has_no_patience, "slow_mailbox_timeout", "it has to be more than nothing: no mailbox answers at once"),
         ])
     }

@@ -15,15 +15,15 @@ use crate::operations::operations_log::CommandLine;
 use crate::operations::web_logins;
 use crate::protocol::control::Role;
 use crate::service::disk_figures::DiskFiguresReader;
-use crate::service::front::{self, FrontError, FrontSettings, Inside};
-use crate::service::http::{Http, Sources};
+use crate::service::front::{self, FrontError, Inside};
+use crate::service::http::{self, Sources};
 use crate::service::lmtp::Server;
 use crate::service::master::child_start::{self, CannotBegin};
 use crate::service::master::front_channel::to_the_master;
 use crate::service::master::listeners::{self, Inherited};
 use crate::service::master::{self, MasterError};
 use crate::service::master_link::tell_master;
-use crate::service::runner::{self, RunnerSettings};
+use crate::service::runner;
 use crate::service::timer::{self, TimerSettings};
 use crate::service::worker::{self, WorkerSettings};
 use crate::site::{Setup, Site};
@@ -219,8 +219,6 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     // The inherited descriptors are taken before any thread starts.
     let inherited = listeners::inherited().map_err(unavailable)?;
     let config = begin(Role::Front, arguments)?;
-    let mut settings = FrontSettings::of(&config);
-    settings.workers_of_master = arguments.master.is_some();
     let (lmtp, http, master) = if arguments.master.is_some() {
         let Inherited { lmtp, http } = inherited;
         (lmtp, http, Some(to_the_master().map_err(unavailable)?))
@@ -229,15 +227,14 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         (open(&config.service.lmtp_endpoints())?, open(&config.service.http_endpoints())?, None)
     };
     let host = gethostname::gethostname().to_string_lossy().into_owned();
-    front::prepare(&settings).map_err(unavailable)?;
+    front::prepare(&config).map_err(unavailable)?;
     let server = Server::new(&config, host, lmtp).map_err(unavailable)?;
-    front::run(&settings, |Inside { hand, ask, started, ended, stop }| async move {
+    let disk = DiskFiguresReader::of(&config.service);
+    front::run(&config, arguments.master.is_some(), |Inside { hand, ask, started, ended, stop }| async move {
         let (tell, service) = watch::channel(None);
         let (tally, max_connections) = (server.tally(), server.max_connections());
-        let disk = DiskFiguresReader::of(&config.service);
         let sources =
             Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections, disk: disk.clone() };
-        let http = Http::new(http, sources);
         let lmtp = async {
             // Without LMTP this process is useless. The next front may succeed.
             server.run(hand, stop.clone()).await.map_err(|source| FrontError::System { doing: "serving LMTP", source })
@@ -254,7 +251,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         };
         let http = async {
             let served = async {
-                if let Err(error) = http.run().await {
+                if let Err(error) = http::run(http, sources).await {
                     tracing::error!(%error, "metrics and health are not served any more");
                 }
                 std::future::pending::<()>().await;
@@ -293,8 +290,7 @@ fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Runner, arguments)?;
     let by_number = || Slice::new(arguments.number.checked_sub(1)?, config.service.runners);
     let slice = arguments.slice.or_else(by_number).ok_or_else(|| unusable("there is no runner of this number"))?;
-    let settings = RunnerSettings::of(&config, slice);
-    runner::run(&settings).map_err(|error| (ExitCode::CantCreat, error.to_string()))
+    runner::run(&config, slice).map_err(|error| (ExitCode::CantCreat, error.to_string()))
 }
 
 /// The timer reads no database password except that of its own role.

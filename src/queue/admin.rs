@@ -66,11 +66,7 @@ impl Queue {
             if !again && age_limit.is_some_and(|limit| name.age(now) > limit) {
                 return Err(ByHandError::TooOld { id: id.to_owned() });
             }
-            let released = move_for_good(folders.folder(state), &folders.new, name, name.due_at_once())?;
-            if state == State::Bad && released.is_some() {
-                remove_reason(folders, name);
-            }
-            Ok(released)
+            Ok(move_for_good(folders.folder(state), &folders.new, name, name.due_at_once())?)
         })
     }
 
@@ -88,9 +84,6 @@ impl Queue {
                 return Ok(None);
             }
             folder.sync()?;
-            if state == State::Bad {
-                remove_reason(folders, name);
-            }
             Ok(Some(name))
         })
     }
@@ -101,28 +94,23 @@ impl Queue {
     /// If there is none, or it cannot be read.
     pub fn read(&self, id: &str) -> Result<(Envelope, Vec<u8>), ByHandError> {
         let unreadable = |problem: String| ByHandError::Unreadable { id: id.to_owned(), problem };
-        for _ in 0..LOOKS {
-            let (state, name) = self.0.named(id)?;
-            let folder = self.0.folder(state);
-            match folder.find(name.to_string().as_str())? {
-                Found::Gone => {}
-                Found::NoFile(kind) => return Err(unreadable(format!("it is {kind}"))),
-                Found::File(mut file) => {
-                    let mut bytes = Vec::new();
-                    file.read_to_end(&mut bytes).map_err(|error| unreadable(error.to_string()))?;
-                    return Envelope::read_with_message(bytes).map_err(|error| unreadable(error.to_string()));
-                }
+        self.act(id, |folders, state, name| match folders.folder(state).find(name.to_string().as_str())? {
+            Found::Gone => Ok(None),
+            Found::NoFile(kind) => Err(unreadable(format!("it is {kind}"))),
+            Found::File(mut file) => {
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes).map_err(|error| unreadable(error.to_string()))?;
+                Envelope::read_with_message(bytes).map(Some).map_err(|error| unreadable(error.to_string()))
             }
-        }
-        Err(ByHandError::BeingDelivered { id: id.to_owned() })
+        })
     }
 
     /// Finds a message and applies `does` to it. `does` returns `None` if the message has left that folder meanwhile.
-    fn act(
+    fn act<T>(
         &self,
         id: &str,
-        does: impl Fn(&Folders, State, Name) -> Result<Option<Name>, ByHandError>,
-    ) -> Result<Name, ByHandError> {
+        does: impl Fn(&Folders, State, Name) -> Result<Option<T>, ByHandError>,
+    ) -> Result<T, ByHandError> {
         for _ in 0..LOOKS {
             let (state, name) = self.0.named(id)?;
             if let Some(done) = does(&self.0, state, name)? {
@@ -156,14 +144,6 @@ impl Folders {
             }
         }
         Err(ByHandError::NoSuch { id: id.to_owned() })
-    }
-}
-
-/// Removes the file that says why a message was in `bad/`. An error is only logged: the message itself has been moved or removed,
-/// which must not be reported as failed.
-fn remove_reason(folders: &Folders, name: Name) {
-    if let Err(error) = folders.bad.remove(name.of_reason().as_str()) {
-        tracing::warn!(message = name.id(), %error, "the reason of a message that is not there any more is left behind");
     }
 }
 

@@ -158,7 +158,7 @@ impl Queue {
             Ok(claim) => Ok(Some(claim)),
             Err((_locked, unreadable)) => {
                 warn!(message = name.id(), %unreadable, "a file of the queue is set aside in bad/");
-                self.0.set_aside(&self.0.work, name.to_string().as_str(), name, &unreadable)?;
+                self.0.set_aside(&self.0.work, name.to_string().as_str(), name)?;
                 Ok(None)
             }
         }
@@ -191,27 +191,16 @@ impl Folders {
         Ok(Some(file))
     }
 
-    /// Moves an unreadable file to `bad/`, where no runner tries it, with the reason beside it. The caller holds its lock.
+    /// Moves an unreadable file to `bad/`, where no runner tries it. The caller holds its lock.
     pub(super) fn set_aside(
         &self,
         from: &Folder,
         file: impl rustix::path::Arg + Copy,
         name: Name,
-        why: &Unreadable,
-    ) -> Result<Name, QueueError> {
-        let mut name = name;
-        while self.bad.has(&name.to_string())? || self.bad.has(&name.of_reason())? {
-            name = name.later();
-        }
-        // The reason is written first. It is only a help, so its failure is ignored: a full disk still has space for a rename.
-        let reason = self.tmp.write(&[why.to_string().as_bytes(), b"\n"]);
-        if let Err(error) = reason.and_then(|reason| reason.place_over(&self.bad, &name.of_reason())) {
-            warn!(%error, message = name.id(), "the reason cannot be kept beside the file");
-        }
-        let name = from.rename_to_a_free(file, &self.bad, name)?.unwrap_or(name);
+    ) -> Result<(), QueueError> {
+        from.rename_to_a_free(file, &self.bad, name)?;
         self.bad.sync()?;
-        from.sync()?;
-        Ok(name)
+        from.sync()
     }
 }
 

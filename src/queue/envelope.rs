@@ -54,8 +54,6 @@ pub(super) enum Unreadable {
     NoRecipient,
     #[error("its message has {found} bytes, and should have {expected}: it is cut short, or was changed")]
     AnotherSize { expected: u64, found: u64 },
-    #[error("its name is {0:?}, which is none that the queue gives")]
-    Name(String),
 }
 
 impl Envelope {

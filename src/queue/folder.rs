@@ -212,13 +212,6 @@ impl Folder {
         Err(to.error_at("renaming a file to", &name.to_string(), Errno::EXIST))
     }
 
-    /// Renames a file and overwrites the target: for files that are no messages.
-    pub(super) fn rename_over(&self, name: &str, to: &Self, new_name: &str) -> Result<(), QueueError> {
-        step();
-        rustix::fs::renameat(&self.descriptor, name, &to.descriptor, new_name)
-            .map_err(|errno| to.error_at("renaming a file to", new_name, errno))
-    }
-
     /// Removes a file. `false` if there was none.
     pub(super) fn remove(&self, name: impl rustix::path::Arg + Copy) -> Result<bool, QueueError> {
         step();
@@ -300,13 +293,6 @@ impl Written<'_> {
             return Err(error);
         }
         Ok(name)
-    }
-
-    /// Moves it over a name that may be taken: for a file that is no message.
-    pub(super) fn place_over(mut self, to: &Folder, name: &str) -> Result<(), QueueError> {
-        self.folder.rename_over(&self.name, to, name)?;
-        self.placed = true;
-        to.sync()
     }
 }
 

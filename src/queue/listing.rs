@@ -6,7 +6,7 @@ use super::{Envelope, Folders, Name, Queue, QueueError};
 use crate::base::timestamp;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -78,9 +78,6 @@ impl Queue {
         let again = [(State::New, &folders.new), (State::Work, &folders.work)];
         for (state, folder) in folders.all().into_iter().chain(again) {
             for file in folder.names()? {
-                if file.to_str().is_some_and(Name::is_of_reason) && state == State::Bad {
-                    continue;
-                }
                 if let Some((inode, entry)) = folders.entry(state, &file)? {
                     // A rename keeps the inode. No runner moves a thing that is no file or cannot be opened.
                     let key =
@@ -175,13 +172,8 @@ impl Folders {
             // Other users may own some files, for example. The rest can still be listed.
             Err(error) => entry.reason = Some(error.to_string()),
         }
-        if let (State::Bad, Some(name)) = (state, name)
-            && let Ok(Found::File(reason)) = folder.find(OsString::from(name.of_reason()).as_os_str())
-        {
-            let mut text = String::new();
-            if reason.take(4096).read_to_string(&mut text).is_ok() {
-                entry.reason = Some(text.trim_end().to_owned());
-            }
+        if state == State::Bad && entry.reason.is_none() {
+            entry.reason = Some("it can be read: only its name was none of the queue's".into());
         }
         Ok(Some((inode, entry)))
     }

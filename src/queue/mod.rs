@@ -198,25 +198,7 @@ impl Folders {
 
     /// Writes a message into a folder, under this name or the next free one.
     fn write(&self, envelope: &Envelope, message: &[u8], to: &Folder, name: Name) -> Result<Name, QueueError> {
-        let written = self.tmp.write(&[&envelope.written()?, message])?;
-        // People hold, release and drop a message by its name. A clock that was set back could give it the name of one that is in
-        // another folder by now.
-        let mut name = name;
-        while self.knows(name)? {
-            name = name.later();
-        }
-        written.place(to, name)
-    }
-
-    /// Whether a message has this name, in any of these folders.
-    fn knows(&self, name: Name) -> Result<bool, QueueError> {
-        let name = name.to_string();
-        for (_, folder) in self.all() {
-            if folder.has(&name)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        self.tmp.write(&[&envelope.written()?, message])?.place(to, name)
     }
 }
 

@@ -9,8 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The suffix of a message's file name.
 const ENDING: &str = ".msg";
-/// The suffix of the file that says why the message beside it is in `bad/`.
-const REASON: &str = ".reason";
 /// The pause after the first attempt. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_mins(1);
 /// The longest pause between two attempts.
@@ -63,17 +61,6 @@ impl Name {
     #[must_use]
     pub fn id(&self) -> String {
         format!("{:020}-{:016x}", self.time, self.lock)
-    }
-
-    /// The name of the file that says why the message of this name is in `bad/`.
-    pub(super) fn of_reason(&self) -> String {
-        let name = self.to_string();
-        format!("{}{REASON}", name.strip_suffix(ENDING).unwrap_or(&name))
-    }
-
-    /// Whether this is the name of a file that says why the message beside it is in `bad/`.
-    pub(super) fn is_of_reason(text: &str) -> bool {
-        text.strip_suffix(REASON).is_some_and(|name| Self::read(&format!("{name}{ENDING}")).is_some())
     }
 
     /// The next name, for when this one is taken.
@@ -186,8 +173,6 @@ mod tests {
         let name = name.deferred(at(1_700_000_100));
         assert_eq!(name.to_string(), "01700000000000000000-abababababababab,1,1700000160.msg");
         assert_eq!(name.due_at_once().to_string(), "01700000000000000000-abababababababab,1.msg");
-        assert_eq!(name.of_reason(), "01700000000000000000-abababababababab,1,1700000160.reason");
-        assert!(Name::is_of_reason(&name.of_reason()) && !Name::is_of_reason(&name.to_string()));
         assert_eq!(name.id(), "01700000000000000000-abababababababab");
         assert_eq!((name.accepted_at(), name.next_try()), (1_700_000_000_000_000, Some(1_700_000_160_000_000)));
     }

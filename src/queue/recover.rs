@@ -2,7 +2,6 @@
 //! may have forgotten.
 
 use super::admin::move_for_good;
-use super::envelope::Unreadable;
 use super::folder::Folder;
 use super::{Folders, Name, Queue, QueueError};
 use crate::lock::LockName;
@@ -90,15 +89,13 @@ impl Folders {
 
     /// Moves a file with a foreign name to `bad/`. Anything that is no regular file stays where it is, and is listed.
     fn set_strange_name_aside(&self, folder: &Folder, name: &OsStr, now: SystemTime) -> Result<(), QueueError> {
-        let known = |name: &str| Name::read(name).is_some() || Name::is_of_reason(name);
-        if name.to_str().is_some_and(known) {
+        if name.to_str().and_then(Name::read).is_some() {
             return Ok(());
         }
         let Some(_locked) = folder.lock(name)? else { return Ok(()) };
-        let told = name.to_string_lossy().into_owned();
-        warn!(name = told, "a file whose name is none of the queue's is set aside in bad/");
+        warn!(name = %name.to_string_lossy(), "a file whose name is none of the queue's is set aside in bad/");
         let lock = LockName::new("a name that is none", name.as_encoded_bytes());
-        self.set_aside(folder, name, Name::new(now, &lock), &Unreadable::Name(told)).map(drop)
+        self.set_aside(folder, name, Name::new(now, &lock))
     }
 }
 

@@ -8,7 +8,7 @@ use super::broker::state::{Broker, Settings};
 use super::inflight_message::Handed;
 use super::lmtp::Spool;
 use super::shunt::WorkerEnd;
-use super::shunt::upgrade::{self, UpgradeSettings};
+use super::shunt::upgrade;
 use super::shunt::writer;
 use crate::base::files::own_directory;
 use crate::base::listener::bind_unix;
@@ -28,67 +28,34 @@ use uuid::Uuid;
 /// restart replaces the front last. Until then this front, with the old configuration, has all workers of the new one.
 const MOST_WORKERS: usize = 65_536;
 
-/// The settings of a front.
-#[derive(Clone, Debug)]
-pub struct FrontSettings {
-    /// The broker's socket for clients.
-    pub clients: PathBuf,
-    /// The broker's socket for workers.
-    pub workers: PathBuf,
-    pub broker: Settings,
-    /// Where the crash records are stored, and how a new build retries shunted messages.
-    pub crashes: UpgradeSettings,
-    /// The longest frame, in bytes.
-    pub longest_frame: usize,
-    /// Which messages of clients are kept in files.
-    pub spool: Spool,
-    /// How many clients may be connected at once.
-    pub most_clients: usize,
-    /// Whether only processes that the master has started are accepted as workers. Otherwise a confined process of the same
-    /// user could take mail, and report that it is delivered. Without a master, any process of our user may be a worker.
-    pub workers_of_master: bool,
-    /// How long the front waits for messages in progress after the request to end.
-    pub stop_within: Duration,
+/// How much longer than a delivery's deadline the front waits for messages in progress after the request to end. The broker
+/// answers for deliveries that take longer.
+const PAST_THE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The longest frame, in bytes. Mail that was accepted under a higher limit, or without one, still has to fit. A frame uses memory
+/// only as it arrives, and only this user and root can connect.
+pub(super) fn longest_frame(config: &Config) -> usize {
+    let message = config.delivery.message_size_limit.unwrap_or_default().max(LARGEST_MESSAGE);
+    whole(message).saturating_add(LONGEST_HEADER).saturating_add(64)
 }
 
-impl FrontSettings {
-    /// The settings in a configuration.
-    #[must_use]
-    pub fn of(config: &Config) -> Self {
-        let (service, deadline) = (&config.service, config.delivery.deadline);
-        let whole = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-        // Mail that was accepted under a higher limit, or without one, still has to fit. A frame uses memory only as it
-        // arrives, and only this user and root can connect.
-        let message = config.delivery.message_size_limit.unwrap_or_default().max(LARGEST_MESSAGE);
-        let message = usize::try_from(message).unwrap_or(usize::MAX);
-        Self {
-            clients: service.clients_socket(),
-            workers: service.workers_socket(),
-            broker: Settings {
-                worker_wait: config.worker_wait(),
-                workers: whole(service.workers),
-                max_per_recipient: whole(service.at_once_for_one()),
-                patience: config.slow_mailbox_timeout(),
-                recipient_delimiter: config.routing.recipient_delimiter.clone(),
-                mailbox_sessions: service.mailbox_sessions,
-                max_recipients: whole(MAX_RECIPIENTS),
-                longest_delivery: deadline,
-                run: Uuid::now_v7().as_u64_pair().1,
-            },
-            crashes: UpgradeSettings {
-                queue: service.queue(),
-                clients: service.clients_socket(),
-                deadline,
-                queue_lifetime: config.delivery.postfix_queue_lifetime,
-            },
-            longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
-            spool: Spool::new(config),
-            most_clients: whole(service.max_connections),
-            workers_of_master: false,
-            // The broker answers for deliveries that take longer.
-            stop_within: deadline.saturating_add(Duration::from_secs(10)),
-        }
+fn broker_settings(config: &Config) -> Settings {
+    let service = &config.service;
+    Settings {
+        worker_wait: config.worker_wait(),
+        workers: whole(service.workers),
+        max_per_recipient: whole(service.at_once_for_one()),
+        patience: config.slow_mailbox_timeout(),
+        recipient_delimiter: config.routing.recipient_delimiter.clone(),
+        mailbox_sessions: service.mailbox_sessions,
+        max_recipients: whole(MAX_RECIPIENTS),
+        longest_delivery: config.delivery.deadline,
+        run: Uuid::now_v7().as_u64_pair().1,
     }
+}
+
+fn whole(number: impl TryInto<usize>) -> usize {
+    number.try_into().unwrap_or(usize::MAX)
 }
 
 /// Why the front cannot run.
@@ -123,8 +90,8 @@ pub struct Inside {
 ///
 /// # Errors
 /// If the folder cannot be made.
-pub fn prepare(settings: &FrontSettings) -> Result<(), FrontError> {
-    for socket in [&settings.clients, &settings.workers] {
+pub fn prepare(config: &Config) -> Result<(), FrontError> {
+    for socket in [config.service.clients_socket(), config.service.workers_socket()] {
         if let Some(path) = socket.parent() {
             own_directory(path).map_err(|source| FrontError::Folder { path: path.to_owned(), source })?;
         }
@@ -136,9 +103,12 @@ pub fn prepare(settings: &FrontSettings) -> Result<(), FrontError> {
 /// once the sockets exist: the LMTP server, which passes its messages to the broker. If it fails, the front fails too, and the
 /// master starts another one.
 ///
+/// `has_master`: only processes that the master has started are accepted as workers. Otherwise a confined process of the same user
+/// could take mail, and report that it is delivered. Without a master, any process of our user may be a worker.
+///
 /// # Errors
 /// If its sockets cannot be made, or `beside` fails.
-pub fn run<B>(settings: &FrontSettings, beside: impl FnOnce(Inside) -> B) -> Result<(), FrontError>
+pub fn run<B>(config: &Config, has_master: bool, beside: impl FnOnce(Inside) -> B) -> Result<(), FrontError>
 where
     B: Future<Output = Result<(), FrontError>> + 'static,
 {
@@ -146,21 +116,21 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(system("starting the runtime"))?.block_on(async {
         // Before a client can connect, so that a client that finds the front finds the folders, too.
-        let remembered = writer::remembered(&settings.crashes.queue, Instant::now());
-        prepare(settings)?;
-        let clients = listen(&settings.clients)?;
-        let workers = listen(&settings.workers)?;
-        let mut sockets = Sockets::new(settings.longest_frame, settings.spool.clone());
+        let (queue, service) = (config.service.queue(), &config.service);
+        let remembered = writer::remembered(&queue, Instant::now());
+        prepare(config)?;
+        let (clients, workers) = (service.clients_socket(), service.workers_socket());
+        let mut sockets = Sockets::new(longest_frame(config), Spool::new(config));
         let (started, admitted) = watch::channel(Started::new());
-        sockets.listen(clients, Peers::Clients, settings.most_clients, None);
-        sockets.listen(workers, Peers::Workers, MOST_WORKERS, settings.workers_of_master.then_some(admitted));
+        sockets.listen(listen(&clients)?, Peers::Clients, whole(service.max_connections), None);
+        sockets.listen(listen(&workers)?, Peers::Workers, MOST_WORKERS, has_master.then_some(admitted));
         let (hand, handed) = mpsc::channel(1);
         let (ask, asked) = mpsc::channel(1);
         let (tell_ended, ended) = mpsc::channel(16);
         let (tell, stop) = oneshot::channel();
         let (tell_beside, beside_stops) = watch::channel(false);
         let ends = Stop::on_signals().map_err(system("setting up signals"))?;
-        let within = settings.stop_within;
+        let within = config.delivery.deadline.saturating_add(PAST_THE_DEADLINE);
         let signals = async move {
             ends.until_asked().await;
             info!("the front ends, once all that has begun is answered");
@@ -168,10 +138,10 @@ where
             let _ = tell_beside.send(true);
             std::future::pending::<()>().await;
         };
-        sockets.write_crashes(settings.crashes.queue.clone()).map_err(system("starting a thread"))?;
-        upgrade::start(settings.crashes.clone()).map_err(system("starting a thread"))?;
-        let broker = Broker::new(settings.broker.clone(), remembered, Instant::now());
-        info!(clients = %settings.clients.display(), workers = %settings.workers.display(), "the front is ready");
+        sockets.write_crashes(queue).map_err(system("starting a thread"))?;
+        upgrade::start(config.clone()).map_err(system("starting a thread"))?;
+        let broker = Broker::new(broker_settings(config), remembered, Instant::now());
+        info!(clients = %clients.display(), workers = %workers.display(), "the front is ready");
         let beside = beside(Inside { hand, ask, started, ended: tell_ended, stop: beside_stops });
         let beside = async {
             match beside.await {
@@ -210,13 +180,13 @@ mod tests {
     fn the_folder_of_its_sockets_is_nobody_elses() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
-        let settings = FrontSettings::of(&configured(folder.path()));
+        let config = configured(folder.path());
         let run = folder.path().join("run");
         let is_closed = || std::fs::metadata(&run).unwrap().permissions().mode() & 0o777 == 0o700;
-        prepare(&settings).unwrap();
+        prepare(&config).unwrap();
         assert!(is_closed());
         std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
-        prepare(&settings).unwrap();
+        prepare(&config).unwrap();
         assert!(is_closed());
     }
 
@@ -225,36 +195,31 @@ mod tests {
     fn a_front_ends_where_what_runs_in_it_fails() {
         let folder = tempfile::tempdir().unwrap();
         let failed = FrontError::System { doing: "serving LMTP", source: io::Error::other("no file descriptors") };
-        let ended = run(&FrontSettings::of(&configured(folder.path())), |_| std::future::ready(Err(failed)));
+        let ended = run(&configured(folder.path()), false, |_| std::future::ready(Err(failed)));
         assert_eq!(ended.unwrap_err().to_string(), "serving LMTP: no file descriptors");
     }
 
     #[test]
-    fn a_front_goes_by_its_configuration_and_leaves_time_for_each_delivery() {
+    fn a_front_goes_by_its_configuration() {
         let text = format!(
-            "{SITE}[delivery]\ndeadline = \"100s\"\npostfix_queue_lifetime = \"2d\"\nmessage_size_limit = 1000\n\
-             [routing]\nrecipient_delimiter = \"+\"\n[service]\nworkers = 3\nmax_connections = 7\n\
-             state_directory = \"/state\"\nworker_wait = \"10m\"\nslow_mailbox_timeout = \"10m\"\n"
+            "{SITE}[delivery]\ndeadline = \"100s\"\nmessage_size_limit = 1000\n\
+             [routing]\nrecipient_delimiter = \"+\"\n[service]\nworkers = 3\nworker_wait = \"10m\"\nslow_mailbox_timeout = \"10m\"\n"
         );
         let config = Config::parse(Path::new("/x"), &text).unwrap();
-        let front = FrontSettings::of(&config);
+        let broker = broker_settings(&config);
         let seconds = Duration::from_secs;
         assert_eq!(
-            (front.crashes.queue_lifetime, front.crashes.queue.as_path()),
-            (seconds(172_800), Path::new("/state/queue"))
+            (broker.worker_wait, broker.patience, broker.longest_delivery),
+            (seconds(50), seconds(25), seconds(100))
         );
-        assert_eq!((front.broker.worker_wait, front.broker.patience), (seconds(50), seconds(25)));
-        assert_eq!((front.broker.longest_delivery, front.stop_within), (seconds(100), seconds(110)));
-        assert_eq!((front.most_clients, front.broker.workers), (7, 3));
-        assert_eq!(front.broker.max_per_recipient, 2);
+        assert_eq!((broker.workers, broker.max_per_recipient, broker.recipient_delimiter.as_str()), (3, 2, "+"));
         let two = format!("{SITE}[service]\nworkers = 2\n");
-        let two = FrontSettings::of(&Config::parse(Path::new("/x"), &two).unwrap());
-        assert_eq!(two.broker.max_per_recipient, 1, "a mailbox that hangs does not take both");
+        let two = broker_settings(&Config::parse(Path::new("/x"), &two).unwrap());
+        assert_eq!(two.max_per_recipient, 1, "a mailbox that hangs does not take both");
         // Mail that was accepted before the limit was lowered still has to fit.
-        assert_eq!(front.longest_frame, (LARGEST_MESSAGE as usize) + LONGEST_HEADER + 64);
+        assert_eq!(longest_frame(&config), (LARGEST_MESSAGE as usize) + LONGEST_HEADER + 64);
         let text = format!("{SITE}[delivery]\nmessage_size_limit = \"1GB\"\n");
-        let larger = FrontSettings::of(&Config::parse(Path::new("/x"), &text).unwrap());
-        assert_eq!(larger.longest_frame, 1_000_000_000 + LONGEST_HEADER + 64);
-        assert_eq!(front.broker.recipient_delimiter, "+");
+        let larger = Config::parse(Path::new("/x"), &text).unwrap();
+        assert_eq!(longest_frame(&larger), 1_000_000_000 + LONGEST_HEADER + 64);
     }
 }

@@ -91,7 +91,7 @@ impl World {
     fn new(hour: Hour, seed: u64) -> Self {
         let now = Instant::now();
         // The default configuration.
-        let restarts = || Restarts::new(10, 10 * MINUTE);
+        let restarts = || Restarts::new(10);
         let slot = |_| Slot {
             restarts: restarts(),
             back_off: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
@@ -199,7 +199,7 @@ impl World {
 
     fn end_the_front(&mut self) {
         let lived = if self.front.take().is_some() { self.now - self.front_since } else { Duration::ZERO };
-        self.front_due = self.now + self.front_restarts.died(self.now, lived) + START;
+        self.front_due = self.now + self.front_restarts.died(lived) + START;
         self.open.clear();
         for slot in &mut self.slots {
             if let Process::Waits(_) = slot.process {
@@ -214,7 +214,7 @@ impl World {
             Process::None(due) if self.now >= *due => {
                 (slot.since, slot.back_off) = (self.now, BackOff::new(FIRST_PAUSE, LONGEST_PAUSE));
                 if self.hour == Hour::WithoutWorkers && self.now < self.over {
-                    slot.process = Process::None(self.now + slot.restarts.died(self.now, Duration::ZERO));
+                    slot.process = Process::None(self.now + slot.restarts.died(Duration::ZERO));
                 } else {
                     slot.process = Process::Looks(self.now + START);
                 }
@@ -244,7 +244,7 @@ impl World {
             return;
         };
         if dies {
-            slot.process = Process::None(now + slot.restarts.died(now, now - slot.since));
+            slot.process = Process::None(now + slot.restarts.died(now - slot.since));
             let (pid, end) = (u32::try_from(at).unwrap(), End::Signal(signal_hook::consts::SIGKILL));
             self.tell(Event::WorkerGone { connection: by });
             self.tell(Event::ProcessEnded(WorkerEnd { pid, end, by_us: false, said: Vec::new() }));

@@ -19,7 +19,7 @@ use crate::base::back_off::{BackOff, doubled};
 use crate::base::deadline::Deadline;
 use crate::base::readiness;
 use crate::base::stop::Stop;
-use crate::config::{Config, Delivery};
+use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
 use crate::lock::Slice;
 use crate::protocol::client::{self, Handed, Handing, Lost, NotTaken};
@@ -27,7 +27,6 @@ use crate::protocol::zmtp::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::protocol::{Recipient, Request, Source, portions};
 use crate::queue::{Claim, Listed, Queue, QueueError, Settlement};
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tracing::{info, warn};
@@ -43,24 +42,6 @@ const FOR_MORE: Duration = Duration::from_secs(1);
 /// The interval at which the claims of dead runners are recovered.
 const RECOVER_EACH: Duration = Duration::from_mins(1);
 
-/// The settings of a runner.
-#[derive(Clone, Debug)]
-pub struct RunnerSettings {
-    /// The folder of the queue.
-    queue: PathBuf,
-    /// The broker's socket for clients.
-    broker: PathBuf,
-    /// How long one delivery may take.
-    deadline: Duration,
-    /// How long the ledger remembers deliveries, at least: no `retention` is shorter than Postfix's queue lifetime. `prune` may
-    /// use another value, from its options or from a file that this process does not know.
-    remembered: Duration,
-    /// The retention in this configuration, which the timer uses. `None`: for ever.
-    retention: Option<Duration>,
-    /// The runner's shard of all messages.
-    slice: Slice,
-}
-
 /// Why the runner cannot run.
 #[derive(Debug, Error)]
 pub enum RunnerError {
@@ -70,28 +51,14 @@ pub enum RunnerError {
     Queue(#[from] QueueError),
 }
 
-impl RunnerSettings {
-    /// The settings in a configuration.
-    #[must_use]
-    pub fn of(config: &Config, slice: Slice) -> Self {
-        let Delivery { deadline, postfix_queue_lifetime, .. } = config.delivery;
-        let retention = config.retention.messages_older_than;
-        let (queue, broker) = (config.service.queue(), config.service.clients_socket());
-        Self { queue, broker, deadline, remembered: postfix_queue_lifetime, retention, slice }
-    }
-}
-
-/// Passes the messages of the queue to the broker, until SIGTERM or SIGINT. Then the message in progress still gets its answer.
+/// Passes the messages of this shard to the broker, until SIGTERM or SIGINT. Then the message in progress still gets its answer.
 ///
 /// # Errors
 /// If the queue cannot be opened, or the system provides no signal handlers.
-pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
+pub fn run(config: &Config, slice: Slice) -> Result<(), RunnerError> {
     let stop = Stop::on_signals().map_err(|source| RunnerError::System { doing: "setting up signals", source })?;
-    let queue = Queue::open(&settings.queue)?;
-    let listed = Listed::remembering(settings.retention);
-    let mut runner =
-        Runner { settings, queue, stop, pause: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE), recovered: None, listed };
-    info!(queue = %settings.queue.display(), slice = ?settings.slice, "the runner has begun");
+    let mut runner = Runner::new(config, slice, stop)?;
+    info!(queue = %runner.queue.path().display(), ?slice, "the runner has begun");
     readiness::tell_master(true);
     while !runner.stop.is_told() {
         let wait = runner.once();
@@ -102,7 +69,9 @@ pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
 }
 
 struct Runner<'a> {
-    settings: &'a RunnerSettings,
+    config: &'a Config,
+    /// The runner's shard of all messages.
+    slice: Slice,
     queue: Queue,
     stop: Stop,
     /// The pause after a system error, or if no broker runs.
@@ -113,11 +82,25 @@ struct Runner<'a> {
     listed: Listed,
 }
 
-impl Runner<'_> {
+impl<'a> Runner<'a> {
+    fn new(config: &'a Config, slice: Slice, stop: Stop) -> Result<Self, QueueError> {
+        let queue = Queue::open(&config.service.queue())?;
+        let listed = Listed::remembering(config.retention.messages_older_than);
+        Ok(Self {
+            config,
+            slice,
+            queue,
+            stop,
+            pause: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            recovered: None,
+            listed,
+        })
+    }
+
     /// Handles one message, if there is one. Returns how long to wait before the next.
     fn once(&mut self) -> Duration {
         self.recover();
-        let claim = match self.queue.claim_listed(&mut self.listed, self.settings.slice, SystemTime::now()) {
+        let claim = match self.queue.claim_listed(&mut self.listed, self.slice, SystemTime::now()) {
             Ok(Some(claim)) => claim,
             Ok(None) => return LOOK_EACH,
             Err(error) => {
@@ -147,7 +130,9 @@ impl Runner<'_> {
             return;
         }
         self.recovered = Some(Instant::now());
-        if let Err(error) = self.queue.recover(SystemTime::now(), self.settings.remembered) {
+        // The ledger remembers deliveries for at least as long: no `retention` is shorter. `prune` may use another value, from its
+        // options or from a file that this process does not know.
+        if let Err(error) = self.queue.recover(SystemTime::now(), self.config.delivery.postfix_queue_lifetime) {
             warn!(%error, "what was left behind in the queue cannot be put right");
         }
     }
@@ -161,10 +146,10 @@ impl Runner<'_> {
                 break;
             }
             let request = request(&claim, some);
-            let deadline =
-                Deadline::after(time_for(some.len(), claim.message().len(), claim.tries(), self.settings.deadline));
+            let longest = self.config.delivery.deadline;
+            let deadline = Deadline::after(time_for(some.len(), claim.message().len(), claim.tries(), longest));
             let handing = Handing { request: &request, message: claim.message(), caller: &NoCaller, deadline };
-            let (why, then) = match client::hand_over(&self.settings.broker, handing) {
+            let (why, then) = match client::hand_over(&self.config.service.clients_socket(), handing) {
                 Handed::Answered(verdicts) => {
                     for (recipient, verdict) in some.iter().zip(&verdicts) {
                         info!(queue_id = id, recipient = recipient.address, %verdict, "a message of the queue was tried");
@@ -282,11 +267,8 @@ mod tests {
     #[test]
     fn what_was_left_behind_is_looked_for_each_minute() {
         let folder = tempfile::tempdir().unwrap();
-        let settings = RunnerSettings::of(&crate::service::configured(folder.path()), Slice::WHOLE);
-        let queue = Queue::open(&settings.queue).unwrap();
-        let (stop, pause) = (Stop::on_signals().unwrap(), BackOff::new(FIRST_PAUSE, LONGEST_PAUSE));
-        let listed = Listed::remembering(None);
-        let mut runner = Runner { settings: &settings, queue, stop, pause, recovered: None, listed };
+        let config = crate::service::configured(folder.path());
+        let mut runner = Runner::new(&config, Slice::WHOLE, Stop::on_signals().unwrap()).unwrap();
         runner.recover();
         let first = runner.recovered;
         assert!(first.is_some());

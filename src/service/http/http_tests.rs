@@ -17,7 +17,7 @@ fn serve(socket: &Path, folder: &Path) -> (JoinHandle<io::Result<()>>, watch::Se
             let _ = tell.send(Report::default());
         }
     });
-    (tokio::spawn(Http::new(listening, sources).run()), stop)
+    (tokio::spawn(run(listening, sources)), stop)
 }
 
 /// The whole answer to this request, up to the end of the connection.

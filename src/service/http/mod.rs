@@ -57,44 +57,31 @@ pub struct Sources {
     pub disk: DiskFiguresReader,
 }
 
-/// The HTTP server, before it runs.
-pub struct Http {
-    listening: Vec<Open>,
-    answers: Answers,
-}
-
-impl Http {
-    #[must_use]
-    pub fn new(listening: Vec<Open>, sources: Sources) -> Self {
-        Self { listening, answers: Answers(sources) }
+/// Serves HTTP for as long as it is polled.
+///
+/// # Errors
+/// If the system does not let us wait for connections.
+pub async fn run(listening: Vec<Open>, sources: Sources) -> io::Result<()> {
+    if listening.is_empty() {
+        return Ok(());
     }
-
-    /// Serves HTTP for as long as it is polled.
-    ///
-    /// # Errors
-    /// If the system does not let us wait for connections.
-    pub async fn run(self) -> io::Result<()> {
-        if self.listening.is_empty() {
-            return Ok(());
-        }
-        let listeners = self.listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
-        let answers = Arc::new(self.answers);
-        let slots = Slots::new(MOST_CONNECTIONS);
-        for turn in 0.. {
-            match accept(&listeners, turn).await {
-                Ok(connection) => {
-                    let slot = slots.admit(connection.address).await;
-                    tokio::spawn(answer(connection, slot, Arc::clone(&answers)));
-                    sleep(PACE).await;
-                }
-                Err(error) => {
-                    warn!(%error, "a connection for HTTP cannot be accepted");
-                    sleep(PAUSE).await;
-                }
+    let listeners = listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
+    let answers = Arc::new(Answers(sources));
+    let slots = Slots::new(MOST_CONNECTIONS);
+    for turn in 0.. {
+        match accept(&listeners, turn).await {
+            Ok(connection) => {
+                let slot = slots.admit(connection.address).await;
+                tokio::spawn(answer(connection, slot, Arc::clone(&answers)));
+                sleep(PACE).await;
+            }
+            Err(error) => {
+                warn!(%error, "a connection for HTTP cannot be accepted");
+                sleep(PAUSE).await;
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Answers one request.

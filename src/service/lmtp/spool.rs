@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::base::files::synced;
     use crate::protocol::{Header, LONGEST_HEADER};
-    use crate::service::front::FrontSettings;
+    use crate::service::front::longest_frame;
     use std::path::Path;
 
     fn spool(directory: &Path, above: u64, limit: Option<u64>) -> Arc<Spool> {
@@ -216,7 +216,7 @@ mod tests {
             let header = Header::Received { id: Uuid::nil() };
             let before_header = header.frame(&[]).unwrap().len() - serde_json::to_vec(&header).unwrap().len();
             let longest = before_header + LONGEST_HEADER + usize::try_from(spool.above).unwrap();
-            assert!(longest <= FrontSettings::of(&config).longest_frame, "{settings}");
+            assert!(longest <= longest_frame(&config), "{settings}");
         }
     }
 

@@ -186,7 +186,7 @@ impl Slot {
             }
             Err(error) => {
                 let end = End::NotStarted(error.to_string());
-                let pause = self.restarts.died(now, Duration::ZERO);
+                let pause = self.restarts.died(Duration::ZERO);
                 warn!(process = self.name(), %error, again_in = ?pause, "it could not be started");
                 self.last_end = Some(LastEnd { at: exact(wall_clock()), end, said: Vec::new() });
                 self.phase = Phase::Waiting(now + pause);
@@ -243,7 +243,7 @@ impl Slot {
                 self.phase = Phase::Waiting(now.max(running.since + SHARE));
             }
         } else {
-            let pause = self.restarts.died(now, lived);
+            let pause = self.restarts.died(lived);
             self.phase = Phase::Waiting(now + pause);
             warn!(process = name, pid, again_in = ?pause, throttled = self.restarts.is_throttled(), "{end}");
         }
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn how_a_process_has_ended_is_told_with_the_last_that_it_said() {
         let begin = Instant::now();
-        let mut slot = Slot::new(Role::Worker, 7, Restarts::new(10, Duration::from_hours(1)), begin);
+        let mut slot = Slot::new(Role::Worker, 7, Restarts::new(10), begin);
         assert_eq!((slot.name().as_str(), slot.how_it_ended().as_str()), ("worker 7", "it has not ended yet"));
         shell(&mut slot, "echo one >&2; echo two >&2; exit 3", begin);
         let status = slot.status(begin + Duration::from_secs(2));
@@ -422,14 +422,14 @@ mod tests {
         assert_eq!(ended(&mut slot, begin).kind, "exit 0");
         assert!(matches!(slot.phase, Phase::Waiting(until) if until > begin));
         // After a reset, the next start is due now.
-        slot.forgive(Restarts::new(10, Duration::from_hours(1)), begin);
+        slot.forgive(Restarts::new(10), begin);
         assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin));
     }
 
     #[test]
     fn a_worker_that_the_front_ends_at_once_has_not_died_and_the_next_begins_a_second_after_it_did() {
         let mut now = Instant::now();
-        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), now);
+        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10), now);
         // A worker may end before it reports that it is ready.
         for ready in [true, false].repeat(10) {
             shell(&mut slot, "exit 0", now);
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn what_cannot_be_started_is_tried_again_after_a_pause() {
         let begin = Instant::now();
-        let mut slot = Slot::new(Role::Timer, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+        let mut slot = Slot::new(Role::Timer, 1, Restarts::new(10), begin);
         slot.start(Ok((Command::new("/nonexistent"), None)), 0, begin);
         assert!(slot.running().is_none() && slot.ended(begin).is_none());
         assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + Duration::from_millis(100)));
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn one_that_writes_without_end_does_not_hold_up_the_master() {
         let begin = Instant::now();
-        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10), begin);
         shell(&mut slot, "exec yes >&2", begin);
         for _ in 0..3 {
             slot.listen();
@@ -470,7 +470,7 @@ mod tests {
     #[test]
     fn it_is_killed_at_the_earliest_of_the_times_that_were_said_and_once() {
         let begin = Instant::now();
-        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10), begin);
         shell(&mut slot, "trap '' TERM; exec sleep 100", begin);
         let running = slot.running_mut().unwrap();
         assert!(!running.is_asked_to_end() && running.kill_at().is_none());
@@ -489,7 +489,7 @@ mod tests {
     fn a_log_is_opened_anew_at_once_and_who_does_not_listen_to_that_yet_lives_on() {
         let begin = Instant::now();
         for (trap, expected) in [("trap 'exit 9' URG", "exit 9"), ("", "asked")] {
-            let mut slot = Slot::new(Role::Runner, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+            let mut slot = Slot::new(Role::Runner, 1, Restarts::new(10), begin);
             let script = format!("{trap}; trap 'exit 8' TERM; echo up >&2; while :; do sleep 0.01; done");
             shell(&mut slot, script.trim_start_matches("; "), begin);
             while slot.running_mut().unwrap().read_what_it_says() != ["up"] {}

@@ -131,7 +131,7 @@ impl Supervisor {
     /// Begins to end the service. The second request ends it at once.
     pub(super) fn stop(&mut self, now: Instant) {
         if let Mode::Stopping(stopping) = &mut self.mode {
-            warn!("told to end once more: at once");
+            warn!("the second request to end: the service ends at once");
             stopping.at_once_at = Some(now);
             return;
         }

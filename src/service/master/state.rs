@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_process_that_is_missing_for_longer_than_a_moment_is_amiss() {
         let begin = Instant::now();
-        let restarts = || Restarts::new(1, Duration::from_hours(1));
+        let restarts = || Restarts::new(1);
         for (role, name, patience) in [(Role::Front, "the front", MOMENT), (Role::Worker, "worker 2", LONG_MOMENT)] {
             let mut slot = Slot::new(role, 2, restarts(), begin);
             let amiss = |slot: &Slot, after: Duration| amiss(slot, MOMENT, begin + after);

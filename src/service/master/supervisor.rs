@@ -436,7 +436,7 @@ impl Supervisor {
     }
 
     pub(super) fn restarts(&self) -> Restarts {
-        Restarts::new(self.config.service.restarts, self.config.service.restart_window)
+        Restarts::new(self.config.service.restarts)
     }
 
     /// Writes the checked configuration, which the processes read.

@@ -2,6 +2,7 @@
 //! first. It passes them to the broker as any client does.
 
 use crate::base::deadline::Deadline;
+use crate::config::Config;
 use crate::delivery::{NoCaller, StatusDetail, Verdict};
 use crate::operations::submission::shunted_request;
 use crate::protocol::client::{self, Handed, Handing};
@@ -10,7 +11,6 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
@@ -18,26 +18,13 @@ use tracing::{info, warn};
 /// The pause after an attempt that did not deliver, so that such messages crash at most one worker a minute.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// The settings of these retries.
-#[derive(Clone, Debug)]
-pub struct UpgradeSettings {
-    /// The folder of the file queue.
-    pub queue: PathBuf,
-    /// The broker's socket for clients.
-    pub clients: PathBuf,
-    /// How long one delivery may take.
-    pub deadline: Duration,
-    /// The time after which Postfix gives up (`maximal_queue_lifetime`). Older messages are only retried by an operator.
-    pub queue_lifetime: Duration,
-}
-
 /// Starts the retries in a thread of its own, which is not joined.
 ///
 /// # Errors
 /// If the system provides no thread.
-pub fn start(settings: UpgradeSettings) -> io::Result<()> {
+pub fn start(config: Config) -> io::Result<()> {
     let run = move || match fs::metadata("/proc/self/exe").map_err(|error| error.to_string()) {
-        Ok(program) => settings.try_all(program.ctime()).unwrap_or_else(|error| {
+        Ok(program) => try_all(&config, program.ctime()).unwrap_or_else(|error| {
             warn!(error, "shunted messages cannot be read");
         }),
         Err(error) => {
@@ -47,40 +34,41 @@ pub fn start(settings: UpgradeSettings) -> io::Result<()> {
     thread::Builder::new().name("upgrade".into()).spawn(run).map(drop)
 }
 
-impl UpgradeSettings {
-    /// Retries the messages that have not crashed since this program was installed, in seconds since 1970.
-    fn try_all(&self, installed: i64) -> Result<(), String> {
-        let mut rest = self.to_be_tried(installed)?;
-        while let Some(message) = rest.pop_front() {
-            match self.try_one(&message) {
-                Ok(Handed::Answered(verdicts)) if verdicts.iter().any(|verdict| verdict.class() == 2) => continue,
-                // It may have waited for a worker without success.
-                Ok(Handed::Answered(verdicts)) if verdicts.iter().all(is_congestion) => rest.push_back(message),
-                Ok(Handed::NotTaken(_)) => rest.push_back(message),
-                Ok(Handed::Answered(_) | Handed::CallerGone | Handed::Lost(_)) => {}
-                Err(error) => warn!(id = %message.digest, error, "a shunted message cannot be read"),
-            }
-            thread::sleep(PAUSE);
+/// Retries the messages that have not crashed since this program was installed, in seconds since 1970.
+fn try_all(config: &Config, installed: i64) -> Result<(), String> {
+    let mut rest = to_be_tried(config, installed)?;
+    while let Some(message) = rest.pop_front() {
+        match try_one(config, &message) {
+            Ok(Handed::Answered(verdicts)) if verdicts.iter().any(|verdict| verdict.class() == 2) => continue,
+            // It may have waited for a worker without success.
+            Ok(Handed::Answered(verdicts)) if verdicts.iter().all(is_congestion) => rest.push_back(message),
+            Ok(Handed::NotTaken(_)) => rest.push_back(message),
+            Ok(Handed::Answered(_) | Handed::CallerGone | Handed::Lost(_)) => {}
+            Err(error) => warn!(id = %message.digest, error, "a shunted message cannot be read"),
         }
-        Ok(())
+        thread::sleep(PAUSE);
     }
+    Ok(())
+}
 
-    fn to_be_tried(&self, installed: i64) -> Result<VecDeque<CrashedMessage>, String> {
-        let is_due = |message: &CrashedMessage| message.changed < installed && message.age() < self.queue_lifetime;
-        let found = Queue::open(&self.queue).and_then(|queue| queue.crashed()).map_err(|error| error.to_string())?;
-        Ok(found.into_iter().flatten().filter(is_due).collect())
-    }
+/// Messages that Postfix has given up (`maximal_queue_lifetime`) are only retried by an operator.
+fn to_be_tried(config: &Config, installed: i64) -> Result<VecDeque<CrashedMessage>, String> {
+    let lifetime = config.delivery.postfix_queue_lifetime;
+    let is_due = |message: &CrashedMessage| message.changed < installed && message.age() < lifetime;
+    let found =
+        Queue::open(&config.service.queue()).and_then(|queue| queue.crashed()).map_err(|error| error.to_string())?;
+    Ok(found.into_iter().flatten().filter(is_due).collect())
+}
 
-    fn try_one(&self, message: &CrashedMessage) -> Result<Handed, String> {
-        let read = Queue::open(&self.queue).map_err(|error| error.to_string())?.crashed_message(message.digest);
-        let (found, bytes) = read.map_err(|error| error.to_string())?.ok_or("it is gone")?;
-        let request = shunted_request(found.envelope);
-        let deadline = Deadline::after(self.deadline);
-        let handing = Handing { request: &request, message: &bytes, caller: &NoCaller, deadline };
-        let handed = client::hand_over(&self.clients, handing);
-        info!(id = %message.digest, ?handed, "a new build has tried a shunted message");
-        Ok(handed)
-    }
+fn try_one(config: &Config, message: &CrashedMessage) -> Result<Handed, String> {
+    let read = Queue::open(&config.service.queue()).map_err(|error| error.to_string())?.crashed_message(message.digest);
+    let (found, bytes) = read.map_err(|error| error.to_string())?.ok_or("it is gone")?;
+    let request = shunted_request(found.envelope);
+    let deadline = Deadline::after(config.delivery.deadline);
+    let handing = Handing { request: &request, message: &bytes, caller: &NoCaller, deadline };
+    let handed = client::hand_over(&config.service.clients_socket(), handing);
+    info!(id = %message.digest, ?handed, "a new build has tried a shunted message");
+    Ok(handed)
 }
 
 fn is_congestion(verdict: &Verdict) -> bool {
@@ -96,15 +84,9 @@ mod tests {
     #[test]
     fn what_is_shunted_and_crashed_before_this_build_came_is_tried_unless_postfix_has_given_it_up() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("queue");
-        let (hour, lifetime) = (Duration::from_hours(1), Duration::from_hours(5 * 24));
-        let settings = UpgradeSettings {
-            queue: path.clone(),
-            clients: "/nowhere".into(),
-            deadline: hour,
-            queue_lifetime: lifetime,
-        };
-        let queue = Queue::open(&path).unwrap();
+        let config = crate::service::configured(folder.path());
+        let (hour, lifetime) = (Duration::from_hours(1), config.delivery.postfix_queue_lifetime);
+        let queue = Queue::open(&config.service.queue()).unwrap();
         for (message, crashes, age) in [("newer", 2, hour), ("older", 3, 2 * hour), ("too old", 2, lifetime)] {
             let recipients = vec![Recipient { address: "a@x".into(), original: None }];
             let envelope = Envelope {
@@ -123,14 +105,14 @@ mod tests {
         }
         let changed = queue.crashed().unwrap().into_iter().map(|found| found.unwrap().changed).max().unwrap();
         let tried = |installed: i64| -> Vec<Digest> {
-            settings.to_be_tried(installed).unwrap().iter().map(|message| message.digest).collect()
+            to_be_tried(&config, installed).unwrap().iter().map(|message| message.digest).collect()
         };
         assert_eq!(tried(changed + 1), [Digest::of(b"older"), Digest::of(b"newer")]);
         assert_eq!(tried(0), [], "the same build has crashed with them");
         // No service takes the message now.
-        let message = &settings.to_be_tried(changed + 1).unwrap()[0];
-        assert!(matches!(settings.try_one(message), Ok(Handed::NotTaken(_))));
+        let message = &to_be_tried(&config, changed + 1).unwrap()[0];
+        assert!(matches!(try_one(&config, message), Ok(Handed::NotTaken(_))));
         queue.drop_crashed(message.digest).unwrap();
-        assert_eq!(settings.try_one(message), Err("it is gone".into()));
+        assert_eq!(try_one(&config, message), Err("it is gone".into()));
     }
 }

@@ -57,7 +57,7 @@ impl WorkerSettings {
         let service = &config.service;
         Self {
             broker: service.workers_socket(),
-            longest_frame: super::front::FrontSettings::of(config).longest_frame,
+            longest_frame: super::front::longest_frame(config),
             messages: service.messages(),
             recycle_after: service.recycle_after,
             recycle_above: RECYCLE_ABOVE,
