@@ -144,15 +144,6 @@ impl Kind {
             Self::RenewProof => "renew_proof",
         }
     }
-
-    /// The name of the task's lock.
-    fn lock(self) -> &'static str {
-        match self {
-            Self::FinishOwed => "maildropd finish_owed",
-            Self::Prune(_) => "maildropd prune",
-            Self::RenewProof => "maildropd renew_proof",
-        }
-    }
 }
 
 /// A task, and when it runs next.
@@ -254,7 +245,8 @@ impl Timer<'_> {
             Kind::Prune(_) => (LONGEST_PRUNE, SILENCE_OF_PRUNE),
             Kind::RenewProof => (BEGINNING, BEGINNING),
         };
-        let mut held = match singleton_lock::take(self.site, kind.lock(), at_most, silence).map_err(told)? {
+        let lock = format!("maildropd {}", kind.name());
+        let mut held = match singleton_lock::take(self.site, &lock, at_most, silence).map_err(told)? {
             Turn::Ours(held) => held,
             Turn::Anothers(holder) => {
                 let host = holder.and_then(|holder| holder.host).map(|host| format!(" ({host})")).unwrap_or_default();

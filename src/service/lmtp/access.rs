@@ -1,6 +1,6 @@
 //! Which clients may connect, and how. Each client that may can submit mail for every recipient.
 
-use super::session::{Client, StartTls};
+use super::session::StartTls;
 use crate::base::tls::{TlsError, server_config};
 use crate::config::{Network, Service};
 use std::net::IpAddr;
@@ -17,12 +17,9 @@ pub(super) struct Access {
 
 /// The conditions for one client.
 pub(super) struct Admission {
-    pub client: Client,
+    pub starttls: StartTls,
     pub tls: Option<TlsAcceptor>,
 }
-
-/// A client after the TLS handshake. If a certificate was required, the client has presented one.
-pub(super) const SECURED: Client = Client { may_forward: true, starttls: StartTls::NotOffered };
 
 impl Access {
     pub(super) fn new(service: &Service) -> Result<Self, TlsError> {
@@ -44,16 +41,15 @@ impl Access {
     /// the client. `None`: the client may not connect.
     pub(super) fn admit(&self, address: Option<IpAddr>) -> Option<Admission> {
         let Some(address) = address else {
-            return Some(Admission { client: SECURED, tls: None });
+            return Some(Admission { starttls: StartTls::NotOffered, tls: None });
         };
         let address = address.to_canonical();
         if address.is_loopback() || self.clients.iter().any(|network| network.contains(address)) {
             let starttls = if self.tls.is_some() { StartTls::Offered } else { StartTls::NotOffered };
-            let client = Client { may_forward: true, starttls };
-            return Some(Admission { client, tls: self.tls.clone() });
+            return Some(Admission { starttls, tls: self.tls.clone() });
         }
         let tls = self.certified.clone()?;
-        Some(Admission { client: Client { may_forward: false, starttls: StartTls::Required }, tls: Some(tls) })
+        Some(Admission { starttls: StartTls::Required, tls: Some(tls) })
     }
 }
 
@@ -66,9 +62,9 @@ mod tests {
         let clients = vec!["192.0.2.0/24".parse().unwrap()];
         let access = Access { clients, tls: None, certified: None };
         let client =
-            |address: Option<&str>| access.admit(address.map(|text| text.parse().unwrap())).map(|it| it.client);
+            |address: Option<&str>| access.admit(address.map(|text| text.parse().unwrap())).map(|it| it.starttls);
         for admitted in [None, Some("127.0.0.1"), Some("::1"), Some("::ffff:127.0.0.1"), Some("192.0.2.9")] {
-            assert_eq!(client(admitted), Some(SECURED), "{admitted:?}");
+            assert_eq!(client(admitted), Some(StartTls::NotOffered), "{admitted:?}");
         }
         for refused in ["192.0.3.1", "::ffff:192.0.3.1", "2001:db8::1"] {
             assert_eq!(client(Some(refused)), None, "{refused}");
@@ -87,9 +83,9 @@ mod tests {
     #[test]
     fn who_is_not_named_has_to_show_a_certificate_and_may_say_little_before() {
         let stranger = certified().admit(Some("192.0.3.1".parse().unwrap())).unwrap();
-        assert_eq!(stranger.client, Client { may_forward: false, starttls: StartTls::Required });
+        assert_eq!(stranger.starttls, StartTls::Required);
         let neighbour = certified().admit(Some("127.0.0.1".parse().unwrap())).unwrap();
-        assert_eq!(neighbour.client, Client { may_forward: true, starttls: StartTls::Offered });
+        assert_eq!(neighbour.starttls, StartTls::Offered);
     }
 
     #[tokio::test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::service::lmtp::access::SECURED;
+use crate::service::lmtp::StartTls;
 use crate::service::lmtp::session::Settings;
 use crate::service::lmtp::spool::Spool;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Scene {
         let (stop, stopped) = watch::channel(false);
         let mut surroundings = Surroundings { hand_out, stop: stopped };
         let conversation = tokio::spawn(async move {
-            let mut session = Session::new(Arc::new(settings), SECURED);
+            let mut session = Session::new(Arc::new(settings), StartTls::NotOffered);
             surroundings.converse(&mut server, &mut session).await
         });
         Self { client, handed, stop, conversation, began: Instant::now() }

@@ -25,5 +25,5 @@ mod xforward;
 pub use counters::{Counted, Tally};
 pub(super) use listener::{Connection, Listener, accept};
 pub use server::{CannotServe, Server};
-pub use session::{Client, Session, Settings, StartTls, Step, Transaction};
+pub use session::{Session, Settings, StartTls, Step, Transaction};
 pub use spool::Spool;

@@ -1,6 +1,6 @@
 //! The server: accepts connections, and runs a session on each.
 
-use super::access::{Access, SECURED};
+use super::access::Access;
 use super::conversation::{Ending, Surroundings, TLS};
 use super::counters::Tally;
 use super::listener::{Connection, Listener, accept};
@@ -210,8 +210,8 @@ impl Guide {
         if let Either::Right(tcp) = &stream {
             tcp.set_nodelay(true)?;
         }
-        let stranger = address.filter(|_| admission.client.starttls == StartTls::Required);
-        let mut session = Session::new(self.settings.clone(), admission.client);
+        let stranger = address.filter(|_| admission.starttls == StartTls::Required);
+        let mut session = Session::new(self.settings.clone(), admission.starttls);
         let before_tls = async {
             if surroundings.converse(&mut stream, &mut session).await? == Ending::Over {
                 return Ok(None);
@@ -241,7 +241,8 @@ impl Guide {
             before_tls.await?
         };
         let Some(mut stream) = secured else { return Ok(()) };
-        session.secured(SECURED);
+        // If a certificate was required, the client has presented one.
+        session.secured();
         surroundings.converse(&mut stream, &mut session).await.map(|_| ())
     }
 }

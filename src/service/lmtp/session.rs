@@ -61,15 +61,7 @@ impl Settings {
     }
 }
 
-/// The permissions and duties of one client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Client {
-    /// Whether the client may use XFORWARD to name the origin of a message. The origin goes to the log.
-    pub may_forward: bool,
-    pub starttls: StartTls,
-}
-
-/// Whether STARTTLS is offered, or required, from here on.
+/// Whether STARTTLS is offered, or required, from here on. A client that has to begin TLS may do little before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartTls {
     /// TLS is not available, or already in use.
@@ -113,7 +105,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub struct Session {
     settings: Arc<Settings>,
-    client: Client,
+    starttls: StartTls,
     has_said_lhlo: bool,
     state: State,
     forwarded: Forwarded,
@@ -156,11 +148,11 @@ struct Data {
 impl Session {
     /// A new session, with its greeting to be written.
     #[must_use]
-    pub fn new(settings: Arc<Settings>, client: Client) -> Self {
+    pub fn new(settings: Arc<Settings>, starttls: StartTls) -> Self {
         let out = format!("220 {} LMTP maildropd\r\n", settings.host).into_bytes();
         Self {
             settings,
-            client,
+            starttls,
             has_said_lhlo: false,
             state: State::Idle,
             forwarded: Forwarded::default(),
@@ -234,8 +226,8 @@ impl Session {
     }
 
     /// Restarts the session after the TLS handshake (RFC 3207 section 4.2).
-    pub(super) fn secured(&mut self, client: Client) {
-        *self = Self::new(self.settings.clone(), client);
+    pub(super) fn secured(&mut self) {
+        *self = Self::new(self.settings.clone(), StartTls::NotOffered);
         self.out.clear();
     }
 
@@ -285,7 +277,6 @@ impl Session {
         }
         let command = match Command::read(line.strip_suffix(b"\r\n").unwrap_or(&line)) {
             Ok(command) => command,
-            Err(CommandError::Xforward) if !self.client.may_forward => return self.refuse_xforward(),
             Err(error) => {
                 self.error(&error.to_string());
                 return None;
@@ -295,7 +286,7 @@ impl Session {
             command,
             Command::Lhlo | Command::Helo | Command::Noop | Command::Quit | Command::StartTls | Command::Foreign
         );
-        if self.client.starttls == StartTls::Required && !before_tls {
+        if self.starttls == StartTls::Required && !before_tls {
             // RFC 3207 section 4 asks for 530, which would bounce mail if an operator has forgotten to enable TLS.
             self.error("451 4.7.0 Say STARTTLS first");
             return None;
@@ -317,7 +308,7 @@ impl Session {
                 self.close("221 2.0.0 Bye");
                 return Some(Step::Close);
             }
-            Command::StartTls if self.client.starttls == StartTls::NotOffered => {
+            Command::StartTls if self.starttls == StartTls::NotOffered => {
                 self.error(&CommandError::Unknown.to_string());
             }
             Command::StartTls => {
@@ -325,7 +316,6 @@ impl Session {
                 self.say("220 2.0.0 Begin TLS");
                 return Some(Step::StartTls);
             }
-            Command::Xforward(_) if !self.client.may_forward => return self.refuse_xforward(),
             Command::Xforward(_) if !matches!(self.state, State::Idle) => {
                 self.say("503 5.5.1 XFORWARD comes before MAIL");
             }
@@ -352,11 +342,6 @@ impl Session {
         }
     }
 
-    fn refuse_xforward(&mut self) -> Option<Step> {
-        self.error("550 5.7.0 XFORWARD is not for this client");
-        None
-    }
-
     fn reset(&mut self) {
         self.state = State::Idle;
         self.forwarded = Forwarded::default();
@@ -368,10 +353,10 @@ impl Session {
         let mut lines = vec![self.settings.host.clone()];
         lines.extend(["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8"].map(str::to_owned));
         lines.push(size);
-        if self.client.may_forward {
+        if self.starttls != StartTls::Required {
             lines.push(format!("XFORWARD {}", xforward::NAMES));
         }
-        if self.client.starttls != StartTls::NotOffered {
+        if self.starttls != StartTls::NotOffered {
             lines.push("STARTTLS".into());
         }
         let last = lines.len() - 1;

@@ -12,21 +12,20 @@ fn settings() -> Settings {
     }
 }
 
-const FRIEND: Client = Client { may_forward: true, starttls: StartTls::NotOffered };
-const STRANGER: Client = Client { may_forward: false, starttls: StartTls::NotOffered };
+const FRIEND: StartTls = StartTls::NotOffered;
 
 /// A client.
 struct Talk(Session);
 
 impl Talk {
-    fn new(settings: Settings, client: Client) -> Self {
+    fn new(settings: Settings, client: StartTls) -> Self {
         let mut session = Session::new(Arc::new(settings), client);
         assert_eq!(session.replies(), b"220 mx.example LMTP maildropd\r\n");
         Self(session)
     }
 
     /// A client that has sent LHLO.
-    fn begun(settings: Settings, client: Client) -> Self {
+    fn begun(settings: Settings, client: StartTls) -> Self {
         let mut talk = Self::new(settings, client);
         talk.say("LHLO mx.example\r\n");
         talk
@@ -76,10 +75,12 @@ fn what_is_offered_is_what_this_client_gets() {
     let common = "250-mx.example\r\n250-PIPELINING\r\n250-ENHANCEDSTATUSCODES\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n";
     let xforward = "XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE";
     let offered = |client, settings| Talk::new(settings, client).say("LHLO x\r\n");
-    assert_eq!(offered(STRANGER, settings()), format!("{common}250 SIZE\r\n"));
+    assert_eq!(offered(StartTls::Required, settings()), format!("{common}250-SIZE\r\n250 STARTTLS\r\n"));
     assert_eq!(offered(FRIEND, limited), format!("{common}250-SIZE 100000000\r\n250 {xforward}\r\n"));
-    let over_tcp = Client { starttls: StartTls::Offered, ..FRIEND };
-    assert_eq!(offered(over_tcp, settings()), format!("{common}250-SIZE\r\n250-{xforward}\r\n250 STARTTLS\r\n"));
+    assert_eq!(
+        offered(StartTls::Offered, settings()),
+        format!("{common}250-SIZE\r\n250-{xforward}\r\n250 STARTTLS\r\n")
+    );
 }
 
 #[test]
@@ -181,8 +182,7 @@ fn commands_out_of_order_are_refused_and_change_nothing() {
     assert_eq!(recipients, ["postmaster@mail.axial.net", "a@b@c"]);
     talk.answer(&[]);
     assert_eq!(talk.code("RCPT TO:<a@b>"), "503");
-    assert_eq!(Talk::begun(settings(), STRANGER).code("XFORWARD IDENT=x"), "550");
-    assert_eq!(Talk::begun(settings(), STRANGER).code("XFORWARD nonsense"), "550");
+    assert_eq!(Talk::begun(settings(), StartTls::Required).code("XFORWARD IDENT=x"), "451");
     assert_eq!(Talk::begun(settings(), FRIEND).code("XFORWARD nonsense"), "501");
 }
 
@@ -248,9 +248,9 @@ fn what_is_small_enough_is_kept_back_by_no_client_that_measures_it_otherwise() {
         let (line, count) = ("x".repeat(length), 50);
         let limit = (length as u64 + 1) * count;
         let spool = Spool { limit: Some(limit), above: u64::MAX, ..(*settings().spool).clone() };
-        let mut talk = Talk::new(Settings { spool: Arc::new(spool), ..settings() }, STRANGER);
+        let mut talk = Talk::new(Settings { spool: Arc::new(spool), ..settings() }, FRIEND);
         let said = talk.say("LHLO x\r\n");
-        let (_, announced) = said.trim_end().rsplit_once("SIZE ").expect("a limit");
+        let announced = said.lines().find_map(|line| line.split_once("SIZE ")).expect("a limit").1;
         let by_postfix = as_postfix_measures(&line) as u64 * count;
         let by_rfc_1870 = (length as u64 + 2) * count;
         for size in [by_postfix, by_rfc_1870] {
@@ -348,8 +348,7 @@ fn bytes_that_are_no_commands_end_the_session() {
 
 #[test]
 fn tls_begins_the_session_anew_and_what_was_sent_before_is_forgotten() {
-    let needs_tls = Client { may_forward: false, starttls: StartTls::Required };
-    let mut talk = Talk::begun(settings(), needs_tls);
+    let mut talk = Talk::begun(settings(), StartTls::Required);
     // A 5xx would bounce mail if an operator has forgotten to enable TLS.
     assert_eq!(talk.say("MAIL FROM:<>\r\n"), "451 4.7.0 Say STARTTLS first\r\n");
     assert_eq!(talk.code("NOOP"), "250");
@@ -357,7 +356,7 @@ fn tls_begins_the_session_anew_and_what_was_sent_before_is_forgotten() {
     assert_eq!(taken, "STARTTLS\r\n".len());
     assert!(matches!(step, Step::StartTls));
     assert_eq!(talk.0.replies(), b"220 2.0.0 Begin TLS\r\n");
-    talk.0.secured(FRIEND);
+    talk.0.secured();
     assert_eq!(talk.0.replies(), b"");
     assert_eq!(talk.code("MAIL FROM:<>"), "503");
     assert!(!talk.say("LHLO x\r\n").contains("STARTTLS"));
@@ -365,7 +364,7 @@ fn tls_begins_the_session_anew_and_what_was_sent_before_is_forgotten() {
     assert_eq!(talk.code("XFORWARD IDENT=x"), "250");
     assert_eq!(talk.code("MAIL FROM:<>"), "250");
     // If TLS is only offered, the session works without it.
-    let mut talk = Talk::begun(settings(), Client { starttls: StartTls::Offered, ..FRIEND });
+    let mut talk = Talk::begun(settings(), StartTls::Offered);
     assert_eq!(talk.code("MAIL FROM:<>"), "250");
 }
 

@@ -37,7 +37,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use supervisor::Supervisor;
+use supervisor::{SIGNALS, Supervisor};
 use thiserror::Error;
 
 /// Why the master cannot run.
@@ -99,7 +99,7 @@ pub fn run(file: &Path, program: Program) -> Result<(), MasterError> {
     if let Some(problem) = config.memory_warning() {
         tracing::warn!(problem, "the largest messages cannot be delivered");
     }
-    let mut supervisor = Supervisor::begin(file, config, &text, program)?;
+    let mut supervisor = Supervisor::begin(&SIGNALS, file, config, &text, program)?;
     supervisor.supervise();
     supervisor.end();
     Ok(())

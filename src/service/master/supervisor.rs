@@ -44,6 +44,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PATIENCE_FOR_HTTP: Duration = Duration::from_secs(1);
 /// The longest wait of the loop.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// The signals that the master handles.
+pub(super) const SIGNALS: [i32; 6] = [SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
 /// The variables in which systemd passes data to its service. They are removed, since no other process may use them.
 const OF_SYSTEMD: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
@@ -86,12 +88,8 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(super) fn begin(file: &Path, config: Config, text: &str, program: Program) -> Result<Self, MasterError> {
-        Self::begin_to_hear(&[SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2], file, config, text, program)
-    }
-
-    /// Like [`begin`](Self::begin), with these signals handled.
-    fn begin_to_hear(
+    /// `heard`: the signals that it handles.
+    pub(super) fn begin(
         heard: &[i32],
         file: &Path,
         config: Config,

@@ -70,7 +70,7 @@ impl Scene {
             command
         });
         // The test must not handle other signals of this process.
-        let it = Supervisor::begin_to_hear(&[SIGCHLD], &file, config, &text, program).unwrap();
+        let it = Supervisor::begin(&[SIGCHLD], &file, config, &text, program).unwrap();
         let now = it.began;
         Self { it, now, folder }
     }
