@@ -1,7 +1,7 @@
 //! Parses one line of the client into a command and its parameters.
 
 use super::path::{self, Path, PathError};
-use super::xforward::{self, Attribute};
+use super::xforward::{self, Forwarded};
 use thiserror::Error;
 
 /// A command.
@@ -19,7 +19,7 @@ pub(super) enum Command {
     Help,
     Quit,
     StartTls,
-    Xforward(Vec<Attribute>),
+    Xforward(Forwarded),
     /// The following bytes are not commands. They belong to a message (BDAT, RFC 3030), or to an HTTP request that an attacker
     /// has made a browser send here. Reading on could treat such bytes as commands. Postfix ends these sessions too
     /// (smtpd_forbidden_commands).

@@ -319,8 +319,8 @@ impl Session {
             Command::Xforward(_) if !matches!(self.state, State::Idle) => {
                 self.say("503 5.5.1 XFORWARD comes before MAIL");
             }
-            Command::Xforward(attributes) => {
-                self.forwarded.take(attributes);
+            Command::Xforward(more) => {
+                self.forwarded.add(more);
                 self.say("250 2.0.0 Ok");
             }
             Command::Foreign => {

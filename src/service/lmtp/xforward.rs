@@ -3,52 +3,39 @@
 /// The names that LHLO offers.
 pub(super) const NAMES: &str = "NAME ADDR PORT PROTO HELO IDENT SOURCE";
 
-/// The attributes that are used. The others are parsed and ignored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Attribute {
-    /// The client's address, if it is known.
-    Address(Option<String>),
-    /// Postfix's queue id, if it is known.
-    QueueId(Option<String>),
-    Unused,
-}
-
-/// The XFORWARD attributes for the next message.
+/// The attributes that are used, for the next message. The others are parsed and ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Forwarded {
     pub client_address: Option<String>,
+    /// Postfix's queue id.
     pub queue_id: Option<String>,
 }
 
 impl Forwarded {
-    /// If there are several commands, the last value of an attribute counts.
-    pub(super) fn take(&mut self, attributes: Vec<Attribute>) {
-        for attribute in attributes {
-            match attribute {
-                Attribute::Address(address) => self.client_address = address,
-                Attribute::QueueId(queue_id) => self.queue_id = queue_id,
-                Attribute::Unused => {}
-            }
-        }
+    /// Adds what a further command says: Postfix sends two for a message.
+    pub(super) fn add(&mut self, more: Self) {
+        self.client_address = more.client_address.or(self.client_address.take());
+        self.queue_id = more.queue_id.or(self.queue_id.take());
     }
 }
 
 /// Parses the attributes. `None` if there is none, if one is not offered, or if a value is not xtext.
-pub(super) fn read(argument: &[u8]) -> Option<Vec<Attribute>> {
-    let words = argument.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
-    let attributes = words.map(attribute).collect::<Option<Vec<_>>>()?;
-    (!attributes.is_empty()).then_some(attributes)
-}
-
-fn attribute(word: &[u8]) -> Option<Attribute> {
-    let at = word.iter().position(|byte| *byte == b'=')?;
-    let name = std::str::from_utf8(word.get(..at)?).ok()?.to_ascii_uppercase();
-    let value = known(&xtext(word.get(at + 1..)?)?);
-    match name.as_str() {
-        "ADDR" => Some(Attribute::Address(value.and_then(|address| client_address(&address)))),
-        "IDENT" => Some(Attribute::QueueId(value)),
-        name => NAMES.split(' ').any(|offered| offered == name).then_some(Attribute::Unused),
+pub(super) fn read(argument: &[u8]) -> Option<Forwarded> {
+    let mut words = argument.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty()).peekable();
+    words.peek()?;
+    let mut forwarded = Forwarded::default();
+    for word in words {
+        let at = word.iter().position(|byte| *byte == b'=')?;
+        let name = std::str::from_utf8(word.get(..at)?).ok()?.to_ascii_uppercase();
+        let value = known(&xtext(word.get(at + 1..)?)?);
+        match name.as_str() {
+            "ADDR" => forwarded.client_address = value.and_then(|address| client_address(&address)),
+            "IDENT" => forwarded.queue_id = value,
+            name if NAMES.split(' ').any(|offered| offered == name) => {}
+            _ => return None,
+        }
     }
+    Some(forwarded)
 }
 
 /// `None` if Postfix does not know the value, or if it is not one word of printable ASCII. The value goes to the log and to the
@@ -93,7 +80,7 @@ mod tests {
     fn forwarded(lines: &[&str]) -> (Option<String>, Option<String>) {
         let mut forwarded = Forwarded::default();
         for line in lines {
-            forwarded.take(read(line.as_bytes()).unwrap());
+            forwarded.add(read(line.as_bytes()).unwrap());
         }
         (forwarded.client_address, forwarded.queue_id)
     }
@@ -106,7 +93,8 @@ mod tests {
             both("192.0.2.7", "4bXyz1")
         );
         assert_eq!(forwarded(&["addr=IPV6:2001:db8::7 ident=a+2Bb"]), both("2001:db8::7", "a+b"));
-        assert_eq!(forwarded(&["ADDR=192.0.2.7", "ADDR=[UNAVAILABLE] IDENT=+5BUNAVAILABLE+5D"]), (None, None));
+        assert_eq!(forwarded(&["ADDR=[UNAVAILABLE] IDENT=+5BUNAVAILABLE+5D"]), (None, None));
+        assert_eq!(forwarded(&["ADDR=192.0.2.7 IDENT=4bXyz0", "IDENT=4bXyz1"]), both("192.0.2.7", "4bXyz1"));
         assert_eq!(forwarded(&["ADDR=mail.example IDENT="]), (None, None));
         // No terminal control sequence and no line end.
         assert_eq!(forwarded(&["IDENT=a+0Ab"]), (None, None));
