@@ -26,7 +26,7 @@ pub(super) struct Folder {
 /// What a name stands for.
 pub(super) enum Found {
     File(File),
-    /// A link, a folder, a pipe, a socket or a device. The queue makes none of these and never opens them.
+    /// A link, a folder, a pipe, a socket or a device. The queue makes none of these, and reads none.
     NoFile(&'static str),
     /// There is no such file (any more).
     Gone,
@@ -103,21 +103,13 @@ impl Folder {
         if let Some(errno) = FAULT.take() {
             return Err(self.error_at("examining", &told(), errno));
         }
-        // A planted link could lead anywhere, and opening a pipe could block for ever. Something that is no regular file is not
-        // even opened, since opening a device can have an effect.
-        let stat = match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(Found::Gone),
-            Err(errno) => return Err(self.error_at("examining", &told(), errno)),
-        };
-        if let Some(kind) = no_file(&stat) {
-            return Ok(Found::NoFile(kind));
-        }
+        // A planted link could lead anywhere, and opening a pipe could block for ever.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let descriptor = match rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()) {
             Ok(descriptor) => descriptor,
             Err(Errno::NOENT) => return Ok(Found::Gone),
             Err(Errno::LOOP) => return Ok(Found::NoFile("a symbolic link")),
+            Err(Errno::NXIO) => return Ok(Found::NoFile("a socket")),
             Err(errno) => return Err(self.error_at("opening", &told(), errno)),
         };
         let stat = rustix::fs::fstat(&descriptor).map_err(|errno| self.error_at("examining", &told(), errno))?;
@@ -315,10 +307,8 @@ pub(super) fn may_look_after(user: u32, owner: u32) -> bool {
 fn no_file(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,
-        FileType::Symlink => Some("a symbolic link"),
         FileType::Directory => Some("a folder"),
         FileType::Fifo => Some("a named pipe"),
-        FileType::Socket => Some("a socket"),
         _ => Some("a device"),
     }
 }
