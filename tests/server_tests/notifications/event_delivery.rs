@@ -79,7 +79,7 @@ impl Notifier {
                 settings.database_more += &format!("roles.notifier = {{ user = {role:?}, password_file = {own:?} }}\n");
                 settings.more += &format!(
                     "[notifications]\nsecret_key_file = {key:?}\n\
-                     allow_networks = [\"127.0.0.0/8\"]\ntimeout = \"200s\"\nretry = {retry}\n{more}"
+                     allow_networks = [\"127.0.0.0/8\"]\ntimeout = \"200s\"\nretry_schedule = {retry}\n{more}"
                 );
             });
             here(scene, &config, |text| text);

@@ -24,7 +24,7 @@ def validator(name):
     name = name.removeprefix('#/components/schemas/')
     schema = {'$ref': '#/components/schemas/' + name, 'components': document['components']}
     return jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
-hooks = {'copy': 'OfCopy', 'subscription': 'SubscriptionTest', 'question': 'Question'}
+hooks = {'copy': 'OfCopy', 'subscription': 'SubscriptionTest', 'question': 'VerificationRequest'}
 of_hook = {kind: validator(name) for kind, name in hooks.items()}
 of_type = {'subscription.verify': of_hook['question'], 'subscription.test': of_hook['subscription']}
 for name in hooks.values():
