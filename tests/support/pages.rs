@@ -11,7 +11,8 @@ pub fn root() -> &'static Path {
 
 /// The pages whose commands are run.
 pub fn pages() -> Vec<PathBuf> {
-    let fixed = ["README.md", "CONTRIBUTING.md", "postfix/README.md"].map(|page| root().join(page));
+    let fixed = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "postfix/README.md"]
+        .map(|page| root().join(page));
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let mut docs: Vec<PathBuf> = docs.filter(|path| is_page(path)).collect();
     docs.sort();
@@ -235,6 +236,8 @@ const BY_THE_GUIDE: &str = "tests/server_tests/notifications/receiver_from_the_g
 const ON_A_NOTIFICATION: &str = "tests/server_tests/notifications/event_delivery.rs runs it";
 const BY_REST: &str =
     "tests/server_tests/notifications/rest_api.rs and submission_by_http.rs ask the same, without a proxy";
+const BY_AN_APPLICATION: &str =
+    "tests/server_tests/notifications/application_receiver.rs does the same, without a proxy";
 const CI: &str = "it builds; .ci/run runs it";
 const HOURS: &str = "it takes longer than a test may";
 const ANEW: &str = "it saves or loads a site's whole database";
@@ -250,7 +253,23 @@ const QUEUE: &str = "tests/embedded/commands/queue_commands.rs runs it, on a que
 const SHUNT: &str = "tests/embedded/service/shunted_messages.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 81] = [
+const NOT_RUN: [(&str, &str); 86] = [
+    ("python3 receiver.py 8077", BY_AN_APPLICATION),
+    ("curl -H \"Authorization: Bearer $TOKEN\" 'https://mail.example.com/api/v1/events?after=now'", BY_AN_APPLICATION),
+    (
+        "curl -H \"Authorization: Bearer $TOKEN\" --json '{\"callback_url\": \"https://shop.example.com/mail\", \"resource\": \"domain\", \
+         \"resource_id\": \"mail.axial.net\", \"types\": [\"message.delivered\"]}' \
+         https://mail.example.com/api/v1/subscriptions >subscription.json",
+        BY_AN_APPLICATION,
+    ),
+    (
+        "curl -H \"Authorization: Bearer $TOKEN\" \"https://mail.example.com/api/v1/messages/$MESSAGE/source\"",
+        BY_AN_APPLICATION,
+    ),
+    (
+        "curl -H \"Authorization: Bearer $TOKEN\" \"https://mail.example.com/api/v1/events?after=$NEXT\"",
+        BY_AN_APPLICATION,
+    ),
     ("install -m 644 postfix/dovecot-delivery.conf /etc/dovecot/", DOVECOT),
     ("install -m 644 postfix/dovecot-delivery.service /etc/systemd/system/", DOVECOT),
     ("doveconf -c /etc/dovecot/dovecot-delivery.conf >/dev/null && systemctl daemon-reload", DOVECOT),

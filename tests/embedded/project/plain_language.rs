@@ -29,7 +29,18 @@ const EXPECTED_TO_REPEAT: [&str; 2] = ["Arguments", "Settings"];
 /// The files whose names match, as find(1) does, by their path in the project.
 fn files(pattern: &str) -> Vec<String> {
     let mut find = Command::new("find");
-    find.args(["README.md", "CONTRIBUTING.md", "docs", "postfix", "src", "tests", "-name", pattern]);
+    find.args([
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "docs",
+        "postfix",
+        "src",
+        "tests",
+        "-name",
+        pattern,
+    ]);
     // The benchmark writes that one.
     find.args(["-not", "-path", "tests/bench/results.md"]).current_dir(root());
     let found = find.output().unwrap();

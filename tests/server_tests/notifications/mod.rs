@@ -1,6 +1,7 @@
 //! Notifications: a notifier that is started by hand, on each engine, and receivers that answer as receivers do; the API by which
 //! subscribers look after themselves, and the page by which operators do.
 
+mod application_receiver;
 mod bcc_in_events;
 mod bulk_requeue;
 mod changed_callback;
