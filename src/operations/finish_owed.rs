@@ -5,17 +5,16 @@
 //! recording of its message to its last try, and at most [`LONGEST_PAUSE`]. The ledger stores the time of the last try
 //! (`copies.updated_at`).
 //!
-//! Copies that can never be finished must not block others, however many they are. An example is a rule that gives a
-//! whole domain mailboxes. A program may then write as an author who has no mailbox, and each of its messages leaves
-//! such a copy. Copies of users who recently received mail therefore alternate with the copies of all others. In both
-//! groups, copies that were never tried alternate with those that were tried longest ago. A user who is refused, or
-//! whose mailbox hangs, is tried once in a run, and is no evidence about the store.
+//! Copies that can never be finished must not block others. An example is a rule that gives a whole domain mailboxes. A
+//! program may then write as an author who has no mailbox, and each of its messages leaves such a copy. So copies that
+//! were never tried alternate with those that were tried longest ago. A user who is refused, or whose mailbox hangs, is
+//! tried once in a run, and is no evidence about the store.
 //!
 //! | failure | evidence about | the run |
 //! |---|---|---|
 //! | the store is unreachable, or ignores on whose behalf we log in | the store | ends after [`IN_A_ROW`] of them |
 //! | a mailbox does not answer, loses its connection, or violates the protocol | its user, or the store | passes over this user's other copies; ends after [`IN_A_ROW`] |
-//! | a login is refused | its user; or the store, if all logins are refused | passes over this user's other copies; after [`REFUSED`] users without any successful login, tries [another](lets_in_another), and ends if that is refused. The next run takes these users last |
+//! | a login is refused | its user; or the store, if all logins are refused | passes over this user's other copies; after [`REFUSED`] users without any successful login, tries [another](lets_in_another), and ends if that is refused |
 //! | anything else | this copy | continues |
 
 use super::redelivery::{self, Place, RedeliveryError};
@@ -50,10 +49,6 @@ const IN_A_ROW: u32 = 3;
 /// tried. If that login is refused, too, our own account is refused, and the run ends: a server may lock out a client
 /// that continues.
 const REFUSED: usize = 3;
-/// The maximum number of refused users that are remembered.
-const MOST_REFUSED: usize = 10_000;
-/// The search for users who recently received mail covers as many messages as there are owed copies, and this number more.
-const MESSAGES_BEHIND: u64 = 100_000;
 /// How much longer than its delivery a copy may take: the ledger is queried before, and updated after.
 const AROUND_A_DELIVERY: Duration = Duration::from_secs(30);
 
@@ -118,25 +113,18 @@ pub(crate) fn longest_run(deadline: Duration) -> Duration {
     LONGEST_RUN.max(deadline.saturating_add(AROUND_A_DELIVERY).saturating_mul(2))
 }
 
-/// Finishes the due copies, one after the other, as long as the lock is held. `refused` are the users whose logins were
-/// refused at their last try by earlier runs of this process. Their copies come last, and this run updates the set.
+/// Finishes the due copies, one after the other, as long as the lock is held.
 ///
 /// # Errors
 /// If the ledger cannot list the owed copies.
-pub(crate) fn finish_owed(
-    site: &Site,
-    held: &mut Held,
-    watched: &mut Watched<'_>,
-    refused: &mut BTreeSet<String>,
-) -> Result<OwedRun, DatabaseError> {
+pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_>) -> Result<OwedRun, DatabaseError> {
     let all_of_it = Deadline::after(longest_run(site.deadline()));
     (watched.may_take)(LISTING);
     let mut ledger = site.open_database(None, all_of_it)?;
     let plan = Plan::now(site, ledger.as_mut())?;
     let mut run = plan.count(ledger.as_mut())?;
     let mut shown = Shown::default();
-    let refused_before = refused.clone();
-    let mut turns = Turns::of(&plan, &refused_before, &run, ledger.as_mut())?;
+    let mut turns = Turns::of(&plan);
     while let Some(owed) = turns.next(ledger.as_mut())? {
         if shown.rules_out(&owed) {
             run.passed_over += 1;
@@ -159,14 +147,6 @@ pub(crate) fn finish_owed(
         run.problem = run.problem.or_else(|| shown.problem());
         if run.problem.is_some() {
             break;
-        }
-    }
-    // If our own account is refused, the run has learned nothing about these users.
-    if shown.let_in {
-        refused.retain(|user| !shown.finished.contains(user));
-        refused.append(&mut shown.refused);
-        while refused.len() > MOST_REFUSED {
-            refused.pop_last();
         }
     }
     Ok(run)
@@ -301,65 +281,29 @@ impl Pages {
     }
 }
 
-/// The due copies in the order of their tries. Four groups take turns: untried copies and copies tried longest ago,
-/// each of users who recently received mail and of all others. No group waits for copies that may never be finished.
-/// The copies of users who were refused before follow last, in the same four groups.
+/// The due copies in the order of their tries: untried copies take turns with the copies that were tried longest ago.
 struct Turns<'a> {
     plan: &'a Plan,
-    refused: &'a BTreeSet<String>,
-    /// Users who recently received mail.
-    known: BTreeSet<String>,
-    of_refused: bool,
-    /// The four groups: state, whether the users are in `known`, and the rows. The first group is next.
-    kinds: [(Standing, bool, Pages); 4],
+    /// The next one's turn is first.
+    groups: [(Standing, Pages); 2],
 }
 
 impl<'a> Turns<'a> {
-    fn of(
-        plan: &'a Plan,
-        refused: &'a BTreeSet<String>,
-        counted: &OwedRun,
-        ledger: &mut dyn Database,
-    ) -> Result<Self, DatabaseError> {
-        let known = match counted.left {
-            0 => BTreeSet::new(),
-            left => {
-                let owed = left + counted.not_due + counted.left_to_authors;
-                audit_queries::lately_delivered_to(ledger, owed.saturating_add(MESSAGES_BEHIND))?
-            }
-        };
-        Ok(Self { plan, refused, known, of_refused: false, kinds: Self::from_the_first() })
-    }
-
-    fn from_the_first() -> [(Standing, bool, Pages); 4] {
-        use Standing::{Tried, Untried};
-        [(Untried, true), (Untried, false), (Tried, true), (Tried, false)]
-            .map(|(standing, known)| (standing, known, Pages::default()))
+    fn of(plan: &'a Plan) -> Self {
+        Self { plan, groups: [Standing::Untried, Standing::Tried].map(|standing| (standing, Pages::default())) }
     }
 
     fn next(&mut self, ledger: &mut dyn Database) -> Result<Option<OwedCopyKey>, DatabaseError> {
-        loop {
-            for _ in 0..self.kinds.len() {
-                let [(standing, known, pages), ..] = &mut self.kinds;
-                let mut found = None;
-                while let Some(owed) = pages.next(self.plan.began, ledger)? {
-                    let is_of_refused = self.refused.contains(&owed.user);
-                    let is_of_these = self.known.contains(&owed.user) == *known && is_of_refused == self.of_refused;
-                    if is_of_these && self.plan.standing(&owed) == *standing {
-                        found = Some(owed);
-                        break;
-                    }
-                }
-                self.kinds.rotate_left(1);
-                if found.is_some() {
-                    return Ok(found);
+        for _ in 0..self.groups.len() {
+            self.groups.rotate_left(1);
+            let [.., (standing, pages)] = &mut self.groups;
+            while let Some(owed) = pages.next(self.plan.began, ledger)? {
+                if self.plan.standing(&owed) == *standing {
+                    return Ok(Some(owed));
                 }
             }
-            if self.of_refused || self.refused.is_empty() {
-                return Ok(None);
-            }
-            (self.of_refused, self.kinds) = (true, Self::from_the_first());
         }
+        Ok(None)
     }
 }
 
@@ -419,8 +363,6 @@ struct Shown {
     let_in: bool,
     /// Users whose logins were refused.
     refused: BTreeSet<String>,
-    /// Users whose copies are in their mailboxes now.
-    finished: BTreeSet<String>,
     /// Users whose copies this run no longer tries.
     users: BTreeSet<String>,
     /// Recipients whose copies this run no longer tries: the message would have to be read from a mailbox that has failed.
@@ -484,7 +426,6 @@ fn finish(site: &Site, copy: &RecordedCopy, shown: &mut Shown) -> End {
     let error = match ended {
         Ok(Ok(manner)) => {
             shown.let_in = true;
-            shown.finished.insert(copy.user.clone());
             shown.nothing();
             return match manner {
                 Manner::AlreadyThere | Manner::Adopted(_) => End::ThereAlready,

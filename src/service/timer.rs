@@ -25,8 +25,6 @@ use crate::operations::prune::{self, Pruned};
 use crate::operations::singleton_lock::{self, Held, Turn};
 use crate::protocol::control::{LastRun, Task};
 use crate::site::{RENEWAL, RENEWED_EVERY, Site};
-use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -94,7 +92,7 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     let watchdog = watchdog::start().map_err(system("starting a thread"))?;
     let written = written_down(&settings.state);
     let mut tasks = planned_tasks(&settings, site.imap_of_named_users().is_some(), &written);
-    let timer = Timer { site, stop, watchdog, refused: Cell::default() };
+    let timer = Timer { site, stop, watchdog };
     info!(tasks = ?tasks.iter().map(|task| task.kind.name()).collect::<Vec<_>>(), "the timer has begun");
     readiness::tell_master(true);
     while !timer.stop.is_told() {
@@ -207,8 +205,6 @@ struct Timer<'a> {
     site: &'a Site,
     stop: Stop,
     watchdog: Watchdog,
-    /// The users whose logins were refused when their copies were last tried.
-    refused: Cell<BTreeSet<String>>,
 }
 
 /// The result of a run, in one line: `Err` if it failed.
@@ -274,10 +270,7 @@ impl Timer<'_> {
 
     fn finish_owed(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {
         let mut watched = finish_owed::Watched { stop: self.stop.told(), may_take };
-        let mut refused = self.refused.take();
-        let run = finish_owed(self.site, held, &mut watched, &mut refused);
-        self.refused.set(refused);
-        let run = run.map_err(told)?;
+        let run = finish_owed(self.site, held, &mut watched).map_err(told)?;
         match &run.problem {
             None => Ok(run.told()),
             Some(problem) => Err(format!("{problem} ({})", run.told())),

@@ -83,7 +83,6 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
         site: &site,
         stop: Stop::on_signals().unwrap(),
         watchdog: watchdog::start().unwrap(),
-        refused: Cell::default(),
     };
     play(&timer, &mail)
 }
