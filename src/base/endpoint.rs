@@ -32,6 +32,29 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
+    /// `db1`, `db1:5433`, `2001:db8::1`, `[2001:db8::1]:5433`, or the absolute path of a socket. Without a default, the port must
+    /// be named.
+    pub(crate) fn parse(text: &str, default_port: Option<u16>) -> Option<Self> {
+        if text.starts_with('/') {
+            return Some(Self::Socket(text.into()));
+        }
+        let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+            Some(bracketed) => {
+                let (host, rest) = bracketed?;
+                (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+            }
+            // An IPv6 address has at least two colons.
+            None if text.matches(':').count() > 1 => (text, None),
+            None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+        };
+        let port = match port {
+            Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+            None => default_port?,
+        };
+        let is_odd = |c: char| c.is_whitespace() || matches!(c, '[' | ']' | '/' | ',');
+        (!host.is_empty() && !host.contains(is_odd)).then(|| Self::Tcp { host: host.to_owned(), port })
+    }
+
     /// Whether data sent there never leaves this machine.
     #[must_use]
     pub(crate) fn is_on_this_machine(&self) -> bool {
@@ -62,6 +85,31 @@ mod tests {
             assert!(!tcp(host).is_on_this_machine(), "{host}");
         }
         assert!(Endpoint::Socket("/run/postgresql".into()).is_on_this_machine());
+    }
+
+    #[test]
+    fn a_server_is_a_host_with_or_without_a_port_or_a_socket() {
+        let told = |text: &str| Endpoint::parse(text, Some(5432)).map(|server| server.to_string());
+        for (text, server) in [
+            ("db1", "db1 port 5432"),
+            ("db1.example.com:5433", "db1.example.com port 5433"),
+            ("192.0.2.1:1", "192.0.2.1 port 1"),
+            ("2001:db8::1", "2001:db8::1 port 5432"),
+            ("[2001:db8::1]", "2001:db8::1 port 5432"),
+            ("[2001:db8::1]:5433", "2001:db8::1 port 5433"),
+            ("/run/postgresql", "/run/postgresql"),
+            ("/run/x:1", "/run/x:1"),
+        ] {
+            assert_eq!(told(text).as_deref(), Some(server), "{text}");
+        }
+        for text in ["", ":5432", "db1:", "db1:x", "db1:0", "db1:65536", "db1:-1", "db1, db2", "db1,db2", "[::1", "[::1]5", "[]:24", "a/b"]
+        {
+            assert_eq!(told(text), None, "{text}");
+        }
+        for text in ["x", "2001:db8::1", "2001:db8::1:24", "[2001:db8::1]", "run/x", "unix:/run/x"] {
+            assert_eq!(Endpoint::parse(text, None), None, "{text} names no port");
+        }
+        assert_eq!(Endpoint::parse("[2001:db8::1]:5432", None), Some(tcp("2001:db8::1")));
     }
 
     #[test]

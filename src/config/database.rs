@@ -235,7 +235,7 @@ fn servers(source: &Source<'_>, hosts: &[String], port: u16) -> Result<Vec<Endpo
     ])?;
     let mut servers = Vec::with_capacity(hosts.len());
     for host in hosts {
-        let server = server(host, port).ok_or_else(|| {
+        let server = Endpoint::parse(host, Some(port)).ok_or_else(|| {
             let problem = format!(
                 "{host:?} is no server, such as \"db1\", \"db1:{port}\", \"[2001:db8::1]:{port}\" or \"/run/…\", a socket"
             );
@@ -245,51 +245,4 @@ fn servers(source: &Source<'_>, hosts: &[String], port: u16) -> Result<Vec<Endpo
         servers.push(server);
     }
     Ok(servers)
-}
-
-/// `db1`, `db1:5433`, `2001:db8::1`, `[2001:db8::1]:5433`, or the path of a socket.
-fn server(text: &str, default_port: u16) -> Option<Endpoint> {
-    if text.starts_with('/') {
-        return Some(Endpoint::Socket(text.into()));
-    }
-    let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
-        Some(bracketed) => {
-            let (host, rest) = bracketed?;
-            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
-        }
-        // An IPv6 address has at least two colons.
-        None if text.matches(':').count() > 1 => (text, None),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    let port = match port {
-        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
-        None => default_port,
-    };
-    let nothing = |c: char| c.is_whitespace() || matches!(c, '[' | ']' | '/' | ',');
-    (!host.is_empty() && !host.contains(nothing)).then(|| Endpoint::Tcp { host: host.to_owned(), port })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_is_a_host_with_or_without_a_port_or_a_socket() {
-        let told = |text: &str| server(text, 5432).map(|server| server.to_string());
-        for (text, server) in [
-            ("db1", "db1 port 5432"),
-            ("db1.example.com:5433", "db1.example.com port 5433"),
-            ("192.0.2.1:1", "192.0.2.1 port 1"),
-            ("2001:db8::1", "2001:db8::1 port 5432"),
-            ("[2001:db8::1]", "2001:db8::1 port 5432"),
-            ("[2001:db8::1]:5433", "2001:db8::1 port 5433"),
-            ("/run/postgresql", "/run/postgresql"),
-        ] {
-            assert_eq!(told(text).as_deref(), Some(server), "{text}");
-        }
-        for text in ["", ":5432", "db1:", "db1:x", "db1:0", "db1:65536", "db1, db2", "db1,db2", "[::1", "[::1]5", "a/b"]
-        {
-            assert_eq!(told(text), None, "{text}");
-        }
-    }
 }

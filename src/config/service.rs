@@ -200,39 +200,26 @@ pub(crate) fn runtime_directory_of(text: &str) -> Option<PathBuf> {
     }
 }
 
-/// The endpoint that `text` names; `None` if it is neither an absolute path nor `host:port`.
-pub(super) fn endpoint(text: &str) -> Option<Endpoint> {
-    if text.starts_with('/') {
-        return Some(Endpoint::Socket(text.into()));
-    }
-    let (host, port) = text.rsplit_once(':')?;
-    let port = port.parse().ok().filter(|port| *port != 0)?;
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    // An IPv6 address contains colons: only brackets separate it from the port.
-    let host = bare.or_else(|| Some(host).filter(|host| !host.contains(['[', ']', ':'])))?;
-    (!host.is_empty()).then(|| Endpoint::Tcp { host: host.into(), port })
-}
-
 /// The endpoint in the value of this key.
 ///
 /// # Errors
 /// If the value is neither an absolute path nor `host:port`.
 pub(super) fn read_endpoint(source: &Source<'_>, key: &str, text: &str, or: &str) -> Result<Endpoint, ConfigError> {
-    endpoint(text).ok_or_else(|| source.error(key, &format!("{text:?} is neither the whole path of a socket nor {or}")))
+    Endpoint::parse(text, None).ok_or_else(|| source.error(key, &format!("{text:?} is neither the whole path of a socket nor {or}")))
 }
 
 impl Service {
     /// The endpoints of metrics and health.
     #[must_use]
     pub fn http_endpoints(&self) -> Vec<Endpoint> {
-        self.http.iter().filter_map(|text| endpoint(text)).collect()
+        self.http.iter().filter_map(|text| Endpoint::parse(text, None)).collect()
     }
 
     /// The endpoints of LMTP.
     #[must_use]
     pub fn lmtp_endpoints(&self) -> Vec<Endpoint> {
         // An unreadable value was refused when the configuration was read.
-        self.lmtp.iter().filter_map(|text| endpoint(text)).collect()
+        self.lmtp.iter().filter_map(|text| Endpoint::parse(text, None)).collect()
     }
 
     fn check_lmtp(&self, source: &Source<'_>) -> Result<(), ConfigError> {
@@ -373,19 +360,5 @@ mod tests {
             |workers, max_per_recipient| Service { workers, max_per_recipient, ..Service::default() }.at_once_for_one();
         assert_eq!([at_once(1, 2), at_once(2, 2), at_once(3, 2), at_once(4, 2)], [2, 1, 2, 2]);
         assert_eq!([at_once(2, 1), at_once(8, 100), at_once(1, 1)], [1, 7, 1]);
-    }
-
-    #[test]
-    fn a_place_for_lmtp_is_a_path_or_a_host_with_a_port() {
-        let tcp = |host: &str, port| Some(Endpoint::Tcp { host: host.into(), port });
-        assert_eq!(endpoint("/run/x:1"), Some(Endpoint::Socket("/run/x:1".into())));
-        assert_eq!(endpoint("localhost:24"), tcp("localhost", 24));
-        assert_eq!(endpoint("192.0.2.1:24"), tcp("192.0.2.1", 24));
-        assert_eq!(endpoint("[2001:db8::1]:24"), tcp("2001:db8::1", 24));
-        for text in
-            ["", "x", "run/x", ":24", "x:", "x:0", "x:65536", "x:-1", "2001:db8::1:24", "[x:24", "[]:24", "unix:/run/x"]
-        {
-            assert_eq!(endpoint(text), None, "{text}");
-        }
     }
 }

@@ -66,10 +66,7 @@ impl Source<'_> {
                 nobody else can read, and name that as password_file"
                     .to_owned()
             }
-            Some((key, expected)) => match nearest(key, expected.split('`').skip(1).step_by(2)) {
-                Some(nearest) => format!("there is no such key here, `{nearest}` perhaps: {expected}"),
-                None => format!("there is no such key here: {expected}"),
-            },
+            Some((_, expected)) => format!("there is no such key here: {expected}"),
             None => said,
         };
         self.at(line, format!("{}: {problem}", path.join(".")))
@@ -89,30 +86,6 @@ impl Source<'_> {
         let before = self.text.as_bytes().get(..offset).unwrap_or(self.text.as_bytes());
         1 + before.iter().filter(|&&b| b == b'\n').count()
     }
-}
-
-/// The known key that is most similar, if one is similar enough.
-fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let alike = known.map(|known| (distance(key, known), known)).min();
-    alike.filter(|(distance, known)| *distance <= key.len().min(known.len()) / 2).map(|(_, known)| known)
-}
-
-/// How many letters have to be inserted, removed or replaced to make one word of the other (Levenshtein).
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, letter) in one.bytes().enumerate() {
-        let mut last = at;
-        let mut left = at + 1;
-        for (above, other) in row.iter_mut().skip(1).zip(other.bytes()) {
-            let new = (*above + 1).min(left + 1).min(last + usize::from(letter != other));
-            last = std::mem::replace(above, new);
-            left = new;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = at + 1;
-        }
-    }
-    row.last().copied().unwrap_or(one.len())
 }
 
 /// The span of the key; if the key is missing, that of the table it belongs to.

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::network::TrustedProxy;
-use super::service::{endpoint, read_endpoint};
+use super::service::read_endpoint;
 use super::source::{ConfigError, Source};
 use crate::base::endpoint::Endpoint;
 use crate::ledger::web_sessions::WebRole;
@@ -52,13 +52,13 @@ impl Web {
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         // An unreadable value was refused when the configuration was read.
-        self.listen.as_deref().and_then(endpoint)
+        self.listen.as_deref().and_then(|text| Endpoint::parse(text, None))
     }
 
     /// The endpoint of the API, if it is not that of the web UI.
     #[must_use]
     pub fn api_endpoint(&self) -> Option<Endpoint> {
-        self.api_listen.as_deref().filter(|_| self.api).and_then(endpoint)
+        self.api_listen.as_deref().filter(|_| self.api).and_then(|text| Endpoint::parse(text, None))
     }
 
     /// The URL of the API for other machines, without a slash at the end. `None` if there is no API, or no public URL is

@@ -61,29 +61,20 @@ pub(crate) enum Report {
     LetGo,
 }
 
-/// The connection that commits while the lock is held; `None` if the lock is a file's.
-struct Commits(Option<Box<dyn Database>>);
-
-impl Commits {
-    /// Opens another connection to the server that holds the lock: on PostgreSQL the lock's own connection is in the
-    /// lock's transaction.
-    fn beside(
-        server: &str,
-        open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
-    ) -> Result<Self, DatabaseError> {
-        let mut other = open()?;
-        let another = ledger::server(other.as_mut())?;
-        if server != another {
-            let doing = "committing that the lock is held";
-            let detail = format!("two connections lead to two servers: {server}; {another}");
-            return Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
-        }
-        Ok(Self(Some(other)))
+/// Another connection to the server that holds the lock, which commits meanwhile: on PostgreSQL the lock's own connection
+/// is in the lock's transaction.
+fn beside(
+    server: &str,
+    open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
+) -> Result<Box<dyn Database>, DatabaseError> {
+    let mut other = open()?;
+    let another = ledger::server(other.as_mut())?;
+    if server != another {
+        let doing = "committing that the lock is held";
+        let detail = format!("two connections lead to two servers: {server}; {another}");
+        return Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
     }
-
-    fn once_more(&mut self) -> Result<(), DatabaseError> {
-        self.0.as_mut().map_or(Ok(()), |database| commit_a_change(database.as_mut()))
-    }
+    Ok(other)
 }
 
 /// Takes the lock, and holds it until `done` receives a value or is dropped. `open` makes another connection to the same server.
@@ -95,8 +86,12 @@ pub(crate) fn hold(
     done: &Receiver<()>,
     report: impl Fn(Report),
 ) {
-    let mut commits = Commits(None);
-    // A lock in a file needs no commit. This query precedes the lock's transaction, which must have no snapshot.
+    // A lock in a file needs no commit.
+    let mut other: Option<Box<dyn Database>> = None;
+    let commit = |other: &mut Option<Box<dyn Database>>| {
+        other.as_mut().map_or(Ok(()), |database| commit_a_change(database.as_mut()))
+    };
+    // This query precedes the lock's transaction, which must have no snapshot.
     let server = (database.dialect() != Dialect::Sqlite).then(|| ledger::server(database)).transpose();
     let taken = server.and_then(|server| {
         let acquired = take(database, request)?;
@@ -104,8 +99,8 @@ pub(crate) fn hold(
             info!(name = request.name, lock = request.lock.mysql_name(), "the lock is held");
             database.keep(silence(grace))?;
             if let Some(server) = &server {
-                commits = Commits::beside(server, open)?;
-                commits.once_more()?;
+                other = Some(beside(server, open)?);
+                commit(&mut other)?;
             }
         }
         Ok(acquired)
@@ -118,7 +113,7 @@ pub(crate) fn hold(
     loop {
         let over = !matches!(done.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout));
         let asked = Instant::now();
-        match commits.once_more().and_then(|()| database.still_held(&request.lock)) {
+        match commit(&mut other).and_then(|()| database.still_held(&request.lock)) {
             Ok(true) if over => break,
             Ok(true) => {
                 debug!(took_ms = asked.elapsed().as_millis(), "the lock is still held");

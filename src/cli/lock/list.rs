@@ -1,6 +1,6 @@
 //! `lock list` and `lock try`: who holds a lock, and who waits for one. The query takes no lock.
 
-use super::{Ended, Failure, complain, fail, program_name};
+use super::{Ended, Failure, fail, program_name};
 use crate::cli::progress::Progress;
 use crate::cli::site_options::{QueryOptions, SiteOptions};
 use crate::cli::{or_dash, print, table};
@@ -32,7 +32,6 @@ pub(super) fn list_all(QueryOptions { site, json }: &QueryOptions) -> Ended {
         true => "no lock is held".to_owned(),
         false => table(["LOCK", "STATE", "AGE", "WHO", "HOST", "PID", "SESSION"], listing.entries.iter().map(row)),
     });
-    complain_of_hidden(&listing);
     Ok(ExitCode::Ok)
 }
 
@@ -55,7 +54,6 @@ pub(super) fn try_one(TryArguments { query, message_id, name }: &TryArguments) -
             Some(who) => format!("{name}: held by {who}; waiting for it: {waiting}"),
         }
     });
-    complain_of_hidden(&listing);
     // The exit status with which `lock exec` reports a busy lock.
     Ok(if holder.is_some() { ExitCode::TempFail } else { ExitCode::Ok })
 }
@@ -70,13 +68,6 @@ fn look(options: &SiteOptions, only: impl FnOnce(&Site) -> Option<LockName>) -> 
 /// The holder of a lock, if it is known, over a connection of its own.
 pub(super) fn holder(site: &SiteOptions, lock: &LockName) -> Option<Entry> {
     look(site, |_| Some(*lock)).ok()?.entries.into_iter().find(|entry| !entry.waits)
-}
-
-/// Prints what our rights hide, and the statement that shows it.
-fn complain_of_hidden(listing: &Listing) {
-    for hidden in &listing.hidden {
-        complain(&format!("not shown: {}. An administrator can have it shown:\n  {}", hidden.what, hidden.grant));
-    }
 }
 
 fn row(entry: &Entry) -> [String; 7] {

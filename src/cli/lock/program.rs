@@ -28,8 +28,6 @@ use sysexits::ExitCode;
 
 /// The time limit for connecting, in addition to the wait for the lock.
 const CONNECTING: Duration = Duration::from_secs(30);
-/// How often to check whether all descendants of the program have ended.
-const LOOK: Duration = Duration::from_millis(50);
 /// The signals that are passed on to the program.
 const PASSED_ON: [(i32, Signal); 6] = [
     (SIGHUP, Signal::HUP),
@@ -209,20 +207,15 @@ impl Running {
         Some(why)
     }
 
-    /// SIGTERM, the grace, SIGKILL: until the program and its whole group have ended.
+    /// SIGTERM, the grace, SIGKILL. The program may end before its descendants, so a group has the whole grace.
     fn end(&mut self, events: &Receiver<Event>) {
         self.send(Signal::TERM);
         let kill_at = Instant::now() + self.grace;
-        let mut ended = false;
         while Instant::now() < kill_at {
-            if ended && !self.has_others() {
-                return;
-            }
-            let left = kill_at.saturating_duration_since(Instant::now());
-            match events.recv_timeout(if ended { left.min(LOOK) } else { left }) {
-                Ok(Event::Ended) => ended = true,
+            match events.recv_timeout(kill_at.saturating_duration_since(Instant::now())) {
+                Ok(Event::Ended) if !self.grouped => return,
                 Ok(Event::Signal(signal)) => self.pass_on(signal),
-                Ok(Event::Lock(_)) | Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         }
         // The program is not reaped yet, so the group's number is still its own.
@@ -244,20 +237,6 @@ impl Running {
         let _ = if self.grouped { kill_process_group(self.pid, signal) } else { kill_process(self.pid, signal) };
     }
 
-    /// Whether any other process runs in the program's group.
-    fn has_others(&self) -> bool {
-        let leader = self.pid.as_raw_nonzero().get();
-        let Ok(processes) = std::fs::read_dir("/proc") else { return true };
-        self.grouped
-            && processes.flatten().any(|process| {
-                let number = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
-                let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
-                // proc_pid_stat(5): `pid (comm) state ppid pgrp`, where comm may contain anything.
-                let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
-                let (state, group) = (fields.next(), fields.nth(1).and_then(|group| group.parse::<i32>().ok()));
-                number != Some(leader) && group == Some(leader) && !matches!(state, Some("Z" | "X"))
-            })
-    }
 }
 
 /// Sets PDEATHSIG, so that the program is killed if `parent` is (by the OOM killer, for example), and then execs

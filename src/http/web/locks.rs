@@ -29,9 +29,6 @@ fn main(listing: &Listing) -> Markup {
             } @else {
                 (table("", "Locks that are held, and who waits for them", COLUMNS, listing.entries.iter().map(row)))
             }
-            @for hidden in &listing.hidden {
-                p .hint { "Not shown: " (hidden.what) ". An administrator can have it shown: " code { (hidden.grant) } }
-            }
         }
     }
 }

@@ -45,20 +45,11 @@ fn in_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S:
     age.map(|age| age.as_secs_f64()).serialize(serializer)
 }
 
-/// Information that our rights hide.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Hidden {
-    pub what: &'static str,
-    /// The statement with which an administrator grants the right.
-    pub grant: String,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Listing {
     /// Lock by lock, the holder before the waiters.
     #[serde(rename = "locks")]
     pub entries: Vec<Entry>,
-    pub hidden: Vec<Hidden>,
 }
 
 /// Lists the locks of this site, or `only` one. `directory` is that of an embedded site.

@@ -1,10 +1,11 @@
 //! MySQL and MariaDB: `IS_USED_LOCK` returns the session that has a lock whose name the ledger knows, and the process
-//! list shows which sessions wait. Sessions of another account are visible only with the right PROCESS.
+//! list shows which sessions wait. Sessions of another account are visible only with the right PROCESS, which
+//! grants-operator.sql grants.
 //!
 //! The servers' own lists of locks cannot be relied on: MySQL's `metadata_locks` needs rights on the performance schema, which
 //! MariaDB switches off by default. MariaDB's `metadata_lock_info` is a plugin that is not loaded by default.
 
-use super::{Entry, Hidden, Listing, application};
+use super::{Entry, Listing, application};
 use crate::database::{DatabaseError, Value};
 use crate::ledger::Database;
 use crate::ledger::lock_exec_holders::{LockUser, lock_users, message_of_lock};
@@ -30,7 +31,6 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
     let locks: BTreeSet<LockName> = askers.iter().map(|asker| asker.lock).chain(only.copied()).collect();
     let locks: Vec<LockName> = locks.into_iter().collect();
     let mut listing = Listing::default();
-    let mut unseen = false;
     for page in locks.chunks(PAGE) {
         for (lock, holder) in page.iter().zip(holders(database, page)?) {
             let Some(holder) = holder else { continue };
@@ -55,20 +55,14 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
                 });
             };
             let who = of_lock.iter().find(|asker| asker.session == Some(holder)).copied();
-            unseen |= who.is_none() && !sessions.contains_key(&holder);
             add(holder, who, false);
             for asker in of_lock {
                 let Some(id) = asker.session.filter(|id| *id != holder) else { continue };
-                match sessions.get(&id) {
-                    Some(session) if session.state == WAITS => add(id, Some(asker), true),
-                    Some(_) => {}
-                    None => unseen = true,
+                if sessions.get(&id).is_some_and(|session| session.state == WAITS) {
+                    add(id, Some(asker), true);
                 }
             }
         }
-    }
-    if unseen && let Some(grant) = process_grant(database)? {
-        listing.hidden.push(Hidden { what: "who waits for a lock under another account", grant });
     }
     Ok(listing)
 }
@@ -94,14 +88,4 @@ fn sessions(database: &mut dyn Database) -> Result<BTreeMap<u64, Session>, Datab
         sessions.insert(id, Session { account: text(&row, 1), host, state: text(&row, 3) });
     }
     Ok(sessions)
-}
-
-/// The statement that grants the right to see every session; `None` if we have it.
-fn process_grant(database: &mut dyn Database) -> Result<Option<String>, DatabaseError> {
-    let sql = "SELECT CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), ''''), \
-               (SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS' \
-                AND grantee = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), ''''))";
-    let rows = database.select("looking at our own rights", sql, &[])?;
-    let account = rows.first().filter(|row| row.text(1) == Some("0")).and_then(|row| row.text(0));
-    Ok(account.map(|account| format!("GRANT PROCESS ON *.* TO {account};")))
 }

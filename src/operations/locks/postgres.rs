@@ -1,12 +1,12 @@
 //! PostgreSQL: `pg_locks` and `pg_stat_activity`, which every role may read. For another role's sessions, times and addresses are
-//! visible only with `pg_read_all_stats`.
+//! visible only with `pg_read_all_stats`, which grants-operator.sql grants.
 
 use crate::database::DatabaseError;
 use crate::database::postgres::Process;
 use crate::ledger::Database;
 use crate::ledger::lock_exec_holders::message_of_lock;
 use crate::lock::LockName;
-use crate::operations::locks::{Entry, Hidden, Listing, application};
+use crate::operations::locks::{Entry, Listing, application};
 use std::time::Duration;
 
 pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<Listing, DatabaseError> {
@@ -16,9 +16,7 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
     // transaction that holds its lock has done nothing but request it.
     let sql = format!(
         "SELECT key, granted::int, pid, application_name, host(client_addr), \
-         (extract(epoch FROM clock_timestamp() - CASE WHEN granted THEN xact_start ELSE waitstart END) * 1000000)::bigint, \
-         (usename IS DISTINCT FROM current_user \
-          AND NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'))::int, quote_ident(current_user) \
+         (extract(epoch FROM clock_timestamp() - CASE WHEN granted THEN xact_start ELSE waitstart END) * 1000000)::bigint \
          FROM (SELECT (classid::bigint << 32) | objid::bigint AS key, granted, pid, waitstart FROM pg_locks \
                WHERE locktype = 'advisory' AND objsubid = 1 \
                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) locks \
@@ -52,12 +50,6 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
             // Negative if a clock was set back.
             age: row.value::<i64>(5)?.and_then(|age| u64::try_from(age).ok()).map(Duration::from_micros),
         });
-        if row.text(6) == Some("1") && listing.hidden.is_empty() {
-            listing.hidden.push(Hidden {
-                what: "since when another role holds a lock, and from where",
-                grant: format!("GRANT pg_read_all_stats TO {};", row.text(7).unwrap_or_default()),
-            });
-        }
     }
     Ok(listing)
 }
