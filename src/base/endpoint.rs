@@ -102,8 +102,21 @@ mod tests {
         ] {
             assert_eq!(told(text).as_deref(), Some(server), "{text}");
         }
-        for text in ["", ":5432", "db1:", "db1:x", "db1:0", "db1:65536", "db1:-1", "db1, db2", "db1,db2", "[::1", "[::1]5", "[]:24", "a/b"]
-        {
+        for text in [
+            "",
+            ":5432",
+            "db1:",
+            "db1:x",
+            "db1:0",
+            "db1:65536",
+            "db1:-1",
+            "db1, db2",
+            "db1,db2",
+            "[::1",
+            "[::1]5",
+            "[]:24",
+            "a/b",
+        ] {
             assert_eq!(told(text), None, "{text}");
         }
         for text in ["x", "2001:db8::1", "2001:db8::1:24", "[2001:db8::1]", "run/x", "unix:/run/x"] {

@@ -205,7 +205,8 @@ pub(crate) fn runtime_directory_of(text: &str) -> Option<PathBuf> {
 /// # Errors
 /// If the value is neither an absolute path nor `host:port`.
 pub(super) fn read_endpoint(source: &Source<'_>, key: &str, text: &str, or: &str) -> Result<Endpoint, ConfigError> {
-    Endpoint::parse(text, None).ok_or_else(|| source.error(key, &format!("{text:?} is neither the whole path of a socket nor {or}")))
+    Endpoint::parse(text, None)
+        .ok_or_else(|| source.error(key, &format!("{text:?} is neither the whole path of a socket nor {or}")))
 }
 
 impl Service {

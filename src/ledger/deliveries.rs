@@ -131,6 +131,7 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
 }
 
 /// What the ledger knows of a delivery.
+#[derive(Clone)]
 pub(crate) struct KnownDelivery {
     /// Whether the recipient's copy is delivered.
     pub(crate) delivered: bool,

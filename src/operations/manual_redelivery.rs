@@ -4,7 +4,7 @@
 
 use super::audit::{self, Gone};
 use super::redelivery::{self, RedeliveryError};
-use super::replay::{List, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Tally};
+use super::replay::{self, ReplayOutcome, TOO_LARGE, message_of};
 use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::base::timestamp::span;
@@ -16,7 +16,8 @@ use crate::lock::LockName;
 use crate::message::{Identity, Role};
 use crate::site::Site;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The kind of a redelivery.
@@ -81,9 +82,9 @@ impl SelectedCopy {
         Self { request, identity, lock, message_id, subject, role, recipient, user, mailbox }
     }
 
-    fn tried(copy: CopyKey, known: KnownDelivery) -> Self {
+    fn tried(copy: CopyKey, known: &KnownDelivery) -> Self {
         let (request, role) = (Request { kind: Kind::Deliver, copy }, Role::Recipient);
-        let KnownDelivery { identity, lock, message_id, subject, recipient, user, mailbox, .. } = known;
+        let KnownDelivery { identity, lock, message_id, subject, recipient, user, mailbox, .. } = known.clone();
         Self { request, identity, lock, message_id, subject, role, recipient, user, mailbox }
     }
 
@@ -96,7 +97,7 @@ impl SelectedCopy {
 /// A copy that can be redelivered, as far as the ledger knows.
 enum Found {
     Recorded(Box<RecordedCopy>),
-    Tried(CopyKey),
+    Tried(Box<KnownDelivery>),
 }
 
 /// The description of a copy (`None` if the ledger has no such copy), and the copy to deliver or else the result of the request.
@@ -107,8 +108,9 @@ fn find(site: &Site, database: &mut dyn Database, request: Request) -> Result<St
     let Request { kind, copy } = request;
     if kind == Kind::Deliver {
         let Some(known) = known_delivery(database, &copy)? else { return Ok((None, unknown())) };
-        let found = if known.delivered { Err(ReplayOutcome::AlreadyThere) } else { Ok(Found::Tried(copy)) };
-        return Ok((Some(SelectedCopy::tried(copy, known)), found));
+        let selected = SelectedCopy::tried(copy, &known);
+        let found = if known.delivered { Err(ReplayOutcome::AlreadyThere) } else { Ok(Found::Tried(Box::new(known))) };
+        return Ok((Some(selected), found));
     }
     let Some((copy, delivered)) = audit_queries::by_key(database, &copy)? else { return Ok((None, unknown())) };
     let selected = SelectedCopy::of(&copy, kind);
@@ -159,18 +161,7 @@ pub(crate) fn preview(site: &Site, request: Request, deadline: Deadline) -> Resu
     let (copy, found) = find(site, database, request)?;
     let (outcome, may_name_others) = match found {
         Err(outcome) => (outcome, false),
-        Ok(Found::Tried(copy_key)) => {
-            let (outcome, may_name_others) = replayed(site, copy_key, true, &AtomicBool::new(false));
-            // The list already shows the message and the recipient.
-            let whose = copy.as_ref().map(|copy| format!("{} to {}: ", copy.message_id, copy.recipient));
-            let short = |why: String| whose.and_then(|whose| Some(why.strip_prefix(&whose)?.to_owned())).unwrap_or(why);
-            let outcome = match outcome {
-                ReplayOutcome::Refused(why) => ReplayOutcome::Refused(short(why)),
-                ReplayOutcome::Deferred(why) => ReplayOutcome::Deferred(short(why)),
-                other => other,
-            };
-            (outcome, may_name_others)
-        }
+        Ok(Found::Tried(known)) => replayed(site, database, *known, true),
         Ok(Found::Recorded(recorded)) => match request.kind {
             Kind::Restore => restoring(site, database, &recorded, deadline)?,
             _ => from_its_source(site, database, &recorded, "it is looked for there, and appended", deadline)?,
@@ -251,41 +242,39 @@ pub(crate) fn deliver_again(
         return (Some(copy), ReplayOutcome::Deferred(why));
     }
     let outcome = match found {
-        Found::Tried(copy_key) => replayed(site, copy_key, false, stop).0,
+        _ if stop.load(Ordering::Relaxed) => ReplayOutcome::ended_early(),
+        Found::Tried(known) => {
+            // The panic of one delivery is logged; the next delivery may succeed.
+            let replayed = catch_unwind(AssertUnwindSafe(|| {
+                let mut database = site.open_database(None, Deadline::after(site.deadline()))?;
+                Ok::<_, DatabaseError>(replayed(site, database.as_mut(), *known, false).0)
+            }));
+            replayed.map_or_else(|_| ReplayOutcome::internal_error(), |came| came.unwrap_or_else(Into::into))
+        }
         Found::Recorded(recorded) => {
             let how = if request.kind == Kind::Restore { redelivery::restore } else { redelivery::finish };
-            let mut outcome = ended_early();
-            let copies = std::slice::from_ref(recorded.as_ref());
-            match redelivery::redeliver(site, copies, how, stop, |_, came| outcome = came) {
-                Ok(()) => outcome,
-                Err(error) => ReplayOutcome::Refused(error.to_string()),
-            }
+            let came = redelivery::redeliver(site, &recorded, how);
+            came.unwrap_or_else(|error| ReplayOutcome::Refused(error.to_string()))
         }
     };
     (Some(copy), outcome)
 }
 
-fn ended_early() -> ReplayOutcome {
-    ReplayOutcome::Deferred("it was ended early".into())
-}
-
 /// Replays one delivery of the ledger, or reports what would be done, and whether the appended message may name another
 /// recipient.
-fn replayed(site: &Site, copy: CopyKey, dry_run: bool, stop: &AtomicBool) -> (ReplayOutcome, bool) {
-    let size_limit = site.config().and_then(|config| config.delivery.message_size_limit);
-    let replay = Replay { site, size_limit, envelope: PartialEnvelope::default(), jobs: 1, dry_run, stop };
-    let replayed = || -> Result<_, ReplayError> {
-        let list = List::new()?;
-        list.add_delivery(0, copy)?;
-        let mut outcome = (ended_early(), false);
-        replay.run(list, &mut Tally::default(), |_, report| {
-            if let Some(report) = report {
-                outcome = (report.outcome, report.may_name_others);
-            }
-        })?;
-        Ok(outcome)
+fn replayed(site: &Site, database: &mut dyn Database, known: KnownDelivery, dry_run: bool) -> (ReplayOutcome, bool) {
+    let (message, envelope) = match message_of(site, database, known) {
+        Ok(read) => read,
+        Err(outcome) => return (outcome, false),
     };
-    replayed().unwrap_or_else(|error| (ReplayOutcome::Deferred(error.to_string()), false))
+    let limit = site.config().and_then(|config| config.delivery.message_size_limit);
+    let outcome = match envelope.envelopes().next() {
+        _ if limit.is_some_and(|limit| message.size() > limit) => ReplayOutcome::Refused(TOO_LARGE.into()),
+        Some(Ok(envelope)) => replay::deliver(site, database, &message, &envelope, dry_run),
+        Some(Err(why)) => ReplayOutcome::Refused(why),
+        None => ReplayOutcome::internal_error(),
+    };
+    (outcome, message.keeps_received_for_others())
 }
 
 /// A delivery that did not succeed, and the result of its last attempt: `None` if that attempt has not ended.
@@ -314,9 +303,8 @@ pub(crate) fn failed(
     let more = read.is_err();
     let mut found = Vec::with_capacity(copies.len());
     for copy in copies {
-        let Some(mut known) = known_delivery(database, &copy)? else { continue };
-        let came_to = known.came_to.take();
-        found.push((SelectedCopy::tried(copy, known), came_to));
+        let Some(known) = known_delivery(database, &copy)? else { continue };
+        found.push((SelectedCopy::tried(copy, &known), known.came_to));
     }
     Ok((found, more))
 }

@@ -1,7 +1,6 @@
 //! Writes the changes of the command line into the operations log, under the name of the user who runs it. If that
 //! fails, the changes stay, and the log of deliveries gets a warning.
 
-use super::replay::ReplayOutcome;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
@@ -15,48 +14,20 @@ use uuid::Uuid;
 
 /// The time limit of the database for an entry.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The number of consecutive failures after which no entry is tried any more.
-const IN_A_ROW: u32 = 3;
 
-/// Records the copies that this process redelivers.
-pub(crate) struct OperationsLog<'a> {
-    site: &'a Site,
-    by: CommandLine,
-    database: Option<(Box<dyn Database>, Deadline)>,
-    failures: u32,
-}
-
-impl<'a> OperationsLog<'a> {
-    /// An operations log for the command line.
-    pub(crate) fn of(site: &'a Site) -> Self {
-        Self { site, by: CommandLine::of(site), database: None, failures: 0 }
+/// Records a run that has redelivered copies, with its command line: one entry, however many copies there are. Each copy's
+/// attempt in the ledger has this host and process.
+pub(crate) fn redelivered(site: &Site, operation: Operation, copies: u64) {
+    if copies == 0 {
+        return;
     }
-
-    /// Records a delivered copy. A copy that was already delivered, or that failed, has changed nothing.
-    pub(crate) fn delivered(&mut self, operation: Operation, affected: Affected<'_>, outcome: &ReplayOutcome) {
-        let ReplayOutcome::Delivered(how) = outcome else { return };
-        if self.failures >= IN_A_ROW {
-            return;
+    let command: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let outcome = format!("{copies} delivered by process {}", std::process::id());
+    match site.open_database(None, Deadline::after(PATIENCE)) {
+        Ok(mut database) => {
+            write_down(database.as_mut(), CommandLine::of(site).actor(), operation, &command.join(" "), &outcome);
         }
-        match self.write(operation, affected, how) {
-            Ok(()) => self.failures = 0,
-            Err(error) => {
-                (self.database, self.failures) = (None, self.failures + 1);
-                warn!(%error, "what was delivered again is not in the operations log");
-            }
-        }
-    }
-
-    fn write(&mut self, operation: Operation, affected: Affected<'_>, how: &str) -> Result<(), DatabaseError> {
-        let kept = self.database.take().filter(|(_, deadline)| deadline.remaining() > PATIENCE / 2);
-        let kept = match kept {
-            Some(kept) => kept,
-            None => {
-                let deadline = Deadline::after(PATIENCE);
-                (self.site.open_database(None, deadline)?, deadline)
-            }
-        };
-        write(self.database.insert(kept).0.as_mut(), self.by.actor(), operation, affected, how)
+        Err(error) => warn!(%error, operation = operation.as_str(), "what was done is not in the operations log"),
     }
 }
 

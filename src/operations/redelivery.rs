@@ -16,7 +16,6 @@ use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 /// [`finish`] or [`restore`].
@@ -77,35 +76,23 @@ pub fn lost(
     Ok(audit)
 }
 
-/// Redelivers these copies with `how`, one after the other, until `stop` is set. `listen` is called with the result of each.
+/// Redelivers one copy with `how`.
 ///
 /// # Errors
 /// If our role may not read the ledger: every copy would fail for the same reason.
-pub(crate) fn redeliver(
-    site: &Site,
-    copies: &[RecordedCopy],
-    how: Redelivery,
-    stop: &AtomicBool,
-    mut listen: impl FnMut(&RecordedCopy, ReplayOutcome),
-) -> Result<(), DatabaseError> {
-    for copy in copies.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
-        let deadline = Deadline::after(site.deadline());
-        // The panic of one delivery is logged; the next delivery may succeed.
-        let outcome = match catch_unwind(AssertUnwindSafe(|| how(site, copy, deadline))) {
-            Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => ReplayOutcome::AlreadyThere,
-            Ok(Ok(Manner::Owed(why))) => ReplayOutcome::Refused(why),
-            Ok(Ok(manner)) => ReplayOutcome::Delivered(manner.as_str().into()),
-            // The deliveries' role may not read sources. The role for people may.
-            Ok(Err(RedeliveryError::SourcesDenied(error))) => return Err(error),
-            Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => {
-                return Err(error);
-            }
-            Ok(Err(error)) => error.into(),
-            Err(_) => ReplayOutcome::internal_error(),
-        };
-        listen(copy, outcome);
+pub(crate) fn redeliver(site: &Site, copy: &RecordedCopy, how: Redelivery) -> Result<ReplayOutcome, DatabaseError> {
+    let deadline = Deadline::after(site.deadline());
+    // The panic of one delivery is logged; the next delivery may succeed.
+    match catch_unwind(AssertUnwindSafe(|| how(site, copy, deadline))) {
+        Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => Ok(ReplayOutcome::AlreadyThere),
+        Ok(Ok(Manner::Owed(why))) => Ok(ReplayOutcome::Refused(why)),
+        Ok(Ok(manner)) => Ok(ReplayOutcome::Delivered(manner.as_str().into())),
+        // The deliveries' role may not read sources. The role for people may.
+        Ok(Err(RedeliveryError::SourcesDenied(error))) => Err(error),
+        Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => Err(error),
+        Ok(Err(error)) => Ok(error.into()),
+        Err(_) => Ok(ReplayOutcome::internal_error()),
     }
-    Ok(())
 }
 
 /// Finishes a copy that is owed. Its author was authenticated when the message arrived.

@@ -236,7 +236,6 @@ impl Running {
         // The program may just have ended.
         let _ = if self.grouped { kill_process_group(self.pid, signal) } else { kill_process(self.pid, signal) };
     }
-
 }
 
 /// Sets PDEATHSIG, so that the program is killed if `parent` is (by the OOM killer, for example), and then execs

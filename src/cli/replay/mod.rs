@@ -9,9 +9,9 @@ use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::config::DatabaseRole;
 use crate::ledger::deliveries::DeliveryQuery;
-use crate::ledger::operations_log::{Affected, Operation};
+use crate::ledger::operations_log::Operation;
 use crate::message::Address;
-use crate::operations::operations_log::OperationsLog;
+use crate::operations::operations_log;
 use crate::operations::replay::{
     FailureFile, Form, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Tally,
     list_deliveries, list_path, standard_input,
@@ -173,12 +173,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut failures = if arguments.dry_run { None } else { Some(failure_file(arguments)?) };
     let mut tally = Tally::default();
     let (progress, began) = (Progress::watch_long("replaying"), Instant::now());
-    let (mut log, mut is_ending) = (OperationsLog::of(site), false);
+    let mut is_ending = false;
     let ran = replay.run(list, &mut tally, |tally, report| {
         if let Some(report) = report {
-            if !arguments.dry_run {
-                log.delivered(Operation::DeliveredAgain, affected(&report), &report.outcome);
-            }
             if let (Some(line), Some(failures)) = (&report.failure, &mut failures) {
                 failures.write(line);
             }
@@ -189,7 +186,10 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         }
         progress.set(progress_line(tally, total, began.elapsed()));
     });
-    drop((progress, log));
+    drop(progress);
+    if !arguments.dry_run {
+        operations_log::redelivered(site, Operation::DeliveredAgain, tally.delivered);
+    }
     if tally.failed() == 0
         && let Some(FailureFile { path, .. }) = failures.take()
         && let Err(error) = std::fs::remove_file(&path)
@@ -267,11 +267,6 @@ fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally) {
     } else if failed && tally.failed() == SHOWN_ONE_BY_ONE + 1 {
         complain("more of that, which goes to the file of failures");
     }
-}
-
-fn affected(report: &MessageReport) -> Affected<'_> {
-    let (identity, message_id) = report.message.as_ref().map(|(identity, id)| (identity, id.as_str())).unzip();
-    Affected { identity, message_id, object: report.recipient.as_deref(), ..Affected::default() }
 }
 
 /// One line, even if the message's or the servers' text contains line ends.

@@ -2,12 +2,14 @@
 
 use super::{Arguments, Ended, Progress, Tally, complain, exit_of, json, progress_line, say, table};
 use crate::base::timestamp;
+use crate::database::DatabaseError;
 use crate::ledger::audit_queries::{self, RecordedCopy, Selection};
-use crate::ledger::operations_log::{Affected, Operation};
+use crate::ledger::operations_log::Operation;
 use crate::operations::audit;
-use crate::operations::operations_log::OperationsLog;
+use crate::operations::operations_log;
 use crate::operations::redelivery::{self, Redelivery};
 use crate::site::Site;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
@@ -88,31 +90,23 @@ fn redeliver(
     let total = copies.len() as u64;
     let mut tally = Tally::default();
     let (progress, began) = (Progress::watch_long("delivering"), Instant::now());
-    let mut log = OperationsLog::of(site);
-    let ended = redelivery::redeliver(site, copies, how, &stop, |copy, outcome| {
+    let mut redeliver = |copy: &RecordedCopy| {
+        let outcome = redelivery::redeliver(site, copy, how)?;
         if outcome.failed() {
             let line = format!("{} for {} of {}: {}", copy.message_id, copy.mailbox, copy.user, outcome.detail());
             complain(&line.replace('\n', "?"));
         }
-        log.delivered(operation, affected(copy), &outcome);
         tally.count(&outcome);
         tally.done += 1;
         progress.set(progress_line(&tally, total, began.elapsed()));
-    });
+        Ok::<_, DatabaseError>(())
+    };
+    let ended = copies.iter().take_while(|_| !stop.load(Ordering::Relaxed)).try_for_each(&mut redeliver);
     drop(progress);
+    operations_log::redelivered(site, operation, tally.delivered);
     ended?;
     super::summarize(arguments, &tally, total, None);
     Ok(exit_of(&tally, total))
-}
-
-fn affected(copy: &RecordedCopy) -> Affected<'_> {
-    Affected {
-        identity: Some(copy.identity.as_bytes()),
-        message_id: Some(&copy.message_id),
-        user: Some(&copy.user),
-        mailbox: Some(&copy.mailbox),
-        object: None,
-    }
 }
 
 /// Shows copies: all of them as JSON, or the first of them to people.

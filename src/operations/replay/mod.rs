@@ -20,7 +20,8 @@ mod source;
 pub(crate) use envelope::PartialEnvelope;
 pub(crate) use failure_file::FailureFile;
 pub(crate) use list::List;
-pub(crate) use runner::{MessageReport, Replay, ReplayOutcome, Tally};
+pub(crate) use reading::{TOO_LARGE, message_of};
+pub(crate) use runner::{MessageReport, Replay, ReplayOutcome, Tally, deliver};
 pub(crate) use source::{Form, list_deliveries, list_path, standard_input};
 
 use crate::database::DatabaseError;

@@ -5,14 +5,15 @@ use super::runner::{Job, Replay, ReplayOutcome};
 use super::source::{mbox, postcat_output};
 use super::{Form, PartialEnvelope};
 use crate::base::deadline::Deadline;
-use crate::ledger::CopyKey;
-use crate::ledger::deliveries::known_delivery;
+use crate::ledger::deliveries::{KnownDelivery, known_delivery};
+use crate::ledger::{CopyKey, Database};
 use crate::message::Message;
-use crate::operations::redelivery::{self, RedeliveryError};
+use crate::operations::redelivery;
+use crate::site::Site;
 
 /// How much larger than its message a file may be: it may contain records of the envelope.
 const RECORDS: u64 = 64 * 1024;
-pub(super) const TOO_LARGE: &str = "it is larger than delivery.message_size_limit allows";
+pub(crate) const TOO_LARGE: &str = "it is larger than delivery.message_size_limit allows";
 
 /// A message that was read, with the known parts of its envelope.
 pub(super) struct Loaded {
@@ -71,35 +72,37 @@ impl Job<'_> {
         Ok(Loaded { message, envelope, lines_are_ours })
     }
 
-    /// Reads a message that was to be delivered as the copy with this key, from any place that the ledger knows.
+    /// Reads a message that was to be delivered as the copy with this key.
     fn load_from_ledger(&mut self, key: &str) -> Result<(Message, PartialEnvelope), ReplayOutcome> {
         let key = CopyKey::from_bytes(entry::digest(key).unwrap_or_default());
         let known = known_delivery(self.database()?, &key)?;
         let known = known.ok_or_else(|| ReplayOutcome::Refused("the ledger does not know it any more".into()))?;
-        if known.delivered {
-            return Err(ReplayOutcome::AlreadyThere);
-        }
-        let whose = format!("{} to {}", known.message_id, known.recipient);
-        let queue_id = known.queue_id.as_deref().unwrap_or("QUEUE-ID");
-        let row = known.message.ok_or_else(|| {
-            ReplayOutcome::Refused(format!(
-                "{whose}: nobody has got it yet, so the ledger has no source of it: Postfix has it in its queue, and tries it \
-                 again (at once: `postqueue -i {queue_id}`); or replay it from a file"
-            ))
-        })?;
+        let whose = format!("{} to {}: ", known.message_id, known.recipient);
         let site = self.replay.site;
-        let database = self.database()?;
-        let deadline = Deadline::after(site.deadline());
-        match redelivery::message_and_its_place(site, database, (row, &known.identity), None, deadline) {
-            Ok((message, _)) => {
-                let (sender, queue_id, recipients) = (known.sender, known.queue_id, vec![(known.recipient, None)]);
-                Ok((message, PartialEnvelope { sender, recipients, queue_id, ..PartialEnvelope::default() }))
-            }
-            Err(RedeliveryError::Database(error) | RedeliveryError::SourcesDenied(error)) => Err(error.into()),
-            Err(why @ RedeliveryError::OutOfReach(_)) => Err(ReplayOutcome::Deferred(format!("{whose}: {why}"))),
-            Err(why) => Err(ReplayOutcome::Refused(format!("{whose}: {why}"))),
-        }
+        message_of(site, self.database()?, known).map_err(|outcome| outcome.about(&whose))
     }
+}
+
+/// Reads the message of a delivery from any place that the ledger knows, and its envelope.
+pub(crate) fn message_of(
+    site: &Site,
+    database: &mut dyn Database,
+    known: KnownDelivery,
+) -> Result<(Message, PartialEnvelope), ReplayOutcome> {
+    if known.delivered {
+        return Err(ReplayOutcome::AlreadyThere);
+    }
+    let queue_id = known.queue_id.as_deref().unwrap_or("QUEUE-ID");
+    let row = known.message.ok_or_else(|| {
+        ReplayOutcome::Refused(format!(
+            "nobody has got it yet, so the ledger has no source of it: Postfix has it in its queue, and tries it again (at once: \
+             `postqueue -i {queue_id}`); or replay it from a file"
+        ))
+    })?;
+    let deadline = Deadline::after(site.deadline());
+    let (message, _) = redelivery::message_and_its_place(site, database, (row, &known.identity), None, deadline)?;
+    let (sender, queue_id, recipients) = (known.sender, known.queue_id, vec![(known.recipient, None)]);
+    Ok((message, PartialEnvelope { sender, recipients, queue_id, ..PartialEnvelope::default() }))
 }
 
 /// The message in a file's content of this form, and the envelope's part in it.

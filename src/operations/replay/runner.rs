@@ -60,13 +60,9 @@ pub(crate) struct MessageReport {
     pub(crate) source: String,
     /// The recipient, if it is known.
     pub(crate) recipient: Option<String>,
-    /// Its identity and its Message-ID, if it could be read.
-    pub(crate) message: Option<([u8; 32], String)>,
     pub(crate) outcome: ReplayOutcome,
     /// The line for the file of failures, if the message failed.
     pub(crate) failure: Option<String>,
-    /// Whether the message comes from the ledger with Received fields that may name another recipient.
-    pub(crate) may_name_others: bool,
 }
 
 /// The result of a message for one recipient.
@@ -108,8 +104,21 @@ impl Tally {
 }
 
 impl ReplayOutcome {
+    pub(crate) fn ended_early() -> Self {
+        Self::Deferred("it was ended early".into())
+    }
+
     pub(crate) fn internal_error() -> Self {
         Self::Deferred("an internal error; the log has the details".into())
+    }
+
+    /// The same, with a reason that names the delivery.
+    pub(crate) fn about(self, whose: &str) -> Self {
+        match self {
+            Self::Deferred(why) => Self::Deferred(format!("{whose}{why}")),
+            Self::Refused(why) => Self::Refused(format!("{whose}{why}")),
+            other => other,
+        }
     }
 
     /// The word in output for people and programs.
@@ -282,17 +291,12 @@ impl Job<'_> {
             self.database = None;
         }
         let failure = outcome.failed().then(|| entry.clone().into_line(message, envelope, &outcome));
-        let from_the_ledger = matches!(entry.source, Location::Ledger { .. });
-        let may_name_others = from_the_ledger && message.is_some_and(Message::keeps_received_for_others);
-        let known = message.map(|message| (*message.identity().as_bytes(), message.message_id_for_people().to_owned()));
-        let id = known.as_ref().map(|(_, id)| format!(" {id}")).unwrap_or_default();
+        let id = message.map(|message| format!(" {}", message.message_id_for_people())).unwrap_or_default();
         let _ = self.events.send(Event::Report(MessageReport {
             source: format!("{}{id}", entry.source),
-            message: known,
             recipient: envelope.map(|envelope| envelope.recipient.to_string()),
             failure,
             outcome,
-            may_name_others,
         }));
     }
 
@@ -330,8 +334,7 @@ impl Job<'_> {
                 }
                 // Other recipients have the message, or it cannot be read a second time. So the report must include
                 // this recipient.
-                let ended = ReplayOutcome::Deferred("it was ended early".into());
-                self.report(entry, Some(message), Some(&envelope), ended);
+                self.report(entry, Some(message), Some(&envelope), ReplayOutcome::ended_early());
                 continue;
             }
             let others;
@@ -344,7 +347,11 @@ impl Job<'_> {
             };
             begun = true;
             // The panic of one delivery is logged; the next delivery may succeed.
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.deliver(message, &envelope)));
+            let (site, dry_run) = (self.replay.site, self.replay.dry_run);
+            let outcome = catch_unwind(AssertUnwindSafe(|| match self.database() {
+                Ok(database) => deliver(site, database, message, &envelope, dry_run),
+                Err(error) => error.into(),
+            }));
             let outcome = outcome.unwrap_or_else(|_| ReplayOutcome::internal_error());
             self.report(entry, Some(message), Some(&envelope), outcome);
         }
@@ -364,44 +371,46 @@ impl Job<'_> {
         };
         Ok(self.database.insert(kept).0.as_mut())
     }
+}
 
-    /// Delivers a message to one recipient, unless the ledger has it as delivered.
-    fn deliver(&mut self, message: &Message, envelope: &Envelope) -> ReplayOutcome {
-        let (site, dry_run) = (self.replay.site, self.replay.dry_run);
-        let began = Instant::now();
-        #[cfg(feature = "test-faults")]
-        crate::base::fault_injection::at("replay");
-        let mut stages = Stages::default();
-        let database = self.database().map_err(|error| Refusal::from(Deferral::Database(error)));
-        let result = match database.and_then(|database| site.plan(message, envelope, database)) {
-            // A delivered copy stays delivered, so this result needs no lock.
-            Ok(copies) if copies.iter().all(|copy| matches!(copy.standing, Standing::ThereAlready(_))) => {
-                return ReplayOutcome::AlreadyThere;
-            }
-            Ok(copies) if dry_run => {
-                let copies: Vec<String> = copies.iter().map(ToString::to_string).collect();
-                return ReplayOutcome::Delivered(copies.join("; "));
-            }
-            Err(refusal) if dry_run => return ReplayOutcome::from(&refusal),
-            Ok(_) => {
-                let deadline = Deadline::after(site.deadline());
-                let terms = Terms { policy: &site.policy(), caller: &NoCaller, deadline };
-                site.deliver(&mut Sessions::default(), message, envelope, &terms, &mut stages)
-            }
-            Err(refusal) => Err(refusal),
-        };
-        let verdict = match &result {
-            Ok(delivered) => Verdict::from(delivered),
-            Err(refusal) => Verdict::from(refusal),
-        };
-        site::log_delivery(message, envelope, &site.lock_name(message), &result, &verdict, &stages, began);
-        let there = |manner: &Manner| matches!(manner, Manner::AlreadyThere | Manner::Adopted(_));
-        match &result {
-            Ok(Delivered { copies, .. }) if copies.iter().all(|copy| there(&copy.manner)) => {
-                ReplayOutcome::AlreadyThere
-            }
-            Ok(_) => ReplayOutcome::Delivered(verdict.text().to_owned()),
-            Err(refusal) => ReplayOutcome::from(refusal),
+/// Delivers a message to one recipient, unless the ledger has it as delivered; or reports what would be done.
+pub(crate) fn deliver(
+    site: &Site,
+    database: &mut dyn Database,
+    message: &Message,
+    envelope: &Envelope,
+    dry_run: bool,
+) -> ReplayOutcome {
+    let began = Instant::now();
+    #[cfg(feature = "test-faults")]
+    crate::base::fault_injection::at("replay");
+    let mut stages = Stages::default();
+    let result = match site.plan(message, envelope, database) {
+        // A delivered copy stays delivered, so this result needs no lock.
+        Ok(copies) if copies.iter().all(|copy| matches!(copy.standing, Standing::ThereAlready(_))) => {
+            return ReplayOutcome::AlreadyThere;
         }
+        Ok(copies) if dry_run => {
+            let copies: Vec<String> = copies.iter().map(ToString::to_string).collect();
+            return ReplayOutcome::Delivered(copies.join("; "));
+        }
+        Err(refusal) if dry_run => return ReplayOutcome::from(&refusal),
+        Ok(_) => {
+            let deadline = Deadline::after(site.deadline());
+            let terms = Terms { policy: &site.policy(), caller: &NoCaller, deadline };
+            site.deliver(&mut Sessions::default(), message, envelope, &terms, &mut stages)
+        }
+        Err(refusal) => Err(refusal),
+    };
+    let verdict = match &result {
+        Ok(delivered) => Verdict::from(delivered),
+        Err(refusal) => Verdict::from(refusal),
+    };
+    site::log_delivery(message, envelope, &site.lock_name(message), &result, &verdict, &stages, began);
+    let there = |manner: &Manner| matches!(manner, Manner::AlreadyThere | Manner::Adopted(_));
+    match &result {
+        Ok(Delivered { copies, .. }) if copies.iter().all(|copy| there(&copy.manner)) => ReplayOutcome::AlreadyThere,
+        Ok(_) => ReplayOutcome::Delivered(verdict.text().to_owned()),
+        Err(refusal) => ReplayOutcome::from(refusal),
     }
 }
