@@ -1,6 +1,7 @@
 //! The address of a server.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ impl Endpoint {
         let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
             Some(bracketed) => {
                 let (host, rest) = bracketed?;
+                host.parse::<Ipv6Addr>().ok()?;
                 (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
             }
             // An IPv6 address has at least two colons.
@@ -62,7 +64,7 @@ impl Endpoint {
             Self::Socket(_) => true,
             Self::Tcp { host, .. } => {
                 host.eq_ignore_ascii_case("localhost")
-                    || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+                    || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
             }
         }
     }
@@ -115,6 +117,7 @@ mod tests {
             "[::1",
             "[::1]5",
             "[]:24",
+            "[a]:24",
             "a/b",
         ] {
             assert_eq!(told(text), None, "{text}");

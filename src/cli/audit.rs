@@ -256,17 +256,10 @@ fn describe_attempt(NeverEnded { pid, host, age, recipient, delivered, queue_id,
 }
 
 fn as_json(found: &Audit, repairs: &[Repair], arguments: &Arguments) -> Value {
-    let copy = |copy: &RecordedCopy| {
-        json!({
-            "message_id": copy.message_id, "subject": copy.subject, "recorded_at": timestamp::exact(copy.recorded_at),
-            "role": copy.role.as_str(), "user": copy.user, "mailbox": copy.mailbox, "recipient": copy.recipient,
-            "uid_validity": copy.placement.map(|at| at.uid_validity), "uid": copy.placement.map(|at| at.uid),
-        })
-    };
-    let gone = found.gone.iter().map(|(of, gone)| {
-        let now = gone.now().map(|at| json!({ "uid_validity": at.uid_validity, "uid": at.uid }));
-        json!({ "copy": copy(of), "why": gone.as_str(), "lost": gone.is_loss(), "now": now })
-    });
+    let gone = found
+        .gone
+        .iter()
+        .map(|(copy, gone)| json!({ "copy": copy, "why": gone.as_str(), "lost": gone.is_loss(), "now": gone.now() }));
     let twice = found.twice.iter().zip(repairs).map(|(twice, repair)| {
         let (done, why) = match repair {
             Repair::NotRequested => ("nothing", None),
@@ -275,11 +268,11 @@ fn as_json(found: &Audit, repairs: &[Repair], arguments: &Arguments) -> Value {
             Repair::Left(why) => ("left", Some(why)),
         };
         json!({
-            "copy": copy(&twice.copy), "keep_uid": twice.keep.uid, "extra_uid": twice.extra.uid, "same": twice.same,
+            "copy": twice.copy, "keep_uid": twice.keep.uid, "extra_uid": twice.extra.uid, "same": twice.same,
             "repair": done, "why": why,
         })
     });
-    let owed = found.owed.iter().map(|of| json!({ "copy": copy(of), "why": of.reason }));
+    let owed = found.owed.iter().map(|copy| json!({ "copy": copy, "why": copy.reason }));
     let unseen = found
         .unseen
         .iter()

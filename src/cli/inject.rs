@@ -8,12 +8,12 @@ use crate::config::{Config, DatabaseRole, MAX_RECIPIENTS, Service};
 use crate::delivery::Deferral;
 use crate::message::{Address, EnvelopeSender};
 use crate::operations::submission::{self, NotKnown};
-use crate::queue::{NewMail, Queue, QueueError, Recipient};
+use crate::queue::{NewMail, Queue, Recipient};
 use crate::site::Site;
 use clap::Args;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -74,10 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         return Err(fail(ExitCode::Usage, format!("one message may have {MAX_RECIPIENTS} recipients")));
     }
     refuse_unknown(&site, &recipients)?;
-    let queue = submission::queue(&service.queue()).map_err(|error| {
-        let Failure { status, text } = not_queued(&error);
-        fail(status, format!("{text}\nnothing was accepted"))
-    })?;
+    let queue = submission::queue(&service.queue())?;
     let mail = NewMail {
         sender: sender.to_string(),
         recipients: recipients.iter().map(|to| Recipient { address: to.to_string(), original: None }).collect(),
@@ -134,7 +131,7 @@ fn submit(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) -> 
                 Ok(())
             }
             Err(Failure { status, text }) => {
-                let failure = fail(status, format!("{file}: {text}: it was not accepted"));
+                let failure = fail(status, format!("{file}: {text}\nit was not accepted"));
                 all.push(Submitted { file, id: None, size: None, problem: Some(text) });
                 Err(failure)
             }
@@ -158,8 +155,8 @@ fn submit(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) -> 
 fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: NewMail) -> Result<(String, usize), Failure> {
     let raw = read(path, limit)?;
     let size = raw.len();
-    let id = submission::take_in(site, queue, mail, raw, limit).map_err(|error| match &error {
-        submission::NotTaken::Queue(error) => not_queued(error),
+    let id = submission::take_in(site, queue, mail, raw, limit).map_err(|error| match error {
+        submission::NotTaken::Queue(error) => error.into(),
         submission::NotTaken::AnotherAuthor => fail(ExitCode::DataErr, format!("--as-author, and {error}")),
         _ => fail(ExitCode::DataErr, error.to_string()),
     })?;
@@ -180,16 +177,4 @@ fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
     };
     read.map_err(|error| fail(ExitCode::NoInput, error.to_string()))?;
     Ok(raw)
-}
-
-fn not_queued(error: &QueueError) -> Failure {
-    let exit = match error {
-        QueueError::NoSpace { .. } => ExitCode::TempFail,
-        QueueError::WritableByOthers { .. } => return fail(ExitCode::NoPerm, error.to_string()),
-        QueueError::AnotherOwner { .. } => ExitCode::NoPerm,
-        QueueError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => ExitCode::NoPerm,
-        _ => ExitCode::IoErr,
-    };
-    let fix = if exit == ExitCode::NoPerm { " (run this as the user whom the service runs as)" } else { "" };
-    fail(exit, format!("{error}{fix}"))
 }

@@ -143,6 +143,17 @@ fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
+/// The columns of a list, for people: the name of each, and the cell of an entry.
+type Columns<T, const N: usize> = [(&'static str, fn(&T) -> String); N];
+
+/// A list for people: a row for each entry; or `nothing`, if there is none.
+fn list<T, const N: usize>(all: &[T], nothing: &str, columns: Columns<T, N>) -> String {
+    if all.is_empty() {
+        return nothing.to_owned();
+    }
+    table(columns.map(|(name, _)| name), all.iter().map(|entry| columns.map(|(_, cell)| cell(entry))))
+}
+
 /// Names and values, one pair per line; the names are padded to this width.
 fn facts<'a>(width: usize, facts: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let line = |(name, value): (&str, String)| format!("{name:<width$}{}", printable(&value)).trim_end().to_owned();

@@ -1,7 +1,7 @@
 //! `queue`: manual work on the file queue.
 
 use super::site_options::CONFIGURATION;
-use super::{Ended, Failure, facts, fail, for_each, help, or_dash, print, print_bytes, say, table};
+use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, say};
 use crate::base::terminal::{printable, shell_word};
 use crate::base::timestamp;
 use crate::config::Config;
@@ -93,7 +93,7 @@ pub(crate) struct ShowArguments {
 
 pub(crate) fn run(command: &Command) -> Ended {
     match command {
-        Command::List(arguments) => list(arguments),
+        Command::List(arguments) => list_entries(arguments),
         Command::Show(arguments) => show(arguments),
         Command::Hold { queue, ids } => {
             let (_, queue) = queue.open()?;
@@ -127,39 +127,35 @@ pub(crate) fn run(command: &Command) -> Ended {
     }
 }
 
-fn list(arguments: &ListArguments) -> Ended {
+fn list_entries(arguments: &ListArguments) -> Ended {
     let (_, queue) = arguments.queue.open()?;
     let mut entries = queue.list()?;
     if !arguments.state.is_empty() {
         entries.retain(|entry| arguments.state.contains(&entry.state));
     }
-    print(arguments.json, &entries, || match (entries.is_empty(), arguments.state.is_empty()) {
-        (true, true) => "the queue is empty".to_owned(),
-        (true, false) => "there is none".to_owned(),
-        (false, _) => {
-            let header = ["ID", "STATE", "QUEUED", "SIZE", "SENDER", "RECIPIENTS", "TRIES", "NEXT TRY", "REASON"];
-            table(header, entries.iter().map(row))
-        }
-    });
+    let nothing = if arguments.state.is_empty() { "the queue is empty" } else { "there is none" };
+    print(arguments.json, &entries, || list(&entries, nothing, COLUMNS));
     Ok(ExitCode::Ok)
 }
 
-fn row(entry: &Entry) -> [String; 9] {
-    [
-        entry.id.clone(),
-        entry.state.to_string(),
-        or_dash(entry.queued_at.map(timestamp::told)),
-        or_dash(entry.size),
-        sender(entry),
-        if entry.recipients.is_empty() { "-".into() } else { entry.recipients.join(" ") },
-        entry.tries.to_string(),
-        or_dash(entry.next_try.map(timestamp::told)),
-        or_dash(entry.reason.as_ref()),
-    ]
-}
+const COLUMNS: Columns<Entry, 9> = [
+    ("ID", |entry| entry.id.clone()),
+    ("STATE", |entry| entry.state.to_string()),
+    ("QUEUED", |entry| or_dash(entry.queued_at.map(timestamp::told))),
+    ("SIZE", |entry| or_dash(entry.size)),
+    ("SENDER", sender),
+    ("RECIPIENTS", |entry| if entry.recipients.is_empty() { "-".into() } else { entry.recipients.join(" ") }),
+    ("TRIES", |entry| entry.tries.to_string()),
+    ("NEXT TRY", |entry| or_dash(entry.next_try.map(timestamp::told))),
+    ("REASON", |entry| or_dash(entry.reason.as_ref())),
+];
 
 fn sender(entry: &Entry) -> String {
-    or_dash(entry.sender.as_deref().map(|sender| if sender.is_empty() { "<>" } else { sender }))
+    or_dash(entry.sender.as_deref().map(or_null_sender))
+}
+
+pub(super) fn or_null_sender(sender: &str) -> String {
+    if sender.is_empty() { "<>".into() } else { sender.to_owned() }
 }
 
 fn show(ShowArguments { queue, message, json, id }: &ShowArguments) -> Ended {
@@ -170,7 +166,7 @@ fn show(ShowArguments { queue, message, json, id }: &ShowArguments) -> Ended {
     }
     let entry = entry(&queue, id)?;
     print(*json, &entry, || {
-        let [id, state, queued, size, sender, _, tries, next, reason] = row(&entry);
+        let [id, state, queued, size, sender, _, tries, next, reason] = COLUMNS.map(|(_, cell)| cell(&entry));
         let file = shell_word(&queue.path().join(state).join(&entry.file).to_string_lossy());
         let mut lines = vec![("id", id), ("file", file), ("queued", queued)];
         lines.push(("brought by", or_dash(entry.injected_by.as_ref())));
@@ -221,13 +217,13 @@ impl From<QueueError> for Failure {
                 "the service makes it when it first starts; see service.state_directory in the configuration",
                 ExitCode::NoInput,
             ),
-            QueueError::AnotherOwner { .. } => ("run this as that user, or as root", ExitCode::NoPerm),
+            QueueError::AnotherOwner { .. } => ("run this as the user whom the service runs as", ExitCode::NoPerm),
             QueueError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
                 ("run this as the user whom the service runs as, or as root", ExitCode::NoPerm)
             }
             QueueError::WritableByOthers { .. } => ("see first who has put what there", ExitCode::NoPerm),
-            QueueError::NoSpace { .. } => ("free space on that disk", ExitCode::Unavailable),
-            _ => ("nothing was changed", ExitCode::Unavailable),
+            QueueError::NoSpace { .. } => ("free space on that disk", ExitCode::TempFail),
+            _ => ("nothing was changed", ExitCode::IoErr),
         };
         fail(exit, format!("{error}\n{fix}"))
     }

@@ -1,8 +1,8 @@
 //! `shunt`: messages that crashed workers of the service.
 
 use super::progress::Progress;
-use super::queue::{QueueOptions, ShowArguments};
-use super::{Ended, Failure, facts, fail, for_each, help, or_dash, print, print_bytes, say, table};
+use super::queue::{QueueOptions, ShowArguments, or_null_sender};
+use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, say};
 use crate::base::deadline::Deadline;
 use crate::base::terminal::{printable, shell_word};
 use crate::base::timestamp::{self, span};
@@ -69,7 +69,7 @@ pub(crate) fn run(command: &Command) -> Ended {
             let (messages, all_are_read) = shunted(&queue.open()?.1)?;
             if *json || all_are_read.is_ok() || !messages.is_empty() {
                 let values: Vec<Value> = messages.iter().map(as_json).collect();
-                print(*json, &values, || text(&messages));
+                print(*json, &values, || list(&messages, NOTHING, COLUMNS));
             }
             all_are_read
         }
@@ -93,29 +93,24 @@ fn as_json(message: &CrashedMessage) -> Value {
     })
 }
 
-fn text(messages: &[CrashedMessage]) -> String {
-    let header = ["ID", "SINCE", "SIZE", "SENDER", "RECIPIENTS", "HOLDER", "QUEUE ID", "CRASHES", "REASON"];
-    if messages.is_empty() { NOTHING.to_owned() } else { table(header, messages.iter().map(row)) }
-}
-
 const NOTHING: &str = "nothing is shunted";
 
-/// One message, for people.
-fn row(message: &CrashedMessage) -> [String; 9] {
-    let (origin, envelope) = (origin(message), &message.envelope);
-    let recipients = envelope.recipients.iter().map(|to| to.address.as_str()).collect::<Vec<_>>();
-    [
-        message.digest.to_string(),
-        timestamp::told(message.since),
-        envelope.size.to_string(),
-        if envelope.sender.is_empty() { "<>".into() } else { envelope.sender.clone() },
-        recipients.join(" "),
-        if origin.holder == MessageHolder::Queue { "the file queue".into() } else { "Postfix".into() },
-        or_dash(origin.queue_id),
-        message.crashes.to_string(),
-        or_dash(envelope.reason.as_ref()),
-    ]
-}
+const COLUMNS: Columns<CrashedMessage, 9> = [
+    ("ID", |message| message.digest.to_string()),
+    ("SINCE", |message| timestamp::told(message.since)),
+    ("SIZE", |message| message.envelope.size.to_string()),
+    ("SENDER", |message| or_null_sender(&message.envelope.sender)),
+    ("RECIPIENTS", |message| {
+        message.envelope.recipients.iter().map(|to| to.address.as_str()).collect::<Vec<_>>().join(" ")
+    }),
+    ("HOLDER", |message| match origin(message).holder {
+        MessageHolder::Queue => "the file queue".into(),
+        MessageHolder::Mta => "Postfix".into(),
+    }),
+    ("QUEUE ID", |message| or_dash(origin(message).queue_id)),
+    ("CRASHES", |message| message.crashes.to_string()),
+    ("REASON", |message| or_dash(message.envelope.reason.as_ref())),
+];
 
 fn origin(message: &CrashedMessage) -> Origin {
     message.envelope.origin.clone().unwrap_or_default()
@@ -138,7 +133,7 @@ fn show(ShowArguments { queue, message, json, id }: &ShowArguments) -> Ended {
         return Ok(ExitCode::Ok);
     }
     print(*json, &as_json(&found), || {
-        let [id, since, size, sender, _, holder, queue_id, crashes, reason] = row(&found);
+        let [id, since, size, sender, _, holder, queue_id, crashes, reason] = COLUMNS.map(|(_, cell)| cell(&found));
         let file = shell_word(&found.file.to_string_lossy());
         let mut lines = vec![("id", id), ("file", file), ("since", since), ("size", size), ("holder", holder)];
         lines.extend([("queue id", queue_id), ("sender", sender)]);
@@ -173,11 +168,7 @@ fn retry(arguments: &RetryArguments) -> Ended {
     }
     let limit = if arguments.again || ids.is_empty() { None } else { config.retention.messages_older_than };
     let _progress = Progress::watch("each has a worker of its own, which is started for it");
-    let mut no_service = None;
     let tried = for_each(&ids, |id| {
-        if no_service.is_some() {
-            return Ok(());
-        }
         let (found, message) = read(&queue, id)?;
         if limit.is_some_and(|limit| found.age() > limit) {
             let text = format!(
@@ -186,34 +177,23 @@ fn retry(arguments: &RetryArguments) -> Ended {
             );
             return Err(fail(ExitCode::DataErr, text));
         }
-        retry_one(&config, id, found.envelope, &message, &mut no_service)
+        retry_one(&config, id, found.envelope, &message)
     });
-    match no_service {
-        Some(failure) => Err(failure),
-        None => all_are_read.and(tried),
-    }
+    all_are_read.and(tried)
 }
 
-/// Sets `no_service` if the service does not run, which holds for every message.
-fn retry_one(
-    config: &Config,
-    id: &str,
-    envelope: Envelope,
-    message: &[u8],
-    no_service: &mut Option<Failure>,
-) -> Result<(), Failure> {
+fn retry_one(config: &Config, id: &str, envelope: Envelope, message: &[u8]) -> Result<(), Failure> {
     let socket = config.service.clients_socket();
     let request = shunted_request(envelope);
     let deadline = Deadline::after(config.delivery.deadline);
     let why = match client::hand_over(&socket, Handing { request: &request, message, caller: &NoCaller, deadline }) {
         Handed::Answered(verdicts) => return report(id, &request, &verdicts),
-        Handed::NotTaken(NotTaken { why, no_service: true }) => {
-            let text = format!("the service does not accept it: {why}\nstart it: maildrop_command service start");
-            *no_service = Some(fail(ExitCode::Unavailable, text));
-            return Ok(());
-        }
-        Handed::NotTaken(NotTaken { why, .. }) => {
-            return Err(fail(ExitCode::TempFail, format!("{id}: the service does not accept it: {why}")));
+        Handed::NotTaken(NotTaken { why, no_service }) => {
+            let (exit, advice) = match no_service {
+                true => (ExitCode::Unavailable, "\nstart it: maildrop_command service start"),
+                false => (ExitCode::TempFail, ""),
+            };
+            return Err(fail(exit, format!("{id}: the service does not accept it: {why}{advice}")));
         }
         Handed::CallerGone => "it was withdrawn",
         Handed::Lost(Lost::Connection) => "the connection to the service was lost",

@@ -1,7 +1,7 @@
 //! `subscription`: which receivers are notified of events, and at which URL.
 
 use super::site_options::{QueryOptions, Session, SiteOptions};
-use super::{Ended, Failure, facts, fail, help, json, or_dash, print, say, table};
+use super::{Columns, Ended, Failure, facts, fail, help, json, list, or_dash, print, say};
 use crate::base::terminal::printable;
 use crate::base::timestamp;
 use crate::config::Notifications;
@@ -127,7 +127,10 @@ fn reason(text: &str) -> Result<String, String> {
 pub(crate) fn run(command: &Command) -> Ended {
     match command {
         Command::Create(arguments) => create(arguments)?,
-        Command::List(QueryOptions { site, json }) => list(&subscriptions::read(open(site)?.database(), None)?, *json),
+        Command::List(QueryOptions { site, json }) => {
+            let all = subscriptions::read(open(site)?.database(), None)?;
+            print(*json, &all, || list(&all, "Nobody is subscribed.", COLUMNS));
+        }
         Command::Show(OneArguments { query, id }) => show(&one(open(&query.site)?.database(), *id)?, query.json),
         Command::Test(arguments) => test(arguments)?,
         Command::Disable(arguments) => disable(arguments)?,
@@ -236,22 +239,14 @@ fn differences(old: &Subscription, new: &NewSubscription) -> Vec<&'static str> {
     all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
-fn list(all: &[Subscription], as_json: bool) {
-    let row = |one: &Subscription| {
-        [
-            one.id.to_string(),
-            one.state.to_string(),
-            subscriptions::resource_of(one),
-            one.callback_url.clone(),
-            one.expires_at.map(timestamp::told).unwrap_or_default(),
-            one.description.clone(),
-        ]
-    };
-    print(as_json, &all, || match all {
-        [] => "Nobody is subscribed.".to_owned(),
-        _ => table(["id", "state", "of", "callback", "expires", "description"], all.iter().map(row)),
-    });
-}
+const COLUMNS: Columns<Subscription, 6> = [
+    ("id", |one| one.id.to_string()),
+    ("state", |one| one.state.to_string()),
+    ("of", subscriptions::resource_of),
+    ("callback", |one| one.callback_url.clone()),
+    ("expires", |one| one.expires_at.map(timestamp::told).unwrap_or_default()),
+    ("description", |one| one.description.clone()),
+];
 
 fn change(
     OneArguments { query, id }: &OneArguments,

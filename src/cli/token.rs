@@ -1,7 +1,7 @@
 //! `token`: who may use the API.
 
 use super::site_options::{QueryOptions, Session, SiteOptions};
-use super::{Ended, Failure, fail, help, print, table};
+use super::{Columns, Ended, Failure, fail, help, list, print};
 use crate::base::timestamp;
 use crate::operations::subscriptions::Resource;
 use crate::operations::tokens::{self, ApiToken, Bounds, NotMade, Wanted};
@@ -62,7 +62,10 @@ pub(crate) struct RevokeArguments {
 pub(crate) fn run(command: &Command) -> Ended {
     match command {
         Command::Create(arguments) => create(arguments)?,
-        Command::List(QueryOptions { site, json }) => list(&tokens::list(open(site)?.database())?, *json),
+        Command::List(QueryOptions { site, json }) => {
+            let all = tokens::list(open(site)?.database())?;
+            print(*json, &all, || list(&all, "There is no token.", COLUMNS));
+        }
         Command::Revoke(RevokeArguments { query, id }) => {
             let mut session = open(&query.site)?;
             let (database, by) = session.parts();
@@ -106,32 +109,23 @@ fn create(arguments: &CreateArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn list(all: &[ApiToken], as_json: bool) {
-    let moment = |moment: Option<i64>| moment.map(timestamp::told).unwrap_or_default();
-    let row = |token: &ApiToken| {
-        let state = match (token.valid, token.revoked_at) {
-            (true, _) => "valid",
-            (false, Some(_)) => "revoked",
-            (false, None) => "expired",
-        };
-        [
-            token.id.to_string(),
-            token.name.clone(),
-            state.to_owned(),
-            token.scopes.join(" "),
-            bounds(&token.bounds),
-            token.rate.to_string(),
-            moment(token.expires_at),
-            moment(token.last_used_at),
-        ]
-    };
-    print(as_json, &all, || match all {
-        [] => "There is no token.".to_owned(),
-        _ => {
-            let header = ["id", "name", "state", "scopes", "for", "rate", "expires", "last used"];
-            table(header, all.iter().map(row))
-        }
-    });
+const COLUMNS: Columns<ApiToken, 8> = [
+    ("id", |token| token.id.to_string()),
+    ("name", |token| token.name.clone()),
+    ("state", |token| state(token).to_owned()),
+    ("scopes", |token| token.scopes.join(" ")),
+    ("for", |token| bounds(&token.bounds)),
+    ("rate", |token| token.rate.to_string()),
+    ("expires", |token| token.expires_at.map(timestamp::told).unwrap_or_default()),
+    ("last used", |token| token.last_used_at.map(timestamp::told).unwrap_or_default()),
+];
+
+fn state(token: &ApiToken) -> &'static str {
+    match (token.valid, token.revoked_at) {
+        (true, _) => "valid",
+        (false, Some(_)) => "revoked",
+        (false, None) => "expired",
+    }
 }
 
 fn bounds(bounds: &Bounds) -> String {

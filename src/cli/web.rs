@@ -1,7 +1,7 @@
 //! `web`: who may use the web UI.
 
 use super::site_options::{QueryOptions, SiteOptions};
-use super::{Ended, Failure, fail, help, print, say, table};
+use super::{Columns, Ended, Failure, fail, help, list, print, say};
 use crate::base::terminal::shell_word;
 use crate::base::timestamp::told;
 use crate::config::SESSION_IDLE;
@@ -76,6 +76,14 @@ fn login(arguments: &LoginArguments) -> Result<(), Failure> {
     Ok(())
 }
 
+const COLUMNS: Columns<WebSession, 5> = [
+    ("ID", |one| one.id.clone()),
+    ("NAME", |one| one.name.clone()),
+    ("ROLE", |one| one.role.as_str().to_owned()),
+    ("SINCE", |one| told(one.created_at)),
+    ("LAST SEEN", |one| told(one.last_seen_at)),
+];
+
 fn sessions(SessionsArguments { query, end }: &SessionsArguments) -> Result<(), Failure> {
     let mut session = query.site.session()?;
     let (database, by) = session.parts();
@@ -88,13 +96,7 @@ fn sessions(SessionsArguments { query, end }: &SessionsArguments) -> Result<(), 
         return Ok(());
     }
     let found = web_sessions::sessions(database, Lifetimes::of(SESSION_IDLE))?;
-    let row = |one: &WebSession| {
-        [one.id.clone(), one.name.clone(), one.role.as_str().to_owned(), told(one.created_at), told(one.last_seen_at)]
-    };
-    print(query.json, &found, || match found.is_empty() {
-        true => "Nobody is logged in.".to_owned(),
-        false => table(["ID", "NAME", "ROLE", "SINCE", "LAST SEEN"], found.iter().map(row)),
-    });
+    print(query.json, &found, || list(&found, "Nobody is logged in.", COLUMNS));
     Ok(())
 }
 

@@ -53,7 +53,6 @@ pub enum DatabaseRole {
 
 impl DatabaseRole {
     /// The configuration key of its account.
-    #[must_use]
     pub fn key(self) -> &'static str {
         match self {
             Self::Deliveries => "database.user",

@@ -201,7 +201,6 @@ impl Config {
     }
 
     /// The settings of a delivery.
-    #[must_use]
     pub fn policy(&self) -> Policy {
         Policy {
             lock_wait: self.lock.wait_within(self.delivery.deadline),
@@ -219,7 +218,6 @@ impl Config {
     }
 
     /// The target, level and format of the log.
-    #[must_use]
     pub fn log_settings(&self) -> log::Settings {
         let target = match (self.log.to, &self.log.file) {
             (LogTo::File, Some(file)) => log::Target::File(file.clone()),

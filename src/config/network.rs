@@ -12,7 +12,6 @@ pub struct Network(IpNet);
 
 impl Network {
     /// Whether the address is in this network. An IPv4 address that arrived at an IPv6 socket counts as IPv4.
-    #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
@@ -51,7 +50,6 @@ pub enum TrustedProxy {
 
 impl TrustedProxy {
     /// Whether the proxy is at this address; `None` is that of a unix socket.
-    #[must_use]
     pub fn is_at(&self, address: Option<IpAddr>) -> bool {
         match self {
             Self::UnixSocket => address.is_none(),

@@ -70,7 +70,6 @@ impl Default for Notifications {
 
 impl Notifications {
     /// Whether notifications are sent at all.
-    #[must_use]
     pub fn has_notifier(&self) -> bool {
         self.secret_key_file.is_some()
     }

@@ -23,7 +23,6 @@ impl PasswordFile {
     }
 
     /// The file's path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -37,7 +37,6 @@ pub struct Policy {
 
 impl Policy {
     /// The policy of one machine without a configuration.
-    #[must_use]
     pub fn embedded() -> Self {
         Self {
             lock_wait: deadline::lock_wait(deadline::OF_A_DELIVERY),

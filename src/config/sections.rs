@@ -21,7 +21,6 @@ pub struct Lock {
 
 impl Lock {
     /// How long a delivery with this deadline waits for a lock held elsewhere.
-    #[must_use]
     pub(crate) fn wait_within(&self, deadline: Duration) -> Duration {
         self.wait.unwrap_or_else(|| deadline::lock_wait(deadline))
     }
@@ -76,7 +75,6 @@ impl Default for DomainRule {
 impl DomainRule {
     /// Whether the template for the user has no unknown placeholder. A template without any placeholder names one user, who
     /// gets the mail of the whole domain.
-    #[must_use]
     pub fn has_known_placeholders(&self) -> bool {
         let bare =
             ["{address}", "{local}", "{domain}"].iter().fold(self.user.clone(), |bare, known| bare.replace(known, ""));
@@ -135,7 +133,6 @@ impl Sent {
     /// By default a day, or half of the time after which Postfix gives up. Between two tries Postfix waits at most as long as
     /// the message is old, within `minimal_backoff_time` and `maximal_backoff_time`. So at least one try falls into the other
     /// half.
-    #[must_use]
     pub(crate) fn retry_for(&self, queue_lifetime: Duration) -> Duration {
         self.retry_for.unwrap_or(Duration::from_hours(24).min(queue_lifetime / 2))
     }
@@ -254,7 +251,6 @@ impl Retention {
     ///
     /// Only the ledger knows what was delivered. A message may come back, from Postfix's queue or after an attempt that was cut
     /// short. If the ledger has deleted its record by then, the message is delivered twice.
-    #[must_use]
     pub(crate) fn forgets_too_early(&self, least: Duration) -> Option<(&'static str, String)> {
         let ages =
             [("attempts_older_than", self.attempts_older_than), ("messages_older_than", self.messages_older_than)];
@@ -273,7 +269,6 @@ impl Retention {
 
     /// Why events are deleted too early: the retries take all the waits of `retry_schedule`, and afterwards an administrator may need
     /// the events.
-    #[must_use]
     pub(crate) fn forgets_events_too_early(&self, retry: &[Duration]) -> Option<String> {
         let (age, tried) = (self.events_older_than?, retry.iter().sum::<Duration>());
         let span = humantime::format_duration;

@@ -123,68 +123,57 @@ impl Default for Service {
 
 impl Service {
     /// For the directory of an embedded site: the sockets are in `DIR/run`, the queue is in `DIR/state`.
-    #[must_use]
     pub fn embedded(directory: &Path) -> Self {
         Self { runtime_directory: directory.join("run"), state_directory: directory.join("state"), ..Self::default() }
     }
 
     /// How many messages for one recipient are delivered at once: of several workers, one is left to other recipients.
-    #[must_use]
     pub fn at_once_for_one(&self) -> u32 {
         if self.workers > 1 { self.max_per_recipient.min(self.workers - 1) } else { self.max_per_recipient }
     }
 
     /// The folder of the file queue.
-    #[must_use]
     pub fn queue(&self) -> PathBuf {
         self.state_directory.join("queue")
     }
 
     /// The file in which the timer records what it has done, and when it continues.
-    #[must_use]
     pub fn timer_state(&self) -> PathBuf {
         self.state_directory.join("timer.json")
     }
 
     /// Whether the timer has work: owed copies to retry, or `prune` to run.
-    #[must_use]
     pub fn has_timer(&self) -> bool {
         !self.finish_owed_every.is_zero() || self.prune_every.is_some()
     }
 
     /// The folder of messages in transit.
-    #[must_use]
     pub fn messages(&self) -> PathBuf {
         self.runtime_directory.join("messages")
     }
 
     /// The socket that thin clients and runners connect to.
-    #[must_use]
     pub fn clients_socket(&self) -> PathBuf {
         self.runtime_directory.join("clients.sock")
     }
 
     /// The socket that workers connect to.
-    #[must_use]
     pub fn workers_socket(&self) -> PathBuf {
         self.runtime_directory.join("workers.sock")
     }
 
     /// The control socket of the service: status queries and commands.
-    #[must_use]
     pub fn control_socket(&self) -> PathBuf {
         self.runtime_directory.join("control.sock")
     }
 
     /// The file that the one master of this folder has locked.
-    #[must_use]
     pub fn master_lock(&self) -> PathBuf {
         self.runtime_directory.join("master.lock")
     }
 
     /// The configuration as the master has checked it. The processes that the master starts read this copy: a half-edited file
     /// must not end the workers one after the other as they are replaced.
-    #[must_use]
     pub fn checked_configuration(&self) -> PathBuf {
         self.runtime_directory.join("config.toml")
     }
@@ -211,13 +200,11 @@ pub(super) fn read_endpoint(source: &Source<'_>, key: &str, text: &str, or: &str
 
 impl Service {
     /// The endpoints of metrics and health.
-    #[must_use]
     pub fn http_endpoints(&self) -> Vec<Endpoint> {
         self.http.iter().filter_map(|text| Endpoint::parse(text, None)).collect()
     }
 
     /// The endpoints of LMTP.
-    #[must_use]
     pub fn lmtp_endpoints(&self) -> Vec<Endpoint> {
         // An unreadable value was refused when the configuration was read.
         self.lmtp.iter().filter_map(|text| Endpoint::parse(text, None)).collect()
@@ -266,7 +253,6 @@ impl Config {
     }
 
     /// How long a message waits for a worker: at most half of a delivery's deadline.
-    #[must_use]
     pub fn worker_wait(&self) -> Duration {
         self.service.worker_wait.min(self.delivery.deadline / 2)
     }
@@ -291,7 +277,6 @@ impl Config {
     }
 
     /// How long one mailbox may hold up the others of its message: at most a quarter of a delivery's deadline.
-    #[must_use]
     pub fn slow_mailbox_timeout(&self) -> Duration {
         self.service.slow_mailbox_timeout.min(self.delivery.deadline / 4)
     }

@@ -10,7 +10,6 @@ use std::path::Path;
 
 impl Config {
     /// Files that others can read or write, connections that others can read, and an `append_grace` that is too short.
-    #[must_use]
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut look = |path: &Path, secret: bool| {

@@ -44,7 +44,7 @@ pub struct Position {
 }
 
 /// The identifiers of one message in a mailbox, as APPENDUID reports them (RFC 4315).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Placement {
     pub uid_validity: u32,
     pub uid: u32,

@@ -27,24 +27,30 @@ const DOING: &str = "reading the ledger";
 /// The manner of a copy that another program has put into the mailbox, as in a delivery's record.
 const ADOPTED: &str = "adopted";
 
-/// A copy as the ledger has it, and the recorded fields of its message.
-#[derive(Clone, Debug)]
+/// A copy as the ledger has it, and the recorded fields of its message; for programs, without the fields of the ledger.
+#[derive(Clone, Debug, Serialize)]
 pub struct RecordedCopy {
     /// The row id of the message.
+    #[serde(skip)]
     pub message: i64,
     /// The message's identity.
+    #[serde(skip)]
     pub identity: Identity,
     /// The lock that guards it. It cannot be computed from a mailbox's bytes: Cyrus stores X for each byte beyond
     /// ASCII.
+    #[serde(skip)]
     pub lock: LockName,
     /// The Message-ID for people, with angle brackets; generated if the message has none.
     pub message_id: String,
     /// The envelope sender; empty for the null sender.
+    #[serde(skip)]
     pub sender: String,
     pub subject: Option<String>,
     /// The author, as the message names them.
+    #[serde(skip)]
     pub from: Option<String>,
     /// When the message was first recorded, in microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize")]
     pub recorded_at: i64,
     pub role: Role,
     /// The mailbox's user.
@@ -53,10 +59,12 @@ pub struct RecordedCopy {
     /// The envelope recipient of the delivery that brought it, or owes it.
     pub recipient: String,
     /// Its location, if the server reported it.
+    #[serde(flatten)]
     pub placement: Option<Placement>,
     /// Why it is owed; `None` if it is delivered.
     pub reason: Option<String>,
     /// When it was last tried, in microseconds since 1970.
+    #[serde(skip)]
     pub updated_at: i64,
 }
 

@@ -12,7 +12,9 @@ pub use name::{DEFAULT_NAMESPACE, LockName};
 pub(crate) use postgres::AcquiredAnd;
 pub use shard::Slice;
 
+use crate::base::timestamp::span;
 use crate::database::{DatabaseError, columns_of};
+use std::fmt;
 use std::time::Duration;
 
 /// The result of a request for a lock. A lock held by another session is no error: it is ordinary.
@@ -39,6 +41,21 @@ pub struct Holder {
 }
 
 columns_of! { Holder: host, pid, queue_id, session, held_for }
+
+impl fmt::Display for Holder {
+    /// For people: `mx1:4711, queue id 4bXyz, session 17 of the database server, for 3s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.host, self.pid) {
+            (Some(host), Some(pid)) => write!(f, "{host}:{pid}")?,
+            (Some(host), None) => write!(f, "a program on {host}")?,
+            _ => f.write_str("a program that does not say who it is")?,
+        }
+        let queue_id = self.queue_id.as_ref().map(|queue_id| format!(", queue id {queue_id}"));
+        let session = self.session.map(|session| format!(", session {session} of the database server"));
+        let held_for = self.held_for.map(|held_for| format!(", for {}", span(held_for)));
+        [queue_id, session, held_for].into_iter().flatten().try_for_each(|known| f.write_str(&known))
+    }
+}
 
 /// A lock by name in the database that every machine shares, held by one session.
 ///

@@ -17,13 +17,14 @@
 //! | a login is refused | its user; or the store, if all logins are refused | passes over this user's other copies; after [`REFUSED`] users without any successful login, tries [another](lets_in_another), and ends if that is refused |
 //! | anything else | this copy | continues |
 
-use super::redelivery::{self, Place, RedeliveryError};
+use super::redelivery::{self, RedeliveryError};
+use super::replay::ReplayOutcome;
 use super::singleton_lock::Held;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
-use crate::delivery::{Deferral, Manner, Refusal};
+use crate::delivery::{Deferral, Refusal};
 use crate::ledger::audit_queries::{self, OwedCopyKey, RecordedCopy};
-use crate::ledger::{CopyKey, Database, time_span};
+use crate::ledger::{CopyKey, Database, statistics, time_span};
 use crate::mailbox::MailboxFailure;
 use crate::site::Site;
 use std::collections::{BTreeSet, VecDeque};
@@ -67,14 +68,10 @@ pub(crate) struct OwedRun {
     pub(crate) there_already: u64,
     /// Copies that were tried, and are still owed.
     pub(crate) failed: u64,
-    /// Copies that were due, but were not tried.
-    pub(crate) left: u64,
-    /// The part of `left` that needs a mailbox which has just failed with another copy.
+    /// Copies that were due, and were not tried: they need a mailbox which has just failed with another copy.
     pub(crate) passed_over: u64,
-    /// Copies that have failed, and whose next try is not due yet.
-    pub(crate) not_due: u64,
-    /// Copies that are still left to their authors' own mail programs.
-    pub(crate) left_to_authors: u64,
+    /// Copies that are owed at the end, whenever they are due.
+    pub(crate) still_owed: u64,
     /// The error of the first copy that failed.
     pub(crate) first_failure: Option<String>,
     /// Why some due copies were not tried, if a failure was the reason.
@@ -84,17 +81,12 @@ pub(crate) struct OwedRun {
 impl OwedRun {
     /// The result in one line.
     pub(crate) fn told(&self) -> String {
-        let left = match self.passed_over {
-            0 => "left for the next run".to_owned(),
-            some => format!("left for the next run ({some} need a mailbox that has just failed with another copy)"),
-        };
         let counts = [
             (self.finished, "finished"),
             (self.there_already, "there already"),
             (self.failed, "failed"),
-            (self.left, left.as_str()),
-            (self.not_due, "to be tried again later"),
-            (self.left_to_authors, "left to their authors' mail programs for now"),
+            (self.passed_over, "passed over, since their mailbox has just failed"),
+            (self.still_owed, "still owed"),
         ];
         let counts = counts.iter().filter(|(number, _)| *number > 0);
         let counts: Vec<String> = counts.map(|(number, what)| format!("{number} {what}")).collect();
@@ -122,7 +114,7 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
     (watched.may_take)(LISTING);
     let mut ledger = site.open_database(None, all_of_it)?;
     let plan = Plan::now(site, ledger.as_mut())?;
-    let mut run = plan.count(ledger.as_mut())?;
+    let mut run = OwedRun::default();
     let mut shown = Shown::default();
     let mut turns = Turns::of(&plan);
     while let Some(owed) = turns.next(ledger.as_mut())? {
@@ -138,7 +130,6 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
             run.problem = Some(problem);
             break;
         }
-        run.left = run.left.saturating_sub(1);
         try_to_finish(site, &owed, ledger.as_mut(), &mut shown, &mut run);
         if shown.may_be_our_account() {
             (watched.may_take)(site.deadline() + AROUND_A_DELIVERY);
@@ -149,6 +140,7 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
             break;
         }
     }
+    run.still_owed = statistics::owed_copies(ledger.as_mut(), None)?;
     Ok(run)
 }
 
@@ -166,19 +158,18 @@ fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, sho
             return;
         }
         Err(error) => {
-            run.left += 1;
             run.problem = Some(error.to_string());
             return;
         }
     };
     let (user, mailbox, message_id) = (&copy.user, &copy.mailbox, &copy.message_id);
     match finish(site, &copy, shown) {
-        End::Finished => {
+        Ok(ReplayOutcome::Delivered(_)) => {
             info!(message_id, user, mailbox, "an owed copy is finished");
             run.finished += 1;
         }
-        End::ThereAlready => run.there_already += 1,
-        End::Failed(why) => {
+        Ok(ReplayOutcome::AlreadyThere) => run.there_already += 1,
+        Ok(ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why)) => {
             warn!(message_id, user, mailbox, why, "a copy is still owed");
             run.failed += 1;
             run.first_failure.get_or_insert_with(|| format!("{message_id} for {mailbox} of {user}: {why}"));
@@ -186,10 +177,7 @@ fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, sho
                 run.problem = Some(error.to_string());
             }
         }
-        End::DatabaseFailed(why) => {
-            run.left += 1;
-            run.problem = Some(why);
-        }
+        Err(why) => run.problem = Some(why),
     }
 }
 
@@ -201,15 +189,17 @@ fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<St
     let Some((user, mailbox)) = other else { return Ok(false) };
     Ok(match site.mailbox(user, mailbox, Deadline::after(site.deadline())) {
         Ok(_) => true,
-        Err(error) => comes_after_login(error.failure),
+        // These failures come only after a login.
+        Err(error) => matches!(
+            error.failure,
+            MailboxFailure::NoSuchMailbox | MailboxFailure::OverQuota | MailboxFailure::RefusedForGood
+        ),
     })
 }
 
-/// The state of one copy in the plan of a run.
+/// Due copies, by their tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    LeftToItsAuthor,
-    NotDue,
+enum Due {
     /// No run has tried it since its delivery.
     Untried,
     Tried,
@@ -228,30 +218,12 @@ impl Plan {
         Ok(Self { began: time_span::now(ledger)?, left_for })
     }
 
-    fn standing(&self, owed: &OwedCopyKey) -> Standing {
+    /// `None` if it is left to its author's mail program, or if its last try is too recent.
+    fn due(&self, owed: &OwedCopyKey) -> Option<Due> {
         let (recorded_at, last_try) = (owed.recorded_at, owed.last_try);
-        if self.left_for.is_some_and(|left_for| recorded_at > self.began.saturating_sub(left_for)) {
-            Standing::LeftToItsAuthor
-        } else if !is_due(self.began, recorded_at, last_try) {
-            Standing::NotDue
-        } else if was_tried(recorded_at, last_try) {
-            Standing::Tried
-        } else {
-            Standing::Untried
-        }
-    }
-
-    /// The number of due copies, and of the copies that are owed but not due.
-    fn count(&self, ledger: &mut dyn Database) -> Result<OwedRun, DatabaseError> {
-        let (mut run, mut pages) = (OwedRun::default(), Pages::default());
-        while let Some(owed) = pages.next(self.began, ledger)? {
-            *match self.standing(&owed) {
-                Standing::LeftToItsAuthor => &mut run.left_to_authors,
-                Standing::NotDue => &mut run.not_due,
-                Standing::Untried | Standing::Tried => &mut run.left,
-            } += 1;
-        }
-        Ok(run)
+        let is_left = self.left_for.is_some_and(|left_for| recorded_at > self.began.saturating_sub(left_for));
+        let due = if was_tried(recorded_at, last_try) { Due::Tried } else { Due::Untried };
+        (!is_left && is_due(self.began, recorded_at, last_try)).then_some(due)
     }
 }
 
@@ -285,20 +257,20 @@ impl Pages {
 struct Turns<'a> {
     plan: &'a Plan,
     /// The next one's turn is first.
-    groups: [(Standing, Pages); 2],
+    groups: [(Due, Pages); 2],
 }
 
 impl<'a> Turns<'a> {
     fn of(plan: &'a Plan) -> Self {
-        Self { plan, groups: [Standing::Untried, Standing::Tried].map(|standing| (standing, Pages::default())) }
+        Self { plan, groups: [Due::Untried, Due::Tried].map(|due| (due, Pages::default())) }
     }
 
     fn next(&mut self, ledger: &mut dyn Database) -> Result<Option<OwedCopyKey>, DatabaseError> {
         for _ in 0..self.groups.len() {
             self.groups.rotate_left(1);
-            let [.., (standing, pages)] = &mut self.groups;
+            let [.., (due, pages)] = &mut self.groups;
             while let Some(owed) = pages.next(self.plan.began, ledger)? {
-                if self.plan.standing(&owed) == *standing {
+                if self.plan.due(&owed) == Some(*due) {
                     return Ok(Some(owed));
                 }
             }
@@ -317,16 +289,6 @@ fn is_due(now: i64, recorded_at: i64, last_try: i64) -> bool {
     let pause = last_try.saturating_sub(recorded_at).max(0) / PART_OF_ITS_AGE;
     let since = now.saturating_sub(last_try);
     since < 0 || since >= pause.min(time_span::microseconds(LONGEST_PAUSE))
-}
-
-/// The result of one copy.
-enum End {
-    Finished,
-    ThereAlready,
-    /// The copy is still owed; the reason.
-    Failed(String),
-    /// The database fails: every other copy would fail, too.
-    DatabaseFailed(String),
 }
 
 /// The scope of a failure, beyond the copy that failed.
@@ -359,7 +321,7 @@ impl Blame {
 struct Shown {
     /// Consecutive failures that may be the store's.
     in_a_row: u32,
-    /// Whether any login succeeded.
+    /// Whether any copy was finished, or another user was let in.
     let_in: bool,
     /// Users whose logins were refused.
     refused: BTreeSet<String>,
@@ -416,51 +378,39 @@ impl Shown {
     }
 }
 
-fn finish(site: &Site, copy: &RecordedCopy, shown: &mut Shown) -> End {
+/// Tries to finish a copy, and records what that shows.
+///
+/// # Errors
+/// If the database fails: every other copy would fail, too.
+fn finish(site: &Site, copy: &RecordedCopy, shown: &mut Shown) -> Result<ReplayOutcome, String> {
     let deadline = Deadline::after(site.deadline());
-    let mut let_in = false;
-    let mut listen = |place: &Place| let_in |= matches!(place, Place::Mailbox { .. });
     // The panic of one delivery is logged; the next delivery may succeed.
-    let ended = catch_unwind(AssertUnwindSafe(|| redelivery::finish_and_tell(site, copy, deadline, &mut listen)));
-    shown.let_in |= let_in;
+    let ended = catch_unwind(AssertUnwindSafe(|| redelivery::finish(site, copy, deadline)));
     let error = match ended {
         Ok(Ok(manner)) => {
             shown.let_in = true;
             shown.nothing();
-            return match manner {
-                Manner::AlreadyThere | Manner::Adopted(_) => End::ThereAlready,
-                Manner::Owed(why) => End::Failed(why),
-                Manner::Appended(_) => End::Finished,
-            };
+            return Ok(manner.into());
         }
         Ok(Err(error)) => error,
         Err(_) => {
             shown.nothing();
-            return End::Failed("an internal error, which the log has".into());
+            return Ok(ReplayOutcome::internal_error());
         }
     };
-    let why = error.to_string();
-    match error {
+    match &error {
         RedeliveryError::Database(_) | RedeliveryError::Refused(Refusal::Deferred(Deferral::Database(_))) => {
-            return End::DatabaseFailed(why);
+            return Err(error.to_string());
         }
-        RedeliveryError::Refused(Refusal::Deferred(
-            ref deferral @ (Deferral::Mailbox(ref error) | Deferral::Unknown(ref error)),
-        )) => {
-            shown.let_in |= matches!(deferral, Deferral::Unknown(_)) || comes_after_login(error.failure);
-            shown.failed(copy, &[(copy.user.clone(), error.failure)]);
+        RedeliveryError::Refused(Refusal::Deferred(Deferral::Mailbox(failed) | Deferral::Unknown(failed))) => {
+            shown.failed(copy, &[(copy.user.clone(), failed.failure)]);
         }
         RedeliveryError::OutOfReach(out_of_reach) => shown.failed(copy, &out_of_reach.mailboxes),
         RedeliveryError::Refused(_) | RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_) => {
             shown.nothing();
         }
     }
-    End::Failed(why)
-}
-
-/// Whether a failure occurs only after a successful login.
-fn comes_after_login(failure: MailboxFailure) -> bool {
-    matches!(failure, MailboxFailure::NoSuchMailbox | MailboxFailure::OverQuota | MailboxFailure::RefusedForGood)
+    Ok(error.into())
 }
 
 #[cfg(test)]

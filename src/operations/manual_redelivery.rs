@@ -242,7 +242,7 @@ pub(crate) fn deliver_again(
         return (Some(copy), ReplayOutcome::Deferred(why));
     }
     let outcome = match found {
-        _ if stop.load(Ordering::Relaxed) => ReplayOutcome::ended_early(),
+        _ if stop.load(Ordering::Relaxed) => ReplayOutcome::Deferred("it was ended early".into()),
         Found::Tried(known) => {
             // The panic of one delivery is logged; the next delivery may succeed.
             let replayed = catch_unwind(AssertUnwindSafe(|| {

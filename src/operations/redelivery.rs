@@ -49,6 +49,16 @@ pub struct OutOfReach {
     pub(crate) mailboxes: Vec<(String, MailboxFailure)>,
 }
 
+impl From<Manner> for ReplayOutcome {
+    fn from(manner: Manner) -> Self {
+        match manner {
+            Manner::AlreadyThere | Manner::Adopted(_) => Self::AlreadyThere,
+            Manner::Owed(why) => Self::Refused(why),
+            Manner::Appended(_) => Self::Delivered(manner.as_str().into()),
+        }
+    }
+}
+
 impl From<RedeliveryError> for ReplayOutcome {
     fn from(error: RedeliveryError) -> Self {
         match error {
@@ -84,9 +94,7 @@ pub(crate) fn redeliver(site: &Site, copy: &RecordedCopy, how: Redelivery) -> Re
     let deadline = Deadline::after(site.deadline());
     // The panic of one delivery is logged; the next delivery may succeed.
     match catch_unwind(AssertUnwindSafe(|| how(site, copy, deadline))) {
-        Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => Ok(ReplayOutcome::AlreadyThere),
-        Ok(Ok(Manner::Owed(why))) => Ok(ReplayOutcome::Refused(why)),
-        Ok(Ok(manner)) => Ok(ReplayOutcome::Delivered(manner.as_str().into())),
+        Ok(Ok(manner)) => Ok(manner.into()),
         // The deliveries' role may not read sources. The role for people may.
         Ok(Err(RedeliveryError::SourcesDenied(error))) => Err(error),
         Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => Err(error),
@@ -100,18 +108,7 @@ pub(crate) fn redeliver(site: &Site, copy: &RecordedCopy, how: Redelivery) -> Re
 /// # Errors
 /// If the copy could not be delivered; it stays owed.
 pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
-    finish_and_tell(site, copy, deadline, &mut |_| {})
-}
-
-/// Like [`finish`]. `listen` receives the place of the message. If that is a mailbox, its user's login succeeded,
-/// whatever follows.
-pub(crate) fn finish_and_tell(
-    site: &Site,
-    copy: &RecordedCopy,
-    deadline: Deadline,
-    listen: &mut dyn FnMut(&Place),
-) -> Result<Manner, RedeliveryError> {
-    match redeliver_one(site, copy, false, deadline, listen) {
+    match redeliver_one(site, copy, false, deadline) {
         // Recipients may have filed or deleted their copies meanwhile, while the author's own copy may still exist.
         Err(why @ (RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_)))
             if site.left_to_authors_for().is_some() =>
@@ -128,7 +125,7 @@ pub(crate) fn finish_and_tell(
 /// # Errors
 /// If the copy could not be delivered; the ledger is unchanged.
 pub fn restore(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
-    redeliver_one(site, copy, true, deadline, &mut |_| {})
+    redeliver_one(site, copy, true, deadline)
 }
 
 fn redeliver_one(
@@ -136,14 +133,11 @@ fn redeliver_one(
     copy: &RecordedCopy,
     restore: bool,
     deadline: Deadline,
-    listen: &mut dyn FnMut(&Place),
 ) -> Result<Manner, RedeliveryError> {
     let message = {
         let mut database = site.open_database(None, deadline)?;
         let wanted = (copy.message, &copy.identity);
-        let (message, place) = message_and_its_place(site, database.as_mut(), wanted, Some(copy.key()), deadline)?;
-        listen(&place);
-        message
+        message_and_its_place(site, database.as_mut(), wanted, Some(copy.key()), deadline)?.0
     };
     Ok(site.deliver_again(copy, &message, restore, deadline)?)
 }

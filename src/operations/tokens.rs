@@ -89,20 +89,17 @@ impl TokenText {
     }
 
     /// Parses a token.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix(PREFIX)?).ok()?;
         (bytes.len() == RANDOM_BYTES).then(|| Self(text.to_owned()))
     }
 
     /// The digest that the ledger stores.
-    #[must_use]
     pub(crate) fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_bytes()).into()
     }
 
     /// The text itself, to be shown once to the token's owner.
-    #[must_use]
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }

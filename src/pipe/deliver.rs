@@ -4,7 +4,7 @@
 
 use super::incoming;
 use super::standard_streams::StandardStreams;
-use super::via::{self, Handed};
+use super::via;
 use crate::base::core_dumps;
 use crate::base::deadline::{self, Deadline};
 use crate::base::log;
@@ -18,6 +18,7 @@ use crate::protocol::client::socket_path;
 use crate::site::{self, Envelope, Sessions, Setup, Site, Terms};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
@@ -136,8 +137,8 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let mut left = None;
     if let Some(socket) = arguments.via.as_ref().filter(|_| !arguments.dry_run) {
         match by_the_service(arguments, socket, size_limit, deadline) {
-            ByService::Answered(verdict) => return verdict,
-            ByService::NotTaken(message) => left = Some(*message),
+            ControlFlow::Break(verdict) => return verdict,
+            ControlFlow::Continue(message) => left = Some(message),
         }
     }
 
@@ -184,39 +185,38 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     verdict
 }
 
-/// The result of handing the message over to the service.
-enum ByService {
-    /// The message is delivered or deferred, by the service or before the service was asked.
-    Answered(Verdict),
-    /// The service did not take the message: this process must deliver it.
-    NotTaken(Box<Message>),
-}
-
-fn by_the_service(arguments: &Arguments, socket: &Path, size_limit: Option<u64>, deadline: Deadline) -> ByService {
+/// Hands the message over to the service. The message is delivered or deferred, by the service or before the service was
+/// asked; or this process must deliver it.
+fn by_the_service(
+    arguments: &Arguments,
+    socket: &Path,
+    size_limit: Option<u64>,
+    deadline: Deadline,
+) -> ControlFlow<Verdict, Message> {
     let raw = match incoming::read(size_limit) {
         Ok(raw) => raw,
-        Err(verdict) => return ByService::Answered(no_message(verdict)),
+        Err(verdict) => return ControlFlow::Break(no_message(verdict)),
     };
     // The service parses the message. This process parses it only if one of its lines names the recipient.
     let topmost = |name: &str| Message::receive(raw.clone()).ok()?.topmost(name);
     let envelope = match envelope(arguments, topmost) {
         Ok(envelope) => envelope,
-        Err(problem) => return ByService::Answered(no_envelope(&problem)),
+        Err(problem) => return ControlFlow::Break(no_envelope(&problem)),
     };
     let queue_id = envelope.queue_id.as_deref();
     let reason = match via::hand_over(socket, &envelope, arguments.lock_wait, &raw, &StandardStreams, deadline) {
-        Handed::Over(verdict) => return ByService::Answered(verdict),
-        Handed::NotOver(reason) => reason,
+        Ok(verdict) => return ControlFlow::Break(verdict),
+        Err(reason) => reason,
     };
     if arguments.via_only {
         warn!(reason, queue_id, "the service did not take the message, which is deferred");
         let text = "the delivery service did not take the message";
-        return ByService::Answered(Verdict::deferred(StatusDetail::NO_ANSWER, text));
+        return ControlFlow::Break(Verdict::deferred(StatusDetail::NO_ANSWER, text));
     }
     warn!(reason, queue_id, "the service did not take the message, which is delivered without it");
     match incoming::understood(raw) {
-        Ok(message) => ByService::NotTaken(Box::new(message)),
-        Err(verdict) => ByService::Answered(no_message(verdict)),
+        Ok(message) => ControlFlow::Continue(message),
+        Err(verdict) => ControlFlow::Break(no_message(verdict)),
     }
 }
 

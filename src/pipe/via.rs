@@ -10,16 +10,11 @@ use std::path::Path;
 use std::time::Duration;
 use tracing::{debug, warn};
 
-/// The result of handing a message over.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Handed {
-    /// The service has the message, or may have it, or no process may deliver it.
-    Over(Verdict),
-    /// The service does not have the message, and will not deliver it; the reason.
-    NotOver(String),
-}
-
-/// Hands a message over, and waits for its verdict.
+/// Hands a message over, and waits for its verdict: the service has the message, or may have it, or no process may deliver
+/// it.
+///
+/// # Errors
+/// If the service does not have the message, and will not deliver it: the reason.
 pub(super) fn hand_over(
     socket: &Path,
     envelope: &Envelope,
@@ -27,10 +22,10 @@ pub(super) fn hand_over(
     raw: &[u8],
     caller: &dyn Caller,
     deadline: Deadline,
-) -> Handed {
+) -> Result<Verdict, String> {
     let request = request(envelope, lock_wait, raw);
     let verdict = match client::hand_over(socket, Handing { request: &request, message: raw, caller, deadline }) {
-        client::Handed::NotTaken(NotTaken { why, .. }) => return Handed::NotOver(why),
+        client::Handed::NotTaken(NotTaken { why, .. }) => return Err(why),
         client::Handed::CallerGone => {
             let verdict = caller_gone();
             warn!(verdict = %verdict, queue_id = envelope.queue_id, "no message");
@@ -41,7 +36,7 @@ pub(super) fn hand_over(
         client::Handed::Lost(lost) => deferred(lost),
     };
     debug!(id = %request.id, queue_id = envelope.queue_id, %verdict, "handed over to the service");
-    Handed::Over(verdict)
+    Ok(verdict)
 }
 
 /// The message may have been delivered. The next try finds that out.

@@ -3,8 +3,8 @@
 use super::{Ended, Failure, fail, program_name};
 use crate::cli::progress::Progress;
 use crate::cli::site_options::{QueryOptions, SiteOptions};
-use crate::cli::{or_dash, print, table};
-use crate::lock::LockName;
+use crate::cli::{Columns, or_dash, print};
+use crate::lock::{Holder, LockName};
 use crate::operations::lock_holder::lock_of_program;
 use crate::operations::locks::{Entry, Listing, list};
 use crate::site::Site;
@@ -28,10 +28,7 @@ pub(crate) struct TryArguments {
 
 pub(super) fn list_all(QueryOptions { site, json }: &QueryOptions) -> Ended {
     let listing = look(site, |_| None)?;
-    print(*json, &listing, || match listing.entries.is_empty() {
-        true => "no lock is held".to_owned(),
-        false => table(["LOCK", "STATE", "AGE", "WHO", "HOST", "PID", "SESSION"], listing.entries.iter().map(row)),
-    });
+    print(*json, &listing, || crate::cli::list(&listing.entries, "no lock is held", COLUMNS));
     Ok(ExitCode::Ok)
 }
 
@@ -70,17 +67,15 @@ pub(super) fn holder(site: &SiteOptions, lock: &LockName) -> Option<Entry> {
     look(site, |_| Some(*lock)).ok()?.entries.into_iter().find(|entry| !entry.waits)
 }
 
-fn row(entry: &Entry) -> [String; 7] {
-    [
-        entry.name.clone().unwrap_or_else(|| format!("key {}", entry.lock)),
-        if entry.waits { "waits" } else { "holds" }.into(),
-        or_dash(entry.age.map(age)),
-        or_dash(entry.application.as_ref()),
-        or_dash(entry.host.as_ref()),
-        or_dash(entry.pid),
-        or_dash(entry.session),
-    ]
-}
+const COLUMNS: Columns<Entry, 7> = [
+    ("LOCK", |entry| entry.name.clone().unwrap_or_else(|| format!("key {}", entry.lock))),
+    ("STATE", |entry| if entry.waits { "waits" } else { "holds" }.into()),
+    ("AGE", |entry| or_dash(entry.age.map(age))),
+    ("WHO", |entry| or_dash(entry.application.as_ref())),
+    ("HOST", |entry| or_dash(entry.host.as_ref())),
+    ("PID", |entry| or_dash(entry.pid)),
+    ("SESSION", |entry| or_dash(entry.session)),
+];
 
 /// Whole seconds, or tenths below ten seconds.
 fn age(age: Duration) -> String {
@@ -90,14 +85,7 @@ fn age(age: Duration) -> String {
 }
 
 /// The holder of a lock, in one line.
-pub(super) fn who(entry: &Entry) -> String {
-    let mut known = vec![match (&entry.host, entry.pid) {
-        (Some(host), Some(pid)) => format!("process {pid} on {host}"),
-        (Some(host), None) => format!("a session of {host}"),
-        _ => "another session".into(),
-    }];
-    known.extend(entry.session.map(|session| format!("database session {session}")));
-    known.extend(entry.age.map(|held_for| format!("for {}", age(held_for))));
-    let known = known.join(", ");
-    entry.application.as_ref().map_or_else(|| known.clone(), |application| format!("{application}: {known}"))
+pub(super) fn who(Entry { host, pid, session, age, application, .. }: &Entry) -> String {
+    let holder = Holder { host: host.clone(), pid: *pid, queue_id: None, session: *session, held_for: *age };
+    application.as_ref().map_or_else(|| holder.to_string(), |application| format!("{application}: {holder}"))
 }

@@ -46,9 +46,8 @@ pub(crate) struct Arguments {
     sources: Vec<PathBuf>,
     #[command(flatten)]
     site: SiteOptions,
-    /// How files are written: message, mbox, queue-file or failures [default: the beginning of each file tells; those of a
-    /// Maildir are messages]
-    #[arg(long, value_name = "FORM")]
+    /// How files are written [default: the beginning of each file tells; those of a Maildir are messages]
+    #[arg(long, value_name = "FORM", value_enum)]
     format: Option<Form>,
     /// Deliveries that the ledger knows of messages with this Message-ID; may be given several times
     #[arg(long, value_name = "ID", conflicts_with_all = FOR_FILES)]

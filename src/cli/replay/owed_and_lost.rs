@@ -112,18 +112,7 @@ fn redeliver(
 /// Shows copies: all of them as JSON, or the first of them to people.
 fn show(arguments: &Arguments, copies: &[RecordedCopy], owed: bool) {
     if arguments.json {
-        for copy in copies {
-            say(&json(&serde_json::json!({
-                "user": copy.user,
-                "mailbox": copy.mailbox,
-                "role": copy.role.as_str(),
-                "message_id": copy.message_id,
-                "recorded_at": timestamp::exact(copy.recorded_at),
-                "subject": copy.subject,
-                "reason": copy.reason,
-            })));
-        }
-        return;
+        return copies.iter().for_each(|copy| say(&json(copy)));
     }
     if copies.is_empty() {
         return say(if owed { "nothing is owed" } else { "nothing is lost" });

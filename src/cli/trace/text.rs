@@ -3,7 +3,7 @@
 use crate::base::timestamp::told;
 use crate::cli::{facts as fact_lines, printable, table};
 use crate::ledger::trace::{MessageTrace, TracedAttempt, TriedCopy};
-use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_by, held_then};
+use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_then};
 use crate::site::Site;
 use std::collections::BTreeSet;
 
@@ -60,7 +60,10 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
             facts.push(("recorded", "no: no copy of it was delivered yet, so author and subject are not known".into()));
         }
     }
-    facts.push(("lock", trace.lock.holder.as_ref().map_or_else(|| "free".to_owned(), held_by)));
+    facts.push((
+        "lock",
+        trace.lock.holder.as_ref().map_or_else(|| "free".to_owned(), |holder| format!("held by {holder}")),
+    ));
     parts.push(fact_lines(17, facts));
 
     if recipients.len() > 1 {

@@ -14,7 +14,7 @@ use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::lock::LockName;
 use crate::message::Role;
 use crate::operations::manual_redelivery::{Kind, Request};
-use crate::operations::trace::{RecipientState, TracedMessage, held_by, held_then, of_identity};
+use crate::operations::trace::{RecipientState, TracedMessage, held_then, of_identity};
 use axum::Extension;
 use axum::extract::{Path, Query, State};
 use axum::response::IntoResponse;
@@ -68,7 +68,7 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
                 }
             }
         }
-        @if let Some(holder) = &trace.lock.holder { p { "Its lock is " (held_by(holder)) ". " a href="/locks" { "Locks" } } }
+        @if let Some(holder) = &trace.lock.holder { p { "Its lock is held by " (holder.to_string()) ". " a href="/locks" { "Locks" } } }
         h2 { "Message" }
         (facts(trace))
         @if trace.message.is_some() && viewer.role >= WebRole::Reader {

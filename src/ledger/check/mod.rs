@@ -186,6 +186,11 @@ pub(crate) fn good(what: impl Into<String>, found: impl Into<String>) -> Finding
     Finding { what: what.into(), state: State::Good, found: found.into(), fix: None }
 }
 
+/// A correct setting, and what a person may want to do about it.
+pub(crate) fn advised(what: impl Into<String>, found: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding { fix: Some(advice.into()), ..good(what, found) }
+}
+
 /// A setting that works, and could be better.
 pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: State::Warning, found: found.into(), fix: Some(fix.into()) }

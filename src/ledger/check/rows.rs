@@ -10,22 +10,16 @@ const LOOKED_AT: usize = 10_000;
 /// The most attempts of the last hour that are read.
 const ATTEMPTS: usize = 1000;
 
-/// An address whose spelling differs from the one that deliveries look up.
-pub(crate) struct Unfolded {
-    pub(crate) address: String,
-    pub(crate) folded: String,
-}
-
-/// The addresses of the table whose spelling differs from the one that deliveries look up.
-pub(crate) fn unfolded_addresses(database: &mut dyn Database) -> Result<Vec<Unfolded>, DatabaseError> {
+/// The addresses of the table whose spelling differs from the one that deliveries look up, which follows each.
+pub(crate) fn unfolded_addresses(database: &mut dyn Database) -> Result<Vec<(String, String)>, DatabaseError> {
     // A text has more bytes than characters only beyond ASCII, where the CHECK of the table does not cover all folding.
     let sql = format!(
         "SELECT address FROM addresses WHERE octet_length(address) <> char_length(address) OR address <> lower(address) \
          LIMIT {LOOKED_AT}"
     );
     let addresses: Vec<String> = database.query("looking for addresses that cannot be found", &sql, &[])?;
-    let unfolded = addresses.into_iter().map(|address| Unfolded { folded: fold(&address), address });
-    Ok(unfolded.filter(|unfolded| unfolded.address != unfolded.folded).collect())
+    let spellings = addresses.into_iter().map(|address| (fold(&address), address));
+    Ok(spellings.filter(|(folded, address)| folded != address).map(|(folded, address)| (address, folded)).collect())
 }
 
 /// Any address of the table for a test login: no `@domain`, and of none of these users. Always `None` for an embedded

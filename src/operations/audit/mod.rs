@@ -56,13 +56,11 @@ pub enum Gone {
 
 impl Gone {
     /// Whether most likely the mailbox has lost it, and not its owner removed it.
-    #[must_use]
     pub(crate) fn is_loss(self) -> bool {
         matches!(self, Self::OlderMailbox | Self::NewMailbox | Self::NoMailbox)
     }
 
     /// The word in JSON.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OlderMailbox => "older mailbox",
@@ -75,7 +73,6 @@ impl Gone {
     }
 
     /// The present place of the copy, if it is in its mailbox.
-    #[must_use]
     pub fn now(self) -> Option<Placement> {
         match self {
             Self::Renumbered(at) | Self::Elsewhere(at) => Some(at),

@@ -5,7 +5,7 @@ use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::config::Config;
 use crate::imap::{Locks, Rights, Settings};
-use crate::ledger::check::{bad, good, warning};
+use crate::ledger::check::{advised, bad, good, warning};
 use crate::ledger::{Database, Destination, Finding};
 use crate::mailbox::imap::authorization::{Honoured, are_one, prove};
 use crate::mailbox::{MailboxError, MailboxFailure};
@@ -128,7 +128,7 @@ fn login_check(site: &Site, imap: &Settings, to: &str, others: &[String], deadli
         Ok(honoured @ Honoured::EachHasHisOwn) => {
             let fix =
                 "mail for a misspelt imap_user would go where nobody reads it: see that the table addresses is right";
-            Finding { fix: Some(fix.into()), ..good(what, honoured.to_string()) }
+            advised(what, honoured.to_string(), fix)
         }
         Ok(honoured) => good(what, honoured.to_string()),
         Err(error) => failed(what, &error),
@@ -201,7 +201,7 @@ fn append_grace(config: &Config, said: &str) -> Option<Finding> {
         }
         Locks::EndWithTheProcess if append_grace > least => {
             let fix = format!("on Cyrus \"{told_least}\" can do, after which the next try looks: {WHY}");
-            Some(Finding { fix: Some(fix), ..good(what, told.to_string()) })
+            Some(advised(what, told.to_string(), fix))
         }
         Locks::EndWithTheProcess | Locks::MayOutliveIt => None,
     }

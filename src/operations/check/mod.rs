@@ -11,7 +11,7 @@ mod postfix;
 use crate::base::deadline::Deadline;
 use crate::config::Config;
 use crate::ledger::Finding;
-use crate::ledger::check::{bad, good, warning};
+use crate::ledger::check::{advised, bad, good, warning};
 use crate::message::Address;
 use crate::site::Site;
 use crate::webhook::MasterKey;
@@ -73,28 +73,16 @@ fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
     let mut findings = vec![good("configuration", config.file.display().to_string())];
     findings.extend(postfix::look(config, deadline));
     findings.push(match wait.is_zero() {
-        true => Finding {
-            fix: Some("master.cf may say otherwise: --lock-wait".into()),
-            ..good("lock wait", "none: a lock held elsewhere is 75 at once")
-        },
+        true => advised(
+            "lock wait",
+            "none: a lock held elsewhere is 75 at once",
+            "master.cf may say otherwise: --lock-wait",
+        ),
         false => good("lock wait", humantime::format_duration(wait).to_string()),
     });
     findings.extend(config.notifications.secret_key_file.as_deref().map(key_file));
     let warnings = config.warnings().into_iter();
     findings.extend(warnings.map(|found| Finding { fix: None, ..warning("configuration", found, "") }));
-    if let Err(error) = config.lmtp_makes_sent_copies() {
-        // If systemd listens, only systemd knows: the socket's unit is no part of the configuration.
-        findings.push(match config.service.lmtp.is_empty() {
-            true => {
-                let fix = "until then maildropd does not start where systemd hands it a socket; the pipe needs nothing";
-                warning("LMTP", error.problem, fix)
-            }
-            false => bad("service.lmtp", error.problem, "until then maildropd does not start"),
-        });
-    }
-    if let Err(error) = config.service.try_tls() {
-        findings.push(bad("TLS of LMTP", error.to_string(), "until then the front of maildropd does not start"));
-    }
     if let Err(error) = crate::base::log::start(&config.log_settings()) {
         let fix = "start what it names, or choose another log in [log]: until then every delivery is 75";
         findings.push(bad("log", error.to_string(), fix));

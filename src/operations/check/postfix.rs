@@ -6,7 +6,7 @@ use crate::base::deadline::Deadline;
 use crate::base::printed::output_of;
 use crate::config::{Config, Delivery};
 use crate::ledger::Finding;
-use crate::ledger::check::{bad, good, warning};
+use crate::ledger::check::{advised, bad, good, warning};
 use humantime::format_duration as span;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -33,11 +33,6 @@ pub(super) fn look(config: &Config, deadline: Deadline) -> [Finding; 2] {
     [time_limit(&config.delivery, &said), queue_lifetime(config, &said)]
 }
 
-/// A good finding with advice.
-fn advised(what: &str, found: String, advice: impl Into<String>) -> Finding {
-    Finding { fix: Some(advice.into()), ..good(what, found) }
-}
-
 /// When Postfix kills a delivery, and bounces its message.
 fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
     let what = "deadline";
@@ -51,21 +46,13 @@ fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
     };
     let found = found(limit, &format!(" ({name})"));
     let seconds = configured.as_secs();
-    match (shortest.is_some(), limit <= deadline) {
-        (true, true) => bad(what, found, format!("set {name} = {seconds}s in main.cf: {KILLS}")),
-        (true, false) if limit < configured => {
-            advised(what, found, format!("say delivery.postfix_time_limit = \"{}\"", span(limit)))
-        }
-        (true, false) => good(what, found),
-        (false, true) => {
+    match shortest {
+        _ if limit > deadline => good(what, found),
+        Some(_) => bad(what, found, format!("set {name} = {seconds}s in main.cf: {KILLS}")),
+        None => {
             let fix = format!("set one of the transport's own in main.cf, NAME_time_limit = {seconds}s: {KILLS}");
             warning(what, found, fix)
         }
-        (false, false) => advised(
-            what,
-            found,
-            "Postfix knows no transport of the name maildrop: if yours has another, see that NAME_time_limit is no shorter",
-        ),
     }
 }
 
@@ -235,14 +222,14 @@ mod tests {
         for (answer, state, advice) in [
             ("maildrop_time_limit = 1000s\ncommand_time_limit = 10s\n", State::Good, None),
             ("maildrop_time_limit = 240\n", State::Bad, Some("set maildrop_time_limit = 1000s in main.cf")),
-            ("maildrop_time_limit = 241s\n", State::Good, Some("say delivery.postfix_time_limit = \"4m 1s\"")),
+            ("maildrop_time_limit = 241s\n", State::Good, None),
             // The shorter limit of the two transports counts.
             (
                 "maildrop_time_limit = 1h\nmaildrop-via_time_limit = 1m\n",
                 State::Bad,
                 Some("set maildrop-via_time_limit"),
             ),
-            (of_all, State::Good, Some("no transport of the name maildrop")),
+            (of_all, State::Good, None),
             ("command_time_limit = 4m\n", State::Warning, Some("NAME_time_limit = 1000s")),
             ("", State::Good, Some("see that main.cf says the same: postconf maildrop_time_limit")),
         ] {

@@ -6,7 +6,7 @@
 //! MariaDB switches off by default. MariaDB's `metadata_lock_info` is a plugin that is not loaded by default.
 
 use super::{Entry, Listing, application};
-use crate::database::{DatabaseError, Value};
+use crate::database::{DatabaseError, Query};
 use crate::ledger::Database;
 use crate::ledger::lock_exec_holders::{LockUser, lock_users, message_of_lock};
 use crate::lock::LockName;
@@ -14,8 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The state in the process list of a session that waits in GET_LOCK.
 const WAITS: &str = "User lock";
-/// The number of names in one query.
-const PAGE: usize = 100;
 
 /// A session of the process list.
 struct Session {
@@ -29,63 +27,47 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
     let sessions = sessions(database)?;
     let askers = lock_users(database, only)?;
     let locks: BTreeSet<LockName> = askers.iter().map(|asker| asker.lock).chain(only.copied()).collect();
-    let locks: Vec<LockName> = locks.into_iter().collect();
     let mut listing = Listing::default();
-    for page in locks.chunks(PAGE) {
-        for (lock, holder) in page.iter().zip(holders(database, page)?) {
-            let Some(holder) = holder else { continue };
-            let of_lock: Vec<&LockUser> = askers.iter().filter(|asker| asker.lock == *lock).collect();
-            let name = match of_lock.first() {
-                Some(asker) => Some(asker.message_id.clone()),
-                None => message_of_lock(database, lock.digest(), lock.digest())?,
-            };
-            let mut add = |id, asker: Option<&LockUser>, waits| {
-                let listed = sessions.get(&id);
-                listing.entries.push(Entry {
-                    lock: lock.mysql_name(),
-                    name: name.clone(),
-                    waits,
-                    host: asker.map(|asker| asker.host.clone()).or_else(|| listed.map(|session| session.host.clone())),
-                    pid: asker.and_then(|asker| asker.pid),
-                    application: asker
-                        .map(|asker| application(asker.queue_id.as_deref()))
-                        .or_else(|| listed.map(|session| session.account.clone())),
-                    session: Some(id),
-                    age: asker.and_then(|asker| asker.age),
-                });
-            };
-            let who = of_lock.iter().find(|asker| asker.session == Some(holder)).copied();
-            add(holder, who, false);
-            for asker in of_lock {
-                let Some(id) = asker.session.filter(|id| *id != holder) else { continue };
-                if sessions.get(&id).is_some_and(|session| session.state == WAITS) {
-                    add(id, Some(asker), true);
-                }
+    for lock in locks {
+        let Some(holder) = database.holder(&lock)?.and_then(|holder| holder.session) else { continue };
+        let of_lock: Vec<&LockUser> = askers.iter().filter(|asker| asker.lock == lock).collect();
+        let name = match of_lock.first() {
+            Some(asker) => Some(asker.message_id.clone()),
+            None => message_of_lock(database, lock.digest(), lock.digest())?,
+        };
+        let mut add = |id, asker: Option<&LockUser>, waits| {
+            let listed = sessions.get(&id);
+            listing.entries.push(Entry {
+                lock: lock.mysql_name(),
+                name: name.clone(),
+                waits,
+                host: asker.map(|asker| asker.host.clone()).or_else(|| listed.map(|session| session.host.clone())),
+                pid: asker.and_then(|asker| asker.pid),
+                application: asker
+                    .map(|asker| application(asker.queue_id.as_deref()))
+                    .or_else(|| listed.map(|session| session.account.clone())),
+                session: Some(id),
+                age: asker.and_then(|asker| asker.age),
+            });
+        };
+        let who = of_lock.iter().find(|asker| asker.session == Some(holder)).copied();
+        add(holder, who, false);
+        for asker in of_lock {
+            let Some(id) = asker.session.filter(|id| *id != holder) else { continue };
+            if sessions.get(&id).is_some_and(|session| session.state == WAITS) {
+                add(id, Some(asker), true);
             }
         }
     }
     Ok(listing)
 }
 
-/// The session that holds each lock.
-fn holders(database: &mut dyn Database, locks: &[LockName]) -> Result<Vec<Option<u64>>, DatabaseError> {
-    let names: Vec<String> = locks.iter().map(LockName::mysql_name).collect();
-    let values: Vec<_> = names.iter().map(|name| Value::Text(name)).collect();
-    let columns = vec!["IS_USED_LOCK(?)"; names.len()].join(", ");
-    let rows = database.select("asking who holds the locks", &format!("SELECT {columns}"), &values)?;
-    (0..names.len()).map(|index| rows.first().map_or(Ok(None), |row| row.value(index))).collect()
-}
-
 fn sessions(database: &mut dyn Database) -> Result<BTreeMap<u64, Session>, DatabaseError> {
     let sql = "SELECT id, user, host, COALESCE(state, '') FROM information_schema.processlist";
-    let rows = database.select("reading the server's list of sessions", sql, &[])?;
-    let text = |row: &crate::database::Row, index| row.text(index).unwrap_or_default().to_owned();
-    let mut sessions = BTreeMap::new();
-    for row in rows {
-        let Some(id) = row.value(0)? else { continue };
-        let host = text(&row, 2);
+    let rows: Vec<(u64, String, String, String)> = database.query("reading the server's list of sessions", sql, &[])?;
+    let session = |(id, account, host, state): (u64, String, String, String)| {
         let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _port)| host).to_owned();
-        sessions.insert(id, Session { account: text(&row, 1), host, state: text(&row, 3) });
-    }
-    Ok(sessions)
+        (id, Session { account, host, state })
+    };
+    Ok(rows.into_iter().map(session).collect())
 }

@@ -1,8 +1,8 @@
 //! PostgreSQL: `pg_locks` and `pg_stat_activity`, which every role may read. For another role's sessions, times and addresses are
 //! visible only with `pg_read_all_stats`, which grants-operator.sql grants.
 
-use crate::database::DatabaseError;
 use crate::database::postgres::Process;
+use crate::database::{DatabaseError, Query};
 use crate::ledger::Database;
 use crate::ledger::lock_exec_holders::message_of_lock;
 use crate::lock::LockName;
@@ -15,41 +15,30 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
     // A bigint's key: its halves are in classid and objid, with objsubid 1 (PostgreSQL manual, `pg_locks`). A
     // transaction that holds its lock has done nothing but request it.
     let sql = format!(
-        "SELECT key, granted::int, pid, application_name, host(client_addr), \
-         (extract(epoch FROM clock_timestamp() - CASE WHEN granted THEN xact_start ELSE waitstart END) * 1000000)::bigint \
+        "SELECT key, NOT granted, pid, NULLIF(application_name, ''), host(client_addr), \
+         extract(epoch FROM clock_timestamp() - CASE WHEN granted THEN xact_start ELSE waitstart END) \
          FROM (SELECT (classid::bigint << 32) | objid::bigint AS key, granted, pid, waitstart FROM pg_locks \
                WHERE locktype = 'advisory' AND objsubid = 1 \
                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) locks \
          LEFT JOIN pg_stat_activity USING (pid){restriction} ORDER BY key"
     );
     let mut listing = Listing::default();
-    for row in database.select(doing, &sql, &[])? {
-        let Some(key) = row.value::<i64>(0)? else { continue };
+    type Row = (i64, bool, Option<u64>, Option<String>, Option<String>, Option<Duration>);
+    for (key, waits, session, called, address, age) in database.query::<Row>(doing, &sql, &[])? {
         let lock = key.to_string();
         let name = match listing.entries.last().filter(|last: &&Entry| last.lock == lock) {
             Some(last) => last.name.clone(),
             None => message_of_lock(database, &digest(key, 0), &digest(key, u8::MAX))?,
         };
-        let called = row.text(3).filter(|name| !name.is_empty());
-        let process = called.and_then(Process::from_application_name);
+        let process = called.as_deref().and_then(Process::from_application_name);
         let application = match (&process, &name) {
             (Some(Process { queue_id, .. }), name) if name.is_some() || queue_id.is_some() => {
                 Some(application(queue_id.as_deref()))
             }
-            _ => called.map(str::to_owned),
+            _ => called,
         };
         let (host, pid) = process.map(|process| (process.host, process.pid)).unzip();
-        listing.entries.push(Entry {
-            lock,
-            name,
-            waits: row.text(1) == Some("0"),
-            host: host.or_else(|| row.text(4).map(str::to_owned)),
-            pid,
-            application,
-            session: row.value(2)?,
-            // Negative if a clock was set back.
-            age: row.value::<i64>(5)?.and_then(|age| u64::try_from(age).ok()).map(Duration::from_micros),
-        });
+        listing.entries.push(Entry { lock, name, waits, host: host.or(address), pid, application, session, age });
     }
     Ok(listing)
 }

@@ -7,6 +7,7 @@ mod mailboxes;
 mod page;
 mod postfix;
 
+use crate::base::endpoint::Endpoint;
 use crate::base::secret::Secret;
 use crate::operations::dovecot_settings::{DovecotHere, MailUid};
 use std::fmt;
@@ -169,29 +170,18 @@ impl FromStr for Server {
     fn from_str(text: &str) -> Result<Self, Unusable> {
         const WRONG: Unusable =
             Unusable("this is no server: imap.axial.net, or imap.axial.net:1993, or [2001:db8::25]:993");
-        let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((address, _)) if address.parse::<std::net::Ipv6Addr>().is_err() => return Err(WRONG),
-            Some((address, "")) => (address, None),
-            Some((address, rest)) => (address, Some(rest.strip_prefix(':').ok_or(WRONG)?)),
-            None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-        };
-        let named = || host.parse::<Domain>().is_ok() && host.is_ascii();
-        if !(named() || host.parse::<IpAddr>().is_ok()) {
+        let Some(Endpoint::Tcp { host, port }) = Endpoint::parse(text, Some(0)) else { return Err(WRONG) };
+        let is_name = host.is_ascii() && host.parse::<Domain>().is_ok();
+        if !is_name && host.parse::<IpAddr>().is_err() {
             return Err(WRONG);
         }
-        let port = match port.map(str::parse) {
-            None => None,
-            Some(Ok(port)) if port > 0 => Some(port),
-            Some(_) => return Err(WRONG),
-        };
-        Ok(Self { host: host.to_owned(), port })
+        Ok(Self { host, port: Some(port).filter(|port| *port != 0) })
     }
 }
 
 impl Server {
     pub(crate) fn is_on_this_machine(&self) -> bool {
-        self.host.eq_ignore_ascii_case("localhost")
-            || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        Endpoint::Tcp { host: self.host.clone(), port: 0 }.is_on_this_machine()
     }
 
     /// The key `host`, and `port` if there is one.

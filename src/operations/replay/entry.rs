@@ -78,7 +78,7 @@ struct Line {
     reason: String,
 }
 
-/// A line never refers to standard input.
+/// A line never refers to standard input: without a file, it is no [`Piece`].
 fn named_file<'de, D: Deserializer<'de>>(file: D) -> Result<Option<PathBuf>, D::Error> {
     PathBuf::deserialize(file).map(Some)
 }
@@ -192,13 +192,6 @@ impl Entry {
         envelope: Option<&Envelope>,
         outcome: &ReplayOutcome,
     ) -> String {
-        // A line without a usable location stays as it is, except for the reason of the failure.
-        if let Location::Piece(piece) = &self.source
-            && piece.form == Form::Failures
-            && let Ok(entry) = piece.first_bytes(u64::MAX).and_then(|line| Self::from_line(&line))
-        {
-            self = entry;
-        }
         // Standard input cannot be read twice, and JSON cannot contain a path that is not UTF-8.
         if let Location::Piece(piece) = &self.source
             && piece.path.as_deref().and_then(Path::to_str).is_none()
@@ -224,11 +217,8 @@ impl Entry {
 
     /// Whether this is the message that failed: the file at its location may have changed since.
     pub(crate) fn is_about(&self, message: &Message) -> bool {
-        match self.identity.as_deref() {
-            // A mail reader that rewrites the mbox keeps the Message-ID, but may move the end of the message.
-            Some(identity) => identity == hex::encode(message.identity().as_bytes()),
-            None => self.message_id.as_deref().is_none_or(|id| message.message_id() == Some(id)),
-        }
+        // A mail reader that rewrites the mbox keeps the Message-ID, but may move the end of the message.
+        self.identity.as_deref().is_none_or(|identity| identity == hex::encode(message.identity().as_bytes()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs a replay: jobs take entries from the list, and each job delivers one message at a time. If two messages share a
 //! Message-ID, the second waits for the first, because an open attempt would defer it.
 
-use super::entry::{Entry, Location, Piece};
+use super::entry::Entry;
 use super::envelope::was_prepended_for;
 use super::reading::TOO_LARGE;
 use super::{List, PartialEnvelope, ReplayError};
@@ -12,6 +12,7 @@ use crate::ledger::Database;
 use crate::lock::LockName;
 use crate::message::Message;
 use crate::site::{self, Envelope, Sessions, Site, Standing, Terms};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
@@ -104,10 +105,6 @@ impl Tally {
 }
 
 impl ReplayOutcome {
-    pub(crate) fn ended_early() -> Self {
-        Self::Deferred("it was ended early".into())
-    }
-
     pub(crate) fn internal_error() -> Self {
         Self::Deferred("an internal error; the log has the details".into())
     }
@@ -260,21 +257,18 @@ impl Job<'_> {
                 continue;
             }
             // The panic of one message is logged, and the others continue.
-            let replayed = catch_unwind(AssertUnwindSafe(|| match listed.resolve() {
-                Ok(entry) => self.replay_entry(&entry),
-                Err(why) => {
-                    self.report(&listed, None, None, ReplayOutcome::Refused(why));
-                    true
+            let (entry, replayed) = match listed.resolve() {
+                Ok(entry) => {
+                    let replayed = catch_unwind(AssertUnwindSafe(|| self.replay_entry(&entry)));
+                    (entry, replayed.unwrap_or_else(|_| Err(ReplayOutcome::internal_error())))
                 }
-            }));
-            let done = replayed.unwrap_or_else(|_| {
-                self.report(&listed, None, None, ReplayOutcome::internal_error());
-                true
-            });
-            if done {
-                // Once the replay has ended, no thread receives the event.
-                let _ = self.events.send(Event::Done);
+                Err(why) => (Cow::Borrowed(&listed), Err(ReplayOutcome::Refused(why))),
+            };
+            if let Err(outcome) = replayed {
+                self.report(&entry, None, None, outcome);
             }
+            // Once the replay has ended, no thread receives the event.
+            let _ = self.events.send(Event::Done);
         }
     }
 
@@ -300,26 +294,20 @@ impl Job<'_> {
         }));
     }
 
-    /// Replays one entry of the list for each of its recipients, and returns whether each of them is reported. `false`
-    /// if the replay was stopped before the first recipient; the next run then finds the entry in its place.
-    fn replay_entry(&mut self, entry: &Entry) -> bool {
-        let loaded = match self.load(entry) {
-            Ok(loaded) => loaded,
-            Err(outcome) => {
-                self.report(entry, None, None, outcome);
-                return true;
-            }
-        };
+    /// Replays one entry of the list, and reports each of its recipients.
+    ///
+    /// # Errors
+    /// The result of the whole entry, if no message can be read from it.
+    fn replay_entry(&mut self, entry: &Entry) -> Result<(), ReplayOutcome> {
+        let loaded = self.load(entry)?;
         let message = &loaded.message;
         let is_too_large = self.replay.size_limit.is_some_and(|limit| message.size() > limit);
         if is_too_large || loaded.envelope.recipients.is_empty() {
             let why = if is_too_large { TOO_LARGE } else { NO_ENVELOPE };
             self.report(entry, Some(message), None, ReplayOutcome::Refused(why.into()));
-            return true;
+            return Ok(());
         }
         let _turn = self.turns.take(self.replay.site.lock_name(message));
-        let only_once = matches!(&entry.source, Location::Content { .. } | Location::Piece(Piece { path: None, .. }));
-        let mut begun = false;
         for envelope in loaded.envelope.envelopes() {
             let envelope = match envelope {
                 Ok(envelope) => envelope,
@@ -328,15 +316,6 @@ impl Job<'_> {
                     continue;
                 }
             };
-            if self.replay.stopped() {
-                if !begun && !only_once {
-                    return false;
-                }
-                // Other recipients have the message, or it cannot be read a second time. So the report must include
-                // this recipient.
-                self.report(entry, Some(message), Some(&envelope), ReplayOutcome::ended_early());
-                continue;
-            }
             let others;
             // Other recipients must not read lines that were prepended for one recipient.
             let message = if loaded.lines_are_ours && !was_prepended_for(message, &envelope) {
@@ -345,7 +324,6 @@ impl Job<'_> {
             } else {
                 message
             };
-            begun = true;
             // The panic of one delivery is logged; the next delivery may succeed.
             let (site, dry_run) = (self.replay.site, self.replay.dry_run);
             let outcome = catch_unwind(AssertUnwindSafe(|| match self.database() {
@@ -355,7 +333,7 @@ impl Job<'_> {
             let outcome = outcome.unwrap_or_else(|_| ReplayOutcome::internal_error());
             self.report(entry, Some(message), Some(&envelope), outcome);
         }
-        true
+        Ok(())
     }
 
     /// A session with the ledger. It is replaced after half of its time, so that no query takes longer than a delivery may.

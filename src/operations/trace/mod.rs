@@ -2,7 +2,7 @@
 
 mod summary;
 
-pub(crate) use summary::{RecipientState, RecipientSummary, held_by, held_then};
+pub(crate) use summary::{RecipientState, RecipientSummary, held_then};
 
 use crate::base::{hex, timestamp};
 use crate::database::DatabaseError;

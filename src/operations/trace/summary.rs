@@ -4,7 +4,6 @@ use super::Times;
 use crate::base::timestamp::{milliseconds, span, told};
 use crate::ledger::trace::{LockHeldThen, MessageTrace, TracedAttempt, TracedCopy};
 use crate::ledger::{AttemptResult, Outcome};
-use crate::lock::Holder;
 use crate::message::Role;
 use serde::Serialize;
 use std::time::Duration;
@@ -196,18 +195,6 @@ pub(super) fn of_message(trace: &MessageTrace, recipients: &[RecipientSummary]) 
         }
     };
     (*state, line)
-}
-
-pub(crate) fn held_by(holder: &Holder) -> String {
-    let mut told = match (&holder.host, holder.pid) {
-        (Some(host), Some(pid)) => format!("held by {host}:{pid}"),
-        _ => "held by a program that does not say who it is".to_owned(),
-    };
-    let queue_id = holder.queue_id.as_ref().map(|queue_id| format!(", queue id {queue_id}"));
-    let session = holder.session.map(|session| format!(", session {session} of the database server"));
-    let held_for = holder.held_for.map(|held_for| format!(", for {}", span(held_for)));
-    told.extend([queue_id, session, held_for].into_iter().flatten());
-    told
 }
 
 /// The text for the past holder of a lock, because of which another attempt ended as busy.

@@ -2,12 +2,10 @@
 
 use crate::support::test_master::{Stage, pids, send};
 use command_fds::{CommandFdExt, FdMapping};
-use serde_json::Value;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What whoever listens says first.
@@ -79,37 +77,6 @@ fn a_socket_that_systemd_made_is_used_and_stays() {
     command.fd_mappings(vec![FdMapping { parent_fd: listener.into(), child_fd: 3 }]).unwrap();
     stage.start_as(command);
     assert_eq!(greeting(waits), "220\r\n");
-}
-
-/// What `check` says of this, in one word; `None`: nothing.
-fn checked(stage: &Stage, what: &str) -> Option<String> {
-    let mut command = crate::program::program(&["check", "--json", "--config"]);
-    let output = command.arg(stage.path("config.toml")).stdin(Stdio::null()).output().unwrap();
-    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    let found = findings.iter().find(|finding| finding["what"] == what)?;
-    assert!(found["found"].as_str().unwrap().contains("sent.authserv_id: it is missing"), "{found}");
-    Some(found["state"].as_str().unwrap().to_owned())
-}
-
-/// The Debian package's socket is systemd's: the configuration names none.
-#[test]
-fn check_says_so_whoever_makes_the_socket() {
-    let stage = Stage::new("");
-    for (serve, of_ours, of_systemd) in [
-        ("lmtp = [\"/nowhere/lmtp\"]\n[sent]\nauthor_check = \"authenticated\"", Some("bad"), None),
-        ("[sent]\nauthor_check = \"authenticated\"", None, Some("warning")),
-        ("[sent]\nauthor_check = \"authenticated\"\nauthserv_id = \"mx.example.com\"", None, None),
-        ("[sent]\nauthor_check = \"header\"", None, None),
-    ] {
-        stage.configure(serve);
-        let (file, password) = (stage.path("config.toml"), stage.path("password"));
-        std::fs::write(&password, "secret").unwrap();
-        let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, text.replace("password_file = \"/nowhere\"", &format!("password_file = {password:?}")))
-            .unwrap();
-        let found = [checked(&stage, "service.lmtp"), checked(&stage, "LMTP")];
-        assert_eq!(found.each_ref().map(Option::as_deref), [of_ours, of_systemd], "{serve}");
-    }
 }
 
 /// LMTP carries no SASL name.

@@ -10,13 +10,13 @@ use super::{List, ReplayError};
 use crate::base::deadline::Deadline;
 use crate::ledger::deliveries::{DeliveryQuery, each_delivery};
 use crate::site::Site;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
 use time::PrimitiveDateTime;
@@ -27,7 +27,7 @@ use time::macros::format_description;
 const PATIENCE: Duration = Duration::from_hours(1);
 
 /// The form of a file with messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Form {
     /// The file is the message.
@@ -38,14 +38,6 @@ pub(crate) enum Form {
     QueueFile,
     /// A line of a replay's file of failures.
     Failures,
-}
-
-impl FromStr for Form {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        serde_json::from_value(text.into()).map_err(|_| "one of message, mbox, queue-file and failures")
-    }
 }
 
 impl Form {
