@@ -9,8 +9,10 @@ macro_rules! words {
         }
 
         impl $name {
+            /// The words of all variants, in their order.
+            pub const WORDS: [&'static str; [$($word),+].len()] = [$($word),+];
             /// All variants, in their order.
-            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+            pub const ALL: [Self; Self::WORDS.len()] = [$(Self::$variant),+];
 
             /// Its word.
             #[must_use]
@@ -21,7 +23,7 @@ macro_rules! words {
             }
 
             /// The variant with this word.
-            #[must_use]
+            #[allow(dead_code, reason = "not each enum is read from its words")]
             pub fn parse(word: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|one| one.as_str() == word)
             }

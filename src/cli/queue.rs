@@ -58,9 +58,9 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[group(skip)]
 pub(crate) struct QueueOptions {
-    /// The configuration file, whose service.state_directory has the queue [default: /etc/maildrop_command/config.toml]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    /// The configuration file, whose service.state_directory has the queue
+    #[arg(long, value_name = "FILE", default_value = CONFIGURATION)]
+    config: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -201,9 +201,7 @@ fn change_each(ids: &[String], change: impl Fn(&str) -> Result<String, ByHandErr
 
 impl QueueOptions {
     pub(super) fn open(&self) -> Result<(Config, Queue), Failure> {
-        let file = self.config.clone().unwrap_or_else(|| CONFIGURATION.into());
-        let advice = if self.config.is_none() { "\ngive another file with --config FILE" } else { "" };
-        let config = Config::load(&file).map_err(|error| fail(ExitCode::Config, format!("{error}{advice}")))?;
+        let config = Config::load(&self.config).map_err(|error| fail(ExitCode::Config, error.to_string()))?;
         let queue = Queue::existing(&config.service.queue())?;
         Ok((config, queue))
     }

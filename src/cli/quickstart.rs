@@ -3,14 +3,11 @@
 use super::{Ended, fail, help, print, table};
 use crate::base::deadline::Deadline;
 use crate::base::files::{sync, sync_directory};
-use crate::base::secret::Secret;
 use crate::operations::dovecot_settings::dovecot_here;
 use crate::operations::quickstart::{self, Answers, DatabaseUrl, Domain, File, MailboxStore, Passwords, Server};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -63,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         mail_hosts: if named { arguments.mail_host.clone() } else { our_addresses(&arguments.imap) },
         mail_hosts_are_named: named,
     };
-    let passwords = passwords().map_err(|error| fail(ExitCode::OsErr, format!("/dev/urandom: {error}")))?;
+    let passwords = Passwords::random().map_err(|error| fail(ExitCode::OsErr, error.to_string()))?;
     let (files, folder) = (quickstart::files(&answers, &passwords), arguments.folder.display());
     if fs::read_dir(&arguments.folder).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(fail(ExitCode::CantCreat, format!("{folder} exists, and is not empty: name another folder")));
@@ -77,20 +74,6 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         format!("{}\n\nNothing else was changed. Read {} next.", table(["file", "for"], rows), page.display())
     });
     Ok(ExitCode::Ok)
-}
-
-/// New passwords of 24 random bytes each, in characters without a special meaning in SQL, a URL or a configuration file.
-fn passwords() -> io::Result<Passwords> {
-    let mut random = fs::File::open("/dev/urandom")?;
-    let mut new = || {
-        let mut bytes = [0; 24];
-        random.read_exact(&mut bytes)?;
-        Ok::<_, io::Error>(Secret::new(URL_SAFE_NO_PAD.encode(bytes)))
-    };
-    let (database, operator, owner, maps, imap) = (new()?, new()?, new()?, new()?, new()?);
-    let mut salt = [0; 16];
-    random.read_exact(&mut salt)?;
-    Ok(Passwords { database, operator, owner, maps, imap, salt })
 }
 
 /// This machine's address as the mailbox store sees it: connecting a UDP socket selects the route, and sends nothing

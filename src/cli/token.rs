@@ -4,7 +4,8 @@ use super::site_options::{QueryOptions, Session, SiteOptions};
 use super::{Columns, Ended, Failure, fail, help, list, print};
 use crate::base::timestamp;
 use crate::operations::subscriptions::Resource;
-use crate::operations::tokens::{self, ApiToken, Bounds, NotMade, Wanted};
+use crate::operations::tokens::{self, ApiToken, Bounds, NotMade, Scope, Wanted};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -31,8 +32,8 @@ pub(crate) struct CreateArguments {
     #[arg(long)]
     name: String,
     /// What it may do; may be given several times
-    #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = tokens::SCOPES)]
-    scopes: Vec<String>,
+    #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = PossibleValuesParser::new(Scope::WORDS).try_map(scope))]
+    scopes: Vec<Scope>,
     /// For mail for this domain; may be given several times, as the next two
     #[arg(long = "domain", value_name = "DOMAIN", value_parser = Resource::domain)]
     domains: Vec<Resource>,
@@ -83,9 +84,13 @@ fn open(options: &SiteOptions) -> Result<Session, Failure> {
     options.configured_session("API")
 }
 
+fn scope(word: String) -> Result<Scope, &'static str> {
+    Scope::parse(&word).ok_or("there is no such scope")
+}
+
 fn create(arguments: &CreateArguments) -> Result<(), Failure> {
     let ids = |resources: &[Resource]| resources.iter().map(|resource| resource.id.clone()).collect();
-    let scopes = tokens::SCOPES.into_iter().filter(|scope| arguments.scopes.iter().any(|named| named == scope));
+    let scopes = Scope::ALL.into_iter().filter(|scope| arguments.scopes.contains(scope)).map(Scope::as_str);
     let wanted = Wanted {
         name: &arguments.name,
         scopes: scopes.collect(),

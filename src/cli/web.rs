@@ -7,7 +7,8 @@ use crate::base::timestamp::told;
 use crate::config::SESSION_IDLE;
 use crate::ledger::web_sessions::{self, Lifetimes, WebRole, WebSession};
 use crate::operations::web_logins;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use sysexits::ExitCode;
 
 #[derive(Debug, Subcommand)]
@@ -20,18 +21,6 @@ pub(crate) enum Command {
     Sessions(SessionsArguments),
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Role {
-    /// Sees what became of messages, but not their content
-    Viewer,
-    /// Sees their content as well
-    Reader,
-    /// Delivers again as well
-    Operator,
-    /// Sees who is logged in as well, and logs others out
-    Admin,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct LoginArguments {
     #[command(flatten)]
@@ -39,9 +28,10 @@ pub(crate) struct LoginArguments {
     /// Who it is, as the log and others will see it
     #[arg(long, value_parser = web_logins::name)]
     name: String,
-    /// What this person may do there
-    #[arg(long, value_enum)]
-    role: Role,
+    /// What this person may do there. A viewer sees what became of messages, but not their content; a reader sees their
+    /// content; an operator delivers again as well; an admin sees who is logged in as well, and logs others out
+    #[arg(long, value_parser = PossibleValuesParser::new(WebRole::WORDS).try_map(role))]
+    role: WebRole,
     /// Where browsers find the web UI of a directory
     #[arg(long, value_name = "URL", requires = "embedded", default_value = "http://127.0.0.1:8025")]
     url: String,
@@ -64,6 +54,10 @@ pub(crate) fn run(command: &Command) -> Ended {
     Ok(ExitCode::Ok)
 }
 
+fn role(word: String) -> Result<WebRole, &'static str> {
+    WebRole::parse(&word).ok_or("there is no such role")
+}
+
 fn login(arguments: &LoginArguments) -> Result<(), Failure> {
     let mut session = arguments.site.session()?;
     let missing = || fail(ExitCode::Config, "the configuration has no web UI: web.listen is missing");
@@ -72,7 +66,7 @@ fn login(arguments: &LoginArguments) -> Result<(), Failure> {
         None => arguments.url.trim_end_matches('/').to_owned(),
     };
     let (database, by) = session.parts();
-    say(&web_logins::link(database, by, &origin, &arguments.name, arguments.role.into())?);
+    say(&web_logins::link(database, by, &origin, &arguments.name, arguments.role)?);
     Ok(())
 }
 
@@ -98,15 +92,4 @@ fn sessions(SessionsArguments { query, end }: &SessionsArguments) -> Result<(), 
     let found = web_sessions::sessions(database, Lifetimes::of(SESSION_IDLE))?;
     print(query.json, &found, || list(&found, "Nobody is logged in.", COLUMNS));
     Ok(())
-}
-
-impl From<Role> for WebRole {
-    fn from(role: Role) -> Self {
-        match role {
-            Role::Viewer => Self::Viewer,
-            Role::Reader => Self::Reader,
-            Role::Operator => Self::Operator,
-            Role::Admin => Self::Admin,
-        }
-    }
 }

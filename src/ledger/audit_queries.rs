@@ -2,7 +2,7 @@
 //! come in parts: a span of time, or a few hundred rows.
 
 use super::columns::IS_DELIVERED;
-use super::event::{self, EventRecord, Standing, change};
+use super::event::{self, Diff, EventRecord, EventType, Standing, change};
 use super::{CopyKey, Database, statements, time_span};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value, columns_of};
@@ -83,6 +83,32 @@ impl RecordedCopy {
     #[must_use]
     pub(crate) fn address(&self) -> String {
         event::address(self.role, &self.recipient, self.from.as_deref())
+    }
+
+    /// An event of the copy, without an attempt. `address` is the one that it belongs to.
+    pub(crate) fn event<'a>(
+        &'a self,
+        kind: EventType,
+        address: &'a str,
+        host: &'a str,
+        diff: Diff<'a>,
+    ) -> EventRecord<'a> {
+        EventRecord {
+            event: Uuid::now_v7(),
+            kind,
+            key: self.key(),
+            role: self.role,
+            user: &self.user,
+            mailbox: &self.mailbox,
+            recipient: address,
+            identity: &self.identity,
+            message_id: &self.message_id,
+            manner: None,
+            attempt: None,
+            queue_id: None,
+            host,
+            diff,
+        }
     }
 
     /// The copy in the form in which a mailbox looks it up.
@@ -402,22 +428,7 @@ pub(crate) fn adopt_owed(
     let before = Standing::Owed(copy.reason.as_deref().unwrap_or_default());
     let Some((kind, diff)) = change(copy.role, Some(before), Standing::Delivered(placement)) else { return Ok(()) };
     let address = copy.address();
-    let event = EventRecord {
-        event: Uuid::now_v7(),
-        kind,
-        key,
-        role: copy.role,
-        user: &copy.user,
-        mailbox: &copy.mailbox,
-        recipient: &address,
-        identity: &copy.identity,
-        message_id: &copy.message_id,
-        manner: Some(ADOPTED),
-        attempt: None,
-        queue_id: None,
-        host,
-        diff,
-    };
+    let event = EventRecord { manner: Some(ADOPTED), ..copy.event(kind, &address, host, diff) };
     // The event depends on the change: this runs without the lock.
     let written = match dialect {
         Dialect::Sqlite => database.change(doing, &adopt, &values).map(drop),

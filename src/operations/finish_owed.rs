@@ -140,7 +140,10 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
             break;
         }
     }
-    run.still_owed = statistics::owed_copies(ledger.as_mut(), None)?;
+    match statistics::owed_copies(ledger.as_mut(), None) {
+        Ok(count) => run.still_owed = count,
+        Err(error) => drop(run.problem.get_or_insert(error.to_string())),
+    }
     Ok(run)
 }
 

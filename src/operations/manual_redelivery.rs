@@ -8,6 +8,7 @@ use super::replay::{self, ReplayOutcome, TOO_LARGE, message_of};
 use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::base::timestamp::span;
+use crate::base::words::words;
 use crate::database::DatabaseError;
 use crate::ledger::audit_queries::{self, DeliveredCopy, Mailboxes, RecordedCopy};
 use crate::ledger::deliveries::{DeliveryQuery, KnownDelivery, each_delivery, known_delivery};
@@ -20,20 +21,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The kind of a redelivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The copy is owed, and is finished: `replay --owed`.
-    Finish,
-    /// Its mailbox has lost the copy, which is restored: `replay --restore --deleted`.
-    Restore,
-    /// Its recipient has no copy after at least one attempt: `replay --failed`.
-    Deliver,
-}
-
-impl Kind {
-    const ALL: [(&'static str, Self); 3] =
-        [("finish", Self::Finish), ("restore", Self::Restore), ("deliver", Self::Deliver)];
+words! {
+    /// The kind of a redelivery.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Kind {
+        /// The copy is owed, and is finished: `replay --owed`.
+        Finish = "finish",
+        /// Its mailbox has lost the copy, which is restored: `replay --restore --deleted`.
+        Restore = "restore",
+        /// Its recipient has no copy after at least one attempt: `replay --failed`.
+        Deliver = "deliver",
+    }
 }
 
 /// A copy that a person wants to be redelivered.
@@ -47,16 +45,14 @@ impl Request {
     /// Parses the text that [`Display`](fmt::Display) writes.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let (kind, key) = text.split_once('-')?;
-        let (_, kind) = Kind::ALL.into_iter().find(|(name, _)| *name == kind)?;
         let key = hex::decode(key).and_then(|bytes| bytes.try_into().ok())?;
-        Some(Self { kind, copy: CopyKey::from_bytes(key) })
+        Some(Self { kind: Kind::parse(kind)?, copy: CopyKey::from_bytes(key) })
     }
 }
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Kind::ALL.into_iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name);
-        write!(f, "{name}-{}", hex::encode(self.copy.as_bytes()))
+        write!(f, "{}-{}", self.kind.as_str(), hex::encode(self.copy.as_bytes()))
     }
 }
 
@@ -315,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_request_is_read_as_it_is_written() {
-        for (_, kind) in Kind::ALL {
+        for kind in Kind::ALL {
             let request = Request { kind, copy: CopyKey::from_bytes([0xa7; 32]) };
             assert_eq!(Request::read(&request.to_string()), Some(request));
         }

@@ -6,6 +6,7 @@
 //! 3. A delivery that is about to take the lock already has its attempt in the journal. The query under the lock has a snapshot of
 //!    its own: it finds the attempt, and the message stays. A later delivery waits for the lock, and records a new message.
 
+use crate::base::words::words;
 use crate::config::Retention;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::retention::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldOperations, OldSources};
@@ -14,30 +15,20 @@ use crate::lock::Acquired;
 use serde::Serialize;
 use std::time::Duration;
 
-/// The kinds of rows that are removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
-    /// Attempts that have ended.
-    Attempts,
-    Sources,
-    /// Messages with their copies, sources and attempts.
-    Messages,
-    /// Events with their pending notifications and their notification attempts.
-    Events,
-    /// Rows of the operations log.
-    Operations,
-}
-
-impl Kind {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Attempts => "attempts",
-            Self::Sources => "sources",
-            Self::Messages => "messages",
-            Self::Events => "events",
-            Self::Operations => "operations",
-        }
+words! {
+    /// The kinds of rows that are removed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub(crate) enum Kind {
+        /// Attempts that have ended.
+        Attempts = "attempts",
+        Sources = "sources",
+        /// Messages with their copies, sources and attempts.
+        Messages = "messages",
+        /// Events with their pending notifications and their notification attempts.
+        Events = "events",
+        /// Rows of the operations log.
+        Operations = "operations",
     }
 }
 

@@ -151,15 +151,7 @@ pub(crate) fn delete(
 const LONGEST: usize = 511;
 
 /// The types of events that can be subscribed to.
-pub(crate) const TYPES: [&str; EventType::ALL.len()] = {
-    let mut names = [""; EventType::ALL.len()];
-    let mut at = 0;
-    while at < EventType::ALL.len() {
-        names[at] = EventType::ALL[at].as_str();
-        at += 1;
-    }
-    names
-};
+pub(crate) const TYPES: [&str; EventType::WORDS.len()] = EventType::WORDS;
 
 /// The event types among these names, without duplicates.
 pub(crate) fn types(named: &[String]) -> Vec<&'static str> {

@@ -4,6 +4,7 @@
 //! text that was published by mistake.
 
 use super::operations_log::{Came, logged};
+use crate::base::words::words;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::api_tokens::{self, NewApiToken};
@@ -24,38 +25,25 @@ const LONGEST_NAME: usize = 48;
 /// The default limit of requests per second.
 pub(crate) const RATE: u32 = 50;
 
-/// The permissions of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
-    SubscriptionsRead,
-    /// Includes reading subscriptions.
-    SubscriptionsWrite,
-    EventsRead,
-    MessagesRead,
-    /// Permits reading the content of messages.
-    MessagesContent,
-    /// Permits submitting messages.
-    MessagesWrite,
-    /// The envelope sender is the author of a submitted message, and gets a copy in Sent.
-    Sent,
+words! {
+    /// The permissions of a token, as `--scope` takes them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Scope {
+        SubscriptionsRead = "subscriptions:read",
+        /// Includes reading subscriptions.
+        SubscriptionsWrite = "subscriptions:write",
+        EventsRead = "events:read",
+        MessagesRead = "messages:read",
+        /// Permits reading the content of messages.
+        MessagesContent = "messages:content",
+        /// Permits submitting messages.
+        MessagesWrite = "messages:write",
+        /// The envelope sender is the author of a submitted message, and gets a copy in Sent.
+        Sent = "sent",
+    }
 }
 
-/// The names of the scopes, as `--scope` takes them, in the order of [`Scope`].
-pub(crate) const SCOPES: [&str; 7] = [
-    "subscriptions:read",
-    "subscriptions:write",
-    "events:read",
-    "messages:read",
-    "messages:content",
-    "messages:write",
-    "sent",
-];
-
 impl Scope {
-    pub(crate) const fn as_str(self) -> &'static str {
-        SCOPES[self as usize]
-    }
-
     /// Whether a token has this scope.
     pub(crate) fn is_of(self, token: &ApiToken) -> bool {
         let has = |scope: Self| token.scopes.iter().any(|one| one == scope.as_str());
@@ -200,16 +188,6 @@ mod tests {
 
     #[test]
     fn who_may_change_subscriptions_may_read_them_and_nothing_else() {
-        let scopes = [
-            Scope::SubscriptionsRead,
-            Scope::SubscriptionsWrite,
-            Scope::EventsRead,
-            Scope::MessagesRead,
-            Scope::MessagesContent,
-            Scope::MessagesWrite,
-            Scope::Sent,
-        ];
-        assert_eq!(scopes.map(Scope::as_str), SCOPES);
         let token = |scope: &str| ApiToken {
             id: Uuid::nil(),
             name: "a".into(),
@@ -222,7 +200,7 @@ mod tests {
             last_used_at: None,
             valid: true,
         };
-        for (has, wants) in SCOPES.iter().flat_map(|has| scopes.map(|wants| (has, wants))) {
+        for (has, wants) in Scope::WORDS.iter().flat_map(|has| Scope::ALL.map(|wants| (has, wants))) {
             let expected =
                 *has == wants.as_str() || (*has == "subscriptions:write" && wants == Scope::SubscriptionsRead);
             assert_eq!(wants.is_of(&token(has)), expected, "{has} {wants:?}");

@@ -46,9 +46,9 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[group(skip)]
 pub(crate) struct ServiceOptions {
-    /// The configuration file [default: /etc/maildrop_command/config.toml]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = CONFIGURATION)]
+    config: PathBuf,
     /// The control socket, if the configuration does not name its folder any more
     #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
     socket: Option<PathBuf>,
@@ -102,24 +102,18 @@ fn not_asked(problem: &NotAsked, socket: &Path) -> Failure {
 }
 
 impl ServiceOptions {
-    /// The configuration file.
-    fn file(&self) -> PathBuf {
-        self.config.clone().unwrap_or_else(|| CONFIGURATION.into())
-    }
-
     /// The control socket. A mistake in the configuration must not block access to a running service: the mistake is
     /// printed, and the socket's folder is searched for nevertheless.
     fn socket(&self) -> Result<PathBuf, Failure> {
         if let Some(socket) = &self.socket {
             return Ok(socket.clone());
         }
-        let file = self.file();
-        let error = match Config::load(&file) {
+        let error = match Config::load(&self.config) {
             Ok(config) => return Ok(config.service.control_socket()),
             Err(error) => error,
         };
         complain(&error.to_string());
-        let text = std::fs::read_to_string(&file).ok();
+        let text = std::fs::read_to_string(&self.config).ok();
         let folder = text.and_then(|text| runtime_directory_of(&text));
         let socket =
             folder.map(|runtime_directory| Service { runtime_directory, ..Service::default() }.control_socket());

@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
                     for its sockets). With --detached it is started without systemd";
         return Err(fail(ExitCode::Usage, text));
     }
-    let mut started = start(&arguments.options.file())?;
+    let mut started = start(&arguments.options.config)?;
     let stderr = read_stderr(&mut started);
     let _progress = Progress::watch("it is being started");
     let end = Instant::now() + arguments.wait;

@@ -85,7 +85,8 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
         let outcome = if taken.is_ok() { Outcome::AuditTookOut } else { Outcome::AuditLeft };
         let ended = EndedAttempt { attempt, key, outcome, stages: None };
         let address = copy.address();
-        let events = taken.is_ok().then(|| removed(site, twice, attempt, &address));
+        let event = copy.event(EventType::CopyRemoved, &address, site.host(), Diff::taken_out(twice.extra));
+        let events = taken.is_ok().then_some(EventRecord { attempt: Some(attempt), ..event });
         let record = Record { ended: vec![ended], events: events.into_iter().collect(), ..Record::default() };
         let recorded = database.record(&record);
         if let (Err(error), Ok(())) = (recorded, &taken) {
@@ -96,27 +97,6 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
         tracing::debug!(%error, "the lock was not released; the server frees it with the connection");
     }
     taken
-}
-
-/// The event of the removed copy.
-fn removed<'a>(site: &'a Site, twice: &'a Twice, attempt: Uuid, address: &'a str) -> EventRecord<'a> {
-    let copy = &twice.copy;
-    EventRecord {
-        event: Uuid::now_v7(),
-        kind: EventType::CopyRemoved,
-        key: copy.key(),
-        role: copy.role,
-        user: &copy.user,
-        mailbox: &copy.mailbox,
-        recipient: address,
-        identity: &copy.identity,
-        message_id: &copy.message_id,
-        manner: None,
-        attempt: Some(attempt),
-        queue_id: None,
-        host: site.host(),
-        diff: Diff::taken_out(twice.extra),
-    }
 }
 
 fn under_lock(

@@ -33,7 +33,7 @@ pub(super) const PORT_OF_INSTANCE: u16 = 10_143;
 
 const CYRUS: &str = include_str!("templates/cyrus-imapd.conf");
 
-/// The password as Dovecot stores it: a salted hash. It has 24 random bytes, so no list of passwords contains it.
+/// The password as Dovecot stores it: a salted hash. It has 256 random bits, so no list of passwords contains it.
 pub(super) fn hash(password: &str, salt: &[u8]) -> String {
     let digest = Sha512::new().chain_update(password).chain_update(salt).finalize();
     format!("{{SSHA512}}{}", STANDARD.encode([digest.as_slice(), salt].concat()))

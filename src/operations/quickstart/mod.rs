@@ -10,6 +10,7 @@ mod postfix;
 use crate::base::endpoint::Endpoint;
 use crate::base::secret::Secret;
 use crate::operations::dovecot_settings::{DovecotHere, MailUid};
+use crate::operations::tokens::{NoRandomNumbers, random_text};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -75,8 +76,21 @@ pub(crate) struct Passwords {
     /// The role with which Postfix looks up recipients.
     pub maps: Secret,
     pub imap: Secret,
-    /// Random bytes.
+    /// Random characters.
     pub salt: [u8; 16],
+}
+
+impl Passwords {
+    /// New passwords, in characters without a special meaning in SQL, a URL or a configuration file.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub(crate) fn random() -> Result<Self, NoRandomNumbers> {
+        let new = || random_text().map(Secret::new);
+        let (database, operator, owner, maps, imap) = (new()?, new()?, new()?, new()?, new()?);
+        let salt = random_text()?.as_bytes().first_chunk().copied().unwrap_or_default();
+        Ok(Self { database, operator, owner, maps, imap, salt })
+    }
 }
 
 /// A file to be written.

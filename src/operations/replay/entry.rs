@@ -121,18 +121,6 @@ impl Piece {
 }
 
 impl Location {
-    /// Why a line may not have this location, if so.
-    fn problem(&self) -> Option<&'static str> {
-        match self {
-            Self::Piece(Piece { form: Form::Failures, .. }) | Self::Content { form: Some(Form::Failures), .. } => {
-                Some("a line that leads to another such line")
-            }
-            Self::Ledger { ledger } if digest(ledger).is_none() => Some("a copy's key has 64 hexadecimal digits"),
-            Self::Content { content, .. } => Self::decode(content).err(),
-            Self::Piece(_) | Self::Ledger { .. } => None,
-        }
-    }
-
     /// The bytes of [`Content`](Self::Content).
     pub(super) fn decode(content: &str) -> Result<Vec<u8>, &'static str> {
         match STANDARD.decode(content) {
@@ -166,11 +154,8 @@ impl Entry {
 
     /// Parses a line of a file of failures, or returns what is wrong with it.
     fn from_line(line: &[u8]) -> Result<Self, String> {
-        let line: Line = serde_json::from_slice(line).map_err(|error| format!("no line of a replay: {error}"))?;
-        if line.maildrop_command_replay != VERSION {
-            return Err("a line of a newer release".into());
-        }
-        Ok(line.entry)
+        let line: Result<Line, _> = serde_json::from_slice(line);
+        line.map(|line| line.entry).map_err(|error| format!("no line of a replay: {error}"))
     }
 
     /// An entry that refers to a line of an earlier replay resolves to the entry in that line; any other entry, to itself.
@@ -179,7 +164,13 @@ impl Entry {
             // Without a size limit, since the line may contain a whole message.
             Location::Piece(piece) if piece.form == Form::Failures => {
                 let entry = Self::from_line(&piece.first_bytes(u64::MAX)?)?;
-                entry.source.problem().map_or(Ok(Cow::Owned(entry)), |problem| Err(problem.into()))
+                match &entry.source {
+                    Location::Piece(Piece { form: Form::Failures, .. })
+                    | Location::Content { form: Some(Form::Failures), .. } => {
+                        Err("a line that leads to another such line".into())
+                    }
+                    _ => Ok(Cow::Owned(entry)),
+                }
             }
             _ => Ok(Cow::Borrowed(self)),
         }

@@ -21,7 +21,7 @@ pub(super) fn deliver(scene: &mut Scene, to: &str, prepended: &str, id: &str) ->
 }
 
 const LOG: &str = "SELECT outcome FROM operations WHERE interface = 'api' AND actor = 'crm' AND operation = 'downloaded' \
-                   AND object = 'source' ORDER BY id";
+                   AND target = 'source' ORDER BY id";
 
 fn what_is_kept_is_handed_out_to_who_may_and_written_down(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);

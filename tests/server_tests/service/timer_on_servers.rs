@@ -180,7 +180,7 @@ fn a_mailbox_store_that_refuses_costs_no_copy_and_is_tried_again(engine: Engine)
     let refused = Timer::start(&scene, "one", EACH_SECOND);
     wait_until("a run has failed", || refused.last()["well"] == false);
     let said = refused.said();
-    assert!(said.starts_with("the mailbox store has failed several times in a row (3 failed, 1 left"), "{said}");
+    assert!(said.starts_with("the mailbox store has failed several times in a row (3 failed, 4 still owed"), "{said}");
     refused.end();
     let reasons = scene.database.texts("SELECT reason FROM copies WHERE state = 'owed'");
     assert_eq!(reasons.len(), ids.len());
