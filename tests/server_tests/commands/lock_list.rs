@@ -106,7 +106,10 @@ fn commands(scene: &Scene) {
         let line = |words: [&str; 2]| table.lines().position(|line| words.iter().all(|word| line.contains(word)));
         assert!(line([&key, "holds"]).unwrap() < line([&key, "waits"]).unwrap(), "{table}");
         let said = String::from_utf8(scene.subcommand(&["lock", "try", "nightly report"]).stdout).unwrap();
-        assert!(said.contains(&format!(":{}, session ", holder.0.id())) && said.contains("waiting for it: 1"), "{said}");
+        assert!(
+            said.contains(&format!(":{}, session ", holder.0.id())) && said.contains("waiting for it: 1"),
+            "{said}"
+        );
     }
     assert_eq!(scene.subcommand(&["lock", "try", "nightly report"]).status.code(), Some(75));
     // It was only looked at.
