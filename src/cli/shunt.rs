@@ -31,7 +31,7 @@ pub(crate) enum Command {
     /// All that is known of one message, or the message itself
     #[command(after_help = help("shunt show"))]
     Show(ShowArguments),
-    /// Have the service deliver messages now, each by a worker of its own
+    /// Have the service deliver messages now, one at a time
     #[command(after_help = help("shunt retry"))]
     Retry(RetryArguments),
     /// Remove copies
@@ -167,7 +167,7 @@ fn retry(arguments: &RetryArguments) -> Ended {
         say(NOTHING);
     }
     let limit = if arguments.again || ids.is_empty() { None } else { config.retention.messages_older_than };
-    let _progress = Progress::watch("each has a worker of its own, which is started for it");
+    let _progress = Progress::watch("they are tried one at a time");
     let tried = for_each(&ids, |id| {
         let (found, message) = read(&queue, id)?;
         if limit.is_some_and(|limit| found.age() > limit) {

@@ -79,7 +79,7 @@ pub struct Request {
     /// Where the request comes from.
     #[serde(default, skip_serializing_if = "is_default")]
     pub source: Source,
-    /// The message has crashed a worker before: it gets a worker of its own, which ends after it. The broker sets this.
+    /// The message has crashed a worker before: its worker ends after it. The broker sets this.
     #[serde(default, skip_serializing_if = "is_default")]
     pub suspect: bool,
     /// All recipients of this message made a worker wait recently, and nothing was delivered to them. Their mailboxes

@@ -53,6 +53,6 @@ pub struct Standing {
     pub busy: usize,
     /// Workers without recent heartbeats, with a message or without.
     pub silent: usize,
-    /// Messages that have crashed one worker: their next delivery has a worker of its own.
+    /// Messages that have crashed one worker: they are tried one at a time.
     pub suspects: usize,
 }

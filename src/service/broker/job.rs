@@ -25,7 +25,7 @@ pub(super) struct Job {
     pub(super) time: Duration,
     /// Whether the message had crashed a worker before it came.
     pub(super) known_crash: Option<Key>,
-    /// Whether it was given a worker of its own.
+    /// Whether it is at a worker as a message that has crashed one.
     pub(super) alone: bool,
     /// Since when a worker was ready for it, while some of its recipients were at their limit: see `state/limits.rs`.
     pub(super) held_back: Option<Instant>,

@@ -275,13 +275,12 @@ impl Loop {
                     match pid {
                         Some(pid) => {
                             warn!(pid, "a worker is killed");
-                            self.signal(connection, pid, Signal::KILL);
+                            self.kill(connection, pid);
                         }
                         None => warn!("a worker whose process is not known is cut off"),
                     }
                     self.order(connection, Order::Close);
                 }
-                Action::RetireWorker { connection, pid } => self.signal(connection, pid, Signal::TERM),
                 Action::CloseWorker { connection } | Action::CloseClient { connection } => {
                     self.order(connection, Order::Close);
                 }
@@ -289,12 +288,12 @@ impl Loop {
         }
     }
 
-    /// Sends a signal to the process at the other end.
-    fn signal(&self, connection: ConnectionId, pid: i32, signal: Signal) {
-        // While the connection is open, no other process can have this id. This process never signals itself.
+    /// Kills the process at the other end.
+    fn kill(&self, connection: ConnectionId, pid: i32) {
+        // While the connection is open, no other process can have this id. This process never kills itself.
         let may_end = |pid: &Pid| self.connections.contains_key(&connection) && *pid != getpid();
         if let Some(pid) = Pid::from_raw(pid).filter(may_end)
-            && let Err(error) = kill_process(pid, signal)
+            && let Err(error) = kill_process(pid, Signal::KILL)
         {
             warn!(pid = pid.as_raw_nonzero(), %error, "it cannot be ended");
         }

@@ -20,8 +20,6 @@ pub(super) struct Worker {
     pub(super) pid: Option<i32>,
     heard: Instant,
     pub(super) job: Option<JobId>,
-    /// How many messages it has got on this connection.
-    served: u64,
     /// The recipients of its deliveries on this connection, the latest last. There are at most as many as it keeps mailbox
     /// sessions.
     recent: VecDeque<String>,
@@ -29,17 +27,6 @@ pub(super) struct Worker {
     pub(super) misunderstands: bool,
     /// It ends, and gets no more messages.
     pub(super) leaving: bool,
-}
-
-/// Which workers may take a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
-    /// Any worker: another program's message.
-    Plain,
-    /// A worker that understands our requests.
-    Ours,
-    /// One of those that has had no message yet.
-    New,
 }
 
 #[derive(Default)]
@@ -56,16 +43,8 @@ impl Workers {
             return;
         }
         let name = String::from_utf8_lossy(name).into_owned();
-        let worker = Worker {
-            name,
-            pid,
-            heard: now,
-            job: None,
-            served: 0,
-            recent: VecDeque::new(),
-            misunderstands: false,
-            leaving: false,
-        };
+        let worker =
+            Worker { name, pid, heard: now, job: None, recent: VecDeque::new(), misunderstands: false, leaving: false };
         self.all.insert(connection, worker);
         self.ready.push_back(connection);
     }
@@ -96,50 +75,35 @@ impl Workers {
         job: JobId,
         users: &BTreeSet<&String>,
         sessions: usize,
-        wants: Wants,
+        ours: bool,
         now: Instant,
     ) -> Option<ConnectionId> {
         let open = |worker: &Worker| worker.recent.iter().filter(|user| users.contains(user)).count();
-        let (at, _) = self.suited(wants, now).max_by_key(|(at, worker)| (open(worker), Reverse(*at)))?;
+        let (at, _) = self.suited(ours, now).max_by_key(|(at, worker)| (open(worker), Reverse(*at)))?;
         let connection = self.ready.remove(at)?;
         let worker = self.all.get_mut(&connection)?;
         worker.job = Some(job);
-        worker.served += 1;
         worker.recent.retain(|user| !users.contains(&user));
         worker.recent.extend(users.iter().map(|user| (*user).clone()));
         worker.recent.drain(..worker.recent.len().saturating_sub(sessions));
         Some(connection)
     }
 
-    /// Whether any worker could take such a message now.
-    pub(super) fn any_for(&self, wants: Wants, now: Instant) -> bool {
-        self.suited(wants, now).next().is_some()
+    /// Whether any worker could take a message now, one of `ours` or another program's.
+    pub(super) fn any_for(&self, ours: bool, now: Instant) -> bool {
+        self.suited(ours, now).next().is_some()
     }
 
     /// The idle workers that could take such a message now, with their positions in `ready`.
-    fn suited(&self, wants: Wants, now: Instant) -> impl Iterator<Item = (usize, &Worker)> {
+    fn suited(&self, ours: bool, now: Instant) -> impl Iterator<Item = (usize, &Worker)> {
         let ready = self.ready.iter().enumerate();
         let ready = ready.filter_map(|(at, connection)| Some((at, self.all.get(connection)?)));
-        ready.filter(move |(_, worker)| worker.may_take(wants, now))
-    }
-
-    /// Retires the idle worker that has waited longest, so that a new one replaces it. Returns its process id.
-    pub(super) fn retire_one(&mut self, now: Instant) -> Option<(ConnectionId, i32)> {
-        let (at, _) = self.suited(Wants::Ours, now).find(|(_, worker)| worker.pid.is_some())?;
-        let connection = self.ready.remove(at)?;
-        let worker = self.all.get_mut(&connection)?;
-        worker.leaving = true;
-        Some((connection, worker.pid?))
+        ready.filter(move |(_, worker)| worker.may_take(ours, now))
     }
 
     /// Whether any worker takes another message, now or later.
     pub(super) fn any_that_stay(&self) -> bool {
         self.all.values().any(|worker| !worker.leaving)
-    }
-
-    /// How many workers take another message of ours, now or later.
-    pub(super) fn staying(&self) -> usize {
-        self.all.values().filter(|worker| !worker.leaving && !worker.misunderstands).count()
     }
 
     /// The worker has answered, and is idle.
@@ -191,19 +155,9 @@ impl Worker {
         now.saturating_duration_since(self.heard)
     }
 
-    fn may_take(&self, wants: Wants, now: Instant) -> bool {
-        let suits = match wants {
-            Wants::Plain => true,
-            Wants::Ours => !self.misunderstands,
-            Wants::New => !self.misunderstands && self.is_new(),
-        };
-        suits && !self.leaving && !self.is_silent(now)
-    }
-
-    /// Whether the worker has no state of an earlier message, as far as the broker knows. A worker without a known process id
-    /// counts as new, since it cannot be replaced.
-    fn is_new(&self) -> bool {
-        self.served == 0 || self.pid.is_none()
+    /// A message of `ours` is for a worker that understands our requests.
+    fn may_take(&self, ours: bool, now: Instant) -> bool {
+        !(ours && self.misunderstands) && !self.leaving && !self.is_silent(now)
     }
 
     fn is_silent(&self, now: Instant) -> bool {

@@ -170,7 +170,7 @@ impl Figures {
 
     fn crashes(&self, sheet: &mut Sheet) {
         let Report { standing, counters, .. } = &self.report;
-        let help = "Messages that have crashed one worker: their next try has a worker of its own.";
+        let help = "Messages that have crashed one worker: they are tried one at a time.";
         sheet.gauge("suspect_messages", help, standing.suspects as f64);
         let help = "Messages that were shunted, since they had crashed two workers.";
         sheet.counter("shunted_messages", help, counters.newly_shunted);

@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 /// A process that ends by itself with exit status 0 after this time has done its share, which is not a death. Nor is a worker's
-/// end after a shorter time. The front may end a worker after its first message, or before it is ready, so that a new one
-/// replaces it. Then the next one waits until this long after the start of this one. So no process that ends at once is
-/// restarted without a pause.
+/// end after a shorter time. It may end after its first message, so that a new one replaces it. Then the next one waits until this
+/// long after the start of this one. So no process that ends at once is restarted without a pause.
 const SHARE: Duration = Duration::from_secs(1);
 /// How many bytes of one process's standard error are read at once, so that a process that writes without end does not delay
 /// the others.

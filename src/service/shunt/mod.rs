@@ -1,11 +1,10 @@
-//! Messages that crash workers. This module decides which message is retried in a worker of its own, and which is answered 451
-//! at once.
+//! Messages that crash workers. This module decides which message is retried alone, and which is answered 451 at once.
 //!
 //! | crashes of a message | its next attempt |
 //! |---|---|
 //! | none | like any other |
-//! | one worker: it is a suspect | in a worker of its own: a new process, which ends afterwards |
-//! | that one, too: it is shunted | 451 at once; once an hour in a worker of its own |
+//! | one worker: it is a suspect | alone: no other such message is at a worker, and its worker ends afterwards |
+//! | that one, too: it is shunted | 451 at once; once an hour alone |
 //!
 //! A signal from outside is no crash of the message. Nor is it one if the worker's watchdog ends the worker while a server owes
 //! it an answer, which is SIGKILL ([`watchdog`](super::watchdog)).
@@ -60,7 +59,7 @@ pub struct WorkerEnd {
 pub enum Admission {
     /// By any worker.
     Ordinary,
-    /// By a worker of its own.
+    /// By any worker, and no other such message meanwhile.
     Alone,
     /// Not at all; this is the text of the reply.
     Refused(String),
@@ -71,7 +70,7 @@ pub enum Admission {
 pub struct LostJob {
     pub request: Box<Request>,
     pub body: Body,
-    /// Whether it had a worker of its own.
+    /// Whether it was delivered as a message that has crashed a worker.
     pub alone: bool,
 }
 
@@ -145,7 +144,7 @@ impl CrashRecords {
         }
     }
 
-    /// Records that the message gets a worker of its own now.
+    /// Records that the message is tried alone now.
     pub fn begins_alone(&mut self, key: Key, now: Instant) {
         if let Some(CrashRecord::Shunted { due, .. }) = self.records.get_mut(&key) {
             *due = now + TRIED_EACH;

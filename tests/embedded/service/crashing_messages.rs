@@ -47,7 +47,7 @@ fn shunted_while_others_flow(fault: &str) {
             let verdict = try_once(fault, &service, &poison);
             match verdict.as_str() {
                 told if told.starts_with("4.3.0 shunted: it has crashed 2 workers") => break,
-                // No worker of its own was there in time.
+                // No worker was there in time.
                 told if told.starts_with("4.4.5 ") => continue,
                 // The machine stood still for so long that the broker came before the worker's own watchdog: that counts against nobody.
                 told if told.starts_with("4.3.0 its delivery took too long") => {

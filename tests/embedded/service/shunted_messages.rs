@@ -131,7 +131,7 @@ fn after_two_crashes_it_is_shunted_and_delivered_once_a_person_has_it_tried() {
     service.strike(worker, &poison, &["doug@x", "scuba@x"], Signal::ABORT);
     service.until_crashed(1);
 
-    // The worker that there is has served: it makes way for a new one.
+    // Its next try is by a worker that has served.
     let used = service.worker();
     let third = message(3);
     assert!(service.client().deliver(&request(&["scuba@x"], &third), &third)[0].starts_with("2.0.0 "));
@@ -139,11 +139,10 @@ fn after_two_crashes_it_is_shunted_and_delivered_once_a_person_has_it_tried() {
     let (again, mut client) = (request(&["doug@x", "scuba@x"], &poison), service.client());
     let before = service.begun_attempts();
     client.hand_over(&again, &poison);
-    let own = service.replaced(used);
     until("the delivery waits for the lock", || service.begun_attempts() > before);
-    own.signal(Signal::ILL);
+    used.signal(Signal::ILL);
     assert!(client.verdicts(&again)[0].starts_with("4.3.0 "));
-    service.bury(own, false);
+    service.bury(used, false);
     drop(lock);
     until("it is shunted", || service.is_shunted(&poison));
     assert!(service.log().contains("a message is shunted: it crashes workers"), "{}", service.log());
@@ -170,14 +169,13 @@ fn after_two_crashes_it_is_shunted_and_delivered_once_a_person_has_it_tried() {
     }
     assert_eq!(service.says(&["show", "--message", &id]).into_bytes(), poison);
 
-    // What it crashed at is repaired, and a person has it tried: by a new worker.
+    // What it crashed at is repaired, and a person has it tried: by a worker that ends afterwards.
     let mut retry = program(&["shunt", "retry", "--all", "--config"]);
     let retry = retry.arg(service.path().join("config.toml")).stdout(Stdio::piped()).spawn().unwrap();
-    let own = service.replaced(idle);
     let output = retry.wait_with_output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && told.contains(&format!("{id} doug@x: 2.0.0 INBOX ")), "{told}");
-    let next = service.replaced(own);
+    let next = service.replaced(idle);
     until("there is no copy any more", || service.crashed(&poison).is_none());
     assert_eq!(service.says(&["list"]), "nothing is shunted\n");
     // Postfix's next try.

@@ -202,7 +202,7 @@ impl<'s> Service<'s> {
                         (None, _) => {}
                     }
                 }
-                Action::CloseWorker { .. } | Action::RetireWorker { .. } => {
+                Action::CloseWorker { .. } => {
                     return Err("a worker that stays is let go".into());
                 }
                 Action::CloseClient { connection } => self.client_is_sent_away(host, connection, around)?,

@@ -18,7 +18,7 @@ mod worker_replies;
 use super::counters::{Counters, Standing};
 use super::job::{Asker, Job, JobId, Stage, What, users};
 use super::running_jobs::{AtWork, Slow};
-use super::workers::{Wants, Workers};
+use super::workers::Workers;
 use crate::delivery::{StatusDetail, Verdict};
 use crate::protocol::zmtp::INTERVAL;
 use crate::protocol::{Found, Header, Logins, Reply, Request, Source, Told};
@@ -102,8 +102,6 @@ pub enum Action {
     Answer { id: LocalId, verdicts: Vec<Verdict> },
     /// Kill the process behind this connection if the system knows its id, and close the connection.
     EndWorker { connection: ConnectionId, pid: Option<i32> },
-    /// Make the process behind this connection end after its message in progress, so that a new one replaces it.
-    RetireWorker { connection: ConnectionId, pid: i32 },
     /// Close the connection of a worker that has reported its end.
     CloseWorker { connection: ConnectionId },
     /// Close the connection of a client that has sent an invalid frame, so that the client notices at once.
@@ -312,45 +310,46 @@ impl Broker {
 
     /// Passes messages to workers, while there are both.
     fn hand_out(&mut self, now: Instant) {
-        self.hand_out_alone(now);
         let mut at = 0;
         while let Some(&id) = self.queue.get(at) {
-            if !self.workers.any_for(Wants::Plain, now) {
+            if !self.workers.any_for(false, now) {
                 return;
             }
             let Some(job) = self.jobs.get(&id) else { return };
-            let wants = match (&job.what, self.admission(job, now)) {
-                (What::Plain(_), _) => Wants::Plain,
-                (What::Ours { .. }, Admission::Ordinary) => Wants::Ours,
-                (What::Ours { .. }, Admission::Alone) => {
-                    at += 1;
-                    continue;
-                }
-                (What::Ours { .. }, Admission::Refused(_)) => {
+            let ours = matches!(job.what, What::Ours { .. });
+            let alone = match self.admission(job, now) {
+                Admission::Ordinary => false,
+                Admission::Alone => true,
+                Admission::Refused(_) => {
                     self.refuse_shunted(id, now);
                     continue;
                 }
             };
-            // A message that waits for its recipients, or for its own lock, does not block those behind it.
-            if !self.workers.any_for(wants, now) || self.waits_for_its_message(id, now) || self.is_held_back(id, now) {
+            // A message that waits for its recipients, for its own lock, or for another one that crashes workers, does not block
+            // those behind it.
+            if !self.workers.any_for(ours, now)
+                || (alone && self.one_is_alone())
+                || self.waits_for_its_message(id, now)
+                || self.is_held_back(id, now)
+            {
                 at += 1;
                 continue;
             }
             self.queue.remove(at);
-            self.hand_to_a_worker(id, wants, now);
+            self.hand_to_a_worker(id, ours, alone, now);
         }
     }
 
     /// Passes a message to a worker. This happens once per job.
-    fn hand_to_a_worker(&mut self, id: JobId, wants: Wants, now: Instant) {
+    fn hand_to_a_worker(&mut self, id: JobId, ours: bool, alone: bool, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.alone = wants == Wants::New;
+        job.alone = alone;
         let slow = job.users_at_work().into_iter().all(|user| self.slow.holds(user, now));
         let Some(body) = job.body_for_a_worker(slow, now) else {
             self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
             return;
         };
-        let taken = self.workers.take(id, &job.users_at_work(), self.settings.mailbox_sessions, wants, now);
+        let taken = self.workers.take(id, &job.users_at_work(), self.settings.mailbox_sessions, ours, now);
         let Some(connection) = taken else { return };
         if let (true, Some(key)) = (job.alone, job.known_crash) {
             self.crashes.begins_alone(key, now);
@@ -394,7 +393,7 @@ impl Broker {
         let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::Held => true,
             // No process is replaced while the service ends: no new worker will come.
-            Stage::Queued => !stay || job.known_crash.is_some(),
+            Stage::Queued => !stay,
             Stage::At(..) => false,
         });
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {

@@ -139,7 +139,7 @@ impl World {
     }
 
     fn done(&mut self, actions: Vec<Action>) {
-        let (mut closed, mut retired) = (Vec::new(), Vec::new());
+        let mut closed = Vec::new();
         for action in actions {
             match action {
                 Action::Beat { connection } => assert!(self.workers.iter().any(|w| w.connection == connection)),
@@ -175,17 +175,7 @@ impl World {
                     self.workers.retain(|worker| worker.connection != connection);
                 }
                 Action::CloseClient { connection } => closed.push(connection),
-                Action::RetireWorker { connection, pid } => {
-                    let worker = self.workers.iter().position(|worker| worker.connection == connection);
-                    let worker = self.workers.remove(worker.expect("a worker that is there"));
-                    assert!(worker.in_hand.is_none(), "it is not told to end with a message that it was just given");
-                    retired.push((connection, pid));
-                }
             }
-        }
-        for (connection, pid) in retired {
-            self.event(Event::WorkerGone { connection });
-            self.ended(pid, End::Exit(0));
         }
         for connection in closed {
             assert!(self.asked_for_nothing, "all else that clients say makes sense");

@@ -1,12 +1,10 @@
 //! The broker's handling of messages that crash workers: see [`crate::service::shunt`].
 
 use super::super::job::{Job, JobId, Stage, What};
-use super::super::workers::Wants;
-use super::{Action, Broker, ConnectionId};
+use super::{Broker, ConnectionId};
 use crate::delivery::StatusDetail;
 use crate::service::shunt::{Admission, WorkerEnd};
 use std::time::Instant;
-use tracing::info;
 
 impl Broker {
     pub(super) fn admission(&self, job: &Job, now: Instant) -> Admission {
@@ -16,30 +14,10 @@ impl Broker {
         }
     }
 
-    /// Passes on the first message that needs a worker of its own. Only one at a time, so that such messages cost one worker at
-    /// a time, whatever they do. It gets the next new worker. If there is none, one worker is replaced.
-    pub(super) fn hand_out_alone(&mut self, now: Instant) {
-        if self.crashes.is_empty() || self.jobs.values().any(|job| job.alone && matches!(job.stage, Stage::At(..))) {
-            return;
-        }
-        let is_next = |id: &&JobId| self.jobs.get(id).is_some_and(|job| self.admission(job, now) == Admission::Alone);
-        for id in self.queue.iter().filter(is_next).copied().collect::<Vec<_>>() {
-            if !self.workers.any_for(Wants::New, now) {
-                // A retired worker has to be replaced before another one is retired: perhaps no new worker can start.
-                if self.workers.staying() >= self.settings.workers
-                    && let Some((connection, pid)) = self.workers.retire_one(now)
-                {
-                    info!(pid, "a worker is replaced by a new one, for a message that has crashed one before");
-                    self.actions.push(Action::RetireWorker { connection, pid });
-                }
-                return;
-            }
-            if !self.waits_for_its_message(id, now) && !self.is_held_back(id, now) {
-                self.queue.retain(|queued| *queued != id);
-                self.hand_to_a_worker(id, Wants::New, now);
-                return;
-            }
-        }
+    /// Whether a message that has crashed a worker is at one: only one at a time is, so that such messages cost one worker at a
+    /// time, whatever they do.
+    pub(super) fn one_is_alone(&self) -> bool {
+        !self.crashes.is_empty() && self.jobs.values().any(|job| job.alone && matches!(job.stage, Stage::At(..)))
     }
 
     /// Answers a shunted message that is not due. Returns whether it was one.

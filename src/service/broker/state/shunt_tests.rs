@@ -1,6 +1,6 @@
 //! Messages that crash workers, event by event.
 
-use super::tests::{BYTES, SETTINGS, Scene, delivered, frame, go, leaving, one_answer, one_work, request, told};
+use super::tests::{BYTES, Scene, delivered, frame, go, leaving, one_answer, one_work, request, told};
 use super::*;
 use crate::protocol::Source;
 use crate::protocol::control::End;
@@ -10,12 +10,6 @@ const ABORT: End = End::Signal(signal_hook::consts::SIGABRT);
 const HOUR: u64 = 3600;
 
 impl Scene {
-    /// A broker with this configured number of workers.
-    fn of_workers(workers: usize) -> Self {
-        let now = Instant::now();
-        Self { broker: Broker::new(Settings { workers, ..SETTINGS }, CrashRecords::default(), now), now }
-    }
-
     /// Ends a worker with a message: its connection, and then the master's report. Returns the actions of the first.
     fn die(&mut self, worker: u64, end: End, by_us: bool) -> Vec<Action> {
         let answered = self.handle(Event::WorkerGone { connection: ConnectionId(worker) });
@@ -47,17 +41,6 @@ impl Scene {
         self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(b"x\r\n".to_vec()) })
     }
 
-    /// Workers that have each delivered a message, in this order.
-    fn used_workers(&mut self, workers: [u64; 2]) {
-        let addresses = workers.map(|worker| {
-            self.ready(worker);
-            self.hand_another(20 + worker)
-        });
-        for (worker, address) in workers.iter().zip(addresses) {
-            one_answer(self.reply(*worker, &address, frame(&delivered(u128::from(20 + worker), 1))));
-        }
-    }
-
     /// A delivery from this source.
     fn hand_from(&mut self, source: Source, id: u64) -> Vec<Action> {
         self.hand_to(source, id, &["a@x"])
@@ -87,10 +70,6 @@ impl Scene {
     }
 }
 
-fn retired(worker: u64) -> Action {
-    Action::RetireWorker { connection: ConnectionId(worker), pid: i32::try_from(worker).unwrap() }
-}
-
 /// The reply to a message that gets no worker.
 #[track_caller]
 fn refusal(actions: Vec<Action>) -> String {
@@ -101,20 +80,13 @@ fn refusal(actions: Vec<Action>) -> String {
 }
 
 #[test]
-fn after_one_crash_the_next_try_has_a_new_worker_which_is_told_so() {
+fn after_one_crash_the_next_try_is_alone_and_its_worker_is_told_to_end() {
     let mut scene = Scene::new();
     scene.crash(1, 10);
     assert_eq!(scene.figures(), (1, 0));
 
-    // A worker that has had another message is not new, and is replaced.
-    scene.ready(2);
-    let address = scene.hand_another(11);
-    one_answer(scene.reply(2, &address, frame(&delivered(11, 1))));
-    assert_eq!(scene.hand(12, &["a@x"]), [retired(2)]);
-    assert_eq!(scene.pass(2, &[]), []);
-    let leaves = scene.reply(2, b"leaving", leaving(0, 0).frame(b"").unwrap());
-    assert_eq!(leaves, [Action::CloseWorker { connection: ConnectionId(2) }]);
-    let (worker, address, header) = one_work(scene.ready(3));
+    scene.ready(3);
+    let (worker, address, header) = one_work(scene.hand(12, &["a@x"]));
     assert_eq!(worker, 3);
     assert!(matches!(header, Header::Deliver(Request { suspect: true, .. })), "it ends after this message");
     let actions = scene.reply(3, &address, frame(&leaving(12, 1)));
@@ -263,34 +235,6 @@ fn a_message_that_several_workers_had_at_once_is_shunted_only_by_a_crash_of_its_
 }
 
 #[test]
-fn one_worker_makes_way_and_no_other_one_until_a_new_one_is_there() {
-    let mut scene = Scene::of_workers(2);
-    scene.crash(1, 10);
-    scene.used_workers([2, 3]);
-    assert_eq!(scene.hand(12, &["a@x"]), [retired(2)]);
-    assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(2) }), []);
-    // No new worker starts: the suspect is retried, and other messages go on.
-    for id in 12..16 {
-        let address = scene.hand_another(id + 100);
-        one_answer(scene.reply(3, &address, frame(&delivered((id + 100).into(), 1))));
-        assert_eq!(one_answer(scene.pass(300, &[3])), (id, vec!["4.4.5".into()]));
-        assert_eq!(scene.hand(id + 1, &["a@x"]), []);
-    }
-    let (worker, address, _) = one_work(scene.ready(4));
-    assert_eq!(worker, 4);
-    one_answer(scene.reply(4, &address, frame(&delivered(16, 1))));
-}
-
-#[test]
-fn a_silent_worker_is_not_the_one_that_makes_way() {
-    let mut scene = Scene::of_workers(2);
-    scene.crash(1, 10);
-    scene.used_workers([2, 3]);
-    assert_eq!(scene.pass(3, &[3]), []);
-    assert_eq!(scene.hand(12, &["a@x"]), [retired(3)]);
-}
-
-#[test]
 fn suspects_are_tried_one_at_a_time_and_wait_for_no_ordinary_message() {
     let mut scene = Scene::new();
     scene.crash(1, 10);
@@ -299,23 +243,10 @@ fn suspects_are_tried_one_at_a_time_and_wait_for_no_ordinary_message() {
     scene.ready(3);
     assert_eq!(one_work(scene.hand(12, &["a@x"])).0, 3);
     scene.ready(4);
-    assert_eq!(scene.hand(13, &["b@x"]), []);
+    assert_eq!(scene.hand(13, &["c@x"]), []);
     one_answer(scene.reply(2, &address, frame(&delivered(11, 1))));
     let [Action::Answer { .. }, Action::Work { connection, .. }] = scene.die(3, ABORT, false)[..] else { panic!() };
     assert_eq!(connection, ConnectionId(4), "the other one begins once the first has ended");
-}
-
-#[test]
-fn an_ordinary_message_does_not_take_the_new_worker_that_a_suspect_waits_for() {
-    let mut scene = Scene::new();
-    scene.crash(1, 10);
-    // Both messages come before the worker, the ordinary one first.
-    assert_eq!(scene.another(11), []);
-    assert_eq!(scene.hand(12, &["a@x"]), []);
-    let (worker, _, header) = one_work(scene.ready(2));
-    assert!(worker == 2 && matches!(header, Header::Deliver(Request { suspect: true, .. })));
-    let actions = scene.ready(3);
-    assert!(matches!(actions[..], [Action::Work { connection: ConnectionId(3), .. }]), "{actions:?}");
 }
 
 #[test]
@@ -372,14 +303,4 @@ fn a_new_front_knows_what_the_one_before_it_has_written_down() {
     let (_, _, header) = one_work(shunted.hand(12, &["a@x"]));
     assert!(matches!(header, Header::Deliver(Request { suspect: true, .. })));
     assert!(refusal(shunted.hand(13, &["a@x"])).contains("it has crashed 5 workers"));
-}
-
-#[test]
-fn a_service_that_ends_waits_for_no_new_worker() {
-    let mut scene = Scene::new();
-    scene.crash(1, 10);
-    scene.ready(2);
-    scene.hand_another(11);
-    assert_eq!(scene.hand(12, &["a@x"]), []);
-    assert_eq!(one_answer(scene.handle(Event::Stop)), (12, vec!["4.3.2".into()]));
 }
