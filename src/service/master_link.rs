@@ -33,12 +33,8 @@ pub async fn tell_master(
     while let Some(notice) = notices.next_line().await? {
         match serde_json::from_str(&notice) {
             Ok(Notice::Ask) => {
-                let (tell, told) = oneshot::channel();
                 // The broker ends with this process.
-                if ask.send(tell).await.is_err() {
-                    return Ok(());
-                }
-                let Ok(broker) = told.await else { return Ok(()) };
+                let Some(broker) = Broker::request(&ask).await else { return Ok(()) };
                 let status = service.borrow().clone();
                 // The poll is answered at once. Figures that are not read yet are in the next report.
                 let figures = timeout(Duration::ZERO, disk.read(status.as_ref())).await.unwrap_or_default();

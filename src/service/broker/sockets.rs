@@ -62,6 +62,15 @@ pub struct Report {
     pub database_away: Option<String>,
 }
 
+impl Report {
+    /// Requests a report of the broker. `None`: its loop has ended.
+    pub(in crate::service) async fn request(ask: &mpsc::Sender<oneshot::Sender<Self>>) -> Option<Self> {
+        let (tell, told) = oneshot::channel();
+        ask.send(tell).await.ok()?;
+        told.await.ok()
+    }
+}
+
 /// Input of the loop.
 enum Input {
     Opened(ConnectionId, mpsc::UnboundedSender<Order>),

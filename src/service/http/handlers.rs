@@ -7,7 +7,6 @@ use crate::service::broker::sockets::Report;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// How long the broker may take to report. A turn of its loop takes less than a millisecond.
@@ -59,12 +58,7 @@ impl Answers {
 
     /// The broker's report. `None`: its loop hangs.
     async fn report(&self) -> Option<Report> {
-        let asked = async {
-            let (tell, told) = oneshot::channel();
-            self.0.ask.send(tell).await.ok()?;
-            told.await.ok()
-        };
-        timeout(BROKER, asked).await.ok().flatten()
+        timeout(BROKER, Report::request(&self.0.ask)).await.ok().flatten()
     }
 }
 

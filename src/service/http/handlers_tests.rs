@@ -3,7 +3,7 @@ use crate::protocol::control::Counted;
 use crate::service::broker::Standing;
 use crate::service::disk_figures::DiskFiguresReader;
 use crate::service::lmtp::Tally;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 fn service(state: State, reasons: &[&str]) -> Status {
     Status {
