@@ -157,7 +157,8 @@ impl Worker {
 
     /// A message of `ours` is for a worker that understands our requests.
     fn may_take(&self, ours: bool, now: Instant) -> bool {
-        !(ours && self.misunderstands) && !self.leaving && !self.is_silent(now)
+        let suits = !ours || !self.misunderstands;
+        suits && !self.leaving && !self.is_silent(now)
     }
 
     fn is_silent(&self, now: Instant) -> bool {
