@@ -87,7 +87,6 @@ fn word(migration: &MigrationStatus) -> &'static str {
         (MigrationState::Pending, false) => "pending",
         (MigrationState::Pending, true) => "left out (an extra)",
         (MigrationState::Edited, _) => "EDITED since it was applied",
-        (MigrationState::Unknown, _) => "UNKNOWN to this release",
         (MigrationState::Newer, _) => "applied by a newer release",
     }
 }

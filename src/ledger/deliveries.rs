@@ -2,7 +2,7 @@
 
 use super::audit_queries::Selection;
 use super::columns::IS_DELIVERED;
-use super::time_span::{self, AttemptCursor, Pages, TimeCursor};
+use super::time_span::{self, AttemptCursor, Pages};
 use super::{CopyKey, Database, Outcome};
 use crate::database::{DatabaseError, Query, Value, columns_of};
 use crate::lock::LockName;

@@ -321,21 +321,13 @@ pub trait Ledger: NamedLock {
         self.look_up(addresses, None)
     }
 
-    /// Records that this host has just proven a login. On PostgreSQL this releases the lock, if one is held.
+    /// Records that this host has just proven a login; or that it has found that the login does not lead to the right
+    /// mailboxes, so that an earlier proof no longer counts. On PostgreSQL this releases the lock, if one is held.
     ///
     /// # Errors
     /// If it may not have been committed.
-    fn record_login_check(&mut self, _login_check: &LoginCheck, _host: &str) -> Result<(), DatabaseError> {
-        Err(addresses::no_table("remembering a way in to the mailbox store"))
-    }
-
-    /// Records that this host has just found that a login does not lead to the right mailboxes: an earlier proof no
-    /// longer counts. On PostgreSQL this releases the lock, if one is held.
-    ///
-    /// # Errors
-    /// If it may not have been committed.
-    fn revoke_login_check(&mut self, _login_check: &LoginCheck, _host: &str) -> Result<(), DatabaseError> {
-        Err(addresses::no_table("remembering that a way in to the mailbox store is none"))
+    fn record_login_check(&mut self, _login_check: &LoginCheck, _host: &str, _is_proven: bool) -> Result<(), DatabaseError> {
+        Err(addresses::no_table(statements::RECORDING_A_LOGIN))
     }
 
     /// Records that `host` refuses a recipient permanently, since none of these addresses is in the table. `false`,

@@ -2,7 +2,7 @@
 //! batches.
 
 use super::Database;
-use super::time_span::{AttemptCursor, MessageCursor, Pages};
+use super::time_span::Pages;
 use crate::database::{DatabaseError, Query, Value, columns_of};
 use crate::lock::LockName;
 use uuid::Uuid;
@@ -62,7 +62,7 @@ pub(crate) fn try_right(database: &mut dyn Database, tables: &[&str]) -> Result<
 
 /// The ended attempts from before a time.
 pub(crate) struct OldAttempts {
-    pages: Pages<AttemptCursor>,
+    pages: Pages,
 }
 
 impl OldAttempts {
@@ -123,17 +123,16 @@ pub(crate) struct OldEvents {
     before: i64,
     /// The position of the last event of the previous batch.
     last: i64,
-    /// Whether notifications of events that were deleted earlier are still to be searched for.
-    orphans_left: bool,
 }
 
 impl OldEvents {
     pub(crate) fn before(before: i64) -> Self {
-        Self { before, last: 0, orphans_left: true }
+        Self { before, last: 0 }
     }
 
-    /// Deletes the next batch, and returns its size. `None` at the end, which is the first newer event: positions are
-    /// in the order of the commits. Older events behind it are left to the next run.
+    /// Deletes the next batch, and returns its size. The end is the first newer event: positions are in the order of
+    /// the commits. Older events behind it are left to the next run. Notifications without events follow, in batches
+    /// that count no event; then `None`.
     pub(crate) fn delete_batch(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting events";
         let page =
@@ -142,10 +141,7 @@ impl OldEvents {
             database.query(doing, &page, &[Value::Moment(self.before), Value::Integer(self.last)])?;
         let old = page.iter().take_while(|(_, is_old)| *is_old).count();
         let Some((last, _)) = page[..old].last() else {
-            if std::mem::take(&mut self.orphans_left) {
-                delete_orphans(database)?;
-            }
-            return Ok(None);
+            return Ok(delete_orphans(database)?.then_some(0));
         };
         // Read for each batch: a run may take hours. A user may subscribe meanwhile, and request old events.
         let asked = format!("SELECT {} FROM subscriptions", database.dialect().uuid("id"));
@@ -170,22 +166,29 @@ impl OldEvents {
     }
 }
 
-/// Deletes notifications whose events are gone. Publishing while a subscription is deleted leaves some behind, and so
-/// does a redelivery request for events that are deleted at that moment. Nothing can be sent for them, and the
-/// subscription would be due for ever.
-fn delete_orphans(database: &mut dyn Database) -> Result<(), DatabaseError> {
+/// Deletes some notifications whose events are gone; `false` if there are none. Publishing while a subscription is
+/// deleted leaves some behind, and so does a redelivery request for events that are deleted at that moment. Nothing can
+/// be sent for them, and the subscription would be due for ever.
+fn delete_orphans(database: &mut dyn Database) -> Result<bool, DatabaseError> {
     let doing = "forgetting notifications of nothing";
     let oldest = database.query_first(doing, "SELECT position FROM events ORDER BY position LIMIT 1", &[])?;
-    let before = Value::Integer(oldest.unwrap_or(i64::MAX));
-    let id = database.dialect().uuid("subscription");
-    let subscriptions: Vec<Uuid> =
-        database.query(doing, &format!("SELECT DISTINCT {id} FROM notifications WHERE event < ?"), &[before])?;
     // An event and its first notifications are committed in one transaction. So a notification without its event is a
     // leftover.
-    let delete = "DELETE FROM notifications WHERE subscription = ? AND event < ? \
-                  AND NOT EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event)";
-    subscriptions.into_iter().try_for_each(|id| database.change(doing, delete, &[Value::Uuid(id), before]).map(drop))
+    let of_nothing = "NOT EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event)";
+    let some = format!(
+        "SELECT {}, event FROM notifications WHERE event < ? AND {of_nothing} ORDER BY subscription, event LIMIT {BATCH}",
+        database.dialect().uuid("subscription")
+    );
+    let some: Vec<(Uuid, i64)> = database.query(doing, &some, &[Value::Integer(oldest.unwrap_or(i64::MAX))])?;
+    let delete =
+        format!("DELETE FROM notifications WHERE subscription = ? AND event >= ? AND event <= ? AND {of_nothing}");
+    for of_one in some.chunk_by(|(one, _), (other, _)| one == other) {
+        let ([(id, first), .., (_, last)] | [(id, first @ last)]) = of_one else { continue };
+        database.change(doing, &delete, &[Value::Uuid(*id), Value::Integer(*first), Value::Integer(*last)])?;
+    }
+    Ok(!some.is_empty())
 }
+
 /// How many rows of the operations log are from before this time.
 pub(crate) fn count_operations(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
     count(database, "operations WHERE created_at < ?", &[Value::Moment(before)])
@@ -219,28 +222,40 @@ pub(crate) struct OldMessage {
     identity: [u8; 32],
     /// The lock under which it is deleted.
     pub(crate) lock: LockName,
+    recorded_at: i64,
 }
 
-columns_of! { OldMessage: id, identity, lock }
+columns_of! { OldMessage: id, identity, lock, recorded_at }
 
 /// The messages from before a time that are not [referenced](REFERENCED_SINCE) since.
 pub(crate) struct OldMessages {
-    pages: Pages<MessageCursor>,
     before: i64,
+    /// When the last message of the previous batch was recorded, and its id.
+    last: (i64, i64),
 }
 
 impl OldMessages {
     pub(crate) fn before(before: i64) -> Self {
-        Self { pages: Pages::new(0, before, BATCH), before }
+        Self { before, last: (0, 0) }
     }
 
     /// The next messages; `None` at the end.
     pub(crate) fn some(&mut self, database: &mut dyn Database) -> Result<Option<Vec<OldMessage>>, DatabaseError> {
         let dialect = database.dialect();
-        let asked = format!("m.id, {}, {}", dialect.hex("m.identity"), dialect.hex("m.lock_digest"));
-        let condition = format!("NOT {OWED} AND NOT {REFERENCED_SINCE}");
-        let page = self.pages.next(database, &asked, &condition, &[Value::Moment(self.before); 2])?;
-        Ok(page.map(|page| page.into_iter().map(|(_, message)| message).collect()))
+        // MySQL cannot use an index for a comparison of rows alone.
+        let sql = format!(
+            "SELECT m.id, {}, {}, {} FROM messages m WHERE m.recorded_at >= ? AND m.recorded_at < ? \
+             AND (m.recorded_at, m.id) > (?, ?) AND NOT {OWED} AND NOT {REFERENCED_SINCE} ORDER BY m.recorded_at, m.id LIMIT {BATCH}",
+            dialect.hex("m.identity"),
+            dialect.hex("m.lock_digest"),
+            dialect.microseconds("m.recorded_at"),
+        );
+        let (last, before) = (Value::Moment(self.last.0), Value::Moment(self.before));
+        let values = [last, before, last, Value::Integer(self.last.1), before, before];
+        let page: Vec<OldMessage> = database.query("reading old messages", &sql, &values)?;
+        let Some(last) = page.last() else { return Ok(None) };
+        self.last = (last.recorded_at, last.id);
+        Ok(Some(page))
     }
 }
 

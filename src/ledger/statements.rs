@@ -12,6 +12,7 @@ use std::time::Duration;
 
 pub(super) const JOURNALLING: &str = "writing the journal";
 pub(super) const RECORDING: &str = "recording the delivery";
+pub(super) const RECORDING_A_LOGIN: &str = "remembering a login to the mailbox store";
 
 /// The present time. On PostgreSQL, `now()` would be when the lock's transaction began, before anything was appended.
 fn now(dialect: Dialect) -> String {
@@ -137,23 +138,20 @@ pub(super) fn first_attempt_age(database: &mut impl Tables, copies: &[CopyKey]) 
     Ok(age.flatten().unwrap_or_default())
 }
 
-/// Records that a login was proven just now.
-pub(super) fn login_check(dialect: Dialect, login_check: &LoginCheck, host: &str) -> String {
+/// Records that a login was proven just now, or that it is no longer proven.
+pub(super) fn login_check(dialect: Dialect, login_check: &LoginCheck, host: &str, is_proven: bool) -> String {
     let (now, host) = (now(dialect), dialect.literal(Value::Text(host)));
+    if !is_proven {
+        return format!(
+            "UPDATE login_checks SET verified_at = {}, host = {host} WHERE digest = {}",
+            dialect.literal(Value::Moment(0)),
+            dialect.literal(Value::Bytes(&login_check.digest))
+        );
+    }
     format!(
         "INSERT INTO login_checks (digest, login, verified_at, host) VALUES ({}, {now}, {host}) {}",
         dialect.list([Value::Bytes(&login_check.digest), Value::Text(&login_check.text)]),
         dialect.or_update("digest", &format!("verified_at = {now}, host = {host}"))
-    )
-}
-
-/// Records that a login is no longer proven.
-pub(super) fn revoked_login_check(dialect: Dialect, login_check: &LoginCheck, host: &str) -> String {
-    format!(
-        "UPDATE login_checks SET verified_at = {}, host = {} WHERE digest = {}",
-        dialect.literal(Value::Moment(0)),
-        dialect.literal(Value::Text(host)),
-        dialect.literal(Value::Bytes(&login_check.digest))
     )
 }
 

@@ -1,32 +1,16 @@
-//! Reads the attempts or the messages of a span of time in pages. So memory use stays constant and no answer is long,
-//! however large the tables are. Each engine has a B-tree on their time, which is the database's own: the next page
-//! begins after the last row.
+//! Reads the attempts of a span of time in pages. So memory use stays constant and no answer is long, however large the
+//! table is. Each engine has a B-tree on their time, which is the database's own: the next page begins after the last
+//! row.
 
 use super::Database;
 use crate::database::{DatabaseError, Dialect, FromRow, Query, Tables, Value, columns_of};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The position of a row in the order of time, in which a table is read.
-pub(super) trait TimeCursor: FromRow + Copy {
-    /// The table and its alias.
-    const TABLE: &'static str;
-    /// The columns of this cursor; the first is the time.
-    const ORDER: &'static [&'static str];
-
-    /// The expressions that select these columns.
-    fn columns(dialect: Dialect) -> String;
-
-    /// In microseconds since 1970.
-    fn moment(&self) -> i64;
-
-    /// The values of these columns.
-    fn values(&self) -> Vec<Value<'_>>;
-}
-
-/// An attempt at a copy, of table `a`, by when it began.
+/// An attempt at a copy, of table `a`, by when it began: the order in which attempts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AttemptCursor {
+    /// In microseconds since 1970.
     pub(crate) began_at: i64,
     pub(crate) attempt: Uuid,
     pub(crate) key: [u8; 32],
@@ -34,11 +18,9 @@ pub(crate) struct AttemptCursor {
 
 columns_of! { AttemptCursor: began_at, attempt, key }
 
-impl TimeCursor for AttemptCursor {
-    const TABLE: &'static str = "attempts a";
-    const ORDER: &'static [&'static str] = &["a.started_at", "a.attempt", "a.copy_key"];
-
-    fn columns(dialect: Dialect) -> String {
+impl AttemptCursor {
+    /// The expressions that select these columns.
+    pub(super) fn columns(dialect: Dialect) -> String {
         format!(
             "{}, {}, {}",
             dialect.microseconds("a.started_at"),
@@ -47,86 +29,54 @@ impl TimeCursor for AttemptCursor {
         )
     }
 
-    fn moment(&self) -> i64 {
-        self.began_at
-    }
-
-    fn values(&self) -> Vec<Value<'_>> {
-        vec![Value::Moment(self.began_at), Value::Uuid(self.attempt), Value::Bytes(&self.key)]
+    /// The values of these columns.
+    pub(super) fn values(&self) -> [Value<'_>; 3] {
+        [Value::Moment(self.began_at), Value::Uuid(self.attempt), Value::Bytes(&self.key)]
     }
 }
 
-/// A message, of table `m`, by when it was recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MessageCursor {
-    recorded_at: i64,
-    pub(super) id: i64,
-}
-
-columns_of! { MessageCursor: recorded_at, id }
-
-impl TimeCursor for MessageCursor {
-    const TABLE: &'static str = "messages m";
-    const ORDER: &'static [&'static str] = &["m.recorded_at", "m.id"];
-
-    fn columns(dialect: Dialect) -> String {
-        format!("{}, m.id", dialect.microseconds("m.recorded_at"))
-    }
-
-    fn moment(&self) -> i64 {
-        self.recorded_at
-    }
-
-    fn values(&self) -> Vec<Value<'_>> {
-        vec![Value::Moment(self.recorded_at), Value::Integer(self.id)]
-    }
-}
-
-/// A cursor over the rows of a span of time, half open.
-pub(super) struct Pages<C> {
-    /// In microseconds since 1970, as `until`.
-    from: i64,
+/// The pages of a span of time, half open.
+pub(super) struct Pages {
+    /// The next page begins after this one.
+    last: AttemptCursor,
+    /// In microseconds since 1970.
     until: i64,
     limit: usize,
-    /// The last row, if the next page begins after it.
-    last: Option<C>,
 }
 
-impl<C: TimeCursor> Pages<C> {
+impl Pages {
     /// From `from` up to, not including, `until`, both in microseconds since 1970.
     pub(super) fn new(from: i64, until: i64, limit: usize) -> Self {
-        Self { from: from.max(0), until, limit, last: None }
+        let last = AttemptCursor { began_at: from.max(0), attempt: Uuid::nil(), key: [0; 32] };
+        Self { last, until, limit }
     }
 
-    /// The next rows that meet `condition`, whose values are `asked`; `None` at the end.
+    /// The next attempts that meet `condition`, whose values are `asked`; `None` at the end.
     pub(super) fn next<T: FromRow>(
         &mut self,
         database: &mut dyn Tables,
         columns: &str,
         condition: &str,
         asked: &[Value<'_>],
-    ) -> Result<Option<Vec<(C, T)>>, DatabaseError> {
-        if self.from >= self.until {
+    ) -> Result<Option<Vec<(AttemptCursor, T)>>, DatabaseError> {
+        if self.last.began_at >= self.until {
             return Ok(None);
         }
-        let (time, order) = (C::ORDER[0], C::ORDER.join(", "));
         // MySQL cannot use an index for a comparison of rows alone: the time is compared first.
-        let mut values = vec![Value::Moment(self.from), Value::Moment(self.until)];
-        let behind = self.last.as_ref().map_or(String::new(), |last| {
-            values.extend(last.values());
-            format!(" AND ({order}) > ({})", vec!["?"; C::ORDER.len()].join(", "))
-        });
-        values.extend_from_slice(asked);
         let sql = format!(
-            "SELECT {}, {columns} FROM {} WHERE {time} >= ? AND {time} < ?{behind} AND ({condition}) ORDER BY {order} LIMIT {}",
-            C::columns(database.dialect()),
-            C::TABLE,
+            "SELECT {}, {columns} FROM attempts a WHERE a.started_at >= ? AND a.started_at < ? \
+             AND (a.started_at, a.attempt, a.copy_key) > (?, ?, ?) AND ({condition}) \
+             ORDER BY a.started_at, a.attempt, a.copy_key LIMIT {}",
+            AttemptCursor::columns(database.dialect()),
             self.limit
         );
-        let rows: Vec<(C, T)> = database.query("reading the ledger", &sql, &values)?;
+        let mut values = vec![Value::Moment(self.last.began_at), Value::Moment(self.until)];
+        values.extend(self.last.values());
+        values.extend_from_slice(asked);
+        let rows: Vec<(AttemptCursor, T)> = database.query("reading the ledger", &sql, &values)?;
         match rows.last().filter(|_| rows.len() >= self.limit) {
-            Some((last, _)) => (self.from, self.last) = (last.moment(), Some(*last)),
-            None => self.from = self.until,
+            Some((last, _)) => self.last = *last,
+            None => self.until = self.last.began_at,
         }
         Ok((!rows.is_empty()).then_some(rows))
     }
@@ -181,7 +131,7 @@ mod tests {
 
     /// The rows of a walk, in its order, and how many rows its longest page had.
     fn met(database: &mut dyn Tables, until: i64, limit: usize, column: &str) -> (Vec<i64>, usize) {
-        let (mut pages, mut met, mut longest) = (Pages::<AttemptCursor>::new(THEN, until, limit), Vec::new(), 0);
+        let (mut pages, mut met, mut longest) = (Pages::new(THEN, until, limit), Vec::new(), 0);
         while let Some(page) = pages.next::<i64>(database, column, "pid <> ?", &[Value::Integer(0)]).unwrap() {
             longest = longest.max(page.len());
             met.extend(page.into_iter().map(|(_, pid)| pid));
@@ -223,44 +173,6 @@ mod tests {
         for limit in [1, 2, 3, 5, 7, 38, 39, 40, 100] {
             let (met, longest) = met(&mut database, THEN + 20 * MINUTE, limit, "a.pid");
             assert_eq!((met, longest), (expected.clone(), limit.min(39)), "{limit}");
-        }
-    }
-
-    #[test]
-    fn each_message_of_a_span_is_met_once_in_the_order_of_time() {
-        let (_directory, mut database) = database();
-        let sql = "INSERT INTO messages (id, identity, lock_digest, message_id, content_digest, sender, headers, size, \
-                   recorded_at) VALUES (?, ?, ?, 'x', ?, '', '[]', 1, ?)";
-        let mut fill = |id: i64, at: i64| {
-            let (identity, other) = ([u8::try_from(id).unwrap(); 32], [7; 32]);
-            let (identity, other) = (Value::Bytes(&identity), Value::Bytes(&other));
-            let values = [Value::Integer(id), identity, other, other, Value::Moment(at)];
-            database.change("filling", sql, &values).unwrap();
-        };
-        // Some at the same time, some far from the others.
-        for id in 0..30 {
-            fill(id, THEN + id / 4 * MINUTE);
-        }
-        for id in 30..35 {
-            fill(id, THEN + id * 600 * MINUTE);
-        }
-        fill(90, THEN - 1);
-        fill(91, THEN + 40 * 600 * MINUTE);
-        let expected: Vec<i64> = (0..35).collect();
-        for limit in [1, 2, 3, 4, 5, 34, 35, 36] {
-            let met = |database: &mut SqliteDatabase, until: i64| {
-                let (mut pages, mut met) = (Pages::<MessageCursor>::new(THEN, until, limit), Vec::new());
-                while let Some(page) =
-                    pages.next::<i64>(database, "m.size", "m.size = ?", &[Value::Integer(1)]).unwrap()
-                {
-                    assert!(page.len() <= limit);
-                    met.extend(page.iter().map(|(at, _)| at.id));
-                    assert!(page.iter().all(|(_, size)| *size == 1));
-                }
-                met
-            };
-            assert_eq!(met(&mut database, THEN + 40 * 600 * MINUTE), expected, "{limit}");
-            assert!(met(&mut database, THEN).is_empty(), "{limit}");
         }
     }
 }

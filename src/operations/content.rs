@@ -18,16 +18,14 @@ pub(crate) struct Look<'a> {
     pub(crate) operation: Operation,
     /// The part of the message: `HTML`, `part 2`.
     pub(crate) object: Option<&'a str>,
-    /// The place that an earlier entry of the log names, if this request belongs to that entry.
-    pub(crate) noted: Option<&'a Place>,
     /// The memory to read into, and the client that it is charged to: a token or a login.
     pub(crate) memory: (&'a Arc<Shares>, &'a str),
 }
 
 /// The result of a request.
 pub(crate) enum Found<T> {
-    /// The result, the message's place, and the share of memory that the result occupies.
-    Shown(T, Place, Share),
+    /// The result, and the share of memory that it occupies.
+    Shown(T, Share),
     /// The ledger has no message with that identity, or the message has no such part.
     Unknown,
     /// There is not enough free memory at the moment. Nothing was read.
@@ -41,8 +39,7 @@ pub(crate) struct TakesTooLong;
 
 /// Applies `of` to the message with this identity, in the form [for display](Message::for_display); `None` if it has no
 /// such part. The message comes from the ledger's stored sources or, if `mailboxes` has a deadline, from a mailbox. The
-/// operations log records each request, also a failed one. The exception is content from the place that the same
-/// request has already noted.
+/// operations log records each request, also a failed one.
 ///
 /// # Errors
 /// If the database fails, or if the operations log cannot be written. Nothing is shown then.
@@ -96,14 +93,12 @@ pub(crate) fn look<T>(
                 }
             };
             match &place {
-                // The log already has the request that this one belongs to, with the same place.
-                place if look.noted == Some(place) => {}
                 Place::Mailbox { user, mailbox } => {
                     write(Affected { user: Some(user), mailbox: Some(mailbox), ..affected }, "shown")?;
                 }
                 Place::Ledger => write(affected, "shown, from the ledger's sources")?,
             }
-            Ok(Found::Shown(made, place, share))
+            Ok(Found::Shown(made, share))
         }
         Err(RedeliveryError::Database(error)) => Err(error),
         Err(error) => {

@@ -175,14 +175,14 @@ impl Site {
         let honoured = site.imap().and_then(proven).map_err(|error| {
             if error.failure == MailboxFailure::IdentityIgnored
                 // No delivery may rely on the earlier proof while others find the same failure.
-                && let Err(error) = database.revoke_login_check(login_check, &self.host)
+                && let Err(error) = database.record_login_check(login_check, &self.host, false)
             {
                 warn!(%error, "that the way in is disproved is not written down");
             }
             Deferral::Mailbox(error)
         })?;
         info!(login = login_check.text, %honoured, "the IMAP server honours the authorization identity");
-        database.record_login_check(login_check, &self.host).map_err(Deferral::Database)
+        database.record_login_check(login_check, &self.host, true).map_err(Deferral::Database)
     }
 
     /// Whether logins have to be proven before a delivery. `proven` is the age of the ledger's proof in seconds.

@@ -277,13 +277,13 @@ SELECT int4send((extract(epoch FROM recorded_at) / 86400)::int) || substr(sha256
     'user' || id % 10000, 'INBOX', 'user' || id % 10000 || '@mail.example', 'delivered', 1700000000, id / 10000 + 1, recorded_at,
     recorded_at
 FROM messages;
-INSERT INTO attempts (copy_key, attempt, role, imap_user, mailbox, identity, lock_digest, message_id, recipient, queue_id, host,
+INSERT INTO attempts (copy_key, attempt, role, imap_user, mailbox, identity, lock_digest, message_id, sender, recipient, queue_id, host,
     pid, session, uid_validity, uid_next, started_at, ended_at, outcome, stages)
 SELECT int4send((extract(epoch FROM recorded_at) / 86400)::int)
         || substr(sha256(('copy' || CASE WHEN k = 1 THEN 's' ELSE '' END || id)::bytea), 1, 28),
     gen_random_uuid(), CASE WHEN k = 1 THEN 'sender' ELSE 'recipient' END,
     CASE WHEN k = 1 THEN 'author' || id % 5000 ELSE 'user' || id % 10000 END, CASE WHEN k = 1 THEN 'Sent' ELSE 'INBOX' END,
-    identity, lock_digest, message_id, 'user' || id % 10000 || '@mail.example', '4C' || upper(substr(md5('q' || id), 1, 9)),
+    identity, lock_digest, message_id, sender, 'user' || id % 10000 || '@mail.example', '4C' || upper(substr(md5('q' || id), 1, 9)),
     'mx' || 1 + id % 2 || '.mail.example', 1000 + id % 30000, 5000 + id % 3000, 1700000000, id / 10000 + 1,
     recorded_at - (3 - k) * interval '120 ms', recorded_at - (2 - k) * interval '120 ms',
     CASE WHEN k = 0 THEN 'busy' ELSE 'appended' END,
@@ -314,14 +314,14 @@ SELECT UNHEX(CONCAT(LPAD(HEX(TO_DAYS(recorded_at) - TO_DAYS('1970-01-01')), 8, '
     id, 'recipient', CONCAT('user', id % 10000), 'INBOX', CONCAT('user', id % 10000, '@mail.example'), 'delivered', 1700000000,
     id DIV 10000 + 1, recorded_at, recorded_at
 FROM messages WHERE id > :after AND id <= :until;
-INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, recipient, queue_id, host,
+INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, sender, recipient, queue_id, host,
     pid, session, uid_validity, uid_next, started_at, ended_at, outcome, stages)
 SELECT UNHEX(CONCAT(LPAD(HEX(FLOOR(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', recorded_at) / 1000) - (3 - k.n) * 120), 12, '0'), '7',
         SUBSTR(SHA2(CONCAT(k.n, '-', id), 256), 1, 3), '8', SUBSTR(SHA2(CONCAT(k.n, '+', id), 256), 1, 15))),
     UNHEX(CONCAT(LPAD(HEX(TO_DAYS(recorded_at) - TO_DAYS('1970-01-01')), 8, '0'),
         SUBSTR(SHA2(CONCAT('copy', IF(k.n = 1, 's', ''), id), 256), 1, 56))),
     IF(k.n = 1, 'sender', 'recipient'), IF(k.n = 1, CONCAT('author', id % 5000), CONCAT('user', id % 10000)),
-    IF(k.n = 1, 'Sent', 'INBOX'), identity, lock_digest, message_id, CONCAT('user', id % 10000, '@mail.example'),
+    IF(k.n = 1, 'Sent', 'INBOX'), identity, lock_digest, message_id, sender, CONCAT('user', id % 10000, '@mail.example'),
     CONCAT('4C', UPPER(LEFT(SHA2(CONCAT('q', id), 256), 9))), CONCAT('mx', 1 + id % 2, '.mail.example'), 1000 + id % 30000,
     5000 + id % 3000, 1700000000, id DIV 10000 + 1, recorded_at - INTERVAL (3 - k.n) * 120000 MICROSECOND,
     recorded_at - INTERVAL (2 - k.n) * 120000 MICROSECOND, IF(k.n = 0, 'busy', 'appended'),

@@ -44,7 +44,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
         let mut database = site.open_to_ask(deadline)?;
         let actor = Actor { name: &who, interface: "api", role: None, host: site.host() };
         let memory = (&shared.memory, token.as_str());
-        let wanted = Look { actor, operation: Operation::Downloaded, object: Some("source"), noted: None, memory };
+        let wanted = Look { actor, operation: Operation::Downloaded, object: Some("source"), memory };
         let mailboxes = site.opens_mailboxes().then_some(deadline);
         look(site, database.as_mut(), &identity, wanted, mailboxes, |message| Ok(Some(message.into_received())))
     });
@@ -53,7 +53,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
         NotDone::TooLate => Problem::out_of_reach(),
     })?;
     match found.map_err(|problem| unanswered_as(&Unanswered::from(problem)))? {
-        Found::Shown(message, _, share) => Ok(answer(message, share)),
+        Found::Shown(message, share) => Ok(answer(message, share)),
         Found::Busy => Err(Problem::unavailable()),
         Found::Unknown => Err(Problem::not_found()),
         Found::Nowhere { may_pass: true, .. } => Err(Problem::out_of_reach()),

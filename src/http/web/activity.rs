@@ -140,7 +140,7 @@ pub(super) async fn new_rows(
     let wanted = Wanted { since: after.max(wanted.since), ..wanted };
     let find = move |database: &mut dyn Database| {
         let now = time_span::now(database)?;
-        let found = activity::find_without_messages(database, &wanted, MOST_NEW)?;
+        let found = activity::find(database, &wanted, MOST_NEW)?;
         let rows = found.tried.iter().map(row_id).collect();
         Ok(New { rows, after: after.max(now.saturating_sub(OVERLAP)) })
     };

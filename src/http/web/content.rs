@@ -17,10 +17,9 @@ use crate::message::Message;
 use crate::message::parts::{Part, Parts, header_fields};
 use crate::message::reading_budget::ReadingBudget;
 use crate::operations::content::{Found, Look, TakesTooLong, look};
-use crate::operations::redelivery::Place;
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::header::{
     CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
 };
@@ -28,11 +27,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, Render, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use uuid::Uuid;
 
 /// How long the search for a message may take: a request may take a little longer.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -44,76 +39,29 @@ const LONGEST_NAME: usize = 100;
 /// The characters that are encoded in the name of a file.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
-/// How many views are remembered for their frames. If one is forgotten, its frame gets an entry of its own in the operations
-/// log.
-const LOOKS: usize = 200;
-
-/// The recorded views whose frame has not been loaded yet. Loading the frame is not another view.
-#[derive(Clone, Default)]
-pub(super) struct Looks(Arc<Mutex<VecDeque<Noted>>>);
-
-/// A view that is recorded in the operations log.
-struct Noted {
-    look: Uuid,
-    /// The login, and the user's name: users of a proxy have only names.
-    by: (String, String),
-    identity: String,
-    place: Place,
-}
-
-impl Looks {
-    fn remember(&self, noted: Noted) {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        looks.push_back(noted);
-        while looks.len() > LOOKS {
-            looks.pop_front();
-        }
-    }
-
-    /// Where the message was found for this view, by this login, of this message. It can be taken once.
-    fn take(&self, look: Uuid, viewer: &WebSession, identity: &str) -> Option<Place> {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let by = (&viewer.id, &viewer.name);
-        let is = |one: &Noted| one.look == look && (&one.by.0, &one.by.1) == by && one.identity == identity;
-        let at = looks.iter().position(is)?;
-        looks.remove(at).map(|noted| noted.place)
-    }
-}
-
 /// Shows text, header and parts.
 pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Path(identity): Path<String>,
 ) -> Answered {
-    let look = Uuid::now_v7();
-    let wanted = Wanted::new(identity.clone(), Operation::LookedAtContent, None);
-    let seen = wanted.of(&page, &viewer, move |message, budget| {
+    let wanted = Wanted { identity, operation: Operation::LookedAtContent, object: None };
+    let seen = wanted.of(&page, &viewer, |message, budget| {
         let subject = message.subject().filter(|subject| !subject.trim().is_empty()).map(ToOwned::to_owned);
         let title = subject.unwrap_or_else(|| format!("Message {}", message.message_id_for_people()));
-        Some((title, main(&message, budget, look)))
+        Some((title, main(&message, budget)))
     });
-    let ((title, main), place, _) = seen.await?;
-    page.looks.remember(Noted { look, by: (viewer.id.clone(), viewer.name.clone()), identity, place });
+    let ((title, main), _) = seen.await?;
     Ok(layout::page(&title, None, Some(&viewer), &main).into_response())
 }
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Frame {
-    /// The view that the frame belongs to.
-    look: Option<String>,
-}
-
-/// Shows the HTML, for the frame of that page.
+/// Shows the HTML, for the frame of that page. The browser loads it once a reader opens it.
 pub(super) async fn html(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Path(identity): Path<String>,
-    Query(Frame { look }): Query<Frame>,
 ) -> Answered {
-    let look = look.and_then(|look| look.parse().ok());
-    let noted = look.and_then(|look| page.looks.take(look, &viewer, &identity));
-    let wanted = Wanted { noted, ..Wanted::new(identity, Operation::LookedAtContent, Some("HTML".into())) };
+    let wanted = Wanted { identity, operation: Operation::LookedAtContent, object: Some("HTML".into()) };
     let seen = wanted.of(&page, &viewer, |message, budget| {
         let parts = Parts::of(message.as_received(), budget);
         parts.html().map(|part| document(part, &parts).html)
@@ -124,7 +72,7 @@ pub(super) async fn html(
         (HeaderName::from_static("x-frame-options"), "SAMEORIGIN"),
         (HeaderName::from_static("x-dns-prefetch-control"), "off"),
     ];
-    let (html, ..) = seen.await?;
+    let (html, _) = seen.await?;
     Ok((headers, html).into_response())
 }
 
@@ -135,8 +83,8 @@ pub(super) async fn source(
     Path(identity): Path<String>,
 ) -> Answered {
     let name = format!("message-{}.eml", identity.get(..12).unwrap_or_default());
-    let wanted = Wanted::new(identity, Operation::Downloaded, Some("source".into()));
-    let (bytes, _, share) = wanted.of(&page, &viewer, |message, _| Some(message.into_received())).await?;
+    let wanted = Wanted { identity, operation: Operation::Downloaded, object: Some("source".into()) };
+    let (bytes, share) = wanted.of(&page, &viewer, |message, _| Some(message.into_received())).await?;
     Ok(file(&name, bytes, share))
 }
 
@@ -146,13 +94,13 @@ pub(super) async fn part(
     Extension(viewer): Extension<WebSession>,
     Path((identity, which)): Path<(String, usize)>,
 ) -> Answered {
-    let wanted = Wanted::new(identity, Operation::Downloaded, Some(format!("part {which}")));
+    let wanted = Wanted { identity, operation: Operation::Downloaded, object: Some(format!("part {which}")) };
     let seen = wanted.of(&page, &viewer, move |message, budget| {
         let part = Parts::of(message.as_received(), budget).all.into_iter().nth(which.checked_sub(1)?)?;
         let content = part.content();
         Some((part.name.unwrap_or_else(|| format!("part-{which}")), content))
     });
-    let ((name, bytes), _, share) = seen.await?;
+    let ((name, bytes), share) = seen.await?;
     Ok(file(&name, bytes, share))
 }
 
@@ -161,16 +109,10 @@ struct Wanted {
     identity: String,
     operation: Operation,
     object: Option<String>,
-    /// Where the message was found, if this belongs to a view that is recorded in the operations log.
-    noted: Option<Place>,
 }
 
 impl Wanted {
-    fn new(identity: String, operation: Operation, object: Option<String>) -> Self {
-        Self { identity, operation, object, noted: None }
-    }
-
-    /// Returns the result of `made` on the message, if the message has the requested part, and where the message was found.
+    /// Returns the result of `made` on the message, if the message has the requested part, and the memory that it takes.
     /// Otherwise returns the page that explains why it is not shown. A thread of the readers runs `made`: a large message takes
     /// a while, and other requests must not wait for it.
     async fn of<T: Send + 'static>(
@@ -178,15 +120,15 @@ impl Wanted {
         page: &Page,
         viewer: &WebSession,
         made: impl FnOnce(Message, &ReadingBudget) -> Option<T> + Send + 'static,
-    ) -> Answered<(T, Place, Share)> {
-        let Self { identity, operation, object, noted } = self;
+    ) -> Answered<(T, Share)> {
+        let Self { identity, operation, object } = self;
         let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let Some(identity) = digest else { return Err(auth::nothing_here().await) };
         let (shared, by, client) = (page.clone(), viewer.clone(), auth::client(viewer));
         let read = page.blocking.run(Work::Read, PATIENCE, move |site, deadline| {
             let mut database = site.open_to_ask(deadline)?;
-            let (actor, object, noted) = (actor(&shared, &by), object.as_deref(), noted.as_ref());
-            let wanted = Look { actor, operation, object, noted, memory: (&shared.memory, &client) };
+            let (actor, object) = (actor(&shared, &by), object.as_deref());
+            let wanted = Look { actor, operation, object, memory: (&shared.memory, &client) };
             let mailboxes = site.opens_mailboxes().then_some(deadline);
             look(site, database.as_mut(), &identity, wanted, mailboxes, |message| {
                 // The rest of the time is for the operations log.
@@ -198,7 +140,7 @@ impl Wanted {
         let seen =
             read.await.map_err(|not_done| not_shown(&not_done.to_string(), not_done != NotDone::Failed, viewer))?;
         match seen {
-            Ok(Found::Shown(made, place, share)) => Ok((made, place, share)),
+            Ok(Found::Shown(made, share)) => Ok((made, share)),
             Ok(Found::Busy) => Err(not_shown(&NotDone::Busy.to_string(), true, viewer)),
             Ok(Found::Nowhere { why, may_pass }) => Err(not_shown(&why, may_pass, viewer)),
             Ok(Found::Unknown) => Err(auth::nothing_here().await),
@@ -220,7 +162,7 @@ fn not_shown(why: &str, may_pass: bool, viewer: &WebSession) -> Response {
     }
 }
 
-fn main(message: &Message, budget: &ReadingBudget, look: Uuid) -> Markup {
+fn main(message: &Message, budget: &ReadingBudget) -> Markup {
     let identity = hex::encode(message.identity().as_bytes());
     let here = format!("/messages/{identity}");
     let bytes = message.as_received();
@@ -232,7 +174,7 @@ fn main(message: &Message, budget: &ReadingBudget, look: Uuid) -> Markup {
         p { a href=(format!("{here}/source")) download { "Download its source" } " (" (number(bytes.len() as u64)) " bytes)" }
         h2 { "Text" }
         (text(&parts))
-        @if let Some(part) = parts.html() { (html_section(part, &parts, &format!("{here}/html?look={look}"))) }
+        @if let Some(part) = parts.html() { (html_section(part, &parts, &format!("{here}/html"))) }
         h2 { "Parts" }
         (list(&parts, &here))
         h2 { "Header" }

@@ -203,7 +203,6 @@ struct Page {
     memory: Arc<Shares>,
     /// The redeliveries that were started here.
     jobs: Jobs,
-    looks: content::Looks,
     /// The figures of the first screen.
     figures: SummaryCache<Figures>,
     statistics: statistics::Counted,
@@ -217,7 +216,6 @@ impl Page {
             site: Arc::new(site.clone()),
             settings: Arc::new(settings.clone()),
             jobs: Jobs::default(),
-            looks: content::Looks::default(),
             figures: activity::figures_cache(),
             statistics: statistics::Counted::default(),
         }

@@ -122,7 +122,6 @@ fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
             MigrationState::Pending if migration.optional => warning(what, "left out", run),
             MigrationState::Pending => bad(what, "not applied", run),
             MigrationState::Edited => bad(what, "applied with another text", "recreate the database: docs/upgrade.md"),
-            MigrationState::Unknown => bad(what, "not known to this release", "find out which program has applied it"),
         })
     });
     told.collect()
@@ -217,7 +216,7 @@ mod tests {
 
     #[test]
     fn of_all_migrations_that_are_missing_the_first_is_told() {
-        use MigrationState::{Applied, Edited, Newer, Pending, Unknown};
+        use MigrationState::{Applied, Edited, Newer, Pending};
         let (needed, optional) = (false, true);
         for (all, told) in [
             (
@@ -234,13 +233,8 @@ mod tests {
                 &[(State::Warning, "left out"), (State::Warning, "left out"), (State::Bad, "not applied")],
             ),
             (
-                &[(Pending, needed), (Edited, needed), (Unknown, needed), (Applied, needed)],
-                &[
-                    (State::Bad, "not applied"),
-                    (State::Bad, "applied with another text"),
-                    (State::Bad, "not known to this release"),
-                    (State::Good, "applied"),
-                ],
+                &[(Pending, needed), (Edited, needed), (Applied, needed)],
+                &[(State::Bad, "not applied"), (State::Bad, "applied with another text"), (State::Good, "applied")],
             ),
         ] {
             let all = (1..).zip(all).map(|(number, &(state, optional))| MigrationStatus {

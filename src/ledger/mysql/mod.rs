@@ -69,14 +69,9 @@ impl Ledger for MysqlDatabase {
         Ok(is_refused)
     }
 
-    fn record_login_check(&mut self, login_check: &LoginCheck, host: &str) -> Result<(), DatabaseError> {
-        let written = statements::login_check(self.dialect(), login_check, host);
-        self.change("remembering a way in to the mailbox store", &written, &[]).map(drop)
-    }
-
-    fn revoke_login_check(&mut self, login_check: &LoginCheck, host: &str) -> Result<(), DatabaseError> {
-        let written = statements::revoked_login_check(self.dialect(), login_check, host);
-        self.change("remembering that a way in to the mailbox store is none", &written, &[]).map(drop)
+    fn record_login_check(&mut self, login_check: &LoginCheck, host: &str, is_proven: bool) -> Result<(), DatabaseError> {
+        let written = statements::login_check(self.dialect(), login_check, host, is_proven);
+        self.change(statements::RECORDING_A_LOGIN, &written, &[]).map(drop)
     }
 
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {

@@ -52,16 +52,13 @@ impl Ledger for PostgresDatabase {
         Ok(rows > 0)
     }
 
-    fn record_login_check(&mut self, login_check: &LoginCheck, host: &str) -> Result<(), DatabaseError> {
-        self.write_login_check(
-            "remembering a way in to the mailbox store",
-            &shared::login_check(Dialect::Postgresql, login_check, host),
-        )
-    }
-
-    fn revoke_login_check(&mut self, login_check: &LoginCheck, host: &str) -> Result<(), DatabaseError> {
-        let doing = "remembering that a way in to the mailbox store is none";
-        self.write_login_check(doing, &shared::revoked_login_check(Dialect::Postgresql, login_check, host))
+    fn record_login_check(&mut self, login_check: &LoginCheck, host: &str, is_proven: bool) -> Result<(), DatabaseError> {
+        let (doing, written) =
+            (shared::RECORDING_A_LOGIN, shared::login_check(Dialect::Postgresql, login_check, host, is_proven));
+        // COMMIT ends the lock's transaction. Without one it gives a warning of class 25.
+        self.batch(doing, &format!("{HEAR_NOTHING} {written}; {HEAR_OF_THE_COMMIT} COMMIT"))?;
+        self.transaction = Transaction::None;
+        self.replicated(doing)
     }
 
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
@@ -153,13 +150,6 @@ impl Ledger for PostgresDatabase {
 }
 
 impl PostgresDatabase {
-    fn write_login_check(&mut self, doing: &str, statement: &str) -> Result<(), DatabaseError> {
-        // COMMIT ends the lock's transaction. Without one it gives a warning of class 25.
-        self.batch(doing, &format!("{HEAR_NOTHING} {statement}; {HEAR_OF_THE_COMMIT} COMMIT"))?;
-        self.transaction = Transaction::None;
-        self.replicated(doing)
-    }
-
     /// One round trip. Two more if the message's source is kept, so that it is sent as bytes, and once for all
     /// recipients.
     fn try_record(&mut self, begin: &str, record: &Record<'_>) -> Result<(), DatabaseError> {

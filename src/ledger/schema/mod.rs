@@ -114,10 +114,8 @@ pub enum MigrationState {
     Pending,
     /// It is applied with a text that differs from this release's.
     Edited,
-    /// It is applied. This release does not know it, but knows newer ones.
-    Unknown,
-    /// It is applied, and newer than all that this release knows: a newer release has applied it. Deliveries continue,
-    /// since migrations are additive.
+    /// It is applied, and this release does not know it: a newer one has applied it. Deliveries continue, since
+    /// migrations are additive.
     Newer,
 }
 
@@ -153,19 +151,6 @@ pub enum MigrateError {
          (docs/upgrade.md, \"Recreating the database\"), or use the program that has made it"
     )]
     Edited { number: u32, name: String },
-    /// An applied migration is not known to this release, which knows newer ones.
-    #[error("migration {number:04}_{name} is applied, and this release, which knows newer ones, does not know it")]
-    Unknown { number: u32, name: String },
-    /// A migration is missing below one that is applied.
-    #[error(
-        "migration {number:04}_{name} is not applied, but {newest:04} is: the table maildrop_migrations was changed"
-    )]
-    Skipped {
-        number: u32,
-        name: String,
-        /// The newest one that is applied.
-        newest: u32,
-    },
 }
 
 /// The lock under which migrations are applied. On MySQL all databases of a server share it, so a migration of another
@@ -192,8 +177,7 @@ pub fn status(database: &mut dyn Schema) -> Result<Vec<MigrationStatus>, Databas
 /// If another session blocks it, with a table in use or a deadlock, it pauses and retries the rest.
 ///
 /// # Errors
-/// If the server refuses a migration; if other sessions block it in every try; and if a migration was edited, is
-/// unknown, or was skipped.
+/// If the server refuses a migration; if other sessions block it in every try; and if a migration was edited.
 pub fn migrate(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
@@ -261,7 +245,6 @@ fn apply_pending(
 
 /// The state of each migration that is known or applied.
 fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
-    let newest_known = known.iter().map(|migration| migration.number).max();
     let of_known = known.iter().map(|migration| MigrationStatus {
         number: migration.number,
         name: migration.name.to_owned(),
@@ -280,7 +263,7 @@ fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
             number: applied.number,
             name: applied.name.clone(),
             optional: false,
-            state: if Some(applied.number) > newest_known { MigrationState::Newer } else { MigrationState::Unknown },
+            state: MigrationState::Newer,
         });
     let mut all: Vec<MigrationStatus> = of_known.chain(of_others).collect();
     all.sort_by_key(|migration| migration.number);
@@ -289,21 +272,10 @@ fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
 
 /// Returns the schema's migrations if further ones may be applied.
 fn sound(all: Vec<MigrationStatus>) -> Result<Vec<MigrationStatus>, MigrateError> {
-    let newest =
-        all.iter().filter(|migration| migration.state != MigrationState::Pending).map(|m| m.number).max().unwrap_or(0);
-    for MigrationStatus { number, name, optional, state } in &all {
-        let (number, name) = (*number, name.clone());
-        match state {
-            MigrationState::Edited => return Err(MigrateError::Edited { number, name }),
-            MigrationState::Unknown => return Err(MigrateError::Unknown { number, name }),
-            // Later migrations, already applied, may depend on it, but not on an optional one.
-            MigrationState::Pending if number < newest && !optional => {
-                return Err(MigrateError::Skipped { number, name, newest });
-            }
-            MigrationState::Applied | MigrationState::Pending | MigrationState::Newer => {}
-        }
+    match all.iter().find(|migration| migration.state == MigrationState::Edited) {
+        Some(MigrationStatus { number, name, .. }) => Err(MigrateError::Edited { number: *number, name: name.clone() }),
+        None => Ok(all),
     }
-    Ok(all)
 }
 
 /// The numbers of those that are pending.
@@ -454,14 +426,7 @@ mod tests {
         let known = [known(1, false), known(2, false), known(4, false)];
         let applied = [applied(1, "some"), applied(2, "other"), applied(3, "x"), applied(5, "x")];
         let states: Vec<_> = compare(&known, &applied).iter().map(|m| (m.number, m.state)).collect();
-        use MigrationState::{Applied, Edited, Newer, Pending, Unknown};
-        assert_eq!(states, [(1, Applied), (2, Edited), (3, Unknown), (4, Pending), (5, Newer)]);
-    }
-
-    #[test]
-    fn a_gap_is_refused_unless_it_is_optional() {
-        let mut engine = Engine { applied: vec![applied(3, "some")], ..Engine::default() };
-        let error = migrate(&mut engine, &mut |_, _| {}).unwrap_err();
-        assert!(matches!(error, MigrateError::Skipped { number: 1, newest: 3, .. }), "{error}");
+        use MigrationState::{Applied, Edited, Newer, Pending};
+        assert_eq!(states, [(1, Applied), (2, Edited), (3, Newer), (4, Pending), (5, Newer)]);
     }
 }

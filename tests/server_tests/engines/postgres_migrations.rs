@@ -16,8 +16,6 @@ on_each_postgres!(
     ten_machines_migrate_at_once,
     migrating_again_does_nothing,
     an_edited_migration_is_refused,
-    an_unknown_migration_is_refused,
-    a_skipped_migration_is_refused,
     a_newer_schema_is_left_alone,
     a_failing_migration_takes_back_all,
     an_optional_migration_may_be_left_out_and_come_later,
@@ -72,21 +70,6 @@ fn an_edited_migration_is_refused(server: &str) {
     assert_eq!(states(&mut database)[0], (1, MigrationState::Edited));
     let error = migrate(&mut database).unwrap_err();
     assert!(matches!(&error, MigrateError::Edited { number: 1, name } if name == "schema"), "{error}");
-}
-
-fn an_unknown_migration_is_refused(server: &str) {
-    let test = TestDatabase::migrated(server);
-    test.admin().batch_execute("INSERT INTO maildrop_migrations VALUES (0, 'foreign', 'x', now())").unwrap();
-    let mut database = test.connect_as_owner();
-    assert_eq!(states(&mut database)[0], (0, MigrationState::Unknown));
-    assert!(matches!(migrate(&mut database).unwrap_err(), MigrateError::Unknown { number: 0, .. }));
-}
-
-fn a_skipped_migration_is_refused(server: &str) {
-    let test = TestDatabase::migrated(server);
-    test.admin().batch_execute("DELETE FROM maildrop_migrations WHERE number = 1").unwrap();
-    let error = migrate(&mut test.connect_as_owner()).unwrap_err();
-    assert!(matches!(error, MigrateError::Skipped { number: 1, newest: 3, .. }), "{error}");
 }
 
 fn a_newer_schema_is_left_alone(server: &str) {

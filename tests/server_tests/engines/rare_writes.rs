@@ -39,7 +39,7 @@ fn a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: 
     let (login_check, another) = (LoginCheck::new("imap://one".into()), LoginCheck::new("imap://another".into()));
     let proven = |database: &mut dyn Database, login_check| database.look_up(&["scuba@x"], login_check).unwrap().proven;
     assert_eq!(proven(one.as_mut(), Some(&login_check)), None);
-    one.record_login_check(&login_check, "mx1").unwrap();
+    one.record_login_check(&login_check, "mx1", true).unwrap();
     let age = proven(other.as_mut(), Some(&login_check)).unwrap();
     assert!((0.0..3000.0).contains(&age), "{age}");
     assert_eq!((proven(one.as_mut(), Some(&another)), proven(one.as_mut(), None)), (None, None));
@@ -51,7 +51,7 @@ fn a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: 
     // Under a lock, which ends with the commit where it is the transaction's.
     let lock = LockName::new(&scene.database.name, b"1@x");
     assert!(matches!(other.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
-    other.record_login_check(&login_check, "mx2").unwrap();
+    other.record_login_check(&login_check, "mx2", true).unwrap();
     let age = proven(one.as_mut(), Some(&login_check)).unwrap();
     assert!((0.0..3000.0).contains(&age), "{age}");
     let written = format!("SELECT count(*) FROM login_checks WHERE host = 'mx2' AND login = '{}'", login_check.text);
@@ -60,8 +60,8 @@ fn a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: 
     other.release(&lock).unwrap();
     assert!(matches!(one.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
     // It is found to be none: the other one is left as it is.
-    other.record_login_check(&another, "mx2").unwrap();
-    one.revoke_login_check(&login_check, "mx1").unwrap();
+    other.record_login_check(&another, "mx2", true).unwrap();
+    one.record_login_check(&login_check, "mx1", false).unwrap();
     let age = proven(other.as_mut(), Some(&login_check)).unwrap();
     assert!(age > 1.0e9, "{age}");
     assert!(proven(other.as_mut(), Some(&another)).unwrap() < 3000.0);
@@ -69,9 +69,9 @@ fn a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: 
     one.release(&lock).unwrap();
     assert!(matches!(other.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
     // Until it is proven anew.
-    one.record_login_check(&login_check, "mx1").unwrap();
+    one.record_login_check(&login_check, "mx1", true).unwrap();
     assert!(proven(other.as_mut(), Some(&login_check)).unwrap() < 3000.0);
-    one.revoke_login_check(&LoginCheck::new("imap://never".into()), "mx1").unwrap();
+    one.record_login_check(&LoginCheck::new("imap://never".into()), "mx1", false).unwrap();
     assert_eq!(scene.database.count("SELECT count(*) FROM login_checks"), 2);
 }
 

@@ -162,12 +162,12 @@ fn a_way_in_whose_record_is_in_doubt_is_not_proven(server: &str) {
     site.primary.commits_wait();
     std::thread::scope(|scope| {
         scope.spawn(|| wait_until("the record waits", || site.primary.end_waits("pg_cancel_backend") == 1));
-        let error = database.record_login_check(&login_check, "mx1").unwrap_err();
+        let error = database.record_login_check(&login_check, "mx1", true).unwrap_err();
         assert_eq!(error.failure, DatabaseFailure::InDoubt, "{error}");
     });
     site.primary.commits_wait_no_more();
     assert!(Idle::after(database).is_none());
-    site.scene.open_database().record_login_check(&login_check, "mx1").unwrap();
+    site.scene.open_database().record_login_check(&login_check, "mx1", true).unwrap();
 }
 
 /// A warning of a site's own trigger, and one of the server itself that comes with a row, as it warns of each transaction

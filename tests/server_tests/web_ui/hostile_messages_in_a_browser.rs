@@ -97,7 +97,7 @@ fn open_frame(browser: &Browser) {
     browser.script("document.querySelector('details').open = true; document.querySelector('iframe').scrollIntoView()");
     wait_until("the frame is loaded", || {
         browser.now(
-            "return performance.getEntriesByType('resource').some(one => one.name.includes('/html?look=') && one.responseEnd > 0) \
+            "return performance.getEntriesByType('resource').some(one => one.name.endsWith('/html') && one.responseEnd > 0) \
              && document.readyState == 'complete'",
         ) == true
     });
@@ -106,7 +106,7 @@ fn open_frame(browser: &Browser) {
 /// What the page itself has done that a policy forbids: not the frame, in which much is forbidden.
 fn complaints_of_page(browser: &Browser) -> Vec<String> {
     let mut complaints = browser.complaints();
-    let of_frame = ["/html ", "/html?look=", "about:srcdoc"];
+    let of_frame = ["/html ", "about:srcdoc"];
     complaints.retain(|complaint| !of_frame.iter().any(|frame| complaint.contains(frame)));
     complaints
 }

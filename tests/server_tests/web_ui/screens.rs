@@ -312,6 +312,7 @@ fn who_pages_through_what_a_busy_sender_has_sent_sees_each_attempt_once(engine: 
     let put_off =
         |number| Made { began: began(number) - 90 * 60_000_000, outcome: Some("deferred: x"), ..made(number, 0) };
     scene.add_attempts(&(1..=300).map(put_off).collect::<Vec<_>>());
+    scene.database.execute("UPDATE attempts SET sender = 'Lisa@elsewhere.example'");
     // Of somebody else, between them.
     let other = |number| Made { began: began(number - 2000), ..made(number, 0) };
     scene.add_attempts(&(2001..=2200).map(other).collect::<Vec<_>>());

@@ -4,18 +4,13 @@
 //! many attempts. It stops when there is enough to show, or enough time was spent: the answer says how far back it has
 //! searched.
 
-mod messages;
-mod summary;
-
 pub(crate) use super::time_span::AttemptCursor;
-pub(crate) use summary::{Counted, count};
 
-use super::time_span::{self, TimeCursor};
+use super::time_span;
 use super::{AttemptResult, Database, Outcome};
-use crate::database::{DatabaseError, DatabaseFailure, Query, Value, columns_of};
+use crate::database::{DatabaseError, DatabaseFailure, Query, Value, columns_of, unreadable};
 use crate::lock::LockName;
 use crate::message::Role;
-use messages::{Messages, add_messages};
 use std::time::{Duration, Instant};
 use tracing::debug;
 
@@ -27,9 +22,6 @@ const WIDEST_SLICE: usize = 16_000;
 const MINUTE: i64 = 60_000_000;
 /// How far a host's clock may be from the database's, in microseconds.
 const CLOCKS_DIFFER: i64 = 60 * MINUTE;
-/// How much later than its first attempt began a message may be recorded and still be found by its subject or sender,
-/// in microseconds.
-const RECORDED_LATER: i64 = 256 * MINUTE;
 /// After this long without a full answer, no further slice is read.
 const LONG_ENOUGH: Duration = Duration::from_millis(2500);
 
@@ -115,8 +107,7 @@ pub(crate) struct Tried {
 }
 
 columns_of! { Tried:
-    place, identity, lock, message_id, role, user, mailbox, recipient, queue_id, host, outcome, stages;
-    from: None, subject: None
+    place, identity, lock, message_id, role, user, mailbox, recipient, queue_id, host, outcome, stages, from, subject
 }
 
 impl Tried {
@@ -158,6 +149,11 @@ impl By {
     }
 }
 
+/// Whether the message of an attempt has this piece in its subject or author. It reads one row by its key, so a slice
+/// costs no more than its attempts. It is no EXISTS, which a server may turn into a scan of all messages.
+const OF_A_PIECE: &str = "(SELECT CASE WHEN lower(m.subject) LIKE ? ESCAPE '!' OR lower(m.header_from) LIKE ? ESCAPE '!' \
+                          THEN 1 ELSE 0 END FROM messages m WHERE m.identity = a.identity) = 1";
+
 /// The lock of the message that has this queue id, and that arrived at this time by its host's clock. `None` also if
 /// the search takes too long.
 pub(crate) fn lock_of_queue_id(
@@ -165,63 +161,38 @@ pub(crate) fn lock_of_queue_id(
     queue_id: &str,
     arrived: i64,
 ) -> Result<Option<LockName>, DatabaseError> {
-    let began = Instant::now();
     database.end_long_questions(LONGEST);
     let sql = format!(
-        "SELECT {} FROM attempts a WHERE a.started_at >= ? AND a.started_at < ? AND a.queue_id = ? LIMIT 1",
+        "SELECT {} FROM attempts a WHERE a.started_at >= ? AND a.started_at < ? AND a.queue_id = ? ORDER BY a.started_at LIMIT 1",
         database.dialect().hex("a.lock_digest")
     );
     let newest = time_span::now(database)?.saturating_add(MINUTE);
     // Nearly all messages are tried at once, and nearly all clocks agree.
-    let mut slice = (arrived.saturating_sub(MINUTE), arrived.saturating_add(4 * MINUTE));
-    let (mut next, mut width) = (arrived.saturating_sub(CLOCKS_DIFFER), FIRST_SLICE);
-    while began.elapsed() < LONG_ENOUGH {
-        let values = [Value::Moment(slice.0), Value::Moment(slice.1), Value::Text(queue_id)];
-        let Some(found) = in_time(database.query_first("looking for a queue id", &sql, &values))? else { break };
-        if found.is_some() {
-            return Ok(found);
+    let usual = (arrived.saturating_sub(MINUTE), arrived.saturating_add(4 * MINUTE));
+    for (since, until) in [usual, (arrived.saturating_sub(CLOCKS_DIFFER), newest)] {
+        let values = [Value::Moment(since), Value::Moment(until), Value::Text(queue_id)];
+        match in_time(database.query_first("looking for a queue id", &sql, &values))? {
+            Some(None) => {}
+            found => return Ok(found.flatten()),
         }
-        if next >= newest {
-            break;
-        }
-        let Some(end) = in_time(end_of_slice(database, (next, newest), width, Order::Later))? else { break };
-        slice = (next, end);
-        (next, width) = (end, wider(width));
     }
     Ok(None)
 }
 
-/// The direction of the search in time.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Earlier,
-    Later,
-}
-
-/// The end of the slice with so many of the attempts from a time up to, not including, another one: those that began
-/// last, or first. If there are fewer, it is the end of that time.
-fn end_of_slice(
+/// The beginning of the slice with so many of the attempts from a time up to, not including, another one: those that
+/// began last. If there are fewer, it is the beginning of that time.
+fn begin_of_slice(
     database: &mut dyn Database,
     (since, before): (i64, i64),
     attempts: usize,
-    order: Order,
 ) -> Result<i64, DatabaseError> {
-    let (direction, all) = if order == Order::Earlier { ("DESC", since) } else { ("ASC", before) };
     let sql = format!(
-        "SELECT {} FROM attempts WHERE started_at >= ? AND started_at < ? ORDER BY started_at {direction} LIMIT 1 OFFSET {attempts}",
+        "SELECT {} FROM attempts WHERE started_at >= ? AND started_at < ? ORDER BY started_at DESC LIMIT 1 OFFSET {attempts}",
         database.dialect().microseconds("started_at")
     );
     let doing = "looking how far so many attempts reach";
-    let end = database.query_first::<i64>(doing, &sql, &[Value::Moment(since), Value::Moment(before)])?;
-    // Forward, the first attempt behind the slice ends it; many may have begun in one microsecond.
-    Ok(end.map_or(all, |end| match order {
-        Order::Earlier => end,
-        Order::Later => end.max(since.saturating_add(1)),
-    }))
-}
-
-fn wider(slice: usize) -> usize {
-    (4 * slice).min(WIDEST_SLICE)
+    let begin = database.query_first(doing, &sql, &[Value::Moment(since), Value::Moment(before)])?;
+    Ok(begin.unwrap_or(since))
 }
 
 /// The result, or `None` if the server has ended the statement because it took too long.
@@ -238,18 +209,6 @@ fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError
 
 /// At most `limit` matching attempts, the newest first.
 pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
-    let mut found = find_without_messages(database, wanted, limit)?;
-    let is_newest = wanted.by.is_none() && wanted.until.is_none() && wanted.before.is_none();
-    add_messages(database, &mut found.tried, is_newest)?;
-    Ok(found)
-}
-
-/// As [`find`], without the fields of the messages.
-pub(crate) fn find_without_messages(
-    database: &mut dyn Database,
-    wanted: &Wanted,
-    limit: usize,
-) -> Result<FoundTried, DatabaseError> {
     let began = Instant::now();
     database.end_long_questions(LONGEST);
     let now = time_span::now(database)?;
@@ -261,20 +220,18 @@ pub(crate) fn find_without_messages(
     let since = if indexed { 0 } else { wanted.since };
     let (mut end, mut width) = (newest, FIRST_SLICE);
     let mut tried: Vec<Tried> = Vec::new();
-    let (mut messages, mut recorded_before) = (Messages::Named(Vec::new()), newest.saturating_add(RECORDED_LATER));
     while end > since && tried.len() <= limit {
         let missing = limit + 1 - tried.len();
-        let mut read = |database: &mut dyn Database| {
+        let read = |database: &mut dyn Database| {
             // With an index of its own, the whole time is read at once.
-            let begin = if indexed { since } else { end_of_slice(database, (since, end), width, Order::Earlier)? };
-            messages.add(database, wanted.by.as_ref(), (begin, recorded_before))?;
-            Ok((begin, slice(database, wanted, (begin, end), missing, &messages)?))
+            let begin = if indexed { since } else { begin_of_slice(database, (since, end), width)? };
+            Ok((begin, slice(database, wanted, (begin, end), missing)?))
         };
         let Some((begin, more)) = in_time(read(database))? else {
             return Ok(FoundTried { tried, more: false, looked_back_to: Some(end.min(now)) });
         };
         tried.extend(more);
-        (end, recorded_before, width) = (begin, begin, wider(width));
+        (end, width) = (begin, (4 * width).min(WIDEST_SLICE));
         if is_short_queue_id && let Some(newest) = tried.first().map(|one| one.lock) {
             // A short queue id is reused for other messages later. The newest message is meant, and older attempts were
             // not searched.
@@ -299,9 +256,8 @@ fn slice(
     wanted: &Wanted,
     (begin, end): (i64, i64),
     limit: usize,
-    messages: &Messages,
 ) -> Result<Vec<Tried>, DatabaseError> {
-    let (text, of_messages);
+    let pattern;
     let mut conditions = vec!["a.started_at >= ? AND a.started_at < ?"];
     let mut values = vec![Value::Moment(begin), Value::Moment(end)];
     if let Some(before) = &wanted.before {
@@ -309,71 +265,85 @@ fn slice(
         values.extend(before.values());
     }
     wanted.narrow(&mut conditions, &mut values);
-    match &wanted.by {
-        None => {}
-        Some(By::Lock(lock)) => {
-            conditions.push("a.lock_digest = ?");
-            values.push(Value::Bytes(lock.digest()));
-        }
-        Some(By::QueueId(queue_id, lock)) => {
-            conditions.push("a.queue_id = ?");
-            values.push(Value::Text(queue_id));
-            if let Some(lock) = lock {
-                conditions.push("a.lock_digest = ?");
-                values.push(Value::Bytes(lock.digest()));
-            }
-        }
-        Some(by @ (By::Address { .. } | By::Piece(_))) => {
-            text = by.of_message().map(|(_, text)| text).unwrap_or_default();
-            let of_its = messages.condition(by, &text);
-            if let By::Address { address, user } = by {
-                let of = of_its.as_ref().map(|(condition, _)| format!(" OR {condition}")).unwrap_or_default();
-                of_messages = format!("(a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?{of})");
-                let (address, user) = (Value::Text(address), Value::Text(user));
-                values.extend([address, address, user]);
-                values.extend(of_its.into_iter().flat_map(|(_, values)| values));
-            } else {
-                let Some((condition, more)) = of_its else { return Ok(Vec::new()) };
-                of_messages = condition;
-                values.extend(more);
-            }
-            // Last, so that the condition on messages is evaluated only for attempts that meet the others.
-            conditions.push(&of_messages);
-        }
+    let (queue_id, lock) = match &wanted.by {
+        Some(By::Lock(lock)) => (None, Some(lock)),
+        Some(By::QueueId(queue_id, lock)) => (Some(queue_id), lock.as_ref()),
+        _ => (None, None),
+    };
+    if let Some(queue_id) = queue_id {
+        conditions.push("a.queue_id = ?");
+        values.push(Value::Text(queue_id));
     }
-    newest(database, &conditions.join(" AND "), &values, limit)
-}
-
-/// The newest `limit` attempts that meet these conditions.
-fn newest(
-    database: &mut dyn Database,
-    conditions: &str,
-    values: &[Value<'_>],
-    limit: usize,
-) -> Result<Vec<Tried>, DatabaseError> {
+    if let Some(lock) = lock {
+        conditions.push("a.lock_digest = ?");
+        values.push(Value::Bytes(lock.digest()));
+    }
+    match &wanted.by {
+        Some(By::Address { address, user }) => {
+            conditions.push("(a.recipient = ? OR a.imap_user IN (?, ?) OR lower(a.sender) = ?)");
+            let (address, user) = (Value::Text(address), Value::Text(user));
+            values.extend([address, address, user, address]);
+        }
+        Some(By::Piece(piece)) => {
+            pattern = like(piece);
+            // Last, so that it is evaluated only for attempts that meet the others.
+            conditions.push(OF_A_PIECE);
+            values.extend([Value::Text(&pattern); 2]);
+        }
+        _ => {}
+    }
     let dialect = database.dialect();
+    let order = "ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC";
     let sql = format!(
-        "SELECT {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, a.outcome, a.stages \
-         FROM (SELECT * FROM attempts a WHERE {conditions} \
-         ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC LIMIT {limit}) a \
-         ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC",
+        "SELECT {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, a.outcome, a.stages, \
+         m.header_from, m.subject FROM (SELECT * FROM attempts a WHERE {} {order} LIMIT {limit}) a \
+         LEFT JOIN messages m ON m.identity = a.identity {order}",
         AttemptCursor::columns(dialect),
         dialect.hex("a.identity"),
         dialect.hex("a.lock_digest"),
+        conditions.join(" AND "),
     );
-    database.query("reading what was tried", &sql, values)
+    database.query("reading what was tried", &sql, &values)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The LIKE pattern for a text that contains this part.
+fn like(piece: &str) -> String {
+    let escaped = piece.to_lowercase().replace('!', "!!").replace('%', "!%").replace('_', "!_");
+    format!("%{escaped}%")
+}
 
-    #[test]
-    fn a_search_ends_where_the_server_takes_too_long_and_fails_where_it_fails() {
-        let failed = |failure| Err::<u8, _>(DatabaseError::new(failure, "looking", "x"));
-        assert_eq!(in_time(Ok(1)).unwrap(), Some(1));
-        assert_eq!(in_time(failed(DatabaseFailure::TimedOut)).unwrap(), None);
-        let error = in_time(failed(DatabaseFailure::AccessDenied)).unwrap_err();
-        assert_eq!(error.failure, DatabaseFailure::AccessDenied);
-    }
+/// The recent results for recipients' copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Attempts.
+    pub(crate) delivered: u64,
+    pub(crate) refused: u64,
+    /// Copies that were deferred, and are by now neither delivered nor refused.
+    pub(crate) deferred: u64,
+}
+
+/// Counts the results of recipients' copies since a time, and the copies deferred since another time that still wait.
+pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64) -> Result<Counted, DatabaseError> {
+    let number = |came| format!("coalesce(sum(CASE WHEN {} THEN 1 ELSE 0 END), 0)", outcome_is(came));
+    let sql = format!(
+        "SELECT {}, {} FROM attempts a WHERE a.started_at >= ? AND a.role = 'recipient'",
+        number(Came::Delivered),
+        number(Came::Refused)
+    );
+    let counted = database.query_first("counting attempts", &sql, &[Value::Moment(since)])?;
+    let (delivered, refused) = counted.ok_or_else(|| unreadable("an answer without a row".into()))?;
+    // Nearly all deferred copies are delivered soon after, within the rows that are read anyway. Only the rest are
+    // looked up.
+    let any = |condition: &str| format!("max(CASE WHEN {condition} THEN 1 ELSE 0 END)");
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT a.copy_key FROM attempts a WHERE a.started_at >= ? AND a.role = 'recipient' \
+         GROUP BY a.copy_key HAVING {} = 1 AND {} = 0) k \
+         WHERE NOT EXISTS (SELECT 1 FROM copies c WHERE c.copy_key = k.copy_key AND c.state = 'delivered') \
+         AND NOT EXISTS (SELECT 1 FROM attempts b WHERE b.copy_key = k.copy_key AND b.outcome LIKE 'refused: %')",
+        any(outcome_is(Came::Deferred)),
+        any("a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for') \
+             OR a.outcome LIKE 'refused: %'"),
+    );
+    let deferred = database.query_number("counting what is deferred", &sql, &[Value::Moment(deferred_since)])?;
+    Ok(Counted { delivered, refused, deferred: deferred.unsigned_abs() })
 }
