@@ -11,6 +11,7 @@ use super::{AttemptResult, Database, Outcome};
 use crate::database::{DatabaseError, DatabaseFailure, Query, Value, columns_of, unreadable};
 use crate::lock::LockName;
 use crate::message::Role;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tracing::debug;
 
@@ -107,7 +108,8 @@ pub(crate) struct Tried {
 }
 
 columns_of! { Tried:
-    place, identity, lock, message_id, role, user, mailbox, recipient, queue_id, host, outcome, stages, from, subject
+    place, identity, lock, message_id, role, user, mailbox, recipient, queue_id, host, outcome, stages;
+    from: None, subject: None
 }
 
 impl Tried {
@@ -209,6 +211,12 @@ fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError
 
 /// At most `limit` matching attempts, the newest first.
 pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
+    let mut found = search(database, wanted, limit)?;
+    add_messages(database, &mut found.tried)?;
+    Ok(found)
+}
+
+fn search(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
     let began = Instant::now();
     database.end_long_questions(LONGEST);
     let now = time_span::now(database)?;
@@ -295,9 +303,8 @@ fn slice(
     let dialect = database.dialect();
     let order = "ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC";
     let sql = format!(
-        "SELECT {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, a.outcome, a.stages, \
-         m.header_from, m.subject FROM (SELECT * FROM attempts a WHERE {} {order} LIMIT {limit}) a \
-         LEFT JOIN messages m ON m.identity = a.identity {order}",
+        "SELECT {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, a.outcome, a.stages \
+         FROM (SELECT * FROM attempts a WHERE {} {order} LIMIT {limit}) a {order}",
         AttemptCursor::columns(dialect),
         dialect.hex("a.identity"),
         dialect.hex("a.lock_digest"),
@@ -310,6 +317,34 @@ fn slice(
 fn like(piece: &str) -> String {
     let escaped = piece.to_lowercase().replace('!', "!!").replace('%', "!%").replace('_', "!_");
     format!("%{escaped}%")
+}
+
+/// Adds the fields of the attempts' messages. Those of the newest attempts were usually recorded last, and are
+/// adjacent: only the others are looked up one by one.
+fn add_messages(database: &mut dyn Database, tried: &mut [Tried]) -> Result<(), DatabaseError> {
+    let mut missing: BTreeSet<[u8; 32]> = tried.iter().map(|one| one.identity).collect();
+    let last =
+        format!("(SELECT identity, header_from, subject FROM messages ORDER BY id DESC LIMIT {})", 2 * missing.len());
+    for from in [&last, "messages"] {
+        if missing.is_empty() {
+            break;
+        }
+        let sql = format!(
+            "SELECT {}, m.header_from, m.subject FROM {from} m WHERE m.identity IN ({})",
+            database.dialect().hex("m.identity"),
+            vec!["?"; missing.len()].join(", ")
+        );
+        let values: Vec<Value<'_>> = missing.iter().map(|identity| Value::Bytes(identity)).collect();
+        let rows: Vec<([u8; 32], Option<String>, Option<String>)> =
+            database.query("reading whose messages these are", &sql, &values)?;
+        for (identity, from, subject) in rows {
+            missing.remove(&identity);
+            for one in tried.iter_mut().filter(|one| one.identity == identity) {
+                (one.from, one.subject) = (from.clone(), subject.clone());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The recent results for recipients' copies.

@@ -268,7 +268,7 @@ fn the_lock_of_a_queue_id_is_found_about_the_time_when_its_message_came() {
 fn an_address_is_a_recipients_a_mailboxs_users_or_a_senders() {
     let mut site = site();
     // The second is sent by Lisa, as the envelope sender is spelt.
-    for (number, user, sender) in [(1, "doug", ""), (2, "anna", "Lisa@x"), (3, "doug", "anna@y")] {
+    for (number, user, sender) in [(1, "doug", None), (2, "anna", Some("Lisa@x")), (3, "doug", Some("anna@y"))] {
         site.tried(Attempt { user, sender, ..Attempt::at(number, THEN + number * 5 * HOUR) });
     }
     let by = |address: &str, user: &str| By::Address { address: address.into(), user: user.into() };
@@ -287,7 +287,7 @@ fn an_address_is_a_recipients_a_mailboxs_users_or_a_senders() {
 fn what_is_read_soon_is_answered_at_once() {
     let mut site = site();
     for number in 1..=3 {
-        site.tried(Attempt { queue_id: Some("4bQ"), sender: "lisa@x", ..Attempt::at(number, THEN + number * HOUR) });
+        site.tried(Attempt { queue_id: Some("4bQ"), sender: Some("lisa@x"), ..Attempt::at(number, THEN + number * HOUR) });
         site.message(number, THEN + number * HOUR);
     }
     let by = |by| Wanted { by: Some(by), ..that_day() };
