@@ -7,7 +7,7 @@ use super::CopyKey;
 use crate::base::words::words;
 use crate::mailbox::Placement;
 use crate::message::{Identity, Role, author_in};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 words! {
@@ -64,84 +64,52 @@ impl<'a> Standing<'a> {
     }
 }
 
-/// The fields of a copy that have changed.
+/// The fields of a copy that have changed: `{"field": {"---": old, "+++": new}, …}`. `null`: the field had no value, or
+/// has none any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Diff<'a>(Vec<Change<'a>>);
+pub struct Diff(Map<String, Value>);
 
-/// A field, its old value, and its new one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Change<'a> {
-    field: &'static str,
-    before: Field<'a>,
-    after: Field<'a>,
-}
-
-/// `null` in JSON: the field had no value, or has none any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(untagged)]
-enum Field<'a> {
-    Nothing,
-    Text(&'a str),
-    Number(u32),
-}
-
-impl<'a> Diff<'a> {
+impl Diff {
     /// What has changed; empty if the state is the same.
-    fn between(before: Option<Standing<'a>>, after: Standing<'a>) -> Self {
-        let text = |text: Option<&'a str>| text.map_or(Field::Nothing, Field::Text);
-        let number = |number: Option<u32>| number.map_or(Field::Nothing, Field::Number);
-        let of = |standing: Option<Standing<'a>>| {
+    fn between(before: Option<Standing<'_>>, after: Standing<'_>) -> Self {
+        let of = |standing: Option<Standing<'_>>| {
             let at = standing.and_then(Standing::placement);
             [
-                ("state", text(standing.map(Standing::state))),
-                ("uid_validity", number(at.map(|at| at.uid_validity))),
-                ("uid", number(at.map(|at| at.uid))),
-                ("reason", text(standing.and_then(Standing::reason))),
+                ("state", json!(standing.map(Standing::state))),
+                ("uid_validity", json!(at.map(|at| at.uid_validity))),
+                ("uid", json!(at.map(|at| at.uid))),
+                ("reason", json!(standing.and_then(Standing::reason))),
             ]
         };
         let both = of(before).into_iter().zip(of(Some(after)));
-        let changes = both.map(|((field, before), (_, after))| Change { field, before, after });
-        Self(changes.filter(|change| change.before != change.after).collect())
+        let changes = both.filter(|((_, before), (_, after))| before != after);
+        let change = |((field, before), (_, after)): ((&str, Value), _)| (field.to_owned(), changed(&before, &after));
+        Self(changes.map(change).collect())
     }
 
     /// The diff of a duplicate that is removed beside the recorded copy.
     #[must_use]
     pub fn taken_out(placement: Placement) -> Self {
-        let gone = |field, number| Change { field, before: Field::Number(number), after: Field::Nothing };
-        Self(vec![gone("uid_validity", placement.uid_validity), gone("uid", placement.uid)])
+        let gone = |number: u32| changed(&number.into(), &Value::Null);
+        let fields = [("uid_validity", placement.uid_validity), ("uid", placement.uid)];
+        Self(fields.map(|(field, number)| (field.to_owned(), gone(number))).into_iter().collect())
     }
 
-    /// `{"field": {"---": old, "+++": new}, …}`.
     #[must_use]
     pub fn as_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_else(|_| "{}".to_owned())
+        json!(self.0).to_string()
     }
 }
 
-impl Serialize for Diff<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for change in &self.0 {
-            map.serialize_entry(change.field, change)?;
-        }
-        map.end()
-    }
-}
-
-impl Serialize for Change<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(2))?;
-        map.serialize_entry("---", &self.before)?;
-        map.serialize_entry("+++", &self.after)?;
-        map.end()
-    }
+fn changed(before: &Value, after: &Value) -> Value {
+    json!({ "---": before, "+++": after })
 }
 
 /// The event of a copy that had the state `before`, and has the state `after`. `None` if nothing has changed, or if
 /// only the reason for owing it has changed. Also `None` for a delivered copy that is now owed or refused: the ledger
 /// never reverts a delivered copy.
 #[must_use]
-pub fn change<'a>(role: Role, before: Option<Standing<'a>>, after: Standing<'a>) -> Option<(EventType, Diff<'a>)> {
+pub fn change<'a>(role: Role, before: Option<Standing<'a>>, after: Standing<'a>) -> Option<(EventType, Diff)> {
     use Standing::{Delivered, Owed, Refused};
     let kind = match (before, after) {
         (Some(Delivered(_)), Delivered(_)) => EventType::CopyRestored,
@@ -179,7 +147,7 @@ pub struct EventRecord<'a> {
     pub attempt: Option<Uuid>,
     pub queue_id: Option<&'a str>,
     pub host: &'a str,
-    pub diff: Diff<'a>,
+    pub diff: Diff,
 }
 
 /// The address that a copy belongs to: the envelope recipient of the delivery that brought it. For an author's copy it
@@ -274,10 +242,13 @@ mod tests {
             (sender, Some(Owed("x")), Owed("y"), None),
         ];
         for (role, before, after, told) in cases {
-            let said = change(role, before, after).map(|(kind, diff)| (kind, diff.as_json()));
+            let said = change(role, before, after).map(|(kind, diff)| (kind, json!(diff.0)));
+            let told = told.map(|(kind, diff)| (kind, serde_json::from_str(&diff).unwrap()));
             assert_eq!(said, told, "{before:?}, {after:?}");
         }
         let taken_out = r#"{"uid_validity":{"---":7,"+++":null},"uid":{"---":3,"+++":null}}"#;
-        assert_eq!(Diff::taken_out(Placement { uid_validity: 7, uid: 3 }).as_json(), taken_out);
+        let taken_out: Value = serde_json::from_str(taken_out).unwrap();
+        let diff = Diff::taken_out(Placement { uid_validity: 7, uid: 3 }).as_json();
+        assert_eq!(serde_json::from_str::<Value>(&diff).unwrap(), taken_out);
     }
 }

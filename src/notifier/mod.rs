@@ -21,8 +21,9 @@ mod local_addresses;
 mod send;
 mod unanswered;
 
+pub use event_loop::run;
+
 use crate::config::{Config, Notifications};
-use crate::site::Site;
 use crate::webhook::{MasterKey, Schedule};
 use std::io;
 use thiserror::Error;
@@ -70,12 +71,4 @@ impl NotifierSettings {
             api: config.web.public_api(),
         })
     }
-}
-
-/// Publishes events and sends notifications until SIGTERM or SIGINT, and then until the requests in flight are answered.
-///
-/// # Errors
-/// If the system provides no signals or threads, or if there is no CA to trust.
-pub fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
-    event_loop::run(site, settings)
 }

@@ -1,74 +1,12 @@
 //! The payloads of webhooks. Each try sends the same bytes: all data is from rows that never change after publication, and the
-//! order of fields is fixed.
+//! fields are in the order of their names.
 
 use crate::base::timestamp::exact;
+use crate::ledger::event::EventType;
 use crate::ledger::notifications::{Due, LONGEST_HEADERS, MessageDetail, TEST};
 use crate::message::shown_sender;
-use serde::Serialize;
-use serde_json::{Map, Value};
-use std::borrow::Cow;
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
-
-#[derive(Serialize)]
-struct Payload<'a> {
-    id: String,
-    r#type: &'a str,
-    timestamp: String,
-    created_at: String,
-    resource: &'a str,
-    resource_id: &'a str,
-    diff: &'a Value,
-    data: Data<'a>,
-}
-
-#[derive(Serialize)]
-struct Data<'a> {
-    copy: Copy<'a>,
-    message: Message<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attempt: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Copy<'a> {
-    copy: &'a str,
-    role: &'a str,
-    address: &'a str,
-    user: &'a str,
-    mailbox: &'a str,
-    sequence: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    manner: Option<&'a str>,
-    /// The current state of the copy: state, uid_validity, uid, reason.
-    #[serde(flatten)]
-    now: Map<String, Value>,
-}
-
-#[derive(Serialize)]
-struct Message<'a> {
-    id: &'a str,
-    message_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue_id: Option<&'a str>,
-    host: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    url: Option<String>,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    detail: Option<Detail<'a>>,
-}
-
-#[derive(Serialize)]
-struct Detail<'a> {
-    size: u64,
-    sender: Cow<'a, str>,
-    from: Option<&'a str>,
-    to: Option<&'a str>,
-    cc: Option<&'a str>,
-    subject: Option<&'a str>,
-    date: Option<String>,
-    headers: Vec<Value>,
-    headers_truncated: bool,
-}
 
 /// The id of an event, and of each notification of it: the header `webhook-id`.
 pub(crate) fn id(event: Uuid) -> String {
@@ -96,45 +34,50 @@ pub(crate) fn headers(id: &str, subscription: Uuid) -> [(&'static str, String); 
 
 /// The body of a notification. `api` is the base URL under which the message can be read.
 pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
-    let diff = serde_json::from_str(&due.diff).unwrap_or(Value::Object(Map::new()));
-    let fields = diff.as_object().into_iter().flatten();
-    let now = fields.filter_map(|(field, change)| Some((field.clone(), change.get("+++")?.clone()))).collect();
     if due.event_type == TEST {
         return test(due);
     }
+    let diff: Map<String, Value> = serde_json::from_str(&due.diff).unwrap_or_default();
+    let mut copy = with_values([
+        ("copy", json!(due.copy_key)),
+        ("role", json!(due.role)),
+        ("address", json!(due.recipient)),
+        ("user", json!(due.imap_user)),
+        ("mailbox", json!(due.mailbox)),
+        ("sequence", json!(due.position)),
+        ("manner", json!(due.manner)),
+    ]);
+    // The current state of the copy: state, uid_validity, uid, reason.
+    copy.extend(diff.iter().filter_map(|(field, change)| Some((field.clone(), change.get("+++")?.clone()))));
+    let mut message = with_values([
+        ("id", json!(due.identity)),
+        ("message_id", json!(due.message_id)),
+        ("queue_id", json!(due.queue_id)),
+        ("host", json!(due.host)),
+        ("url", json!(api.map(|api| format!("{api}/messages/{}", due.identity)))),
+    ]);
+    // A refused message may be recorded between two tries, and the second body would then differ from the first.
+    if let Some(recorded) = due.message.as_ref().filter(|_| due.event_type != EventType::MessageRefused.as_str()) {
+        message.extend(detail(recorded));
+    }
+    let attempt = json!(due.attempt.map(|attempt| attempt.to_string()));
     let moment = exact(due.created_at);
-    let payload = Payload {
-        id: id(due.event),
-        r#type: &due.event_type,
-        timestamp: moment.clone(),
-        created_at: moment,
-        resource: "copy",
-        resource_id: &due.copy_key,
-        diff: &diff,
-        data: Data {
-            copy: Copy {
-                copy: &due.copy_key,
-                role: &due.role,
-                address: &due.recipient,
-                user: &due.imap_user,
-                mailbox: &due.mailbox,
-                sequence: due.position,
-                manner: due.manner.as_deref(),
-                now,
-            },
-            message: Message {
-                id: &due.identity,
-                message_id: &due.message_id,
-                queue_id: due.queue_id.as_deref(),
-                host: &due.host,
-                url: api.map(|api| format!("{api}/messages/{}", due.identity)),
-                detail: due.message.as_ref().filter(|_| is_recorded(&due.event_type)).map(detail),
-            },
-            attempt: due.attempt.map(|attempt| attempt.to_string()),
-        },
-    };
-    // Only a map with non-text keys could not be serialized.
-    serde_json::to_string(&payload).unwrap_or_default()
+    json!({
+        "id": id(due.event),
+        "type": due.event_type,
+        "timestamp": moment,
+        "created_at": moment,
+        "resource": "copy",
+        "resource_id": due.copy_key,
+        "diff": diff,
+        "data": with_values([("copy", copy.into()), ("message", message.into()), ("attempt", attempt)]),
+    })
+    .to_string()
+}
+
+/// The fields that have a value.
+fn with_values<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
+    fields.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The body of a test notification, which a subscriber has requested.
@@ -153,13 +96,8 @@ fn test(due: &Due) -> String {
     .to_string()
 }
 
-/// Whether the message was in the ledger at the time of the event. A deferred or refused message may be recorded between two
-/// tries, and the second body would then differ from the first.
-fn is_recorded(event_type: &str) -> bool {
-    !matches!(event_type, "message.deferred" | "message.refused")
-}
-
-fn detail(message: &MessageDetail) -> Detail<'_> {
+/// What is recorded of the message, in full detail.
+fn detail(message: &MessageDetail) -> Map<String, Value> {
     let (fields, mut is_whole) = fields(&message.headers);
     let (count, mut length) = (fields.len(), 0);
     let headers: Vec<Value> = fields
@@ -170,17 +108,18 @@ fn detail(message: &MessageDetail) -> Detail<'_> {
         })
         .collect();
     is_whole &= headers.len() == count;
-    Detail {
-        size: message.size,
-        sender: shown_sender(&message.sender),
-        from: message.from.as_deref(),
-        to: message.to.as_deref(),
-        cc: message.cc.as_deref(),
-        subject: message.subject.as_deref(),
-        date: message.date.map(exact),
-        headers_truncated: !is_whole,
-        headers,
-    }
+    let fields = [
+        ("size", json!(message.size)),
+        ("sender", json!(shown_sender(&message.sender))),
+        ("from", json!(message.from)),
+        ("to", json!(message.to)),
+        ("cc", json!(message.cc)),
+        ("subject", json!(message.subject)),
+        ("date", json!(message.date.map(exact))),
+        ("headers", json!(headers)),
+        ("headers_truncated", json!(!is_whole)),
+    ];
+    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
 }
 
 /// The complete fields of a possibly cut header, and whether they are all of its fields.
@@ -315,12 +254,10 @@ mod tests {
         assert_eq!(message["sender"], "list@gmail.com", "a list's sender names a recipient");
         assert_eq!((&message["subject"], &message["size"]), (&"Grüße\n\"".into(), &4096.into()));
         assert_eq!((message["headers"].as_array().unwrap().len(), &message["headers_truncated"]), (16, &true.into()));
-        // For a deferred message it makes no difference whether the message is recorded by now.
-        for event_type in ["message.deferred", "message.refused"] {
-            full.event_type = event_type.into();
-            let thin = Due { message: None, ..full.clone() };
-            assert_eq!(render(&full, None), render(&thin, None), "{event_type}");
-        }
+        // For a refused message it makes no difference whether the message is recorded by now.
+        full.event_type = "message.refused".into();
+        let thin = Due { message: None, ..full.clone() };
+        assert_eq!(render(&full, None), render(&thin, None));
     }
 
     #[test]

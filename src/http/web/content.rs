@@ -127,7 +127,7 @@ impl Wanted {
         let (shared, by, client) = (page.clone(), viewer.clone(), auth::client(viewer));
         let read = page.blocking.run(Work::Read, PATIENCE, move |site, deadline| {
             let mut database = site.open_to_ask(deadline)?;
-            let (actor, object) = (actor(&shared, &by), object.as_deref());
+            let (actor, object) = (actor(site, &by), object.as_deref());
             let wanted = Look { actor, operation, object, memory: (&shared.memory, &client) };
             let mailboxes = site.opens_mailboxes().then_some(deadline);
             look(site, database.as_mut(), &identity, wanted, mailboxes, |message| {

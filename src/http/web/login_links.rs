@@ -45,6 +45,6 @@ pub(super) async fn end(
 ) -> Answered {
     info!(by = viewer.name, login = id, "a login to the page is ended");
     let (by, shared) = (viewer.clone(), page.clone());
-    page.ask(&viewer, move |database| web_logins::end(database, actor(&shared, &by), &id)).await?;
+    page.ask(&viewer, move |database| web_logins::end(database, actor(&shared.site, &by), &id)).await?;
     Ok(Redirect::to("/logins").into_response())
 }

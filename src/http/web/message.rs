@@ -8,7 +8,6 @@ use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp::exact;
 use crate::ledger::CopyKey;
-use crate::ledger::stage_times::STAGES;
 use crate::ledger::trace::{Had, LockSpan, MessageTrace, RecordedMessage, TracedAttempt, TracedCopy, TriedCopy};
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::lock::LockName;
@@ -212,7 +211,6 @@ fn step(now: i64, attempt: &TracedAttempt, message: Option<&RecordedMessage>) ->
         }
         @if !attempt.stages.is_empty() {
             p .hint { "in " (milliseconds(all)) ": " (stages_in_words(attempt)) }
-            (stages(attempt, all))
         }
     }
 }
@@ -234,27 +232,4 @@ fn stages_in_words(attempt: &TracedAttempt) -> String {
     let parts: Vec<String> =
         attempt.stages.iter().map(|(name, took)| format!("{name} {}", milliseconds(*took))).collect();
     parts.join(", ")
-}
-
-/// A bar of the stages of one attempt. The text beside it says the same.
-fn stages(attempt: &TracedAttempt, all: f64) -> Markup {
-    const WIDTH: f64 = 600.0;
-    let mut x = 0.0;
-    let bars: Vec<(f64, f64, usize)> = attempt
-        .stages
-        .iter()
-        .map(|(name, took)| {
-            let width = if all > 0.0 { took / all * WIDTH } else { 0.0 };
-            let at = (x, width, STAGES.iter().position(|stage| stage == name).unwrap_or_default());
-            x += width;
-            at
-        })
-        .collect();
-    html! {
-        svg viewBox="0 0 600 10" width="600" height="10" aria-hidden="true" focusable="false" {
-            @for (x, width, stage) in bars {
-                rect class={ "stage" (stage) } x=(format!("{x:.1}")) y="0" width=(format!("{width:.1}")) height="10" {}
-            }
-        }
-    }
 }

@@ -15,12 +15,7 @@ use serde::Deserialize;
 const ROWS: usize = 50;
 
 /// The user of the web UI as the operations log records it.
-pub(super) fn actor<'a>(page: &'a Page, viewer: &'a WebSession) -> Actor<'a> {
-    actor_of(&page.site, viewer)
-}
-
-/// The same without a [`Page`].
-pub(super) fn actor_of<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
+pub(super) fn actor<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
     Actor { name: &viewer.name, interface: "page", role: Some(viewer.role.as_str()), host: site.host() }
 }
 

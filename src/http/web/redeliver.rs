@@ -5,7 +5,7 @@
 //! ```
 
 use super::activity::{deferred_path, in_words};
-use super::layout::{self, Screen};
+use super::layout::{self, Column, Screen, table};
 use super::redelivery_jobs::Came;
 use super::{Answered, Page, failed};
 use crate::base::deadline::Deadline;
@@ -25,7 +25,7 @@ use axum::Extension;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use serde::Deserialize;
 use std::time::Duration;
 use url::form_urlencoded;
@@ -243,36 +243,28 @@ fn by_the_command_line(command: &str) -> Markup {
     html! { p { "This page may not open mailboxes (web.allow_mailbox_access). On the command line: " code { (command) } } }
 }
 
-fn heads(names: &[&str]) -> Markup {
-    html! { thead { tr { @for name in names { th scope="col" { (name) } } } } }
-}
-
 /// A form to select some of these copies.
 fn select(page: &Page, copies: &[Listed]) -> Markup {
-    let offered = page.site.opens_mailboxes();
-    let names = ["Pick", "Message", "Mailbox", "Recipient", "Why"];
+    let caption = "Copies that can be delivered again";
+    let [message, mailbox, recipient] = DESCRIBED;
+    if !page.site.opens_mailboxes() {
+        let rows = copies.iter().map(|Listed { copy, why, .. }| row(Some(copy), why.render()));
+        return html! {
+            (table("untitled", caption, [message, mailbox, recipient, ("Why", "")], rows))
+            p { "This page may not open mailboxes (web.allow_mailbox_access), so it delivers nothing." }
+        };
+    }
+    let rows = copies.iter().map(|Listed { copy, why, selected }| {
+        let pick = html! {
+            input type="checkbox" name="copy" value=(copy.request) checked[*selected] aria-label={ (copy.place()) ": " (subject(copy)) };
+        };
+        let [message, mailbox, recipient] = described(Some(copy));
+        [pick, message, mailbox, recipient, why.render()]
+    });
     html! {
         form method="post" action="/again/plan" {
-            table .rows {
-                caption .unseen { "Copies that can be delivered again" }
-                (heads(names.get(usize::from(!offered)..).unwrap_or(&names)))
-                tbody {
-                    @for Listed { copy, why, selected } in copies {
-                        tr {
-                            @if offered {
-                                td data-label="Pick" {
-                                    input type="checkbox" name="copy" value=(copy.request) checked[*selected]
-                                        aria-label={ (copy.place()) ": " (subject(copy)) };
-                                }
-                            }
-                            (described(Some(copy)))
-                            td data-label="Why" { (why) }
-                        }
-                    }
-                }
-            }
-            @if offered { p { button { "What would happen?" } } }
-            @else { p { "This page may not open mailboxes (web.allow_mailbox_access), so it delivers nothing." } }
+            (table("untitled", caption, [("Pick", ""), message, mailbox, recipient, ("Why", "")], rows))
+            p { button { "What would happen?" } }
         }
     }
 }
@@ -281,20 +273,28 @@ fn subject(copy: &SelectedCopy) -> &str {
     copy.subject.as_deref().filter(|subject| !subject.trim().is_empty()).unwrap_or(&copy.message_id)
 }
 
+const DESCRIBED: [Column; 3] = [("Message", ""), ("Mailbox", ""), ("Recipient", "")];
+
 /// The table cells that identify the copy.
-fn described(copy: Option<&SelectedCopy>) -> Markup {
-    let Some(copy) = copy else {
-        return html! { @for label in ["Message", "Mailbox", "Recipient"] { td data-label=(label) { "not known" } } };
-    };
+fn described(copy: Option<&SelectedCopy>) -> [Markup; 3] {
+    let Some(copy) = copy else { return [(); 3].map(|()| html! { "not known" }) };
     let (identity, lock) = (hex::encode(copy.identity.as_bytes()), hex::encode(copy.lock.digest()));
-    html! {
-        td data-label="Message" { a href={ "/messages/" (identity) "?lock=" (lock) } { bdi { (subject(copy)) } } }
-        td data-label="Mailbox" {
-            (copy.mailbox) " of " (copy.user)
-            @if copy.role == Role::Sender { span .hint { " (Sent copy)" } }
-        }
-        td data-label="Recipient" { (copy.recipient) }
-    }
+    [
+        html! { a href={ "/messages/" (identity) "?lock=" (lock) } { bdi { (subject(copy)) } } },
+        html! { (copy.mailbox) " of " (copy.user) @if copy.role == Role::Sender { span .hint { " (Sent copy)" } } },
+        html! { (copy.recipient) },
+    ]
+}
+
+fn row(copy: Option<&SelectedCopy>, last: Markup) -> [Markup; 4] {
+    let [message, mailbox, recipient] = described(copy);
+    [message, mailbox, recipient, last]
+}
+
+/// A table of copies, and of what comes of each.
+fn outcomes(caption: impl Render, head: &'static str, rows: impl Iterator<Item = [Markup; 4]>) -> Markup {
+    let [message, mailbox, recipient] = DESCRIBED;
+    table("", caption, [message, mailbox, recipient, (head, "")], rows)
 }
 
 /// The section on the screen of a message, for users who may redeliver.
@@ -379,16 +379,9 @@ pub(super) async fn would(
         .filter(|one| matches!(one.outcome, ReplayOutcome::Delivered(_)))
         .filter_map(|one| Some((one.copy.as_ref()?, one.may_name_others)))
         .partition(|(_, may_name_others)| *may_name_others);
+    let rows = previews.iter().map(|one| row(one.copy.as_ref(), would_happen(&one.outcome)));
     let main = html! {
-        table .rows {
-            caption { "Nothing is done yet." }
-            (heads(&["Message", "Mailbox", "Recipient", "What would happen"]))
-            tbody {
-                @for one in &previews {
-                    tr { (described(one.copy.as_ref())) td data-label="Would happen" { (would_happen(&one.outcome)) } }
-                }
-            }
-        }
+        (outcomes("Nothing is done yet.", "What would happen", rows))
         @if asked_about.is_empty() && sure.is_empty() {
             p {
                 @if previews.iter().any(|one| one.outcome.failed()) { "Nothing of this can be done from here. " } @else { "There is nothing to do. " }
@@ -466,19 +459,13 @@ pub(super) async fn job(
     };
     let (came, ended) = job.so_far(AWAITED).await;
     let (class, verdict) = verdict(&came, job.of, ended);
+    let begun = html! { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." };
+    let rows = came.iter().map(|one| row(one.copy.as_ref(), outcome_told(&one.outcome)));
     let main = html! {
         @if !ended { p #live { span data-said role="status" { "It goes on, whoever looks. " } a href={ "/again/runs/" (job.id) } { "Look again" } } }
         div data-refresh=[(!ended).then_some("2")] {
             p class={ "verdict " (class) } { (verdict) }
-            table .rows {
-                caption { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." }
-                (heads(&["Message", "Mailbox", "Recipient", "What came of it"]))
-                tbody {
-                    @for one in &came {
-                        tr { (described(one.copy.as_ref())) td data-label="Came of it" { (outcome_told(&one.outcome)) } }
-                    }
-                }
-            }
+            (outcomes(begun, "What came of it", rows))
         }
         p { a href="/again" { "Deliver again" } }
     };

@@ -1,6 +1,6 @@
 //! Redeliveries started in the web UI. They continue without the browser: reloading a job's screen starts nothing.
 
-use super::operations_log::actor_of;
+use super::operations_log::actor;
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
@@ -127,5 +127,5 @@ fn log(site: &Site, by: &WebSession, copy: &SelectedCopy, outcome: &str) -> Resu
         object: Some(&copy.recipient),
     };
     let mut database = site.open_to_ask(Deadline::after(PATIENCE))?;
-    operations_log::write(database.as_mut(), actor_of(site, by), operation, affected, outcome)
+    operations_log::write(database.as_mut(), actor(site, by), operation, affected, outcome)
 }

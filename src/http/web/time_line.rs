@@ -3,7 +3,7 @@
 
 use super::layout::{class, milliseconds};
 use crate::base::timestamp::{exact, span, told};
-use crate::ledger::trace::{Had, TracedAttempt};
+use crate::ledger::trace::{Had, LockSpan, TracedAttempt};
 use maud::{Markup, html};
 use std::time::Duration;
 
@@ -18,27 +18,10 @@ const LEAST: f64 = 4.0;
 const SEEN: f64 = 2.0;
 /// The most rows of a host: attempts without a free row are drawn over the last one.
 const MOST_ROWS: usize = 8;
-/// How many lock holders the text alternative names; the list below has all.
-const NAMED: usize = 5;
 
-/// A time span, in microseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Piece {
-    from: i64,
-    until: i64,
-}
-
-struct Drawn<'a> {
-    attempt: &'a TracedAttempt,
-    row: usize,
-    all: Piece,
-    waited: Option<Piece>,
-    /// Whether it waited for the lock and never got it.
-    in_vain: bool,
-    had: Option<Piece>,
-}
-
+/// The time axis.
 struct Scale {
+    /// In microseconds since 1970, as `until`.
     from: i64,
     until: i64,
 }
@@ -49,7 +32,7 @@ impl Scale {
     }
 
     /// The position of a span, and its width.
-    fn place(&self, Piece { from, until }: Piece, least: f64) -> (f64, f64) {
+    fn place(&self, (from, until): (i64, i64), least: f64) -> (f64, f64) {
         let (begin, end) = (self.x(from), self.x(until));
         (begin, (end - begin).max(least))
     }
@@ -64,7 +47,7 @@ pub(super) fn of(now: i64, attempts: &[TracedAttempt]) -> Markup {
     hosts.sort_unstable();
     hosts.dedup();
     let mut rows = 0;
-    let mut drawn: Vec<Drawn<'_>> = Vec::new();
+    let mut drawn: Vec<(&TracedAttempt, usize)> = Vec::new();
     let mut lanes: Vec<(&str, usize)> = Vec::new();
     for host in hosts {
         lanes.push((host, rows));
@@ -72,31 +55,30 @@ pub(super) fn of(now: i64, attempts: &[TracedAttempt]) -> Markup {
         // The end of the last box in each row.
         let mut taken: Vec<f64> = Vec::new();
         for attempt in attempts.iter().filter(|attempt| attempt.host == host) {
-            let all = Piece { from: attempt.began_at, until: end_of(now, attempt) };
-            let (begin, width) = scale.place(all, LEAST);
+            let (begin, width) = scale.place((attempt.began_at, end_of(now, attempt)), LEAST);
             let free = taken.iter().position(|until| *until < begin);
             let at = free.unwrap_or(taken.len()).min(MOST_ROWS - 1);
             match taken.get_mut(at) {
                 Some(until) => *until = until.max(begin + width),
                 None => taken.push(begin + width),
             }
-            drawn.push(Drawn::new(now, attempt, first + at));
+            drawn.push((attempt, first + at));
         }
         rows += taken.len();
     }
     let height = ROW * rows as f64 + 24.0;
     html! {
-        svg .time viewBox={ "0 0 840 " (height) } width="840" height=(height) role="img" aria-label=(in_words(&scale, lanes.len(), &drawn)) {
+        svg .time viewBox={ "0 0 840 " (height) } width="840" height=(height) role="img" aria-label={ "Attempts from " (told(from)) " on: the list below has each of them" } {
             @for (host, row) in &lanes {
                 @let y = *row as f64 * ROW;
                 @if *row > 0 { line .axis x1="0" x2=(LEFT + WIDTH) y1=(y) y2=(y) {} }
                 text x="0" y=(y + 16.0) { (host.chars().take(15).collect::<String>()) }
             }
-            @for one in &drawn { (one.draw(&scale)) }
+            @for (attempt, row) in drawn { (draw(now, attempt, row, &scale)) }
             text .soft x=(LEFT) y=(height - 4.0) { (told(from)) }
             text .soft x=(LEFT + WIDTH) y=(height - 4.0) text-anchor="end" { "+ " (in_milliseconds(from, until)) }
         }
-        (legend(&drawn))
+        (legend())
     }
 }
 
@@ -107,67 +89,45 @@ fn end_of(now: i64, attempt: &TracedAttempt) -> i64 {
     attempt.ended_at.unwrap_or(open)
 }
 
-impl<'a> Drawn<'a> {
-    fn new(now: i64, attempt: &'a TracedAttempt, row: usize) -> Self {
-        let all = Piece { from: attempt.began_at, until: end_of(now, attempt) };
-        let lock = attempt.lock_span();
-        let until = lock.and_then(|lock| match lock.had {
-            Had::Never => None,
-            Had::Until(until) => Some((lock.waited_until, until)),
-            Had::Still => Some((lock.waited_until, now)),
-        });
-        Self {
-            attempt,
-            row,
-            all,
-            waited: lock.map(|lock| Piece { from: lock.asked_at, until: lock.waited_until }),
-            in_vain: lock.is_some_and(|lock| lock.had == Had::Never),
-            had: until.map(|(from, until)| Piece { from, until }),
+/// A box, whose shape repeats the meaning of its colour; below it the wait for the lock, if it is wide enough to be visible, and
+/// the time with the lock.
+fn draw(now: i64, attempt: &TracedAttempt, row: usize, scale: &Scale) -> Markup {
+    let (begin, width) = scale.place((attempt.began_at, end_of(now, attempt)), LEAST);
+    let y = row as f64 * ROW + 4.0;
+    let lock_y = y + BOX + 5.0;
+    let TracedAttempt { host, pid, recipient, .. } = attempt;
+    let class = class(attempt.result());
+    let (mut waited, mut had) = (None, None);
+    if let Some(LockSpan { asked_at, waited_until, had: until }) = attempt.lock_span() {
+        let (until, least) = match until {
+            Had::Never => (None, LEAST),
+            Had::Until(until) => (Some(until), 0.0),
+            Had::Still => (Some(now), 0.0),
+        };
+        waited = Some(scale.place((asked_at, waited_until), least)).filter(|(_, width)| *width >= SEEN);
+        had = until.map(|until| scale.place((waited_until, until), LEAST));
+    }
+    html! {
+        g {
+            title { (exact(attempt.began_at)) " " (host) ":" (pid) " for " (recipient) }
+            @if class == "wait" {
+                rect .hollow x=(format!("{:.1}", begin + 1.0)) y=(y + 1.0) width=(format!("{:.1}", width - 2.0)) height=(BOX - 2.0) {}
+            } @else {
+                rect class={ "f-" (class) } x=(format!("{begin:.1}")) y=(y) width=(format!("{width:.1}")) height=(BOX) rx="2" {}
+            }
+            @if class == "bad" { rect .stripe x=(format!("{begin:.1}")) y=(y + BOX / 2.0 - 1.5) width=(format!("{width:.1}")) height="3" {} }
         }
-    }
-
-    /// The wait, if it is wide enough to be visible.
-    fn wait(&self, scale: &Scale) -> Option<(f64, f64)> {
-        let (begin, width) = scale.place(self.waited?, if self.in_vain { LEAST } else { 0.0 });
-        (width >= SEEN).then_some((begin, width))
-    }
-
-    /// A box, whose shape repeats the meaning of its colour, and its lock line.
-    fn draw(&self, scale: &Scale) -> Markup {
-        let (begin, width) = scale.place(self.all, LEAST);
-        let y = self.row as f64 * ROW + 4.0;
-        let lock = y + BOX + 5.0;
-        let TracedAttempt { host, pid, recipient, .. } = self.attempt;
-        let class = class(self.attempt.result());
-        html! {
+        @if let Some((begin, width)) = waited {
             g {
-                title { (exact(self.all.from)) " " (host) ":" (pid) " for " (recipient) }
-                @if class == "wait" {
-                    rect .hollow x=(format!("{:.1}", begin + 1.0)) y=(y + 1.0) width=(format!("{:.1}", width - 2.0)) height=(BOX - 2.0) {}
-                } @else {
-                    rect class={ "f-" (class) } x=(format!("{begin:.1}")) y=(y) width=(format!("{width:.1}")) height=(BOX) rx="2" {}
-                }
-                @if class == "bad" { rect .stripe x=(format!("{begin:.1}")) y=(y + BOX / 2.0 - 1.5) width=(format!("{width:.1}")) height="3" {} }
-            }
-            @if let Some((begin, width)) = self.wait(scale) {
-                g {
-                    title { (host) ":" (pid) " waited for the lock" }
-                    line .waits x1=(format!("{begin:.1}")) x2=(format!("{:.1}", begin + width)) y1=(lock) y2=(lock) {}
-                }
-            }
-            @if let Some(had) = self.had {
-                @let (begin, width) = scale.place(had, LEAST);
-                rect .holds x=(format!("{begin:.1}")) y=(lock - 3.0) width=(format!("{width:.1}")) height="6" {
-                    title { (host) ":" (pid) " had the lock" }
-                }
+                title { (host) ":" (pid) " waited for the lock" }
+                line .waits x1=(format!("{begin:.1}")) x2=(format!("{:.1}", begin + width)) y1=(lock_y) y2=(lock_y) {}
             }
         }
-    }
-
-    /// The lock holder, and how long it held the lock.
-    fn held(&self) -> Option<String> {
-        let Piece { from, until } = self.had?;
-        Some(format!("{}:{} for {}", self.attempt.host, self.attempt.pid, in_milliseconds(from, until)))
+        @if let Some((begin, width)) = had {
+            rect .holds x=(format!("{begin:.1}")) y=(lock_y - 3.0) width=(format!("{width:.1}")) height="6" {
+                title { (host) ":" (pid) " had the lock" }
+            }
+        }
     }
 }
 
@@ -177,51 +137,16 @@ pub(super) fn in_milliseconds(from: i64, until: i64) -> String {
     if lasted < Duration::from_secs(10) { milliseconds(lasted.as_secs_f64() * 1000.0) } else { span(lasted) }
 }
 
-/// The text alternative of the drawing.
-fn in_words(scale: &Scale, hosts: usize, drawn: &[Drawn<'_>]) -> String {
-    let several = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    let mut words = vec![format!(
-        "{} on {} within {}, from {} on",
-        several(drawn.len(), "attempt"),
-        several(hosts, "host"),
-        in_milliseconds(scale.from, scale.until),
-        told(scale.from)
-    )];
-    let mut in_time: Vec<&Drawn<'_>> = drawn.iter().collect();
-    in_time.sort_by_key(|one| one.had.map(|had| had.from));
-    let held: Vec<String> = in_time.into_iter().filter_map(Drawn::held).collect();
-    match held.get(..NAMED).filter(|_| held.len() > NAMED) {
-        None if held.is_empty() => {}
-        None => words.push(format!("the lock was held by {}", held.join(", then by "))),
-        Some(first) => {
-            words.push(format!("the lock was held by {}, and by {} more", first.join(", then by "), held.len() - NAMED))
-        }
-    }
-    let in_vain = drawn.iter().filter(|one| one.in_vain).count();
-    if in_vain > 0 {
-        words.push(format!("{} waited for the lock in vain", several(in_vain, "attempt")));
-    }
-    words.push("the list below has each of them".to_owned());
-    words.join("; ")
-}
-
-/// The legend of the symbols that the drawing contains.
-fn legend(drawn: &[Drawn<'_>]) -> Markup {
-    let is_there = |what: &str| drawn.iter().any(|one| class(one.attempt.result()) == what);
-    let had = drawn.iter().any(|one| one.had.is_some());
-    let waited = drawn.iter().any(|one| one.waited.is_some());
+/// What the signs mean.
+fn legend() -> Markup {
+    let stripe = html! { rect .f-bad x="1" y="1" width="22" height="10" rx="2" {} rect .stripe x="1" y="4.5" width="22" height="3" {} };
     html! {
         ul .legend aria-label="What the line of time shows" {
-            @if is_there("good") { li { (sign(&html! { rect .f-good x="1" y="1" width="22" height="10" rx="2" {} })) "delivered" } }
-            @if is_there("wait") { li { (sign(&html! { rect .hollow x="2" y="2" width="20" height="8" {} })) "deferred, or not ended" } }
-            @if is_there("bad") {
-                li {
-                    (sign(&html! { rect .f-bad x="1" y="1" width="22" height="10" rx="2" {} rect .stripe x="1" y="4.5" width="22" height="3" {} }))
-                    "refused, or never ended"
-                }
-            }
-            @if had { li { (sign(&html! { rect .holds x="1" y="3" width="22" height="6" {} })) "had the message's lock" } }
-            @if waited { li { (sign(&html! { line .waits x1="1" x2="23" y1="6" y2="6" {} })) "waited for it" } }
+            li { (sign(&html! { rect .f-good x="1" y="1" width="22" height="10" rx="2" {} })) "delivered" }
+            li { (sign(&html! { rect .hollow x="2" y="2" width="20" height="8" {} })) "deferred, or not ended" }
+            li { (sign(&stripe)) "refused, or never ended" }
+            li { (sign(&html! { rect .holds x="1" y="3" width="22" height="6" {} })) "had the message's lock" }
+            li { (sign(&html! { line .waits x1="1" x2="23" y1="6" y2="6" {} })) "waited for it" }
         }
     }
 }
@@ -261,8 +186,7 @@ mod tests {
         let at = |seconds: i64| LEFT + seconds as f64 / 10.0 * WIDTH;
         assert_eq!(drawn(&line, "holds"), [at(5)], "{}", line.0);
         assert_eq!(drawn(&line, "waits"), [at(0), at(2)], "{}", line.0);
-        let told = "2 attempts on 2 hosts within 10s, from 1970-01-01 00:00:00Z on; the lock was held by mx1:1 for 5.0 s; \
-                    1 attempt waited for the lock in vain; the list below has each of them";
+        let told = "Attempts from 1970-01-01 00:00:00Z on: the list below has each of them";
         assert!(line.0.contains(&format!("aria-label=\"{told}\"")), "{}", line.0);
         for sign in ["delivered", "deferred, or not ended", "had the message's lock", "waited for it"] {
             assert!(line.0.contains(&format!("{sign}</li>")), "{sign}: {}", line.0);

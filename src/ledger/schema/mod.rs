@@ -10,7 +10,7 @@ mod sqlite;
 
 pub use self::sqlite::open_embedded;
 
-use crate::database::{DatabaseError, columns_of};
+use crate::database::{DatabaseError, Dialect, Query, Tables, Value, columns_of};
 use crate::lock::LockName;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -64,7 +64,25 @@ pub struct Applied {
 
 columns_of! { Applied: number, name, checksum }
 
-const READ_APPLIED: &str = "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number";
+/// Reads the applied migrations. `there` counts the tables of that name: a failed SELECT would not say
+/// which table is missing.
+fn read_applied(database: &mut dyn Tables, there: &str) -> Result<Vec<Applied>, DatabaseError> {
+    let doing = "reading which migrations are applied";
+    if database.query_number(doing, there, &[])? == 0 {
+        return Ok(Vec::new());
+    }
+    database.query(doing, "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number", &[])
+}
+
+/// Records a migration as applied.
+fn recorded(dialect: Dialect, migration: &Migration) -> String {
+    format!(
+        "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, {})",
+        migration.number,
+        dialect.list([Value::Text(migration.name), Value::Text(&migration.checksum())]),
+        dialect.now()
+    )
+}
 
 /// The result of applying one migration.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 //! Every later session waits behind it (MySQL manual, "Metadata Locking"; MariaDB, "Metadata Locking"). So it waits
 //! only for as long as a delivery can spare, and not for as long as `migrate` has time.
 
-use super::{Application, Applied, Migration, READ_APPLIED, Schema, TABLE_WAIT, schema_lock};
-use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Query, Tables, Value};
+use super::{Application, Applied, Migration, Schema, TABLE_WAIT, read_applied, recorded, schema_lock};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables};
 use crate::lock::{Acquired, NamedLock};
 
 const MIGRATIONS: &[Migration] = &[
@@ -29,14 +29,9 @@ impl Schema for MysqlDatabase {
     }
 
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
-        let doing = "reading which migrations were applied";
-        // A query of its own: a failed SELECT would not say which table is missing.
         let there = "SELECT COUNT(*) FROM information_schema.tables \
                      WHERE table_schema = DATABASE() AND table_name = 'maildrop_migrations'";
-        if self.query_number(doing, there, &[])? == 0 {
-            return Ok(Vec::new());
-        }
-        self.query(doing, READ_APPLIED, &[])
+        read_applied(self, there)
     }
 
     fn lock_schema(&mut self) -> Result<(), DatabaseError> {
@@ -86,12 +81,6 @@ impl MysqlDatabase {
             }
             Err(error) => return Err(error),
         }
-        let recorded = format!(
-            "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, {}, UTC_TIMESTAMP(6))",
-            migration.number,
-            self.dialect().literal(Value::Text(migration.name)),
-            self.dialect().literal(Value::Text(&migration.checksum())),
-        );
-        self.run(doing, &recorded, 1).map(|_| Application::Done)
+        self.run(doing, &recorded(self.dialect(), migration), 1).map(|_| Application::Done)
     }
 }

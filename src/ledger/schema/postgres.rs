@@ -5,9 +5,9 @@
 //! took a weaker lock first, it could deadlock with a delivery (PostgreSQL manual, "Deadlocks": the most restrictive
 //! mode first).
 
-use super::{Application, Applied, Migration, READ_APPLIED, Schema, TABLE_WAIT, schema_lock};
+use super::{Application, Applied, Migration, Schema, TABLE_WAIT, read_applied, recorded, schema_lock};
 use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, milliseconds};
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect};
 
 const MIGRATIONS: &[Migration] = &[
     Migration::new(1, "schema", include_str!("../../../sql/postgres/0001_schema.sql")),
@@ -25,12 +25,7 @@ impl Schema for PostgresDatabase {
     }
 
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
-        let doing = "reading which migrations are applied";
-        let there = "SELECT to_regclass('maildrop_migrations') IS NOT NULL";
-        if !self.query_first::<bool>(doing, there, &[])?.unwrap_or_default() {
-            return Ok(Vec::new());
-        }
-        self.query(doing, READ_APPLIED, &[])
+        read_applied(self, "SELECT count(to_regclass('maildrop_migrations'))")
     }
 
     fn lock_schema(&mut self) -> Result<(), DatabaseError> {
@@ -94,12 +89,7 @@ impl Schema for PostgresDatabase {
 
 impl PostgresDatabase {
     fn try_apply(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
-        let name = [Value::Text(migration.name), Value::Text(&migration.checksum())];
-        let recorded = format!(
-            "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, clock_timestamp())",
-            migration.number,
-            Dialect::Postgresql.list(name)
-        );
+        let recorded = recorded(Dialect::Postgresql, migration);
         self.batch(doing, &format!("SAVEPOINT maildrop_migration; {}\n; {recorded}", migration.sql))?;
         Ok(Application::Done)
     }

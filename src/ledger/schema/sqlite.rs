@@ -1,11 +1,9 @@
 //! The schema of the embedded database: `sql/sqlite/`.
 
-use super::{Application, Applied, MigrateError, Migration, READ_APPLIED, Schema, migrate, schema_lock};
+use super::{Application, Applied, MigrateError, Migration, Schema, migrate, read_applied, recorded, schema_lock};
 use crate::base::deadline::Deadline;
-use crate::database::sqlite::now;
-use crate::database::{Client, DatabaseError, DatabaseFailure, Query, SqliteDatabase};
+use crate::database::{Client, DatabaseError, DatabaseFailure, Dialect, SqliteDatabase};
 use crate::lock::{Acquired, NamedLock};
-use rusqlite::params;
 use std::path::Path;
 
 const MIGRATIONS: &[Migration] = &[Migration::new(1, "schema", include_str!("../../../sql/sqlite/0001_schema.sql"))];
@@ -34,12 +32,7 @@ impl Schema for SqliteDatabase {
     }
 
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
-        let doing = "reading which migrations the embedded database has";
-        let there = "SELECT count(*) FROM sqlite_schema WHERE name = 'maildrop_migrations'";
-        if self.query_number(doing, there, &[])? == 0 {
-            return Ok(Vec::new());
-        }
-        self.query(doing, READ_APPLIED, &[])
+        read_applied(self, "SELECT count(*) FROM sqlite_schema WHERE name = 'maildrop_migrations'")
     }
 
     /// Also switches the database to WAL, which is permanent.
@@ -70,10 +63,7 @@ impl Schema for SqliteDatabase {
         let doing = format!("applying migration {} ({})", migration.number, migration.name);
         self.writing(&doing, |transaction| {
             transaction.execute_batch(migration.sql)?;
-            transaction.execute(
-                "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES (?, ?, ?, ?)",
-                params![migration.number, migration.name, migration.checksum(), now()],
-            )
+            transaction.execute(&recorded(Dialect::Sqlite, migration), [])
         })?;
         Ok(Application::Done)
     }

@@ -287,7 +287,11 @@ fn an_address_is_a_recipients_a_mailboxs_users_or_a_senders() {
 fn what_is_read_soon_is_answered_at_once() {
     let mut site = site();
     for number in 1..=3 {
-        site.tried(Attempt { queue_id: Some("4bQ"), sender: Some("lisa@x"), ..Attempt::at(number, THEN + number * HOUR) });
+        site.tried(Attempt {
+            queue_id: Some("4bQ"),
+            sender: Some("lisa@x"),
+            ..Attempt::at(number, THEN + number * HOUR)
+        });
         site.message(number, THEN + number * HOUR);
     }
     let by = |by| Wanted { by: Some(by), ..that_day() };

@@ -58,7 +58,11 @@ const VERIFIED_WITHIN: Duration = Duration::from_hours(24);
 /// Message-ID, but its lock is in another namespace.
 const PUBLISHER: &str = "notify/publisher";
 
-pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
+/// Publishes events and sends notifications until SIGTERM or SIGINT, and then until the requests in flight are answered.
+///
+/// # Errors
+/// If the system provides no signals or threads, or if there is no CA to trust.
+pub fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
     let system = |doing| move |source| NotifierError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
     let tls = tls::client_config(settings.notifications.ca_file.as_deref());

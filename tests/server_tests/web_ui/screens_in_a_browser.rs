@@ -136,7 +136,7 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
     // One has waited in vain; those who had it may have waited for a moment.
     let signs = "const many = sign => document.querySelectorAll(sign).length; \
                  return [many('svg.time .holds'), many('svg.time .waits') > 0, many('ul.legend li')]";
-    assert_eq!(browser.script(signs), serde_json::json!([2, true, 4]), "{}", browser.text());
+    assert_eq!(browser.script(signs), serde_json::json!([2, true, 5]), "{}", browser.text());
     browser.go(&format!("{}/nowhere", served.origin));
     browser.refusal_is_for_everybody("not-found", 404);
     holder.release(&lock).unwrap();

@@ -66,7 +66,7 @@ pub(in crate::http::web) async fn act(
     let Some(action) = action else { return Ok(auth::nothing_here().await) };
     let one = found(&page, &viewer, &id).await?;
     let (of, by, shared) = (one.id, viewer.clone(), page.clone());
-    let done = ask(&page, &viewer, move |database| action.perform(database, actor(&shared, &by), &one));
+    let done = ask(&page, &viewer, move |database| action.perform(database, actor(&shared.site, &by), &one));
     let (words, many) = done.await?;
     info!(by = viewer.name, subscription = %of, done = words, "a subscription was worked on by the page");
     let many = many.map(|many| format!("&many={many}")).unwrap_or_default();
@@ -133,7 +133,7 @@ pub(in crate::http::web) async fn secret(
         return Ok(shown("Secret", &viewer, &told));
     }
     let (of, by, shared) = (one.id, viewer.clone(), page.clone());
-    let logged = move |database: &mut dyn Database| subscriptions::shows_secret(database, actor(&shared, &by), of);
+    let logged = move |database: &mut dyn Database| subscriptions::shows_secret(database, actor(&shared.site, &by), of);
     ask(&page, &viewer, logged).await?;
     info!(by = viewer.name, subscription = %one.id, "the secret of a subscription is shown");
     let Key::Read(key) = &page.settings.telling.key else { return Ok(auth::nothing_here().await) };
