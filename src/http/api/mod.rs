@@ -286,7 +286,6 @@ async fn ask<T: Send + 'static>(
 
 /// The problem if the ledger did not answer.
 fn unanswered_as(unanswered: &Unanswered) -> Problem {
-    tracing::warn!(error = %unanswered, "a request to the API could not be answered");
     match unanswered {
         // A client must not learn our roles and tables.
         Unanswered::Database(DatabaseError {

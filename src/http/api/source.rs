@@ -40,19 +40,18 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
         return Err(Problem::not_found());
     }
     let shared = Arc::clone(&api);
-    let read = api.blocking.run(Work::Read, PATIENCE, move |site, deadline| {
-        let mut database = site.open_to_ask(deadline)?;
+    let read = api.blocking.ask_by(Work::Read, PATIENCE, move |site, database, deadline| {
         let actor = Actor { name: &who, interface: "api", role: None, host: site.host() };
         let memory = (&shared.memory, token.as_str());
         let wanted = Look { actor, operation: Operation::Downloaded, object: Some("source"), memory };
         let mailboxes = site.opens_mailboxes().then_some(deadline);
-        look(site, database.as_mut(), &identity, wanted, mailboxes, |message| Ok(Some(message.into_received())))
+        look(site, database, &identity, wanted, mailboxes, |message| Ok(Some(message.into_received())))
     });
-    let found = read.await.map_err(|not_done| match not_done {
-        NotDone::Busy | NotDone::Failed => Problem::unavailable(),
-        NotDone::TooLate => Problem::out_of_reach(),
-    })?;
-    match found.map_err(|problem| unanswered_as(&Unanswered::from(problem)))? {
+    let found = read.await.map_err(|unanswered| match unanswered {
+        Unanswered::NotDone(NotDone::TooLate) => Problem::out_of_reach(),
+        other => unanswered_as(&other),
+    });
+    match found? {
         Found::Shown(message, share) => Ok(answer(message, share)),
         Found::Busy => Err(Problem::unavailable()),
         Found::Unknown => Err(Problem::not_found()),

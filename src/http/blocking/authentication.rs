@@ -55,7 +55,7 @@ pub(super) struct Memory {
     budgets: HashMap<Option<IpAddr>, Budget>,
     /// The budgets of networks whose addresses have none of their own.
     shared: HashMap<Option<IpAddr>, Budget>,
-    /// The budget of log lines, for all addresses together.
+    /// The budget of log lines, for all clients together.
     lines: Budget,
 }
 
@@ -117,7 +117,8 @@ impl Blocking {
                 self.failed(caller);
                 return Err(NotAuthenticated::TooManyFailures { wait });
             }
-            self.ask_in(&self.0.unknown_credentials, Length::Short, self.0.patience, work).await
+            self.ask_in(&self.0.unknown_credentials, Length::Short, self.0.patience, |_, database, _| work(database))
+                .await
         };
         if !matches!(found, Ok(None)) && !was_valid {
             self.memory().give_back(caller.address);
@@ -202,12 +203,17 @@ impl Memory {
         }
     }
 
+    /// Takes a log line from the budget of lines: requests must not fill the log.
+    pub(super) fn may_log(&mut self, now: Instant) -> bool {
+        self.lines.take(now).is_ok()
+    }
+
     /// Counts a failure. If a log line is due, returns the number of failures since the last line, and whether all are of this
     /// address.
     fn failed(&mut self, address: Option<IpAddr>, now: Instant) -> Option<(u64, bool)> {
         let (budget, has_own) = self.budget(address, now);
         budget.unlogged += 1;
-        if budget.was_logged(now) || self.lines.take(now).is_err() {
+        if budget.was_logged(now) || !self.may_log(now) {
             return None;
         }
         let (budget, _) = self.budget(address, now);

@@ -126,7 +126,7 @@ impl Blocking {
         &self,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
-        self.ask_in(&self.0.questions, Length::Short, self.0.patience, work).await
+        self.ask_in(&self.0.questions, Length::Short, self.0.patience, |_, database, _| work(database)).await
     }
 
     /// The same for long queries: they wait for each other, and may take `patience`.
@@ -138,7 +138,20 @@ impl Blocking {
         patience: Duration,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
-        self.ask_in(&self.0.questions, Length::Long, patience, work).await
+        self.ask_in(&self.0.questions, Length::Long, patience, |_, database, _| work(database)).await
+    }
+
+    /// The same for work of another kind that reads the ledger, too: within `patience` and the deadline of a delivery.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub(crate) async fn ask_by<T: Send + 'static>(
+        &self,
+        kind: Work,
+        patience: Duration,
+        work: impl FnOnce(&Site, &mut dyn Database, Deadline) -> Result<T, DatabaseError> + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        self.ask_in(self.pool(kind), Length::Short, patience.min(self.0.site.deadline()), work).await
     }
 
     async fn ask_in<T: Send + 'static>(
@@ -146,18 +159,15 @@ impl Blocking {
         pool: &BlockingPool,
         length: Length,
         patience: Duration,
-        work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+        work: impl FnOnce(&Site, &mut dyn Database, Deadline) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
         let inner = Arc::clone(&self.0);
         let answer = pool.run(length, patience, move |deadline, tell| {
             let mut session = match inner.session(deadline) {
                 Ok(session) => session,
-                Err(problem) => {
-                    warn!(%problem, "there is no session with the database");
-                    return drop(tell.send(Err(problem)));
-                }
+                Err(problem) => return drop(tell.send(Err(problem))),
             };
-            let answer = work(session.as_mut());
+            let answer = work(&inner.site, session.as_mut(), deadline);
             let sound = answer.is_ok();
             // The caller may have stopped waiting.
             drop(tell.send(answer));
@@ -166,7 +176,13 @@ impl Blocking {
                 whole(&inner.resting).push((idle, Instant::now()));
             }
         });
-        Ok(answer.await??)
+        let answer: Result<T, Unanswered> = async { Ok(answer.await??) }.await;
+        if let Err(problem) = &answer
+            && whole(&self.0.clients).may_log(Instant::now())
+        {
+            warn!(%problem, "a request is not answered");
+        }
+        answer
     }
 
     /// Returns the result of `work`, within `patience` and the deadline of a delivery, the wait for a thread included. `work`
@@ -180,17 +196,20 @@ impl Blocking {
         patience: Duration,
         work: impl FnOnce(&Site, Deadline) -> T + Send + 'static,
     ) -> Result<T, NotDone> {
-        let pool = match kind {
+        let inner = Arc::clone(&self.0);
+        let done = self.pool(kind).run(Length::Short, patience.min(inner.site.deadline()), move |deadline, tell| {
+            drop(tell.send(work(&inner.site, deadline)));
+        });
+        done.await
+    }
+
+    fn pool(&self, kind: Work) -> &BlockingPool {
+        match kind {
             Work::Look => &self.0.looks,
             Work::Read => &self.0.readers,
             Work::TakeIn => &self.0.taken_in,
             Work::Control => &self.0.control,
-        };
-        let inner = Arc::clone(&self.0);
-        let done = pool.run(Length::Short, patience.min(inner.site.deadline()), move |deadline, tell| {
-            drop(tell.send(work(&inner.site, deadline)));
-        });
-        done.await
+        }
     }
 
     /// Starts a redelivery, which continues after the request that started it, and reports its own results. It has to end soon

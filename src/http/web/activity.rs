@@ -59,16 +59,24 @@ pub(super) struct SearchForm {
     before: String,
 }
 
-/// The states that a search can filter by: the query parameter, and its label.
-const STATES: [(&str, &str); 6] = [
-    ("", "any"),
-    ("delivered", "delivered"),
-    ("deferred", "deferred"),
-    ("refused", "refused"),
-    ("open", "not ended, or never"),
-    ("owed", "owed now"),
+/// A choice of a form: the query parameter, its label, and its meaning.
+type Choice<T> = (&'static str, &'static str, T);
+
+const STATES: [Choice<Option<Came>>; 6] = [
+    ("", "any", None),
+    ("delivered", "delivered", Some(Came::Delivered)),
+    ("deferred", "deferred", Some(Came::Deferred)),
+    ("refused", "refused", Some(Came::Refused)),
+    ("open", "not ended, or never", Some(Came::Unended)),
+    ("owed", "owed now", None),
 ];
-const COPIES: [(&str, &str); 3] = [("", "recipients'"), ("sent", "Sent"), ("all", "all")];
+const COPIES: [Choice<Option<Role>>; 3] =
+    [("", "recipients'", Some(Role::Recipient)), ("sent", "Sent", Some(Role::Sender)), ("all", "all", None)];
+
+/// The meaning of a choice.
+fn meaning<T: Copy>(choices: &[Choice<T>], chosen: &str) -> Option<T> {
+    choices.iter().find(|(name, ..)| *name == chosen).map(|(.., meaning)| *meaning)
+}
 
 pub(super) async fn show(
     State(page): State<Page>,
@@ -175,20 +183,8 @@ impl SearchForm {
         let moment = |what: &str, text: &str| timestamp::since(text).map_err(|problem| format!("{what}: {problem}"));
         Ok(Wanted {
             by: None,
-            came: match self.state.as_str() {
-                "delivered" => Some(Came::Delivered),
-                "deferred" => Some(Came::Deferred),
-                "refused" => Some(Came::Refused),
-                "open" => Some(Came::Unended),
-                "" | "owed" => None,
-                _ => return Err("State: there is no such one".into()),
-            },
-            role: match self.role.as_str() {
-                "" => Some(Role::Recipient),
-                "sent" => Some(Role::Sender),
-                "all" => None,
-                _ => return Err("Copies: there are no such ones".into()),
-            },
+            came: meaning(&STATES, &self.state).ok_or("State: there is no such one")?,
+            role: meaning(&COPIES, &self.role).ok_or("Copies: there are no such ones")?,
             host: text(&self.host),
             user: text(&self.user),
             since: moment("Since", &since)?,
@@ -319,7 +315,8 @@ fn notification_trouble(AtAGlance { disabled, given_up, .. }: &AtAGlance) -> Opt
 fn search_form(form: &SearchForm, problem: Option<&str>) -> Markup {
     let about = |name: &str| problem.is_some_and(|problem| problem.starts_with(name)).then_some("true");
     let since = form.usual_since();
-    let choices = [("state", "State", &form.state, &STATES[..]), ("role", "Copies", &form.role, &COPIES[..])];
+    let (states, copies) = (STATES.map(|(name, words, _)| (name, words)), COPIES.map(|(name, words, _)| (name, words)));
+    let choices = [("state", "State", &form.state, &states[..]), ("role", "Copies", &form.role, &copies[..])];
     html! {
         form .search role="search" method="get" action="/" {
             label .wide for="q" {

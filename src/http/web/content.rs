@@ -125,26 +125,24 @@ impl Wanted {
         let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let Some(identity) = digest else { return Err(auth::nothing_here().await) };
         let (shared, by, client) = (page.clone(), viewer.clone(), auth::client(viewer));
-        let read = page.blocking.run(Work::Read, PATIENCE, move |site, deadline| {
-            let mut database = site.open_to_ask(deadline)?;
+        let read = page.blocking.ask_by(Work::Read, PATIENCE, move |site, database, deadline| {
             let (actor, object) = (actor(site, &by), object.as_deref());
             let wanted = Look { actor, operation, object, memory: (&shared.memory, &client) };
             let mailboxes = site.opens_mailboxes().then_some(deadline);
-            look(site, database.as_mut(), &identity, wanted, mailboxes, |message| {
+            look(site, database, &identity, wanted, mailboxes, |message| {
                 // The rest of the time is for the operations log.
                 let budget = ReadingBudget::of(message.as_received(), deadline.half_way());
                 let made = made(message, &budget);
                 if budget.is_exhausted() { Err(TakesTooLong) } else { Ok(made) }
             })
         });
-        let seen =
-            read.await.map_err(|not_done| not_shown(&not_done.to_string(), not_done != NotDone::Failed, viewer))?;
-        match seen {
+        match read.await {
             Ok(Found::Shown(made, share)) => Ok((made, share)),
             Ok(Found::Busy) => Err(not_shown(&NotDone::Busy.to_string(), true, viewer)),
             Ok(Found::Nowhere { why, may_pass }) => Err(not_shown(&why, may_pass, viewer)),
             Ok(Found::Unknown) => Err(auth::nothing_here().await),
-            Err(problem) => Err(failed(&Unanswered::from(problem), Some(viewer))),
+            Err(Unanswered::NotDone(why)) => Err(not_shown(&why.to_string(), why != NotDone::Failed, viewer)),
+            Err(problem) => Err(failed(&problem, Some(viewer))),
         }
     }
 }

@@ -62,7 +62,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subscriptions::{Telling, actions};
 use thiserror::Error;
-use tracing::{info, warn};
+use tracing::info;
 
 /// How long a query of the ledger may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -299,7 +299,6 @@ fn not_authenticated(problem: &NotAuthenticated) -> Response {
 
 /// The error page if the ledger did not answer.
 fn failed(problem: &Unanswered, viewer: Option<&WebSession>) -> Response {
-    warn!(%problem, "a screen cannot be shown");
     let told = html! {
         p { "The database has not answered, so there is nothing to show. Mail waits with Postfix meanwhile, and none is lost." }
         p .hint { @if problem.may_pass() { "Try again in a moment." } @else { "The log of the service tells why: " code { "maildrop_command check" } " shows what is in the way." } }

@@ -13,7 +13,7 @@ use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::http::blocking::{NotDone, Work};
+use crate::http::blocking::{NotDone, Unanswered, Work};
 use crate::ledger::audit_queries::{self, Selection};
 use crate::ledger::web_sessions::WebSession;
 use crate::message::Role;
@@ -161,14 +161,13 @@ pub(super) async fn lost(
     if !page.site.opens_mailboxes() {
         return shown(&by_the_command_line(&command));
     }
-    let look = move |site: &Site, until: Deadline| {
-        let mut database = site.open_to_ask(until)?;
-        redelivery::lost(site, database.as_mut(), &Selection { since, mailbox: Some(&mailbox) }, until)
-    };
-    let audit = match page.blocking.run(Work::Look, LOOK, look).await {
-        Ok(Ok(audit)) => audit,
-        Ok(Err(problem)) => return database_failed(problem, &viewer),
-        Err(why) => {
+    let look = page.blocking.ask_by(Work::Look, LOOK, move |site, database, until| {
+        redelivery::lost(site, database, &Selection { since, mailbox: Some(&mailbox) }, until)
+    });
+    let audit = match look.await {
+        Ok(audit) => audit,
+        Err(problem @ Unanswered::Database(_)) => return failed(&problem, Some(&viewer)),
+        Err(Unanswered::NotDone(why)) => {
             let unknown = html! { p .bad role="alert" { "Nothing is known of it: " (why) "." } };
             return shown(&html! { (unknown) (by_the_command_line(&command)) });
         }
@@ -373,7 +372,7 @@ pub(super) async fn would(
         requests.into_iter().map(look).collect::<Result<Vec<_>, DatabaseError>>()
     };
     let previews = page.blocking.run(Work::Look, LOOK, look).await.map_err(|why| not_done(why, &viewer))?;
-    let previews = previews.map_err(|problem| database_failed(problem, &viewer))?;
+    let previews = previews.map_err(|problem| failed(&problem.into(), Some(&viewer)))?;
     let (asked_about, sure): (Vec<_>, Vec<_>) = previews
         .iter()
         .filter(|one| matches!(one.outcome, ReplayOutcome::Delivered(_)))
@@ -516,8 +515,4 @@ fn not_done(why: NotDone, viewer: &WebSession) -> Response {
         @if why == NotDone::Busy { p { "Others are at it. Try again in a moment." } }
     };
     (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
-}
-
-fn database_failed(problem: DatabaseError, viewer: &WebSession) -> Response {
-    failed(&problem.into(), Some(viewer))
 }

@@ -18,6 +18,8 @@ const LEAST: f64 = 4.0;
 const SEEN: f64 = 2.0;
 /// The most rows of a host: attempts without a free row are drawn over the last one.
 const MOST_ROWS: usize = 8;
+/// How many lock holders the text alternative names; the list below has all.
+const NAMED: usize = 5;
 
 /// The time axis.
 struct Scale {
@@ -67,8 +69,9 @@ pub(super) fn of(now: i64, attempts: &[TracedAttempt]) -> Markup {
         rows += taken.len();
     }
     let height = ROW * rows as f64 + 24.0;
+    let words = in_words(now, (from, until), lanes.len(), attempts);
     html! {
-        svg .time viewBox={ "0 0 840 " (height) } width="840" height=(height) role="img" aria-label={ "Attempts from " (told(from)) " on: the list below has each of them" } {
+        svg .time viewBox={ "0 0 840 " (height) } width="840" height=(height) role="img" aria-label=(words) {
             @for (host, row) in &lanes {
                 @let y = *row as f64 * ROW;
                 @if *row > 0 { line .axis x1="0" x2=(LEFT + WIDTH) y1=(y) y2=(y) {} }
@@ -137,6 +140,34 @@ pub(super) fn in_milliseconds(from: i64, until: i64) -> String {
     if lasted < Duration::from_secs(10) { milliseconds(lasted.as_secs_f64() * 1000.0) } else { span(lasted) }
 }
 
+/// The text alternative of the drawing.
+fn in_words(now: i64, (from, until): (i64, i64), hosts: usize, attempts: &[TracedAttempt]) -> String {
+    let several = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let (all, hosts) = (several(attempts.len(), "attempt"), several(hosts, "host"));
+    let mut words = format!("{all} on {hosts} within {}, from {} on", in_milliseconds(from, until), told(from));
+    let (mut holders, mut in_vain) = (Vec::new(), 0);
+    for attempt in attempts {
+        match attempt.lock_span().map(|span| (span.waited_until, span.had)) {
+            Some((_, Had::Never)) => in_vain += 1,
+            Some((since, Had::Until(until))) => holders.push((since, until, attempt)),
+            Some((since, Had::Still)) => holders.push((since, now, attempt)),
+            None => {}
+        }
+    }
+    holders.sort_by_key(|(since, ..)| *since);
+    for (number, (since, until, TracedAttempt { host, pid, .. })) in holders.iter().take(NAMED).enumerate() {
+        let what = if number == 0 { "; the lock was held by" } else { ", then by" };
+        words += &format!("{what} {host}:{pid} for {}", in_milliseconds(*since, *until));
+    }
+    if holders.len() > NAMED {
+        words += &format!(", and by {} more", holders.len() - NAMED);
+    }
+    if in_vain > 0 {
+        words += &format!("; {} waited for the lock in vain", several(in_vain, "attempt"));
+    }
+    words + "; the list below has each of them"
+}
+
 /// What the signs mean.
 fn legend() -> Markup {
     let stripe = html! { rect .f-bad x="1" y="1" width="22" height="10" rx="2" {} rect .stripe x="1" y="4.5" width="22" height="3" {} };
@@ -186,7 +217,8 @@ mod tests {
         let at = |seconds: i64| LEFT + seconds as f64 / 10.0 * WIDTH;
         assert_eq!(drawn(&line, "holds"), [at(5)], "{}", line.0);
         assert_eq!(drawn(&line, "waits"), [at(0), at(2)], "{}", line.0);
-        let told = "Attempts from 1970-01-01 00:00:00Z on: the list below has each of them";
+        let told = "2 attempts on 2 hosts within 10s, from 1970-01-01 00:00:00Z on; the lock was held by mx1:1 for 5.0 s; \
+                    1 attempt waited for the lock in vain; the list below has each of them";
         assert!(line.0.contains(&format!("aria-label=\"{told}\"")), "{}", line.0);
         for sign in ["delivered", "deferred, or not ended", "had the message's lock", "waited for it"] {
             assert!(line.0.contains(&format!("{sign}</li>")), "{sign}: {}", line.0);

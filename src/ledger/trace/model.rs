@@ -7,7 +7,7 @@ use crate::ledger::notifications::by_message::ToldEvent;
 use crate::ledger::{AttemptResult, Cause, Outcome, stage_times};
 use crate::lock::{Holder, LockName};
 use crate::message::Role;
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::ser::{Serialize, Serializer};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -207,12 +207,9 @@ impl Serialize for HeldLock {
                 "held_for_s": holder.held_for.map(|held_for| held_for.as_secs_f64()),
             })
         });
-        let mut lock = serializer.serialize_struct("HeldLock", 3)?;
         // As text: many programs round JSON numbers above 2^53.
-        lock.serialize_field("postgresql", &self.name.postgres_key().to_string())?;
-        lock.serialize_field("mysql", &self.name.mysql_name())?;
-        lock.serialize_field("holder", &holder)?;
-        lock.end()
+        let (postgresql, mysql) = (self.name.postgres_key().to_string(), self.name.mysql_name());
+        serde_json::json!({ "postgresql": postgresql, "mysql": mysql, "holder": holder }).serialize(serializer)
     }
 }
 
