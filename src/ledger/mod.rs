@@ -326,7 +326,12 @@ pub trait Ledger: NamedLock {
     ///
     /// # Errors
     /// If it may not have been committed.
-    fn record_login_check(&mut self, _login_check: &LoginCheck, _host: &str, _is_proven: bool) -> Result<(), DatabaseError> {
+    fn record_login_check(
+        &mut self,
+        _login_check: &LoginCheck,
+        _host: &str,
+        _is_proven: bool,
+    ) -> Result<(), DatabaseError> {
         Err(addresses::no_table(statements::RECORDING_A_LOGIN))
     }
 

@@ -69,7 +69,12 @@ impl Ledger for MysqlDatabase {
         Ok(is_refused)
     }
 
-    fn record_login_check(&mut self, login_check: &LoginCheck, host: &str, is_proven: bool) -> Result<(), DatabaseError> {
+    fn record_login_check(
+        &mut self,
+        login_check: &LoginCheck,
+        host: &str,
+        is_proven: bool,
+    ) -> Result<(), DatabaseError> {
         let written = statements::login_check(self.dialect(), login_check, host, is_proven);
         self.change(statements::RECORDING_A_LOGIN, &written, &[]).map(drop)
     }

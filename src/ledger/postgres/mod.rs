@@ -52,7 +52,12 @@ impl Ledger for PostgresDatabase {
         Ok(rows > 0)
     }
 
-    fn record_login_check(&mut self, login_check: &LoginCheck, host: &str, is_proven: bool) -> Result<(), DatabaseError> {
+    fn record_login_check(
+        &mut self,
+        login_check: &LoginCheck,
+        host: &str,
+        is_proven: bool,
+    ) -> Result<(), DatabaseError> {
         let (doing, written) =
             (shared::RECORDING_A_LOGIN, shared::login_check(Dialect::Postgresql, login_check, host, is_proven));
         // COMMIT ends the lock's transaction. Without one it gives a warning of class 25.
