@@ -86,13 +86,7 @@ impl RecordedCopy {
     }
 
     /// An event of the copy, without an attempt. `address` is the one that it belongs to.
-    pub(crate) fn event<'a>(
-        &'a self,
-        kind: EventType,
-        address: &'a str,
-        host: &'a str,
-        diff: Diff<'a>,
-    ) -> EventRecord<'a> {
+    pub(crate) fn event<'a>(&'a self, kind: EventType, address: &'a str, host: &'a str, diff: Diff) -> EventRecord<'a> {
         EventRecord {
             event: Uuid::now_v7(),
             kind,
