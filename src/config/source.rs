@@ -66,7 +66,10 @@ impl Source<'_> {
                 nobody else can read, and name that as password_file"
                     .to_owned()
             }
-            Some((_, expected)) => format!("there is no such key here: {expected}"),
+            Some((key, expected)) => match nearest(key, expected.split('`').skip(1).step_by(2)) {
+                Some(nearest) => format!("there is no such key here, `{nearest}` perhaps: {expected}"),
+                None => format!("there is no such key here: {expected}"),
+            },
             None => said,
         };
         self.at(line, format!("{}: {problem}", path.join(".")))
@@ -86,6 +89,12 @@ impl Source<'_> {
         let before = self.text.as_bytes().get(..offset).unwrap_or(self.text.as_bytes());
         1 + before.iter().filter(|&&b| b == b'\n').count()
     }
+}
+
+/// The known key that is most similar, if one is similar enough.
+fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let alike = known.map(|known| (strsim::levenshtein(key, known), known)).min();
+    alike.filter(|(distance, known)| *distance <= key.len().min(known.len()) / 2).map(|(_, known)| known)
 }
 
 /// The span of the key; if the key is missing, that of the table it belongs to.

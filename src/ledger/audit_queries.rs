@@ -10,7 +10,7 @@ use crate::lock::LockName;
 use crate::mailbox::{MailboxError, Matching, Placement, ReadableMailbox, Recorded, Wanted, look_everywhere};
 use crate::message::{Identity, Role};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -21,6 +21,12 @@ const HOUR: i64 = 3_600_000_000;
 const LATE: i64 = 7 * 24 * HOUR;
 /// How many rows one answer holds.
 const PAGE: usize = 500;
+/// How many messages are searched for users who recently received mail.
+const NEWEST_MESSAGES: i64 = 100_000;
+/// The number of messages whose copies are read at once.
+const MESSAGES_AT_ONCE: i64 = 1000;
+/// The most users that are remembered as having received mail: more would take much memory.
+const ENOUGH_USERS: usize = 20_000;
 
 const DOING: &str = "reading the ledger";
 
@@ -372,6 +378,23 @@ pub(crate) fn newest_delivered_to(database: &mut dyn Database) -> Result<Vec<(St
     let sql = "SELECT c.imap_user, c.mailbox FROM messages m JOIN copies c ON c.message = m.id \
                WHERE c.state = 'delivered' ORDER BY m.id DESC LIMIT 50";
     database.query(DOING, sql, &[])
+}
+
+/// The users of delivered copies: of the newest messages, and of some ten thousand users.
+///
+/// No index contains the users, since each index costs every delivery. This reads the copies of a thousand messages at
+/// a time.
+pub(crate) fn lately_delivered_to(database: &mut dyn Database) -> Result<BTreeSet<String>, DatabaseError> {
+    let newest = database.query_number(DOING, "SELECT MAX(id) FROM messages", &[])?;
+    let oldest = newest.saturating_sub(NEWEST_MESSAGES).max(0);
+    let sql = "SELECT DISTINCT imap_user FROM copies WHERE message > ? AND message <= ? AND state = 'delivered'";
+    let (mut users, mut until) = (BTreeSet::new(), newest);
+    while until > oldest && users.len() < ENOUGH_USERS {
+        let from = until.saturating_sub(MESSAGES_AT_ONCE).max(oldest);
+        users.extend(database.query::<String>(DOING, sql, &[Value::Integer(from), Value::Integer(until)])?);
+        until = from;
+    }
+    Ok(users)
 }
 
 /// Records that an owed copy is about to be tried. So it is not the first of the next list, even if the try kills this

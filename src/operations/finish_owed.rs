@@ -5,10 +5,11 @@
 //! recording of its message to its last try, and at most [`LONGEST_PAUSE`]. The ledger stores the time of the last try
 //! (`copies.updated_at`).
 //!
-//! Copies that can never be finished must not block others. An example is a rule that gives a whole domain mailboxes. A
-//! program may then write as an author who has no mailbox, and each of its messages leaves such a copy. So copies that
-//! were never tried alternate with those that were tried longest ago. A user who is refused, or whose mailbox hangs, is
-//! tried once in a run, and is no evidence about the store.
+//! Copies that can never be finished must not block others, however many they are. An example is a rule that gives a
+//! whole domain mailboxes. A program may then write as an author who has no mailbox, and each of its messages leaves
+//! such a copy. Copies of users who recently received mail therefore alternate with the copies of all others. In both
+//! groups, copies that were never tried alternate with those that were tried longest ago. A user who is refused, or
+//! whose mailbox hangs, is tried once in a run, and is no evidence about the store.
 //!
 //! | failure | evidence about | the run |
 //! |---|---|---|
@@ -116,7 +117,7 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
     let plan = Plan::now(site, ledger.as_mut())?;
     let mut run = OwedRun::default();
     let mut shown = Shown::default();
-    let mut turns = Turns::of(&plan);
+    let mut turns = Turns::of(&plan, ledger.as_mut())?;
     while let Some(owed) = turns.next(ledger.as_mut())? {
         if shown.rules_out(&owed) {
             run.passed_over += 1;
@@ -256,24 +257,33 @@ impl Pages {
     }
 }
 
-/// The due copies in the order of their tries: untried copies take turns with the copies that were tried longest ago.
+/// The due copies in the order of their tries. Four groups take turns: untried copies, and those that were tried longest ago; of
+/// users who recently received mail, and of all others.
 struct Turns<'a> {
     plan: &'a Plan,
-    /// The next one's turn is first.
-    groups: [(Due, Pages); 2],
+    /// Users who recently received mail.
+    known: BTreeSet<String>,
+    /// The next one's turn is first. `bool`: whether the users are known.
+    groups: [(Due, bool, Pages); 4],
 }
 
 impl<'a> Turns<'a> {
-    fn of(plan: &'a Plan) -> Self {
-        Self { plan, groups: [Due::Untried, Due::Tried].map(|due| (due, Pages::default())) }
+    fn of(plan: &'a Plan, ledger: &mut dyn Database) -> Result<Self, DatabaseError> {
+        let groups = [(Due::Untried, true), (Due::Untried, false), (Due::Tried, true), (Due::Tried, false)];
+        let groups = groups.map(|(due, known)| (due, known, Pages::default()));
+        let known = match statistics::owed_copies(ledger, None)? {
+            0 => BTreeSet::new(),
+            _ => audit_queries::lately_delivered_to(ledger)?,
+        };
+        Ok(Self { plan, known, groups })
     }
 
     fn next(&mut self, ledger: &mut dyn Database) -> Result<Option<OwedCopyKey>, DatabaseError> {
         for _ in 0..self.groups.len() {
             self.groups.rotate_left(1);
-            let [.., (due, pages)] = &mut self.groups;
+            let [.., (due, known, pages)] = &mut self.groups;
             while let Some(owed) = pages.next(self.plan.began, ledger)? {
-                if self.plan.due(&owed) == Some(*due) {
+                if self.plan.due(&owed) == Some(*due) && self.known.contains(&owed.user) == *known {
                     return Ok(Some(owed));
                 }
             }
