@@ -109,7 +109,7 @@ const COLUMNS: Columns<CrashedMessage, 9> = [
     }),
     ("QUEUE ID", |message| or_dash(origin(message).queue_id)),
     ("CRASHES", |message| message.crashes.to_string()),
-    ("REASON", |message| or_dash(message.envelope.reason.as_ref())),
+    ("THE FIRST ONE", |message| or_dash(message.envelope.reason.as_ref())),
 ];
 
 fn origin(message: &CrashedMessage) -> Origin {
@@ -120,7 +120,8 @@ fn origin(message: &CrashedMessage) -> Origin {
 fn shunted(queue: &Queue) -> Result<(Vec<CrashedMessage>, Ended), Failure> {
     let mut messages = Vec::new();
     let all_are_read = for_each(queue.crashed()?, |found| {
-        messages.push(found.map_err(|error| fail(ExitCode::DataErr, error.to_string()))?);
+        let message = found.map_err(|error| fail(ExitCode::DataErr, error.to_string()))?;
+        messages.extend(message.is_shunted().then_some(message));
         Ok(())
     });
     Ok((messages, all_are_read))
@@ -138,7 +139,7 @@ fn show(ShowArguments { queue, message, json, id }: &ShowArguments) -> Ended {
         let mut lines = vec![("id", id), ("file", file), ("since", since), ("size", size), ("holder", holder)];
         lines.extend([("queue id", queue_id), ("sender", sender)]);
         lines.extend(found.envelope.recipients.iter().map(|to| ("recipient", to.address.clone())));
-        lines.extend([("crashes", crashes), ("reason", reason)]);
+        lines.extend([("crashes", crashes), ("first one", reason)]);
         facts(12, lines)
     });
     Ok(ExitCode::Ok)
@@ -172,7 +173,7 @@ fn retry(arguments: &RetryArguments) -> Ended {
         let (found, message) = read(&queue, id)?;
         if limit.is_some_and(|limit| found.age() > limit) {
             let text = format!(
-                "{id} was shunted longer ago than the ledger remembers: if it was delivered another way, it would be \
+                "{id} first crashed a worker longer ago than the ledger remembers: if it was delivered another way, it would be \
                  duplicated\nto try it all the same, add --again"
             );
             return Err(fail(ExitCode::DataErr, text));

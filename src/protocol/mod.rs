@@ -130,8 +130,18 @@ pub enum Source {
     Mta,
     /// A runner, from the file queue: no mail system has the message.
     Queue,
-    /// An operator or a new build of the service, with a copy of a shunted message: its holder retries it, too.
+    /// An operator, from the shunted messages: the message gets a worker of its own.
     Shunt,
+    /// The service, from the shunted messages, once a new build runs: behind other mail.
+    Upgrade,
+}
+
+impl Source {
+    /// Whether the source has only a copy of a shunted message, which its holder retries, too.
+    #[must_use]
+    pub fn is_shunt(self) -> bool {
+        matches!(self, Self::Shunt | Self::Upgrade)
+    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

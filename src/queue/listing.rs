@@ -2,7 +2,7 @@
 
 use super::envelope::LONGEST;
 use super::folder::{Folder, Found};
-use super::{Envelope, Folders, Name, Queue, QueueError};
+use super::{Envelope, Folders, Name, Queue, QueueError, SHUNTED_AFTER};
 use crate::base::timestamp;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -129,7 +129,9 @@ impl Queue {
     pub fn waiting(&self) -> Result<Vec<(State, Waiting)>, QueueError> {
         let waiting = |(state, folder): (State, &Folder)| {
             let names = folder.messages()?;
-            Ok((state, Waiting { messages: names.len(), oldest: names.first().map(Name::accepted_at) }))
+            let counts = |name: &&Name| state != State::Shunted || name.tries >= SHUNTED_AFTER;
+            let oldest = names.iter().filter(counts).map(|name| name.accepted_at()).min();
+            Ok((state, Waiting { messages: names.iter().filter(counts).count(), oldest }))
         };
         self.0.all().into_iter().chain([(State::Shunted, &self.0.shunted)]).map(waiting).collect()
     }

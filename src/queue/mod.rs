@@ -1,5 +1,5 @@
 //! The file queue, for mail that no Postfix queue holds: one file for each message, until it is delivered. The folder `shunted/`
-//! beside it has the messages that crashed two workers. Their holders, an MTA or this queue, try them again.
+//! beside it has the messages that crashed workers. Their holders, an MTA or this queue, try them again.
 //!
 //! ```text
 //! enqueue ──▶ tmp/ ──▶ new/ ◀──▶ work/ ──▶ (delivered: removed)      bad/      what cannot be read
@@ -48,7 +48,7 @@ pub use envelope::Envelope;
 pub use error::QueueError;
 pub use listing::{Entry, State, Waiting};
 pub use name::{Name, pause_after};
-pub use shunted::{CrashedMessage, Digest, MessageHolder, Origin, UnreadableFile};
+pub use shunted::{CrashedMessage, Digest, MessageHolder, Origin, SHUNTED_AFTER, UnreadableFile};
 
 use crate::base::files::{create_directory, leaves_the_reserve, sync_directory};
 use crate::lock::LockName;

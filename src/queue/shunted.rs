@@ -1,7 +1,8 @@
 //! Messages that crashed workers of the service, in `shunted/`, in the queue's own format: `TIME-DIGEST,CRASHES.msg`.
 //!
-//! Two parties change the folder: the front process of the service, and a person who drops a message. Each of them holds the lock
-//! of the folder (flock(2)) meanwhile. A file has the envelope of the attempt after which the message was shunted.
+//! After one crash a message is a suspect; from [`SHUNTED_AFTER`] crashes on it is shunted. Two parties change the folder: the
+//! front process of the service, and a person who drops a message. Each of them holds the lock of the folder (flock(2))
+//! meanwhile. A file has the envelope of the message's first crash.
 
 use super::folder::{Folder, Found};
 use super::listing::read_envelope;
@@ -18,6 +19,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
+
+/// A message is shunted once it has crashed this many workers.
+pub const SHUNTED_AFTER: u32 = 2;
 
 /// The first eight bytes of the SHA-256 of a message's bytes. They identify the message at its next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,7 +59,7 @@ pub struct CrashedMessage {
     pub digest: Digest,
     /// How many workers it has crashed.
     pub crashes: u32,
-    /// When it was shunted, in microseconds since 1970.
+    /// When it first crashed one, in microseconds since 1970.
     pub since: i64,
     /// When its file was last changed, by a crash or by a backup: in seconds since 1970.
     pub changed: i64,
@@ -101,7 +105,13 @@ impl FromStr for Digest {
 }
 
 impl CrashedMessage {
-    /// How long ago it was shunted.
+    /// Whether it is shunted: it has also crashed a worker of its own.
+    #[must_use]
+    pub fn is_shunted(&self) -> bool {
+        self.crashes >= SHUNTED_AFTER
+    }
+
+    /// How long ago it first crashed a worker.
     #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_micros(u64::try_from(timestamp::now().saturating_sub(self.since)).unwrap_or_default())
@@ -109,7 +119,7 @@ impl CrashedMessage {
 }
 
 impl Queue {
-    /// All shunted messages, the oldest first. A file that cannot be read is reported with the reason.
+    /// All suspects and shunted messages, the oldest first. A file that cannot be read is reported with the reason.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -264,26 +274,27 @@ mod tests {
     #[test]
     fn crashes_are_counted_in_the_name_and_the_first_envelope_stays() {
         let (_folder, queue) = queue();
-        record(&queue, 2, &["a@x", "b@x"]);
+        record(&queue, 1, &["a@x", "b@x"]);
         let first = queue.crashed().unwrap().remove(0).unwrap();
-        record(&queue, 3, &["c@x"]);
+        assert!(first.crashes == 1 && !first.is_shunted());
+        record(&queue, 2, &["c@x"]);
         let second = queue.crashed().unwrap().remove(0).unwrap();
-        assert_eq!((first.crashes, second.crashes, second.since), (2, 3, first.since));
-        assert!(second.envelope == first.envelope);
+        assert!(second.is_shunted() && second.since == first.since && second.envelope == first.envelope);
         assert_eq!(recipients(&queue), ["a@x", "b@x"]);
         // A lower count, as after a restart, does not lower the stored one.
-        record(&queue, 2, &["a@x"]);
+        record(&queue, 1, &["a@x"]);
         let all = queue.crashed().unwrap();
-        assert!(all.len() == 1 && all[0].as_ref().unwrap().crashes == 3);
+        assert!(all.len() == 1 && all[0].as_ref().unwrap().crashes == 2);
     }
 
     #[test]
-    fn shunted_messages_are_counted() {
+    fn shunted_messages_are_counted_and_suspects_are_not() {
         let (_folder, queue) = queue();
         let waiting = |queue: &Queue| {
             let all = queue.waiting().unwrap();
             all.into_iter().find(|(state, _)| *state == State::Shunted).unwrap().1
         };
+        record(&queue, 1, &["a@x"]);
         assert_eq!(waiting(&queue), Waiting::default());
         record(&queue, 2, &["a@x"]);
         assert!(waiting(&queue).messages == 1 && waiting(&queue).oldest.is_some());

@@ -52,7 +52,7 @@ impl From<Source> for Via {
         match source {
             Source::Mta => Self::Command,
             Source::Queue => Self::Queue,
-            Source::Shunt => Self::Shunt,
+            Source::Shunt | Source::Upgrade => Self::Shunt,
         }
     }
 }

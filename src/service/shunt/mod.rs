@@ -9,18 +9,18 @@
 //! A signal from outside is no crash of the message. Nor is it one if the worker's watchdog ends the worker while a server owes
 //! it an answer, which is SIGKILL ([`watchdog`](super::watchdog)).
 //!
-//! [`writer`] stores shunted messages. This process alone knows the suspects: the next one counts their crashes from zero.
-//! [`upgrade`] makes a new build retry all shunted messages, so that a
+//! [`writer`] stores what has to outlive the process. [`upgrade`] makes a new build retry all shunted messages, so that a
 //! repaired site delivers them.
 
 pub mod upgrade;
 pub mod writer;
 
 use super::inflight_message::Body;
+use crate::base::timestamp;
 use crate::delivery::Verdict;
 use crate::protocol::control::End;
 use crate::protocol::{Request, Source};
-use crate::queue::{CrashedMessage, Digest};
+use crate::queue::{CrashedMessage, Digest, SHUNTED_AFTER};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGABRT, SIGBUS, SIGILL, SIGSEGV};
 use std::collections::{BTreeMap, VecDeque};
@@ -77,17 +77,17 @@ pub struct LostJob {
 /// A change that has to be stored.
 #[derive(Debug)]
 pub enum Order {
-    /// A shunted message has crashed this many workers.
+    /// A message has crashed this many workers.
     Crashed { digest: Digest, crashes: u32, reason: String, request: Box<Request>, body: Body },
-    /// The shunted message is delivered.
+    /// The message is delivered, or its record was dropped for another one.
     Remove(Digest),
 }
 
 /// The record of a message that has crashed a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CrashRecord {
-    /// It has crashed one worker.
-    Suspect,
+    /// It has crashed one worker, at this time, in microseconds since 1970.
+    Suspect { since: i64 },
     /// It has crashed more. From `due` on it is tried again when its holder retries it.
     Shunted { crashes: u32, due: Instant },
 }
@@ -117,8 +117,13 @@ impl CrashRecords {
     #[must_use]
     pub fn remembered(messages: Vec<CrashedMessage>, now: Instant) -> Self {
         let mut all = Self::default();
-        for CrashedMessage { digest, crashes, envelope, .. } in messages {
-            all.records.insert((envelope.size, digest), CrashRecord::Shunted { crashes, due: now });
+        for message in messages {
+            let (since, crashes) = (message.since, message.crashes);
+            let record = match message.is_shunted() {
+                true => CrashRecord::Shunted { crashes, due: now },
+                false => CrashRecord::Suspect { since },
+            };
+            all.records.insert((message.envelope.size, message.digest), record);
         }
         all
     }
@@ -137,7 +142,7 @@ impl CrashRecords {
     pub fn admission(&self, key: Option<Key>, source: Source, now: Instant) -> Admission {
         match key.and_then(|key| Some((key, self.records.get(&key)?))) {
             None => Admission::Ordinary,
-            Some(((_, digest), CrashRecord::Shunted { crashes, due })) if source != Source::Shunt && now < *due => {
+            Some(((_, digest), CrashRecord::Shunted { crashes, due })) if !source.is_shunt() && now < *due => {
                 Admission::Refused(format!("shunted: it has crashed {crashes} workers ({digest})"))
             }
             Some(_) => Admission::Alone,
@@ -153,16 +158,15 @@ impl CrashRecords {
 
     /// Records the verdicts of the message, from its worker or from the broker.
     pub fn answered(&mut self, key: Key, request: &Request, verdicts: &[Verdict], now: Instant) {
-        let is_shunt = request.source == Source::Shunt;
+        let is_shunt = request.source.is_shunt();
         // A refusal ends the message for its holder, but not an attempt with a copy of it.
         let ends = |verdict: &Verdict| verdict.class() == 2 || (verdict.class() == 5 && !is_shunt);
         let Some(record) = self.records.get_mut(&key).filter(|_| verdicts.iter().any(ends)) else { return };
         info!(id = %key.1, queue_id = request.queue_id, sender = request.sender, "a message that had crashed a worker is delivered");
         // The holder keeps the remaining recipients. If the copy was tried, it may be the only one for them.
         if !is_shunt || verdicts.iter().all(ends) {
-            if let Some(CrashRecord::Shunted { .. }) = self.records.remove(&key) {
-                self.orders.push(Order::Remove(key.1));
-            }
+            self.records.remove(&key);
+            self.orders.push(Order::Remove(key.1));
         } else if let CrashRecord::Shunted { due, .. } = record {
             *due = now;
         }
@@ -193,16 +197,16 @@ impl CrashRecords {
         warn!(id, pid, queue_id, sender, end = %end.end, said, "a worker has crashed with a message");
         self.counted.retain(|at| now.saturating_duration_since(*at) < MINUTE);
         let key = (request.size, digest);
-        let known = self.records.get(&key);
-        if self.counted.len() >= CRASHES_A_MINUTE || (known.is_none() && self.records.len() >= MOST_RECORDS) {
+        let is_known = self.records.contains_key(&key);
+        if self.counted.len() >= CRASHES_A_MINUTE || !(is_known || self.make_room()) {
             warn!(id, "too many messages have crashed workers: this crash does not count");
             return;
         }
-        let record = match known {
-            None => CrashRecord::Suspect,
+        let (record, crashes) = match self.records.get(&key) {
+            None => (CrashRecord::Suspect { since: timestamp::now() }, 1),
             // Several workers had the message before it had a record.
             Some(_) if !alone => return,
-            Some(CrashRecord::Suspect) => {
+            Some(CrashRecord::Suspect { .. }) => {
                 self.newly_shunted += 1;
                 warn!(
                     id,
@@ -210,19 +214,34 @@ impl CrashRecords {
                     sender,
                     "a message is shunted: it crashes workers. It is tried once an hour; `maildrop_command shunt show` prints more"
                 );
-                CrashRecord::Shunted { crashes: 2, due: now + TRIED_EACH }
+                (CrashRecord::Shunted { crashes: SHUNTED_AFTER, due: now + TRIED_EACH }, SHUNTED_AFTER)
             }
             Some(CrashRecord::Shunted { crashes, due }) => {
-                CrashRecord::Shunted { crashes: crashes.saturating_add(1), due: *due }
+                let crashes = crashes.saturating_add(1);
+                (CrashRecord::Shunted { crashes, due: *due }, crashes)
             }
         };
         self.counted.push_back(now);
-        if let CrashRecord::Shunted { crashes, .. } = record {
-            let said = said.map(|said| format!(": {said}")).unwrap_or_default();
-            let reason = format!("worker {pid} {}{said}", end.end);
-            self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
-        }
         self.records.insert(key, record);
+        let said = said.map(|said| format!(": {said}")).unwrap_or_default();
+        let reason = format!("worker {pid} {}{said}", end.end);
+        self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
+    }
+
+    /// Makes space for one more record. Returns whether there is any. The oldest suspect is dropped if there are too many: its
+    /// holder retries it.
+    fn make_room(&mut self) -> bool {
+        if self.records.len() < MOST_RECORDS {
+            return true;
+        }
+        let suspects = self.records.iter().filter_map(|(key, record)| match record {
+            CrashRecord::Suspect { since } => Some((*since, *key)),
+            CrashRecord::Shunted { .. } => None,
+        });
+        let Some((_, oldest)) = suspects.min() else { return false };
+        self.records.remove(&oldest);
+        self.orders.push(Order::Remove(oldest.1));
+        true
     }
 
     /// The changes since the last call that have to be stored.
@@ -238,7 +257,7 @@ impl CrashRecords {
     /// The number of messages that have crashed one worker.
     #[must_use]
     pub fn suspects(&self) -> usize {
-        self.records.values().filter(|record| matches!(record, CrashRecord::Suspect)).count()
+        self.records.values().filter(|record| matches!(record, CrashRecord::Suspect { .. })).count()
     }
 
     /// The number of messages that this process has shunted.
@@ -281,14 +300,13 @@ mod tests {
         }
     }
 
-    /// Ends the worker with this process id and a message. Returns whether the crash counts.
+    /// Ends the worker with this process id and a message. Returns whether the crash was stored.
     fn crash(records: &mut CrashRecords, pid: u32, message: &str, alone: bool, now: Instant) -> bool {
         let request = Box::new(Request::to(&["a@x"], message.len()));
         let lost = LostJob { request, body: Body::Memory(message.into()), alone };
-        let before = (records.records.len(), records.newly_shunted);
         records.connection_ended(pid, lost, now);
         records.process_ended(&WorkerEnd { pid, end: End::Signal(11), by_us: false, said: Vec::new() }, now);
-        before != (records.records.len(), records.newly_shunted)
+        !records.orders().is_empty()
     }
 
     #[test]
@@ -305,14 +323,19 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_messages_those_that_come_last_do_not_count() {
+    fn of_too_many_messages_the_oldest_suspect_is_forgotten_and_no_shunted_one() {
         let (mut records, now) = (CrashRecords::default(), Instant::now());
         let at = |minute: usize| now + MINUTE * u32::try_from(minute).unwrap();
         for number in 0..MOST_RECORDS {
             assert!(crash(&mut records, 7, &number.to_string(), false, at(number)));
         }
-        assert!(!crash(&mut records, 7, "another", false, at(MOST_RECORDS)));
-        assert!(crash(&mut records, 7, "0", true, at(MOST_RECORDS + 1)));
+        assert!(crash(&mut records, 7, "0", true, at(MOST_RECORDS)));
+        assert!(crash(&mut records, 7, "another", false, at(MOST_RECORDS + 1)));
         assert_eq!((records.records.len(), records.suspects()), (MOST_RECORDS, MOST_RECORDS - 1));
+        let is_known = |message: &str| {
+            let key = (message.len() as u64, Digest::of(message.as_bytes()));
+            records.records.contains_key(&key)
+        };
+        assert!(is_known("0") && is_known("another"), "neither what is shunted, nor what is new");
     }
 }

@@ -1,11 +1,12 @@
 //! Makes a new build retry all shunted messages, so that a repaired site delivers them. It retries one at a time, the oldest
-//! first. It passes them to the broker as any client does.
+//! first, and behind other mail. It passes them to the broker as any client does.
 
 use crate::base::deadline::Deadline;
 use crate::config::Config;
 use crate::delivery::{NoCaller, StatusDetail, Verdict};
 use crate::operations::submission::shunted_request;
 use crate::protocol::client::{self, Handed, Handing};
+use crate::protocol::{Request, Source};
 use crate::queue::{CrashedMessage, Queue};
 use std::collections::VecDeque;
 use std::fs;
@@ -54,7 +55,8 @@ fn try_all(config: &Config, installed: i64) -> Result<(), String> {
 /// Messages that Postfix has given up (`maximal_queue_lifetime`) are only retried by an operator.
 fn to_be_tried(config: &Config, installed: i64) -> Result<VecDeque<CrashedMessage>, String> {
     let lifetime = config.delivery.postfix_queue_lifetime;
-    let is_due = |message: &CrashedMessage| message.changed < installed && message.age() < lifetime;
+    let is_due =
+        |message: &CrashedMessage| message.is_shunted() && message.changed < installed && message.age() < lifetime;
     let found =
         Queue::open(&config.service.queue()).and_then(|queue| queue.crashed()).map_err(|error| error.to_string())?;
     Ok(found.into_iter().flatten().filter(is_due).collect())
@@ -63,7 +65,7 @@ fn to_be_tried(config: &Config, installed: i64) -> Result<VecDeque<CrashedMessag
 fn try_one(config: &Config, message: &CrashedMessage) -> Result<Handed, String> {
     let read = Queue::open(&config.service.queue()).map_err(|error| error.to_string())?.crashed_message(message.digest);
     let (found, bytes) = read.map_err(|error| error.to_string())?.ok_or("it is gone")?;
-    let request = shunted_request(found.envelope);
+    let request = Request { source: Source::Upgrade, ..shunted_request(found.envelope) };
     let deadline = Deadline::after(config.delivery.deadline);
     let handing = Handing { request: &request, message: &bytes, caller: &NoCaller, deadline };
     let handed = client::hand_over(&config.service.clients_socket(), handing);
@@ -87,7 +89,9 @@ mod tests {
         let config = crate::service::configured(folder.path());
         let (hour, lifetime) = (Duration::from_hours(1), config.delivery.postfix_queue_lifetime);
         let queue = Queue::open(&config.service.queue()).unwrap();
-        for (message, crashes, age) in [("newer", 2, hour), ("older", 3, 2 * hour), ("too old", 2, lifetime)] {
+        for (message, crashes, age) in
+            [("newer", 2, hour), ("older", 3, 2 * hour), ("suspect", 1, hour), ("too old", 2, lifetime)]
+        {
             let recipients = vec![Recipient { address: "a@x".into(), original: None }];
             let envelope = Envelope {
                 sender: String::new(),

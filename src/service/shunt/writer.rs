@@ -11,26 +11,37 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tracing::{error, warn};
 
 /// How many orders may wait: each may contain a whole message.
 const WAITING: usize = 16;
+/// A suspect that has not come again for this time is dropped when a front starts: its holder retries more often.
+const SUSPECT_FOR: Duration = Duration::from_hours(24 * 7);
 
 /// The stored records of an earlier process. A record that cannot be read is logged, and stays.
 #[must_use]
 pub fn remembered(queue: &Path, now: Instant) -> CrashRecords {
     let messages = read(queue).unwrap_or_else(|error| {
-        error!(%error, "which messages are shunted is not known");
+        error!(%error, "which messages have crashed workers is not known");
         Vec::new()
     });
     CrashRecords::remembered(messages, now)
 }
 
 fn read(queue: &Path) -> Result<Vec<CrashedMessage>, QueueError> {
-    let found = Queue::open(queue)?.crashed()?.into_iter();
-    let found = found.map(|message| message.inspect_err(|error| warn!(%error, "a shunted message cannot be read")));
-    Ok(found.flatten().collect())
+    let queue = Queue::open(queue)?;
+    let mut remembered = Vec::new();
+    for found in queue.crashed()? {
+        match found {
+            Ok(message) if !message.is_shunted() && message.age() > SUSPECT_FOR => {
+                queue.drop_crashed(message.digest)?;
+            }
+            Ok(message) => remembered.push(message),
+            Err(error) => warn!(%error, "what is known of a message that crashed workers cannot be read"),
+        }
+    }
+    Ok(remembered)
 }
 
 /// Starts the writer with the folder of the file queue. It ends once the returned sender is dropped, after all orders before
@@ -54,7 +65,7 @@ fn obey(queue: &Path, order: Order) {
         Order::Remove(digest) => (digest, Queue::open(queue).and_then(|queue| queue.drop_crashed(digest)).map(drop)),
     };
     if let Err(error) = written {
-        error!(id = %digest, %error, "a shunted message cannot be stored");
+        error!(id = %digest, %error, "what is known of a message that crashed a worker cannot be written down");
     }
 }
 
@@ -109,17 +120,34 @@ mod tests {
         let path = folder.path().join("queue");
         let mut file = MessageFile::create(folder.path().join("spooled")).unwrap();
         file.append(b"large").unwrap();
-        obey(&path, crash("large", 2, Body::File(file)));
-        assert!(!remembered(&path, Instant::now()).is_empty());
-        obey(&path, crash("large", 3, Body::Memory(b"large".to_vec())));
+        obey(&path, crash("large", 1, Body::File(file)));
+        assert_eq!(remembered(&path, Instant::now()).suspects(), 1);
+        obey(&path, crash("large", 2, Body::Memory(b"large".to_vec())));
         let (queue, digest) = (Queue::existing(&path).unwrap(), Digest::of(b"large"));
         let (found, message) = queue.crashed_message(digest).unwrap().unwrap();
-        assert_eq!((found.crashes, message.as_slice()), (3, &b"large"[..]));
+        assert_eq!((found.crashes, message.as_slice()), (2, &b"large"[..]));
         let again = shunted_request(found.envelope);
         assert_eq!((again.queue_id.as_deref(), again.sasl_username.as_deref()), (Some("4bXyz"), Some("lisa")));
         assert_eq!((again.client_address.as_deref(), again.size, again.no_sent), (Some("192.0.2.1"), 5, true));
         obey(&path, Order::Remove(digest));
         assert!(queue.crashed().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_suspect_is_forgotten_after_a_week_and_a_shunted_message_never() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue");
+        let long_ago = SystemTime::now() - SUSPECT_FOR - Duration::from_secs(60);
+        for (message, crashes) in [("suspect", 1), ("shunted", 2)] {
+            let bytes = Body::Memory(message.into());
+            let envelope = envelope(Request::to(&["a@x"], message.len()), String::new());
+            let Body::Memory(bytes) = bytes else { unreachable!() };
+            let digest = Digest::of(&bytes);
+            Queue::open(&path).unwrap().record_crash(digest, crashes, envelope, &bytes, long_ago).unwrap();
+        }
+        assert_eq!(remembered(&path, Instant::now()).suspects(), 0);
+        let left = Queue::existing(&path).unwrap().crashed().unwrap();
+        assert!(left.len() == 1 && left[0].as_ref().unwrap().is_shunted());
     }
 
     #[test]

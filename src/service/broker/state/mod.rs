@@ -328,7 +328,7 @@ impl Broker {
             // A message that waits for its recipients, for its own lock, or for another one that crashes workers, does not block
             // those behind it.
             if !self.workers.any_for(ours, now)
-                || (alone && self.one_is_alone())
+                || (alone && (self.one_is_alone() || self.others_go_first(id)))
                 || self.waits_for_its_message(id, now)
                 || self.is_held_back(id, now)
             {

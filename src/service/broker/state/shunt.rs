@@ -3,6 +3,7 @@
 use super::super::job::{Job, JobId, Stage, What};
 use super::{Broker, ConnectionId};
 use crate::delivery::StatusDetail;
+use crate::protocol::Source;
 use crate::service::shunt::{Admission, WorkerEnd};
 use std::time::Instant;
 
@@ -18,6 +19,14 @@ impl Broker {
     /// time, whatever they do.
     pub(super) fn one_is_alone(&self) -> bool {
         !self.crashes.is_empty() && self.jobs.values().any(|job| job.alone && matches!(job.stage, Stage::At(..)))
+    }
+
+    /// Whether a new build retries the message while other mail waits.
+    pub(super) fn others_go_first(&self, id: JobId) -> bool {
+        let is_of_an_upgrade =
+            |job: &Job| matches!(&job.what, What::Ours { request, .. } if request.source == Source::Upgrade);
+        let is_other = |other: &JobId| self.jobs.get(other).is_some_and(|job| !is_of_an_upgrade(job));
+        self.jobs.get(&id).is_some_and(is_of_an_upgrade) && self.queue.iter().any(is_other)
     }
 
     /// Answers a shunted message that is not due. Returns whether it was one.

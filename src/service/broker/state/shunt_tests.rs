@@ -83,6 +83,13 @@ fn refusal(actions: Vec<Action>) -> String {
 fn after_one_crash_the_next_try_is_alone_and_its_worker_is_told_to_end() {
     let mut scene = Scene::new();
     scene.crash(1, 10);
+    let orders = scene.orders();
+    let [Order::Crashed { digest, crashes: 1, reason, request, body: Body::Memory(bytes) }] = &orders[..] else {
+        panic!("{orders:?}")
+    };
+    assert_eq!((*digest, bytes.as_slice()), (Digest::of(BYTES), BYTES));
+    assert_eq!(request.recipients[0].address, "a@x");
+    assert_eq!(reason, "worker 1 ended by SIGABRT: it overflowed");
     assert_eq!(scene.figures(), (1, 0));
 
     scene.ready(3);
@@ -93,8 +100,8 @@ fn after_one_crash_the_next_try_is_alone_and_its_worker_is_told_to_end() {
     let [Action::Answer { .. }, Action::CloseWorker { connection: ConnectionId(3) }] = actions[..] else {
         panic!("{actions:?}")
     };
-    // After its delivery, the message is treated like any other, and nothing of it was stored.
-    assert!(scene.orders().is_empty());
+    // After its delivery, the message is treated like any other.
+    assert!(matches!(scene.orders()[..], [Order::Remove(digest)] if digest == Digest::of(BYTES)));
     scene.ready(4);
     let (_, _, header) = one_work(scene.hand(13, &["a@x"]));
     assert!(matches!(header, Header::Deliver(Request { suspect: false, .. })));
@@ -105,20 +112,14 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
     let mut scene = Scene::new();
     scene.crash(1, 10);
     scene.crash(2, 11);
-    let orders = scene.orders();
-    let [Order::Crashed { digest, crashes: 2, reason, request, body: Body::Memory(bytes) }] = &orders[..] else {
-        panic!("{orders:?}")
-    };
-    assert_eq!((*digest, bytes.as_slice()), (Digest::of(BYTES), BYTES));
-    assert_eq!(request.recipients[0].address, "a@x");
-    assert_eq!(reason, "worker 2 ended by SIGABRT: it overflowed");
+    assert_eq!(scene.counted(), Some(2));
     assert_eq!(scene.figures(), (0, 1));
 
     // It gets no worker, although one is idle.
     scene.ready(3);
     let text = refusal(scene.hand(12, &["b@x"]));
     assert_eq!(text, format!("4.3.0 shunted: it has crashed 2 workers ({})", Digest::of(BYTES)));
-    let actions = scene.say(50, &Header::Deliver(super::tests::request(20, &["a@x"])));
+    let actions = scene.say(50, &Header::Deliver(request(20, &["a@x"])));
     assert!(matches!(&told(&actions)[..], [(50, Header::Reply(_))]), "{actions:?}");
     assert_eq!(scene.say(50, &go(20)), [Action::CloseClient { connection: ConnectionId(50) }]);
     assert_eq!(scene.broker.counters().refused_shunted, 2);
@@ -153,7 +154,8 @@ fn a_copy_goes_once_its_holder_delivers_to_one_recipient_and_stays_where_its_own
             vec![Told::from(&Verdict::delivered("x")), Told::from(&Verdict::deferred(StatusDetail::SYSTEM, "x"))];
         frame(&Header::Reply(Reply { results, ..reply }))
     };
-    for (source, goes) in [(Source::Mta, true), (Source::Queue, true), (Source::Shunt, false)] {
+    for (source, goes) in [(Source::Mta, true), (Source::Queue, true), (Source::Shunt, false), (Source::Upgrade, false)]
+    {
         let mut scene = Scene::new();
         scene.crash(1, 10);
         scene.crash(2, 11);
@@ -229,7 +231,7 @@ fn a_message_that_several_workers_had_at_once_is_shunted_only_by_a_crash_of_its_
     scene.hand(11, &["b@x"]);
     one_answer(scene.die(1, ABORT, false));
     one_answer(scene.die(2, ABORT, false));
-    assert_eq!(scene.figures(), (1, 0));
+    assert_eq!((scene.counted(), scene.figures()), (Some(1), (1, 0)));
     scene.crash(3, 12);
     assert_eq!(scene.figures(), (0, 1));
 }
@@ -250,7 +252,7 @@ fn suspects_are_tried_one_at_a_time_and_wait_for_no_ordinary_message() {
 }
 
 #[test]
-fn what_a_person_or_a_new_build_has_tried_has_a_worker_at_once() {
+fn what_a_person_has_tried_has_a_worker_at_once_and_what_a_new_build_tries_comes_behind_other_mail() {
     let mut scene = Scene::new();
     scene.crash(1, 10);
     scene.crash(2, 11);
@@ -258,6 +260,14 @@ fn what_a_person_or_a_new_build_has_tried_has_a_worker_at_once() {
     assert_eq!(one_work(scene.hand_from(Source::Shunt, 12)).0, 3);
     scene.die(3, ABORT, false);
     assert_eq!(scene.counted(), Some(3));
+
+    assert_eq!(scene.hand_from(Source::Upgrade, 13), []);
+    assert_eq!(scene.another(14), []);
+    let actions = scene.ready(4);
+    let [Action::Work { connection: ConnectionId(4), body, .. }] = &actions[..] else { panic!("{actions:?}") };
+    let Ok((Header::Deliver(first), _)) = Header::read(body) else { panic!() };
+    assert_eq!((first.id, first.suspect), (Uuid::from_u128(14), false));
+    assert_eq!(one_work(scene.ready(5)).0, 5);
 }
 
 #[test]
@@ -297,6 +307,10 @@ fn a_new_front_knows_what_the_one_before_it_has_written_down() {
         scene.broker.crashes = CrashRecords::remembered(vec![message], scene.now);
         scene
     };
+    let mut suspect = remembered(1);
+    suspect.crash(2, 11);
+    assert_eq!((suspect.counted(), suspect.figures()), (Some(2), (0, 1)));
+
     // The cause of the crashes may be fixed.
     let mut shunted = remembered(5);
     shunted.ready(3);
