@@ -24,6 +24,10 @@ const LONGEST_LINE: usize = 8192;
 /// After this many invalid commands without a message in between, the client is disconnected: it is no LMTP client.
 const MOST_ERRORS: u32 = 20;
 
+/// How many commands without progress towards a message may come between two messages. Each further one counts as an error.
+/// Postfix has the same limit for its own clients (postconf(5), `smtpd_junk_command_limit`).
+const MOST_JUNK: u32 = 100;
+
 /// The total length of one message's addresses, in bytes. JSON takes at most two bytes for each, and the header of a frame has
 /// to have space for that.
 const LONGEST_ENVELOPE: usize = LONGEST_HEADER / 3;
@@ -113,6 +117,8 @@ pub struct Session {
     line: Vec<u8>,
     line_is_too_long: bool,
     errors: u32,
+    /// The number of commands without progress since the last message.
+    junk: u32,
     has_served: bool,
     /// The command that is being answered.
     command: &'static str,
@@ -159,6 +165,7 @@ impl Session {
             line: Vec::new(),
             line_is_too_long: false,
             errors: 0,
+            junk: 0,
             has_served: false,
             command: command::OTHER,
             out,
@@ -295,6 +302,9 @@ impl Session {
         if matches!(command, Command::Lhlo | Command::Rset) {
             self.reset();
         }
+        if self.is_junk_too_many(&command) {
+            return None;
+        }
         match command {
             Command::Lhlo => self.lhlo(),
             Command::Helo => self.error("500 5.5.1 This is LMTP: say LHLO"),
@@ -334,12 +344,28 @@ impl Session {
     /// Replies to an invalid command. Too many of them end the session, but never within a message, whose client has to get its
     /// replies first. (RCPT after a refused MAIL does not count: Postfix pipelines both, and treats a 421 as our failure.)
     fn error(&mut self, reply: &str) {
-        self.errors = self.errors.saturating_add(1);
-        if self.errors > MOST_ERRORS && matches!(self.state, State::Idle) {
-            self.close("421 4.7.0 Too many errors");
-        } else {
+        if !self.is_error_too_many() {
             self.say(reply);
         }
+    }
+
+    /// Counts an error. Ends the session if there are too many.
+    fn is_error_too_many(&mut self) -> bool {
+        self.errors = self.errors.saturating_add(1);
+        let too_many = self.errors > MOST_ERRORS && matches!(self.state, State::Idle);
+        if too_many {
+            self.close("421 4.7.0 Too many errors");
+        }
+        too_many
+    }
+
+    /// Counts a command without progress. Ends the session if there are too many.
+    fn is_junk_too_many(&mut self, command: &Command) -> bool {
+        if !matches!(command, Command::Lhlo | Command::Rset | Command::Noop | Command::Vrfy | Command::Help) {
+            return false;
+        }
+        self.junk = self.junk.saturating_add(1);
+        self.junk > MOST_JUNK && self.is_error_too_many()
     }
 
     fn reset(&mut self) {
@@ -426,7 +452,7 @@ impl Session {
         let State::Data(data) = std::mem::replace(&mut self.state, State::Idle) else { return None };
         let Data { envelope, replies, incoming, .. } = *data;
         let forwarded = std::mem::take(&mut self.forwarded);
-        self.errors = 0;
+        (self.errors, self.junk) = (0, 0);
         let since = Instant::now();
         self.settings.tally.received(envelope.recipients.len(), incoming.size());
         let (message, size) = match incoming.end() {

@@ -337,6 +337,40 @@ fn who_talks_nonsense_is_sent_away_but_never_within_a_message() {
 }
 
 #[test]
+fn commands_that_bring_no_message_nearer_count_as_errors_once_they_are_many() {
+    // How many of them get a reply until the client is disconnected.
+    let answered = |talk: &mut Talk, command: &str| {
+        let mut count = 0;
+        while !talk.say(format!("{command}\r\n")).ends_with("421 4.7.0 Too many errors\r\n") {
+            count += 1;
+            assert!(count < 1000, "{command}");
+        }
+        count
+    };
+    for command in ["NOOP", "RSET", "VRFY a@b", "HELP", "RSET\r\nMAIL FROM:<>\r\nRCPT TO:<a@b>"] {
+        let mut talk = Talk::begun(settings(), FRIEND);
+        assert_eq!(answered(&mut talk, command), MOST_JUNK + MOST_ERRORS - 1, "after LHLO: {command}");
+        assert!(matches!(talk.0.feed(b"NOOP\r\n"), (6, Step::Close)));
+    }
+    assert_eq!(answered(&mut Talk::new(settings(), StartTls::NotOffered), "LHLO x"), MOST_JUNK + MOST_ERRORS);
+    let before_tls = StartTls::Required;
+    assert_eq!(answered(&mut Talk::new(settings(), before_tls), "NOOP"), MOST_JUNK + MOST_ERRORS);
+
+    // A client that sends messages may send this many commands with each. No client is disconnected within a message.
+    let mut talk = Talk::new(settings(), FRIEND);
+    talk.say("LHLO x\r\n");
+    for _ in 0..5 {
+        talk.say("RSET\r\n".repeat(90));
+        talk.say("MAIL FROM:<>\r\nRCPT TO:<a@b>\r\n");
+        assert_eq!(talk.say("NOOP\r\n".repeat(200)), "250 2.0.0 Ok\r\n".repeat(200));
+        talk.say("DATA\r\n");
+        talk.deliver(".\r\n");
+        assert_eq!(talk.answer(&[Verdict::delivered("x")]), "250 2.0.0 x\r\n");
+    }
+    assert_eq!(answered(&mut talk, "RSET"), MOST_JUNK + MOST_ERRORS);
+}
+
+#[test]
 fn bytes_that_are_no_commands_end_the_session() {
     for foreign in ["BDAT 20 LAST\r\nMAIL FROM:<a@b>\r\n", "POST / HTTP/1.1\r\nHost: x\r\n\r\nLHLO x\r\n"] {
         let mut talk = Talk::new(settings(), FRIEND);
