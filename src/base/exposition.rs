@@ -4,7 +4,7 @@ use std::fmt::{Display, Write as _};
 
 /// The type of the metrics of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricType {
     Gauge,
     /// It only grows; its name ends in `_total`.
     Counter,
@@ -19,11 +19,11 @@ pub(crate) struct Exposition(String);
 
 impl Exposition {
     /// The lines before the samples of one name.
-    pub(crate) fn family(&mut self, name: &str, kind: Kind, help: &str) {
+    pub(crate) fn family(&mut self, name: &str, kind: MetricType, help: &str) {
         let kind = match kind {
-            Kind::Gauge => "gauge",
-            Kind::Counter => "counter",
-            Kind::Histogram => "histogram",
+            MetricType::Gauge => "gauge",
+            MetricType::Counter => "counter",
+            MetricType::Histogram => "histogram",
         };
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn a_labels_value_cannot_end_its_line() {
         let mut text = Exposition::default();
-        text.family("a", Kind::Gauge, "What it is.");
+        text.family("a", MetricType::Gauge, "What it is.");
         text.sample("a", &[("b", "x\"\\\n"), ("window", "1h")], 0.5);
         text.sample("a", &[], 3.0);
         assert_eq!(

@@ -29,12 +29,12 @@ pub(crate) const SEND_BUFFER: usize = 64 << 10;
 /// The limit on connections that are open at once.
 pub(crate) struct Slots {
     most: usize,
-    taken: Mutex<Taken>,
+    taken: Mutex<SlotsTaken>,
     freed: Notify,
 }
 
 #[derive(Default)]
-struct Taken {
+struct SlotsTaken {
     last: u64,
     by: HashMap<u64, Holder>,
 }
@@ -42,14 +42,14 @@ struct Taken {
 struct Holder {
     /// Since when it waits for its client.
     since: Instant,
-    standing: Standing,
+    standing: LastRequest,
     /// Dropping this ends the connection.
     _may_stay: oneshot::Sender<()>,
 }
 
 /// What the last request of a connection has shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum LastRequest {
     Nothing,
     /// The server works on the request, and the client need not do anything.
     Considered,
@@ -61,13 +61,13 @@ pub(crate) type Login = [u8; 32];
 
 /// A slot for one connection, until this is dropped.
 pub(crate) struct Slot {
-    connection: Connection,
+    connection: HttpConnection,
     may_stay: oneshot::Receiver<()>,
 }
 
 /// The connection on which a request came.
 #[derive(Clone)]
-pub(crate) struct Connection {
+pub(crate) struct HttpConnection {
     slots: Arc<Slots>,
     number: u64,
     /// `None` for a unix socket.
@@ -75,7 +75,7 @@ pub(crate) struct Connection {
 }
 
 /// Marks that the server works on a request, until this is dropped.
-pub(crate) struct Considered<'a>(&'a Connection);
+pub(crate) struct Considered<'a>(&'a HttpConnection);
 
 impl Slots {
     pub(crate) fn new(most: usize) -> Arc<Self> {
@@ -104,8 +104,8 @@ impl Slots {
         }
         taken.last += 1;
         let (number, (stays, may_stay)) = (taken.last, oneshot::channel());
-        taken.by.insert(number, Holder { since: now, standing: Standing::Nothing, _may_stay: stays });
-        Some(Slot { connection: Connection { slots: Arc::clone(self), number, peer }, may_stay })
+        taken.by.insert(number, Holder { since: now, standing: LastRequest::Nothing, _may_stay: stays });
+        Some(Slot { connection: HttpConnection { slots: Arc::clone(self), number, peer }, may_stay })
     }
 
     /// Returns once no connection is open.
@@ -115,35 +115,35 @@ impl Slots {
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, SlotsTaken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
+impl SlotsTaken {
     fn gives_way(&self) -> Option<(u64, Instant)> {
-        self.longest(Standing::Nothing).or_else(|| {
+        self.longest(LastRequest::Nothing).or_else(|| {
             let mut held: HashMap<Login, usize> = HashMap::new();
             for holder in self.by.values() {
-                if let Standing::Login(login) = holder.standing {
+                if let LastRequest::Login(login) = holder.standing {
                     *held.entry(login).or_default() += 1;
                 }
             }
             let (login, _) =
                 held.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(login, count)| (*count, *login))?;
-            self.longest(Standing::Login(login))
+            self.longest(LastRequest::Login(login))
         })
     }
 
     /// The connection that has been in this state for longest.
-    fn longest(&self, standing: Standing) -> Option<(u64, Instant)> {
+    fn longest(&self, standing: LastRequest) -> Option<(u64, Instant)> {
         let these = self.by.iter().filter(|(_, holder)| holder.standing == standing);
         these.map(|(number, holder)| (*number, holder.since)).min_by_key(|(number, since)| (*since, *number))
     }
 }
 
 impl Slot {
-    pub(crate) fn connection(&self) -> Connection {
+    pub(crate) fn connection(&self) -> HttpConnection {
         self.connection.clone()
     }
 
@@ -156,30 +156,30 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let Connection { slots, number, .. } = &self.connection;
+        let HttpConnection { slots, number, .. } = &self.connection;
         slots.taken().by.remove(number);
         slots.freed.notify_one();
     }
 }
 
-impl Connection {
+impl HttpConnection {
     /// A new request has shown nothing yet: another client of the same proxy may have sent it.
     pub(crate) fn begins(&self) {
-        self.stands(Standing::Nothing);
+        self.stands(LastRequest::Nothing);
     }
 
     /// The connection keeps its slot while the server works on its request.
     pub(crate) fn considered(&self) -> Considered<'_> {
-        self.stands(Standing::Considered);
+        self.stands(LastRequest::Considered);
         Considered(self)
     }
 
     /// The request has shown a valid login.
     pub(crate) fn has_login(&self, login: Login) {
-        self.stands(Standing::Login(login));
+        self.stands(LastRequest::Login(login));
     }
 
-    fn stands(&self, standing: Standing) {
+    fn stands(&self, standing: LastRequest) {
         if let Some(holder) = self.slots.taken().by.get_mut(&self.number) {
             (holder.standing, holder.since) = (standing, Instant::now());
         }
@@ -188,21 +188,21 @@ impl Connection {
 
 impl Drop for Considered<'_> {
     fn drop(&mut self) {
-        let Self(Connection { slots, number, .. }) = self;
-        if let Some(holder) = slots.taken().by.get_mut(number).filter(|it| it.standing == Standing::Considered) {
-            (holder.standing, holder.since) = (Standing::Nothing, Instant::now());
+        let Self(HttpConnection { slots, number, .. }) = self;
+        if let Some(holder) = slots.taken().by.get_mut(number).filter(|it| it.standing == LastRequest::Considered) {
+            (holder.standing, holder.since) = (LastRequest::Nothing, Instant::now());
         }
     }
 }
 
 /// A stream that fails once its client has accepted nothing for too long.
-pub(crate) struct Progress<S> {
+pub(crate) struct ProgressStream<S> {
     stream: S,
     /// Runs from the moment when the stream accepts no more.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: Unpin> Progress<S> {
+impl<S: Unpin> ProgressStream<S> {
     pub(crate) fn of(stream: S) -> Self {
         Self { stream, stalled: None }
     }
@@ -222,13 +222,13 @@ impl<S: Unpin> Progress<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Progress<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ProgressStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Progress<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ProgressStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.written(context, |stream, context| stream.poll_write(context, bytes))
     }

@@ -33,7 +33,7 @@ pub(crate) enum Whom {
 }
 
 /// A server that may be waited for.
-pub(crate) struct Server {
+pub(crate) struct WaitedServer {
     /// The kind of server.
     pub whom: Whom,
     /// What people call it: `the database at db.example.com port 5432`.
@@ -110,7 +110,7 @@ fn oldest(of: impl Fn(Whom) -> bool) -> Option<(u64, Instant)> {
 /// # Errors
 /// If the system gives no thread.
 pub(crate) fn watch(
-    servers: Vec<Server>,
+    servers: Vec<WaitedServer>,
     longest: Duration,
     tell: impl Fn(&str) + Send + 'static,
     end: impl Fn(&str) + Send + 'static,
@@ -118,7 +118,7 @@ pub(crate) fn watch(
     if servers.is_empty() || WAITS.set(Mutex::default()).is_err() {
         return Ok(());
     }
-    let mut watched: Vec<Watched> = servers.into_iter().map(Watched::new).collect();
+    let mut watched: Vec<WatchedServer> = servers.into_iter().map(WatchedServer::new).collect();
     let watch = move || {
         loop {
             thread::sleep(LOOK);
@@ -142,8 +142,8 @@ enum Look {
 }
 
 /// A server, and the wait for it that has lasted longest.
-struct Watched {
-    server: Server,
+struct WatchedServer {
+    server: WaitedServer,
     wait: Option<u64>,
     /// How long the wait had lasted at the last report, and at the last successful probe.
     told: Duration,
@@ -151,8 +151,8 @@ struct Watched {
     asking: Option<(Receiver<bool>, Instant)>,
 }
 
-impl Watched {
-    fn new(server: Server) -> Self {
+impl WatchedServer {
+    fn new(server: WaitedServer) -> Self {
         Self { server, wait: None, told: Duration::ZERO, asked: Duration::ZERO, asking: None }
     }
 

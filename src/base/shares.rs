@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug, Default)]
-struct Taken {
+struct SharesTaken {
     all: usize,
     /// By client, for those that have taken any of it.
     each: HashMap<String, usize>,
@@ -15,7 +15,7 @@ struct Taken {
 pub struct Shares {
     most: usize,
     each: usize,
-    taken: Mutex<Taken>,
+    taken: Mutex<SharesTaken>,
 }
 
 impl Shares {

@@ -19,12 +19,12 @@ struct Inner<T> {
     hold: Duration,
     /// How long a request waits for a count.
     wait: Duration,
-    state: Mutex<State<T>>,
+    state: Mutex<CacheState<T>>,
     /// Signals that a count has ended.
     ended: watch::Sender<()>,
 }
 
-struct State<T> {
+struct CacheState<T> {
     last: Option<Last<T>>,
     under_way: bool,
 }
@@ -51,7 +51,7 @@ impl<T> Clone for SummaryCache<T> {
 
 impl<T: Clone + Send + 'static> SummaryCache<T> {
     pub(crate) fn new(hold: Duration, wait: Duration) -> Self {
-        let state = Mutex::new(State { last: None, under_way: false });
+        let state = Mutex::new(CacheState { last: None, under_way: false });
         Self(Arc::new(Inner { hold, wait, state, ended: watch::Sender::default() }))
     }
 
@@ -89,16 +89,16 @@ impl<T: Clone + Send + 'static> SummaryCache<T> {
             }
         };
         let hold = self.0.hold.max(began.elapsed().saturating_mul(SHARE));
-        *self.state() = State { last: Some(Last { summary, at: Instant::now(), hold }), under_way: false };
+        *self.state() = CacheState { last: Some(Last { summary, at: Instant::now(), hold }), under_way: false };
         self.0.ended.send_replace(());
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, CacheState<T>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T: Clone> State<T> {
+impl<T: Clone> CacheState<T> {
     /// The last summary, up to this long after it has expired.
     fn no_older_than(&self, beyond: Duration) -> Option<Summary<T>> {
         let last = self.last.as_ref().filter(|last| last.at.elapsed() < last.hold.saturating_add(beyond));

@@ -8,7 +8,7 @@ use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::ledger::NeverEnded;
 use crate::ledger::audit_queries::{RecordedCopy, Selection};
-use crate::operations::audit::{Audit, Gone, NotTaken, Twice, audit, take_out};
+use crate::operations::audit::{Audit, Gone, NotRemoved, Twice, audit, take_out};
 use crate::site::Site;
 use clap::Args;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
     // assumes their deadline.
     match take_out(site, twice, Deadline::after(PATIENCE_FOR_ONE.min(site.deadline()))) {
         Ok(()) => Repair::Removed,
-        Err(NotTaken::Unanswered(error)) => {
+        Err(NotRemoved::Unanswered(error)) => {
             Repair::Left(format!("{error}: it may be out or not; run the audit again in some minutes"))
         }
         Err(error) => Repair::Left(error.to_string()),

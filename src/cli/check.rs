@@ -5,7 +5,7 @@ use super::site_options::{SiteOptions, watch};
 use super::{Ended, fail, help, print, say, table};
 use crate::base::deadline::Deadline;
 use crate::config::DatabaseRole;
-use crate::ledger::{Finding, State};
+use crate::ledger::{Finding, FindingState};
 use crate::message::Address;
 use crate::operations::check::check;
 use crate::site::{RENEWAL, Site};
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let findings = check(&site, arguments.recipient.clone(), arguments.self_test, Deadline::after(PATIENCE));
     drop(progress);
     print(arguments.json, &findings, || text(&findings));
-    let is_bad = findings.iter().any(|finding| finding.state == State::Bad);
+    let is_bad = findings.iter().any(|finding| finding.state == FindingState::Bad);
     Ok(if is_bad { ExitCode::Unavailable } else { ExitCode::Ok })
 }
 
@@ -65,18 +65,18 @@ fn renew_proof(options: &SiteOptions) -> Ended {
 }
 
 fn text(findings: &[Finding]) -> String {
-    let word = |state: State| match state {
-        State::Good => "ok",
-        State::Warning => "warning",
-        State::Bad => "BAD",
+    let word = |state: FindingState| match state {
+        FindingState::Good => "ok",
+        FindingState::Warning => "warning",
+        FindingState::Bad => "BAD",
     };
     let rows = findings.iter().map(|finding| {
         let fix = finding.fix.as_deref().unwrap_or_default();
         [finding.what.as_str(), word(finding.state), finding.found.as_str(), fix].map(ToOwned::to_owned)
     });
     let table = table(["what", "", "found", "fix"], rows);
-    let count = |state: State| findings.iter().filter(|finding| finding.state == state).count();
-    let well = match (count(State::Bad), count(State::Warning)) {
+    let count = |state: FindingState| findings.iter().filter(|finding| finding.state == state).count();
+    let well = match (count(FindingState::Bad), count(FindingState::Warning)) {
         (0, 0) => "All is well.".to_owned(),
         (0, warnings) => format!("It works; {warnings} could be better."),
         (bad, _) => format!("{bad} must be fixed before mail is delivered by it."),

@@ -156,8 +156,8 @@ fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: NewMail) -
     let raw = read(path, limit)?;
     let size = raw.len();
     let id = submission::take_in(site, queue, mail, raw, limit).map_err(|error| match error {
-        submission::NotTaken::Queue(error) => error.into(),
-        submission::NotTaken::AnotherAuthor => fail(ExitCode::DataErr, format!("--as-author, and {error}")),
+        submission::NotAccepted::Queue(error) => error.into(),
+        submission::NotAccepted::AnotherAuthor => fail(ExitCode::DataErr, format!("--as-author, and {error}")),
         _ => fail(ExitCode::DataErr, error.to_string()),
     })?;
     Ok((id, size))

@@ -4,7 +4,7 @@ use super::{Ended, fail, help, print, table};
 use crate::base::deadline::Deadline;
 use crate::base::files::{sync, sync_directory};
 use crate::operations::dovecot_settings::dovecot_here;
-use crate::operations::quickstart::{self, Answers, DatabaseUrl, Domain, File, MailboxStore, Passwords, Server};
+use crate::operations::quickstart::{self, Answers, DatabaseUrl, Domain, File, MailboxStore, Passwords, ServerAddress};
 use clap::Args;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     database: DatabaseUrl,
     /// The server that the mailboxes are on
     #[arg(long, value_name = "HOST[:PORT]")]
-    imap: Server,
+    imap: ServerAddress,
     /// Which one that is
     #[arg(long, value_enum, default_value_t = MailboxStore::Dovecot)]
     imap_server: MailboxStore,
@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 
 /// This machine's address as the mailbox store sees it: connecting a UDP socket selects the route, and sends nothing
 /// (connect(2)). Empty if the name cannot be resolved, or if there is no route.
-fn our_addresses(imap: &Server) -> Vec<IpAddr> {
+fn our_addresses(imap: &ServerAddress) -> Vec<IpAddr> {
     let host = imap.host.trim_start_matches('[').trim_end_matches(']');
     if host.eq_ignore_ascii_case("localhost") {
         return vec![IpAddr::from([127, 0, 0, 1]), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];

@@ -50,13 +50,13 @@ pub(crate) struct QueryOptions {
 }
 
 /// A site, its database, and the person who changes something in it.
-pub(super) struct Session {
+pub(super) struct OperatorSession {
     pub(super) site: Site,
     database: Box<dyn Database>,
     command_line: CommandLine,
 }
 
-impl Session {
+impl OperatorSession {
     pub(super) fn parts(&mut self) -> (&mut dyn Database, Actor<'_>) {
         (self.database.as_mut(), self.command_line.actor())
     }
@@ -142,13 +142,13 @@ impl SiteOptions {
     }
 
     /// The site and its database, for a person who changes something in it.
-    pub(super) fn session(&self) -> Result<Session, Failure> {
+    pub(super) fn session(&self) -> Result<OperatorSession, Failure> {
         let (site, database) = self.open(LONGEST_ANSWER)?;
-        Ok(Session { command_line: CommandLine::of(&site), site, database })
+        Ok(OperatorSession { command_line: CommandLine::of(&site), site, database })
     }
 
     /// The same, for features that an embedded site does not have.
-    pub(super) fn configured_session(&self, what: &str) -> Result<Session, Failure> {
+    pub(super) fn configured_session(&self, what: &str) -> Result<OperatorSession, Failure> {
         match self.embedded {
             Some(_) => Err(fail(ExitCode::Config, format!("an embedded site has no {what}"))),
             None => self.session(),

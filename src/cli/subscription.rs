@@ -1,6 +1,6 @@
 //! `subscription`: which receivers are notified of events, and at which URL.
 
-use super::site_options::{QueryOptions, Session, SiteOptions};
+use super::site_options::{OperatorSession, QueryOptions, SiteOptions};
 use super::{Columns, Ended, Failure, facts, fail, help, json, list, or_dash, print, say};
 use crate::base::terminal::printable;
 use crate::base::timestamp;
@@ -150,11 +150,11 @@ pub(crate) fn run(command: &Command) -> Ended {
     Ok(ExitCode::Ok)
 }
 
-pub(super) fn open(options: &SiteOptions) -> Result<Session, Failure> {
+pub(super) fn open(options: &SiteOptions) -> Result<OperatorSession, Failure> {
     options.configured_session("notifications")
 }
 
-fn notifications_of(session: &Session) -> Notifications {
+fn notifications_of(session: &OperatorSession) -> Notifications {
     session.site.config().map(|config| config.notifications.clone()).unwrap_or_default()
 }
 

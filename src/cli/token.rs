@@ -1,10 +1,10 @@
 //! `token`: who may use the API.
 
-use super::site_options::{QueryOptions, Session, SiteOptions};
+use super::site_options::{OperatorSession, QueryOptions, SiteOptions};
 use super::{Columns, Ended, Failure, fail, help, list, print};
 use crate::base::timestamp;
 use crate::operations::subscriptions::Resource;
-use crate::operations::tokens::{self, ApiToken, Bounds, NotMade, Scope, Wanted};
+use crate::operations::tokens::{self, ApiToken, Bounds, NewToken, NotMade, Scope};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub(crate) fn run(command: &Command) -> Ended {
     Ok(ExitCode::Ok)
 }
 
-fn open(options: &SiteOptions) -> Result<Session, Failure> {
+fn open(options: &SiteOptions) -> Result<OperatorSession, Failure> {
     options.configured_session("API")
 }
 
@@ -91,7 +91,7 @@ fn scope(word: String) -> Result<Scope, &'static str> {
 fn create(arguments: &CreateArguments) -> Result<(), Failure> {
     let ids = |resources: &[Resource]| resources.iter().map(|resource| resource.id.clone()).collect();
     let scopes = Scope::ALL.into_iter().filter(|scope| arguments.scopes.contains(scope)).map(Scope::as_str);
-    let wanted = Wanted {
+    let wanted = NewToken {
         name: &arguments.name,
         scopes: scopes.collect(),
         bounds: Bounds {

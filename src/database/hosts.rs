@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// A session, and what its server can be used for.
-pub(crate) enum Found<S: ?Sized> {
+pub(crate) enum Connected<S: ?Sized> {
     /// It takes writes, as far as is known.
     Writing(Box<S>),
     /// No server takes writes; this one can be read.
@@ -26,7 +26,7 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
     servers: &[Server],
     deadline: Deadline,
     open: impl Fn(&Server) -> Result<Box<S>, DatabaseError>,
-) -> Result<Found<S>, DatabaseError> {
+) -> Result<Connected<S>, DatabaseError> {
     let (mut reading, mut failures) = (Vec::new(), Vec::new());
     let mut to_ask = match servers {
         [only] => vec![only.clone()],
@@ -42,7 +42,7 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
             match open(&server) {
                 Ok(session) => {
                     if !session.said_read_only() {
-                        return Ok(Found::Writing(session));
+                        return Ok(Connected::Writing(session));
                     }
                     debug!(server = %server.address, "this database server takes no writes");
                     reading.push(session);
@@ -58,11 +58,11 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
         }
         // A pooler's report of its server may be outdated, and any server may have been promoted meanwhile.
         if let Some(at) = reading.iter_mut().position(|session| matches!(session.is_read_only(), Ok(false))) {
-            return Ok(Found::Writing(reading.swap_remove(at)));
+            return Ok(Connected::Writing(reading.swap_remove(at)));
         }
         to_ask = silent.into_iter().filter_map(Server::at_leisure).collect();
     }
-    if reading.is_empty() { Err(all_of(failures)) } else { Ok(Found::Reading(reading.swap_remove(0))) }
+    if reading.is_empty() { Err(all_of(failures)) } else { Ok(Connected::Reading(reading.swap_remove(0))) }
 }
 
 /// One error for all servers: a temporary one, if any of them is.
@@ -169,8 +169,8 @@ mod tests {
             }
         };
         let told = match first_that_writes(all, deadline, open) {
-            Ok(Found::Writing(session)) => Ok(session.name),
-            Ok(Found::Reading(session)) => Ok(format!("reading {}", session.name)),
+            Ok(Connected::Writing(session)) => Ok(session.name),
+            Ok(Connected::Reading(session)) => Ok(format!("reading {}", session.name)),
             Err(error) => Err(error.failure),
         };
         (told, tried.into_inner())

@@ -15,7 +15,7 @@ pub mod test_properties;
 mod timelines;
 pub(crate) mod unsupported_products;
 
-pub(crate) use self::hosts::{Found, Patience, first_that_writes};
+pub(crate) use self::hosts::{Connected, Patience, first_that_writes};
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
 pub use self::row::{Columns, FromColumn, FromRow, Row};

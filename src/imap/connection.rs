@@ -41,7 +41,7 @@ pub(crate) struct Conversation {
 }
 
 /// The progress of a command.
-pub(crate) enum Progress {
+pub(crate) enum CommandProgress {
     /// All bytes were sent except the last CRLF.
     Sent,
     /// The server has answered before the end of the command.
@@ -181,28 +181,28 @@ impl Conversation {
     /// Sends a command and waits for its answer. Untagged replies go to `on_untagged`.
     pub(crate) fn run(&mut self, command: &Command<'_>, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Answer, Broken> {
         match self.send(command, true)? {
-            (tag, Progress::Sent) => self.answer(&tag, on_untagged),
-            (_, Progress::Answered(answer)) => Ok(answer),
+            (tag, CommandProgress::Sent) => self.answer(&tag, on_untagged),
+            (_, CommandProgress::Answered(answer)) => Ok(answer),
         }
     }
 
     /// Sends two commands, and only then waits for their answers.
     pub(crate) fn run_both(&mut self, one: &Command<'_>, other: &Command<'_>) -> Result<[Answer; 2], Broken> {
         let mut send = |command| match self.send(command, true)? {
-            (tag, Progress::Sent) => Ok(tag),
-            (_, Progress::Answered(answer)) => Err(Broken::lost(answer.quote())),
+            (tag, CommandProgress::Sent) => Ok(tag),
+            (_, CommandProgress::Answered(answer)) => Err(Broken::lost(answer.quote())),
         };
         let (one, other) = (send(one)?, send(other)?);
         Ok([self.answer(&one, &mut |_| {})?, self.answer(&other, &mut |_| {})?])
     }
 
     /// Sends a command without its last CRLF, and returns its tag.
-    pub fn begin(&mut self, command: &Command<'_>) -> Result<(String, Progress), Broken> {
+    pub fn begin(&mut self, command: &Command<'_>) -> Result<(String, CommandProgress), Broken> {
         self.send(command, false)
     }
 
     /// Sends the last CRLF of a command that [`begin`](Self::begin) sent.
-    pub fn end(&mut self, tag: &str) -> Result<Progress, Broken> {
+    pub fn end(&mut self, tag: &str) -> Result<CommandProgress, Broken> {
         self.write(b"\r\n", &[], tag)
     }
 
@@ -242,13 +242,13 @@ impl Conversation {
     }
 
     /// Waits for the server's `+`, which never comes after an answer to the command.
-    pub(crate) fn invitation(&mut self, tag: &str) -> Result<Progress, Broken> {
+    pub(crate) fn invitation(&mut self, tag: &str) -> Result<CommandProgress, Broken> {
         loop {
             match self.hear()? {
-                Reply::Continue => return Ok(Progress::Sent),
+                Reply::Continue => return Ok(CommandProgress::Sent),
                 reply => {
                     if let Some(answer) = self.take(reply, tag, &mut |_| {})? {
-                        return Ok(Progress::Answered(answer));
+                        return Ok(CommandProgress::Answered(answer));
                     }
                 }
             }
@@ -257,7 +257,7 @@ impl Conversation {
 
     /// Sends a command, with or without its last CRLF, and returns its tag. Each literal is sent when the server is ready for
     /// it.
-    fn send(&mut self, command: &Command<'_>, whole: bool) -> Result<(String, Progress), Broken> {
+    fn send(&mut self, command: &Command<'_>, whole: bool) -> Result<(String, CommandProgress), Broken> {
         self.commands += 1;
         let tag = format!("A{}", self.commands);
         tracing::debug!(tag, command = command.shown(), "IMAP command");
@@ -272,15 +272,15 @@ impl Conversation {
                     // Not before the server asks for it: a server that says NO instead would read the message as commands.
                     if !at_once {
                         self.forget_old_invitations(&tag)?;
-                        if let early @ Progress::Answered(_) = self.write(&pending, &[], &tag)? {
+                        if let early @ CommandProgress::Answered(_) = self.write(&pending, &[], &tag)? {
                             return Ok((tag, early));
                         }
-                        if let early @ Progress::Answered(_) = self.invitation(&tag)? {
+                        if let early @ CommandProgress::Answered(_) = self.invitation(&tag)? {
                             return Ok((tag, early));
                         }
                         pending.clear();
                     }
-                    if let early @ Progress::Answered(_) = self.write(&pending, bytes, &tag)? {
+                    if let early @ CommandProgress::Answered(_) = self.write(&pending, bytes, &tag)? {
                         return Ok((tag, early));
                     }
                     pending.clear();
@@ -307,7 +307,7 @@ impl Conversation {
     /// Writes `bytes` and then `more`, in one packet if they fit. A server that accepts no more bytes may have refused the
     /// literal, and wait until we read that (RFC 7888 section 4). The command is then incomplete, and the connection cannot
     /// be used further.
-    fn write(&mut self, bytes: &[u8], more: &[u8], tag: &str) -> Result<Progress, Broken> {
+    fn write(&mut self, bytes: &[u8], more: &[u8], tag: &str) -> Result<CommandProgress, Broken> {
         let mut pieces = [IoSlice::new(bytes), IoSlice::new(more)];
         let mut rest = pieces.as_mut_slice();
         // Skips empty pieces.
@@ -322,7 +322,7 @@ impl Conversation {
             match outcome {
                 Ok(Some(written)) => {
                     if rest.is_empty() {
-                        return Ok(Progress::Sent);
+                        return Ok(CommandProgress::Sent);
                     }
                     self.spoke = true;
                     IoSlice::advance_slices(&mut rest, written);
@@ -333,14 +333,14 @@ impl Conversation {
                 Ok(None) => {
                     if let Some(answer) = self.early_answer(tag, Duration::from_millis(1))? {
                         self.give_up();
-                        return Ok(Progress::Answered(answer));
+                        return Ok(CommandProgress::Answered(answer));
                     }
                 }
                 Err(broken) => {
                     let early = self.early_answer(tag, LAST_WORDS);
                     self.give_up();
                     return match early {
-                        Ok(Some(answer)) => Ok(Progress::Answered(answer)),
+                        Ok(Some(answer)) => Ok(CommandProgress::Answered(answer)),
                         // The server's last message is more specific than a broken pipe.
                         Err(last_words) if last_words.failure == MailboxFailure::ConnectionLost => Err(last_words),
                         _ => Err(broken),

@@ -1,7 +1,7 @@
 //! Connection, TLS, greeting and login.
 
 use super::argument::Command;
-use super::connection::{Conversation, Progress, farewell};
+use super::connection::{CommandProgress, Conversation, farewell};
 use super::stream::Stream;
 use super::wire::{Answer, Status};
 use super::{Broken, Encryption, Mechanism, Settings};
@@ -203,7 +203,7 @@ fn authenticate_plain(conversation: &mut Conversation, response: &str) -> Result
     }
     let (tag, progress) = conversation.begin(&command)?;
     for step in [progress, conversation.end(&tag)?, conversation.invitation(&tag)?] {
-        if let Progress::Answered(answer) = step {
+        if let CommandProgress::Answered(answer) = step {
             return Ok(answer);
         }
     }

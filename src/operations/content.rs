@@ -1,7 +1,7 @@
 //! Access to the content of a message, from wherever it is stored. The content is returned only after the operations
 //! log has recorded who requested it.
 
-use super::redelivery::{self, Place, RedeliveryError};
+use super::redelivery::{self, MessageSource, RedeliveryError};
 use crate::base::deadline::Deadline;
 use crate::base::shares::{Share, Shares};
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -23,7 +23,7 @@ pub(crate) struct Look<'a> {
 }
 
 /// The result of a request.
-pub(crate) enum Found<T> {
+pub(crate) enum ContentResult<T> {
     /// The result, and the share of memory that it occupies.
     Shown(T, Share),
     /// The ledger has no message with that identity, or the message has no such part.
@@ -50,15 +50,15 @@ pub(crate) fn look<T>(
     look: Look<'_>,
     mailboxes: Option<Deadline>,
     of: impl FnOnce(Message) -> Result<Option<T>, TakesTooLong>,
-) -> Result<Found<T>, DatabaseError> {
+) -> Result<ContentResult<T>, DatabaseError> {
     let Some((message, message_id, size)) = audit_queries::message_with(database, identity)? else {
-        return Ok(Found::Unknown);
+        return Ok(ContentResult::Unknown);
     };
     let (memory, client) = look.memory;
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     let share = memory.take_to_read(client, size);
     if share.is_none() && memory.can_hold(size) {
-        return Ok(Found::Busy);
+        return Ok(ContentResult::Busy);
     }
     let wanted = (message, &Identity::from_bytes(*identity));
     let affected = Affected {
@@ -70,7 +70,7 @@ pub(crate) fn look<T>(
     let Some(share) = share else {
         let why = "it is larger than the memory for messages, a quarter of service.worker_memory";
         operations_log::write(database, look.actor, look.operation, affected, &format!("not shown: {why}"))?;
-        return Ok(Found::Nowhere { why: why.into(), may_pass: false });
+        return Ok(ContentResult::Nowhere { why: why.into(), may_pass: false });
     };
     let found = match mailboxes {
         Some(deadline) => redelivery::message_and_its_place(site, database, wanted, None, deadline),
@@ -84,21 +84,21 @@ pub(crate) fn look<T>(
                 Ok(Some(made)) => made,
                 Ok(None) => {
                     write(affected, "not shown: the message has no such part")?;
-                    return Ok(Found::Unknown);
+                    return Ok(ContentResult::Unknown);
                 }
                 Err(TakesTooLong) => {
                     let why = "it takes too long to read";
                     write(affected, &format!("not shown: {why}"))?;
-                    return Ok(Found::Nowhere { why: why.into(), may_pass: true });
+                    return Ok(ContentResult::Nowhere { why: why.into(), may_pass: true });
                 }
             };
             match &place {
-                Place::Mailbox { user, mailbox } => {
+                MessageSource::Mailbox { user, mailbox } => {
                     write(Affected { user: Some(user), mailbox: Some(mailbox), ..affected }, "shown")?;
                 }
-                Place::Ledger => write(affected, "shown, from the ledger's sources")?,
+                MessageSource::Ledger => write(affected, "shown, from the ledger's sources")?,
             }
-            Ok(Found::Shown(made, share))
+            Ok(ContentResult::Shown(made, share))
         }
         Err(RedeliveryError::Database(error)) => Err(error),
         Err(error) => {
@@ -109,7 +109,7 @@ pub(crate) fn look<T>(
                 other => other.to_string(),
             };
             write(affected, &format!("not shown: {why}"))?;
-            Ok(Found::Nowhere { why, may_pass })
+            Ok(ContentResult::Nowhere { why, may_pass })
         }
     }
 }
@@ -118,10 +118,10 @@ pub(crate) fn look<T>(
 fn from_ledger(
     database: &mut dyn Database,
     (message, identity): (i64, &Identity),
-) -> Result<(Message, Place), RedeliveryError> {
+) -> Result<(Message, MessageSource), RedeliveryError> {
     let why = match audit_queries::source(database, message) {
         Ok(Some(bytes)) => match Message::receive(bytes).ok().filter(|message| message.identity() == identity) {
-            Some(message) => return Ok((message, Place::Ledger)),
+            Some(message) => return Ok((message, MessageSource::Ledger)),
             None => "its source in the ledger is another message's",
         },
         Ok(None) => {

@@ -51,7 +51,7 @@ pub(crate) struct LockRequest {
 
 /// The thread's reports. More reports follow only after `Asked(Ok(Held))` and `Still`.
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum HolderReport {
     Asked(Result<Acquired, DatabaseError>),
     /// The lock was still held after this moment.
     Still(Instant),
@@ -84,7 +84,7 @@ pub(crate) fn hold(
     request: &LockRequest,
     grace: Duration,
     done: &Receiver<()>,
-    report: impl Fn(Report),
+    report: impl Fn(HolderReport),
 ) {
     // A lock in a file needs no commit.
     let mut other: Option<Box<dyn Database>> = None;
@@ -106,7 +106,7 @@ pub(crate) fn hold(
         Ok(acquired)
     });
     let held = matches!(taken, Ok(Acquired::Held));
-    report(Report::Asked(taken));
+    report(HolderReport::Asked(taken));
     if !held {
         return;
     }
@@ -117,16 +117,16 @@ pub(crate) fn hold(
             Ok(true) if over => break,
             Ok(true) => {
                 debug!(took_ms = asked.elapsed().as_millis(), "the lock is still held");
-                report(Report::Still(asked));
+                report(HolderReport::Still(asked));
             }
-            Ok(false) => return report(Report::Lost("the server says that it is not ours any more".into())),
-            Err(error) => return report(Report::Lost(error.to_string())),
+            Ok(false) => return report(HolderReport::Lost("the server says that it is not ours any more".into())),
+            Err(error) => return report(HolderReport::Lost(error.to_string())),
         }
     }
     if let Err(error) = database.release(&request.lock) {
         warn!(%error, "the lock was not let go; the server frees it with the connection");
     }
-    report(Report::LetGo);
+    report(HolderReport::LetGo);
 }
 
 fn take(database: &mut dyn Database, request: &LockRequest) -> Result<Acquired, DatabaseError> {
@@ -178,7 +178,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut other = open(directory.path());
         let lock = lock_of_program("x", "nightly");
-        let hold_it = |done: &Receiver<()>, report: &dyn Fn(Report)| {
+        let hold_it = |done: &Receiver<()>, report: &dyn Fn(HolderReport)| {
             let request = LockRequest { name: "nightly".into(), lock, wait: Duration::ZERO };
             let another = || -> Result<Box<dyn Database>, DatabaseError> { panic!("a file's lock needs none") };
             hold(&mut open(directory.path()), another, &request, Duration::ZERO, done, report);
@@ -187,21 +187,21 @@ mod tests {
         let (send, reports) = mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || hold_it(&wait, &|report| drop(send.send(report))));
-            assert!(matches!(reports.recv().unwrap(), Report::Asked(Ok(Acquired::Held))));
+            assert!(matches!(reports.recv().unwrap(), HolderReport::Asked(Ok(Acquired::Held))));
             // The reports come one period apart.
             for _ in 0..2 {
-                assert!(matches!(reports.recv().unwrap(), Report::Still(_)));
+                assert!(matches!(reports.recv().unwrap(), HolderReport::Still(_)));
             }
             assert!(matches!(other.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Busy(_)));
             drop(done);
             // One more report may have been on its way.
-            let last = reports.iter().find(|report| !matches!(report, Report::Still(_)));
-            assert!(matches!(last, Some(Report::LetGo)), "{last:?}");
+            let last = reports.iter().find(|report| !matches!(report, HolderReport::Still(_)));
+            assert!(matches!(last, Some(HolderReport::LetGo)), "{last:?}");
         });
         assert!(matches!(other.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
         let (send, reports) = mpsc::channel();
         hold_it(&mpsc::channel().1, &|report| drop(send.send(report)));
-        assert!(matches!(reports.try_recv().unwrap(), Report::Asked(Ok(Acquired::Busy(_)))));
+        assert!(matches!(reports.try_recv().unwrap(), HolderReport::Asked(Ok(Acquired::Busy(_)))));
         assert!(reports.try_recv().is_err());
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 words! {
     /// The kind of a redelivery.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) enum Kind {
+    pub(crate) enum RedeliveryKind {
         /// The copy is owed, and is finished: `replay --owed`.
         Finish = "finish",
         /// Its mailbox has lost the copy, which is restored: `replay --restore --deleted`.
@@ -36,21 +36,21 @@ words! {
 
 /// A copy that a person wants to be redelivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
-    pub(crate) kind: Kind,
+pub(crate) struct RedeliveryRequest {
+    pub(crate) kind: RedeliveryKind,
     pub(crate) copy: CopyKey,
 }
 
-impl Request {
+impl RedeliveryRequest {
     /// Parses the text that [`Display`](fmt::Display) writes.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let (kind, key) = text.split_once('-')?;
         let key = hex::decode(key).and_then(|bytes| bytes.try_into().ok())?;
-        Some(Self { kind: Kind::parse(kind)?, copy: CopyKey::from_bytes(key) })
+        Some(Self { kind: RedeliveryKind::parse(kind)?, copy: CopyKey::from_bytes(key) })
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for RedeliveryRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.kind.as_str(), hex::encode(self.copy.as_bytes()))
     }
@@ -59,7 +59,7 @@ impl fmt::Display for Request {
 /// The description of a copy for people.
 #[derive(Clone, Debug)]
 pub(crate) struct SelectedCopy {
-    pub(crate) request: Request,
+    pub(crate) request: RedeliveryRequest,
     pub(crate) identity: Identity,
     pub(crate) lock: LockName,
     pub(crate) message_id: String,
@@ -72,14 +72,14 @@ pub(crate) struct SelectedCopy {
 }
 
 impl SelectedCopy {
-    pub(crate) fn of(copy: &RecordedCopy, kind: Kind) -> Self {
-        let request = Request { kind, copy: copy.key() };
+    pub(crate) fn of(copy: &RecordedCopy, kind: RedeliveryKind) -> Self {
+        let request = RedeliveryRequest { kind, copy: copy.key() };
         let RecordedCopy { identity, lock, message_id, subject, role, recipient, user, mailbox, .. } = copy.clone();
         Self { request, identity, lock, message_id, subject, role, recipient, user, mailbox }
     }
 
     fn tried(copy: CopyKey, known: &KnownDelivery) -> Self {
-        let (request, role) = (Request { kind: Kind::Deliver, copy }, Role::Recipient);
+        let (request, role) = (RedeliveryRequest { kind: RedeliveryKind::Deliver, copy }, Role::Recipient);
         let KnownDelivery { identity, lock, message_id, subject, recipient, user, mailbox, .. } = known.clone();
         Self { request, identity, lock, message_id, subject, role, recipient, user, mailbox }
     }
@@ -91,32 +91,36 @@ impl SelectedCopy {
 }
 
 /// A copy that can be redelivered, as far as the ledger knows.
-enum Found {
+enum RedeliverableCopy {
     Recorded(Box<RecordedCopy>),
     Tried(Box<KnownDelivery>),
 }
 
 /// The description of a copy (`None` if the ledger has no such copy), and the copy to deliver or else the result of the request.
-type Standing = (Option<SelectedCopy>, Result<Found, ReplayOutcome>);
+type Standing = (Option<SelectedCopy>, Result<RedeliverableCopy, ReplayOutcome>);
 
-fn find(site: &Site, database: &mut dyn Database, request: Request) -> Result<Standing, DatabaseError> {
+fn find(site: &Site, database: &mut dyn Database, request: RedeliveryRequest) -> Result<Standing, DatabaseError> {
     let unknown = || Err(ReplayOutcome::Refused("the ledger does not know it any more".into()));
-    let Request { kind, copy } = request;
-    if kind == Kind::Deliver {
+    let RedeliveryRequest { kind, copy } = request;
+    if kind == RedeliveryKind::Deliver {
         let Some(known) = known_delivery(database, &copy)? else { return Ok((None, unknown())) };
         let selected = SelectedCopy::tried(copy, &known);
-        let found = if known.delivered { Err(ReplayOutcome::AlreadyThere) } else { Ok(Found::Tried(Box::new(known))) };
+        let found = if known.delivered {
+            Err(ReplayOutcome::AlreadyThere)
+        } else {
+            Ok(RedeliverableCopy::Tried(Box::new(known)))
+        };
         return Ok((Some(selected), found));
     }
     let Some((copy, delivered)) = audit_queries::by_key(database, &copy)? else { return Ok((None, unknown())) };
     let selected = SelectedCopy::of(&copy, kind);
     let found = match (kind, delivered) {
-        (Kind::Restore, false) => Err(ReplayOutcome::Refused("it is not delivered, but owed".into())),
-        (Kind::Restore, true) => Ok(Found::Recorded(Box::new(copy))),
+        (RedeliveryKind::Restore, false) => Err(ReplayOutcome::Refused("it is not delivered, but owed".into())),
+        (RedeliveryKind::Restore, true) => Ok(RedeliverableCopy::Recorded(Box::new(copy))),
         (_, true) => Err(ReplayOutcome::AlreadyThere),
         (_, false) => match left_to_its_author(site, database, &copy)? {
             Some(left) => Err(ReplayOutcome::Deferred(left)),
-            None => Ok(Found::Recorded(Box::new(copy))),
+            None => Ok(RedeliverableCopy::Recorded(Box::new(copy))),
         },
     };
     Ok((Some(selected), found))
@@ -151,15 +155,15 @@ pub(crate) struct Preview {
 ///
 /// # Errors
 /// If the ledger cannot be read.
-pub(crate) fn preview(site: &Site, request: Request, deadline: Deadline) -> Result<Preview, DatabaseError> {
+pub(crate) fn preview(site: &Site, request: RedeliveryRequest, deadline: Deadline) -> Result<Preview, DatabaseError> {
     let mut database = site.open_to_ask(deadline)?;
     let database = database.as_mut();
     let (copy, found) = find(site, database, request)?;
     let (outcome, may_name_others) = match found {
         Err(outcome) => (outcome, false),
-        Ok(Found::Tried(known)) => replayed(site, database, *known, true),
-        Ok(Found::Recorded(recorded)) => match request.kind {
-            Kind::Restore => restoring(site, database, &recorded, deadline)?,
+        Ok(RedeliverableCopy::Tried(known)) => replayed(site, database, *known, true),
+        Ok(RedeliverableCopy::Recorded(recorded)) => match request.kind {
+            RedeliveryKind::Restore => restoring(site, database, &recorded, deadline)?,
             _ => from_its_source(site, database, &recorded, "it is looked for there, and appended", deadline)?,
         },
     };
@@ -221,7 +225,7 @@ fn from_its_source(
 /// Redelivers a copy. `begin` is called first with its description; if `begin` returns an error, nothing is done.
 pub(crate) fn deliver_again(
     site: &Site,
-    request: Request,
+    request: RedeliveryRequest,
     stop: &AtomicBool,
     begin: impl FnOnce(&SelectedCopy) -> Result<(), String>,
 ) -> (Option<SelectedCopy>, ReplayOutcome) {
@@ -239,7 +243,7 @@ pub(crate) fn deliver_again(
     }
     let outcome = match found {
         _ if stop.load(Ordering::Relaxed) => ReplayOutcome::Deferred("it was ended early".into()),
-        Found::Tried(known) => {
+        RedeliverableCopy::Tried(known) => {
             // The panic of one delivery is logged; the next delivery may succeed.
             let replayed = catch_unwind(AssertUnwindSafe(|| {
                 let mut database = site.open_database(None, Deadline::after(site.deadline()))?;
@@ -247,8 +251,8 @@ pub(crate) fn deliver_again(
             }));
             replayed.map_or_else(|_| ReplayOutcome::internal_error(), |came| came.unwrap_or_else(Into::into))
         }
-        Found::Recorded(recorded) => {
-            let how = if request.kind == Kind::Restore { redelivery::restore } else { redelivery::finish };
+        RedeliverableCopy::Recorded(recorded) => {
+            let how = if request.kind == RedeliveryKind::Restore { redelivery::restore } else { redelivery::finish };
             let came = redelivery::redeliver(site, &recorded, how);
             came.unwrap_or_else(|error| ReplayOutcome::Refused(error.to_string()))
         }
@@ -311,12 +315,12 @@ mod tests {
 
     #[test]
     fn a_request_is_read_as_it_is_written() {
-        for kind in Kind::ALL {
-            let request = Request { kind, copy: CopyKey::from_bytes([0xa7; 32]) };
-            assert_eq!(Request::read(&request.to_string()), Some(request));
+        for kind in RedeliveryKind::ALL {
+            let request = RedeliveryRequest { kind, copy: CopyKey::from_bytes([0xa7; 32]) };
+            assert_eq!(RedeliveryRequest::read(&request.to_string()), Some(request));
         }
         for wrong in ["", "finish", "finish-", "finish-00", &format!("delete-{}", "00".repeat(32))] {
-            assert_eq!(Request::read(wrong), None, "{wrong}");
+            assert_eq!(RedeliveryRequest::read(wrong), None, "{wrong}");
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) use crate::ledger::notifications::history::{
     NotificationAttempt, Pending, Taken, events_after, message, newest, pending, pending_one, taken, tries,
 };
 use crate::ledger::notifications::overview;
-pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview, figures};
+pub(crate) use crate::ledger::notifications::overview::{Behind, NotificationFigures, Overview, figures};
 use crate::ledger::operations_log::{Actor, Operation};
 use crate::webhook::payload;
 use std::time::Duration;

@@ -165,7 +165,7 @@ fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<O
 
 /// The place where a message was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MessageSource {
     /// The ledger's stored sources.
     Ledger,
     Mailbox {
@@ -186,11 +186,11 @@ pub(crate) fn message_and_its_place(
     (message, identity): (i64, &Identity),
     target: Option<CopyKey>,
     deadline: Deadline,
-) -> Result<(Message, Place), RedeliveryError> {
+) -> Result<(Message, MessageSource), RedeliveryError> {
     let same = |bytes: Vec<u8>| Message::receive(bytes).ok().filter(|message| message.identity() == identity);
     let denied = match audit_queries::source(database, message) {
         Ok(source) => match source.and_then(same) {
-            Some(message) => return Ok((message.for_any_recipient(), Place::Ledger)),
+            Some(message) => return Ok((message.for_any_recipient(), MessageSource::Ledger)),
             None => None,
         },
         // Most messages need no source, because another copy exists. The deliveries' role can read such a copy.
@@ -209,7 +209,7 @@ pub(crate) fn message_and_its_place(
         match read {
             Ok(Some(bytes)) => {
                 if let Some(message) = same(bytes) {
-                    let place = Place::Mailbox { user: other.user.clone(), mailbox: other.mailbox.clone() };
+                    let place = MessageSource::Mailbox { user: other.user.clone(), mailbox: other.mailbox.clone() };
                     let message = as_it_came(site, message, other);
                     let is_the_target = Some(other.key()) == target;
                     return Ok((if is_the_target { message } else { message.for_any_recipient() }, place));

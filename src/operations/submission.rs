@@ -77,7 +77,7 @@ pub(crate) fn at_the_door(
 
 /// Why a message was not accepted. No part of it is kept.
 #[derive(Debug, Error)]
-pub(crate) enum NotTaken {
+pub(crate) enum NotAccepted {
     #[error("it is larger than the {0} bytes allowed here")]
     TooLarge(u64),
     #[error(transparent)]
@@ -98,9 +98,9 @@ pub(crate) fn take_in(
     mail: NewMail,
     mut raw: Vec<u8>,
     limit: u64,
-) -> Result<String, NotTaken> {
+) -> Result<String, NotAccepted> {
     if raw.len() as u64 > limit {
-        return Err(NotTaken::TooLarge(limit));
+        return Err(NotAccepted::TooLarge(limit));
     }
     // Our own filter has not read this message, so it cannot have written these fields.
     if let Some(authserv_id) = site.config().and_then(|config| config.sent.authserv_id.as_deref()) {
@@ -113,13 +113,13 @@ pub(crate) fn take_in(
         outline = Outline::of(&raw)?;
     }
     if raw.len() as u64 > limit {
-        return Err(NotTaken::TooLarge(limit));
+        return Err(NotAccepted::TooLarge(limit));
     }
     if mail.vouches {
         let author = outline.from_address.map(|author| author.folded().to_string());
         let sender = Address::parse(&mail.sender).ok().map(|sender| sender.folded().to_string());
         if author.is_none() || author != sender {
-            return Err(NotTaken::AnotherAuthor);
+            return Err(NotAccepted::AnotherAuthor);
         }
     }
     Ok(queue.enqueue(&site.lock_of_message_id(&outline.lock_subject), mail, &raw, SystemTime::now())?.id())

@@ -101,7 +101,7 @@ impl fmt::Debug for TokenText {
 
 /// The properties of a new token.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct NewToken<'a> {
     pub(crate) name: &'a str,
     pub(crate) scopes: Vec<&'static str>,
     pub(crate) bounds: Bounds,
@@ -127,9 +127,9 @@ pub(crate) enum NotMade {
 pub(crate) fn create(
     database: &mut dyn Database,
     by: Actor<'_>,
-    wanted: Wanted<'_>,
+    wanted: NewToken<'_>,
 ) -> Result<(Uuid, TokenText), NotMade> {
-    let Wanted { name, scopes, bounds, rate, expires_after } = wanted;
+    let NewToken { name, scopes, bounds, rate, expires_after } = wanted;
     let right = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(right) {
         return Err(NotMade::Name(name.to_owned()));

@@ -17,7 +17,7 @@ use crate::protocol::control::Role;
 use crate::service::disk_figures::DiskFiguresReader;
 use crate::service::front::{self, FrontError, Inside};
 use crate::service::http::{self, Sources};
-use crate::service::lmtp::Server;
+use crate::service::lmtp::LmtpServer;
 use crate::service::master::child_start::{self, CannotBegin};
 use crate::service::master::front_channel::to_the_master;
 use crate::service::master::listeners::{self, Inherited};
@@ -228,7 +228,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     };
     let host = gethostname::gethostname().to_string_lossy().into_owned();
     front::prepare(&config).map_err(unavailable)?;
-    let server = Server::new(&config, host, lmtp).map_err(unavailable)?;
+    let server = LmtpServer::new(&config, host, lmtp).map_err(unavailable)?;
     let disk = DiskFiguresReader::of(&config.service);
     front::run(&config, arguments.master.is_some(), |Inside { hand, ask, started, ended, stop }| async move {
         let (tell, service) = watch::channel(None);

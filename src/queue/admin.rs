@@ -1,6 +1,6 @@
 //! What a person can do with a message of the queue: hold, release, drop, read.
 
-use super::folder::{Folder, Found};
+use super::folder::{Folder, NameKind};
 use super::{Envelope, Folders, Name, Queue, QueueError, State};
 use std::io::Read;
 use std::time::{Duration, SystemTime};
@@ -95,9 +95,9 @@ impl Queue {
     pub fn read(&self, id: &str) -> Result<(Envelope, Vec<u8>), ByHandError> {
         let unreadable = |problem: String| ByHandError::Unreadable { id: id.to_owned(), problem };
         self.act(id, |folders, state, name| match folders.folder(state).find(name.to_string().as_str())? {
-            Found::Gone => Ok(None),
-            Found::NoFile(kind) => Err(unreadable(format!("it is {kind}"))),
-            Found::File(mut file) => {
+            NameKind::Gone => Ok(None),
+            NameKind::NoFile(kind) => Err(unreadable(format!("it is {kind}"))),
+            NameKind::File(mut file) => {
                 let mut bytes = Vec::new();
                 file.read_to_end(&mut bytes).map_err(|error| unreadable(error.to_string()))?;
                 Envelope::read_with_message(bytes).map(Some).map_err(|error| unreadable(error.to_string()))

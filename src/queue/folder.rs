@@ -24,7 +24,7 @@ pub(super) struct Folder {
 }
 
 /// What a name stands for.
-pub(super) enum Found {
+pub(super) enum NameKind {
     File(File),
     /// A link, a folder, a pipe, a socket or a device. The queue makes none of these, and reads none.
     NoFile(&'static str),
@@ -97,7 +97,7 @@ impl Folder {
     }
 
     /// Opens a file for reading.
-    pub(super) fn find(&self, name: impl rustix::path::Arg + Copy) -> Result<Found, QueueError> {
+    pub(super) fn find(&self, name: impl rustix::path::Arg + Copy) -> Result<NameKind, QueueError> {
         let told = || name.to_string_lossy().into_owned();
         #[cfg(test)]
         if let Some(errno) = FAULT.take() {
@@ -107,13 +107,13 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let descriptor = match rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()) {
             Ok(descriptor) => descriptor,
-            Err(Errno::NOENT) => return Ok(Found::Gone),
-            Err(Errno::LOOP) => return Ok(Found::NoFile("a symbolic link")),
-            Err(Errno::NXIO) => return Ok(Found::NoFile("a socket")),
+            Err(Errno::NOENT) => return Ok(NameKind::Gone),
+            Err(Errno::LOOP) => return Ok(NameKind::NoFile("a symbolic link")),
+            Err(Errno::NXIO) => return Ok(NameKind::NoFile("a socket")),
             Err(errno) => return Err(self.error_at("opening", &told(), errno)),
         };
         let stat = rustix::fs::fstat(&descriptor).map_err(|errno| self.error_at("examining", &told(), errno))?;
-        Ok(no_file(&stat).map_or_else(|| Found::File(File::from(descriptor)), Found::NoFile))
+        Ok(no_file(&stat).map_or_else(|| NameKind::File(File::from(descriptor)), NameKind::NoFile))
     }
 
     /// Whether `name` still stands for this very file.
@@ -130,7 +130,7 @@ impl Folder {
     /// Opens a file and locks it (flock(2)). `None` if it is no regular file, if another process holds the lock, or if the name
     /// no longer stands for this file once it is locked.
     pub(super) fn lock(&self, name: impl rustix::path::Arg + Copy) -> Result<Option<File>, QueueError> {
-        let Found::File(file) = self.find(name)? else { return Ok(None) };
+        let NameKind::File(file) = self.find(name)? else { return Ok(None) };
         step();
         let locked = self.locked(name, &file)?;
         Ok(locked.then_some(file))

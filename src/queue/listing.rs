@@ -1,7 +1,7 @@
 //! Lists the messages in the queue. It only reads and takes no lock, so runners go on meanwhile.
 
 use super::envelope::LONGEST;
-use super::folder::{Folder, Found};
+use super::folder::{Folder, NameKind};
 use super::{Envelope, Folders, Name, Queue, QueueError, SHUNTED_AFTER};
 use crate::base::timestamp;
 use serde::Serialize;
@@ -158,9 +158,11 @@ impl Folders {
         };
         let folder = self.folder(state);
         match folder.find(file) {
-            Ok(Found::Gone) => return Ok(None),
-            Ok(Found::NoFile(kind)) => entry.reason = Some(format!("{kind}, and no file: the queue leaves it alone")),
-            Ok(Found::File(open)) => {
+            Ok(NameKind::Gone) => return Ok(None),
+            Ok(NameKind::NoFile(kind)) => {
+                entry.reason = Some(format!("{kind}, and no file: the queue leaves it alone"))
+            }
+            Ok(NameKind::File(open)) => {
                 inode = open.metadata().ok().map(|metadata| metadata.ino());
                 match read_envelope(&open) {
                     Ok(Ok(envelope)) => entry.has(envelope),

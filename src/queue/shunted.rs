@@ -4,7 +4,7 @@
 //! front process of the service, and a person who drops a message. Each of them holds the lock of the folder (flock(2))
 //! meanwhile. A file has the envelope of the message's first crash.
 
-use super::folder::{Folder, Found};
+use super::folder::{Folder, NameKind};
 use super::listing::read_envelope;
 use super::{Envelope, Name, Queue, QueueError};
 use crate::base::files::leaves_the_reserve;
@@ -206,9 +206,9 @@ fn open(folder: &Folder, name: Name) -> Result<Option<(CrashedMessage, File)>, U
     let (text, digest) = (name.to_string(), Digest(name.lock));
     let file = folder.path.join(&text);
     let read = match folder.find(text.as_str()) {
-        Ok(Found::Gone) => return Ok(None),
-        Ok(Found::NoFile(kind)) => Err(format!("it is {kind}")),
-        Ok(Found::File(open)) => match (read_envelope(&open), open.metadata()) {
+        Ok(NameKind::Gone) => return Ok(None),
+        Ok(NameKind::NoFile(kind)) => Err(format!("it is {kind}")),
+        Ok(NameKind::File(open)) => match (read_envelope(&open), open.metadata()) {
             (Ok(read), Ok(metadata)) => read.map(|envelope| (envelope, metadata.ctime(), open)),
             (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
         },

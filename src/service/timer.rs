@@ -118,23 +118,24 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
 /// in which the previous process ended is last: if it ends every process, the other tasks still run. A timer that opens no
 /// mailboxes has not read the password for it, and has no proof to renew.
 fn planned_tasks(settings: &TimerSettings, proves_logins: bool, written: &[Task]) -> Vec<Planned> {
-    let prune = settings.prune.map(|(every, retention)| (Kind::Prune(retention), every));
-    let finish_owed = (!settings.finish_owed_every.is_zero()).then_some((Kind::FinishOwed, settings.finish_owed_every));
-    let renew_proof = proves_logins.then_some((Kind::RenewProof, RENEWED_EVERY));
-    let mut kinds: Vec<(Kind, Duration)> = prune.into_iter().chain(finish_owed).chain(renew_proof).collect();
+    let prune = settings.prune.map(|(every, retention)| (TaskKind::Prune(retention), every));
+    let finish_owed =
+        (!settings.finish_owed_every.is_zero()).then_some((TaskKind::FinishOwed, settings.finish_owed_every));
+    let renew_proof = proves_logins.then_some((TaskKind::RenewProof, RENEWED_EVERY));
+    let mut kinds: Vec<(TaskKind, Duration)> = prune.into_iter().chain(finish_owed).chain(renew_proof).collect();
     kinds.sort_by_key(|(kind, _)| written.iter().any(|task| task.task == kind.name() && task.next_at.is_none()));
     kinds.into_iter().map(|(kind, every)| Planned::new(kind, every, written)).collect()
 }
 
 /// The kind of a task.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum TaskKind {
     FinishOwed,
     Prune(Retention),
     RenewProof,
 }
 
-impl Kind {
+impl TaskKind {
     fn name(self) -> &'static str {
         match self {
             Self::FinishOwed => "finish_owed",
@@ -146,7 +147,7 @@ impl Kind {
 
 /// A task, and when it runs next.
 struct Planned {
-    kind: Kind,
+    kind: TaskKind,
     every: Duration,
     next: Instant,
     /// `next` as wall-clock time, for people. `None` while the task runs.
@@ -158,7 +159,7 @@ struct Planned {
 impl Planned {
     /// Continues the schedule of the previous process. The task runs at once if nothing is known of it, or if that process
     /// ended during the task.
-    fn new(kind: Kind, every: Duration, written: &[Task]) -> Self {
+    fn new(kind: TaskKind, every: Duration, written: &[Task]) -> Self {
         let before = written.iter().find(|task| task.task == kind.name());
         let last_at = before.and_then(|task| task.last.as_ref()).and_then(|last| read_exact(&last.at));
         let ended_well = before.is_some_and(|task| task.failed_runs == 0 && task.next_at.is_some());
@@ -231,15 +232,15 @@ impl Timer<'_> {
         planned.after(pause);
     }
 
-    fn come_of(&self, kind: Kind) -> Came {
+    fn come_of(&self, kind: TaskKind) -> Came {
         let mut watched = Some(self.watchdog.watch("what is done at intervals", BEGINNING));
         let (at_most, silence) = match kind {
-            Kind::FinishOwed => {
+            TaskKind::FinishOwed => {
                 let deadline = self.site.deadline();
                 (finish_owed::longest_run(deadline), deadline + AROUND_A_COPY)
             }
-            Kind::Prune(_) => (LONGEST_PRUNE, SILENCE_OF_PRUNE),
-            Kind::RenewProof => (BEGINNING, BEGINNING),
+            TaskKind::Prune(_) => (LONGEST_PRUNE, SILENCE_OF_PRUNE),
+            TaskKind::RenewProof => (BEGINNING, BEGINNING),
         };
         let lock = format!("maildropd {}", kind.name());
         let mut held = match singleton_lock::take(self.site, &lock, at_most, silence).map_err(told)? {
@@ -255,9 +256,9 @@ impl Timer<'_> {
             watched = Some(self.watchdog.watch("what is done at intervals", span));
         };
         let came = match kind {
-            Kind::FinishOwed => self.finish_owed(&mut held, &mut may_take),
-            Kind::Prune(retention) => self.prune(retention, &mut held, &mut may_take),
-            Kind::RenewProof => {
+            TaskKind::FinishOwed => self.finish_owed(&mut held, &mut may_take),
+            TaskKind::Prune(retention) => self.prune(retention, &mut held, &mut may_take),
+            TaskKind::RenewProof => {
                 let renewed = self.site.renew_proof(Deadline::after(RENEWAL));
                 renewed.map(ToOwned::to_owned).map_err(|deferral| deferral.to_string())
             }

@@ -4,7 +4,8 @@ use super::{Configured, Kind, Site};
 use crate::base::deadline::Deadline;
 use crate::config::Engine;
 use crate::database::{
-    Client, DatabaseError, DatabaseFailure, Found, MysqlDatabase, Patience, PostgresDatabase, Server, first_that_writes,
+    Client, Connected, DatabaseError, DatabaseFailure, MysqlDatabase, Patience, PostgresDatabase, Server,
+    first_that_writes,
 };
 use crate::ledger::Database;
 use crate::ledger::schema;
@@ -24,7 +25,8 @@ impl Site {
         queue_id: Option<&str>,
         deadline: Deadline,
     ) -> Result<Box<dyn Database>, DatabaseError> {
-        self.find_database(queue_id, deadline).map(|(Found::Writing(database) | Found::Reading(database))| database)
+        self.find_database(queue_id, deadline)
+            .map(|(Connected::Writing(database) | Connected::Reading(database))| database)
     }
 
     /// Opens a session for a client that waits for answers until this deadline. The server then ends longer statements, and a
@@ -68,8 +70,8 @@ impl Site {
     ) -> Result<Box<dyn Database>, DatabaseError> {
         loop {
             let error = match self.find_database(queue_id, deadline) {
-                Ok(Found::Writing(database)) => return Ok(database),
-                Ok(Found::Reading(_)) => {
+                Ok(Connected::Writing(database)) => return Ok(database),
+                Ok(Connected::Reading(_)) => {
                     let detail = "no server takes writes: a standby, or read-only";
                     DatabaseError::new(DatabaseFailure::ReadOnly, "connecting to the database", detail)
                 }
@@ -131,7 +133,11 @@ impl Site {
         servers.map(|(site, server)| (server.address.to_string(), site.open(server, &client, deadline))).collect()
     }
 
-    fn find_database(&self, queue_id: Option<&str>, deadline: Deadline) -> Result<Found<dyn Database>, DatabaseError> {
+    fn find_database(
+        &self,
+        queue_id: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Connected<dyn Database>, DatabaseError> {
         let client = self.client(queue_id);
         match &self.kind {
             Kind::Configured(site) => {
@@ -145,7 +151,7 @@ impl Site {
             Kind::Embedded(embedded) => {
                 let opened = schema::open_embedded(embedded.directory(), &client, deadline)?;
                 self.logins.database();
-                Ok(Found::Writing(Box::new(opened)))
+                Ok(Connected::Writing(Box::new(opened)))
             }
         }
     }

@@ -128,10 +128,10 @@ impl Site {
 
     /// The servers of this site, each with a function that asks whether it still answers, for [`server_waits::watch`]. An
     /// embedded site has none.
-    pub(crate) fn servers(&self) -> Vec<server_waits::Server> {
+    pub(crate) fn servers(&self) -> Vec<server_waits::WaitedServer> {
         let Some(configured) = self.as_configured() else { return Vec::new() };
         let site = self.clone();
-        let database = server_waits::Server {
+        let database = server_waits::WaitedServer {
             whom: Whom::Database,
             name: configured.database_name(),
             ask: Arc::new(move |deadline| {
@@ -144,7 +144,7 @@ impl Site {
             }),
         };
         let site = self.clone();
-        let mailbox_store = configured.imap.as_ref().map(|imap| server_waits::Server {
+        let mailbox_store = configured.imap.as_ref().map(|imap| server_waits::WaitedServer {
             whom: Whom::MailboxStore,
             name: format!("the mailbox store at {}", imap.address),
             ask: Arc::new(move |deadline| {

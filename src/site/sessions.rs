@@ -97,12 +97,12 @@ impl Site {
 
 /// Sessions by their users; the one used last is at the end.
 pub(super) struct Kept<S> {
-    entries: Vec<Entry<S>>,
+    entries: Vec<KeptSession<S>>,
     /// The limit for kept sessions.
     pub(super) at_most: usize,
 }
 
-struct Entry<S> {
+struct KeptSession<S> {
     user: String,
     session: S,
     since: Instant,
@@ -128,7 +128,7 @@ impl<S> Kept<S> {
     }
 
     fn keep(&mut self, user: String, since: Instant, session: S, now: Instant) {
-        self.entries.push(Entry { user, session, since, used: now });
+        self.entries.push(KeptSession { user, session, since, used: now });
         self.drop_old(now);
         if self.entries.len() > self.at_most {
             let oldest = self.entries.remove(0);

@@ -13,7 +13,7 @@ const POSTFIX_TIME_LIMIT: Duration = Duration::from_secs(1000);
 
 /// The site, the log, and the limits of a delivery. No password is read yet.
 pub(crate) struct Setup {
-    pub(crate) place: Place,
+    pub(crate) place: SiteSource,
     pub(crate) log: log::Settings,
     /// The time after which Postfix kills a delivery and bounces its message.
     pub(crate) bounced_at: Duration,
@@ -26,12 +26,12 @@ pub(crate) struct Setup {
 }
 
 /// The source of a [`Site`].
-pub(crate) enum Place {
+pub(crate) enum SiteSource {
     Configured(Box<Config>),
     Embedded(Embedded),
 }
 
-impl Place {
+impl SiteSource {
     /// Creates the site and reads its passwords; the error is a text.
     pub fn site(self) -> Result<Site, String> {
         match self {
@@ -51,7 +51,7 @@ impl Setup {
             size_limit: config.delivery.message_size_limit,
             deadline: config.delivery.deadline,
             append_grace: config.policy().append_grace,
-            place: Place::Configured(Box::new(config)),
+            place: SiteSource::Configured(Box::new(config)),
         })
     }
 
@@ -68,7 +68,7 @@ impl Setup {
         }
         crate::base::files::create_directory(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         Ok(Self {
-            place: Place::Embedded(embedded),
+            place: SiteSource::Embedded(embedded),
             log,
             bounced_at: POSTFIX_TIME_LIMIT,
             size_limit: None,

@@ -6,7 +6,7 @@ use crate::cli::site_options::{QueryOptions, SiteOptions};
 use crate::cli::{Columns, or_dash, print};
 use crate::lock::{Holder, LockName};
 use crate::operations::lock_holder::lock_of_program;
-use crate::operations::locks::{Entry, Listing, list};
+use crate::operations::locks::{Listing, LockEntry, list};
 use crate::site::Site;
 use clap::Args;
 use std::time::Duration;
@@ -63,11 +63,11 @@ fn look(options: &SiteOptions, only: impl FnOnce(&Site) -> Option<LockName>) -> 
 }
 
 /// The holder of a lock, if it is known, over a connection of its own.
-pub(super) fn holder(site: &SiteOptions, lock: &LockName) -> Option<Entry> {
+pub(super) fn holder(site: &SiteOptions, lock: &LockName) -> Option<LockEntry> {
     look(site, |_| Some(*lock)).ok()?.entries.into_iter().find(|entry| !entry.waits)
 }
 
-const COLUMNS: Columns<Entry, 7> = [
+const COLUMNS: Columns<LockEntry, 7> = [
     ("LOCK", |entry| entry.name.clone().unwrap_or_else(|| format!("key {}", entry.lock))),
     ("STATE", |entry| if entry.waits { "waits" } else { "holds" }.into()),
     ("AGE", |entry| or_dash(entry.age.map(age))),
@@ -85,7 +85,7 @@ fn age(age: Duration) -> String {
 }
 
 /// The holder of a lock, in one line.
-pub(super) fn who(Entry { host, pid, session, age, application, .. }: &Entry) -> String {
+pub(super) fn who(LockEntry { host, pid, session, age, application, .. }: &LockEntry) -> String {
     let holder = Holder { host: host.clone(), pid: *pid, queue_id: None, session: *session, held_for: *age };
     application.as_ref().map_or_else(|| holder.to_string(), |application| format!("{application}: {holder}"))
 }

@@ -13,7 +13,7 @@ use crate::cli::{Failure, fail};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::lock::{Acquired, Holder};
-use crate::operations::lock_holder::{LockRequest, PATIENCE, PERIOD, Report, hold};
+use crate::operations::lock_holder::{HolderReport, LockRequest, PATIENCE, PERIOD, hold};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -53,8 +53,8 @@ fn refused(doing: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| fail(ExitCode::OsErr, format!("{doing}: {error}"))
 }
 
-enum Event {
-    Lock(Report),
+enum ProgramEvent {
+    Lock(HolderReport),
     Signal(i32),
     /// The program has ended, but is not reaped yet.
     Ended,
@@ -76,23 +76,25 @@ pub(super) fn run_under_lock(
         let send = send.clone();
         move || {
             // Once this process ends, there is no receiver.
-            let report = |report| drop(send.send(Event::Lock(report)));
+            let report = |report| drop(send.send(ProgramEvent::Lock(report)));
             match open(deadline) {
                 Ok(mut database) => {
                     let another = || open(Deadline::after(CONNECTING));
                     hold(database.as_mut(), another, &request, grace, &wait, report);
                 }
-                Err(error) => report(Report::Asked(Err(error))),
+                Err(error) => report(HolderReport::Asked(Err(error))),
             }
         }
     };
     thread::Builder::new().name("lock".into()).spawn(holder).map_err(refused("starting the lock's thread"))?;
 
     match events.recv_timeout(deadline.remaining() + PATIENCE) {
-        Ok(Event::Lock(Report::Asked(Ok(Acquired::Held)))) => {}
-        Ok(Event::Lock(Report::Asked(Ok(Acquired::Busy(holder))))) => return Ok(ProgramOutcome::Busy(holder)),
-        Ok(Event::Lock(Report::Asked(Err(error)))) => return Err(error.into()),
-        Ok(Event::Signal(signal)) => return Ok(ProgramOutcome::Ended(128 + signal)),
+        Ok(ProgramEvent::Lock(HolderReport::Asked(Ok(Acquired::Held)))) => {}
+        Ok(ProgramEvent::Lock(HolderReport::Asked(Ok(Acquired::Busy(holder))))) => {
+            return Ok(ProgramOutcome::Busy(holder));
+        }
+        Ok(ProgramEvent::Lock(HolderReport::Asked(Err(error)))) => return Err(error.into()),
+        Ok(ProgramEvent::Signal(signal)) => return Ok(ProgramOutcome::Ended(128 + signal)),
         Ok(_) | Err(_) => {
             let error =
                 DatabaseError::new(DatabaseFailure::TimedOut, "asking for the lock", "the server does not answer");
@@ -111,12 +113,12 @@ pub(super) fn run_under_lock(
 }
 
 /// Waits for the report that the lock is released, which proves that it was held to the end.
-fn let_go(events: &Receiver<Event>) -> Result<(), String> {
+fn let_go(events: &Receiver<ProgramEvent>) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {
         match events.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(Event::Lock(Report::LetGo)) => return Ok(()),
-            Ok(Event::Lock(Report::Lost(why))) => return Err(why),
+            Ok(ProgramEvent::Lock(HolderReport::LetGo)) => return Ok(()),
+            Ok(ProgramEvent::Lock(HolderReport::Lost(why))) => return Err(why),
             Ok(_) => {}
             Err(_) => return Err("the server does not answer".into()),
         }
@@ -125,7 +127,7 @@ fn let_go(events: &Receiver<Event>) -> Result<(), String> {
 
 /// Handles signals from now on, except those that were ignored at the start (nohup(1), a shell's background job): the
 /// program inherits the ignored ones.
-fn pass_signals_on(send: Sender<Event>) -> Result<(), Failure> {
+fn pass_signals_on(send: Sender<ProgramEvent>) -> Result<(), Failure> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
@@ -137,7 +139,7 @@ fn pass_signals_on(send: Sender<Event>) -> Result<(), Failure> {
     let mut signals = Signals::new(heard).map_err(refused("setting up signals"))?;
     let hear = move || {
         for signal in signals.forever() {
-            if signal != SIGTSTP && send.send(Event::Signal(signal)).is_err() {
+            if signal != SIGTSTP && send.send(ProgramEvent::Signal(signal)).is_err() {
                 return;
             }
         }
@@ -160,7 +162,7 @@ struct Running {
 
 impl Running {
     /// Starts the program through `lock program`, which calls [`die_with`].
-    fn start(command: &[OsString], grace: Duration, send: Sender<Event>) -> Result<Self, Failure> {
+    fn start(command: &[OsString], grace: Duration, send: Sender<ProgramEvent>) -> Result<Self, Failure> {
         let grouped = has_own_group();
         // The very file that is running, even if an upgrade has replaced it.
         let mut start = Command::new("/proc/self/exe");
@@ -176,7 +178,7 @@ impl Running {
         let await_end = move || {
             let end = || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
             while matches!(end(), Err(rustix::io::Errno::INTR)) {}
-            drop(send.send(Event::Ended));
+            drop(send.send(ProgramEvent::Ended));
         };
         if let Err(error) = thread::Builder::new().name("end".into()).spawn(await_end) {
             // The program must not run unwatched.
@@ -187,16 +189,16 @@ impl Running {
     }
 
     /// Waits until the program has ended. Returns why the lock was lost, if that is what ended it.
-    fn watch(&mut self, events: &Receiver<Event>) -> Option<String> {
+    fn watch(&mut self, events: &Receiver<ProgramEvent>) -> Option<String> {
         let mut proved = Instant::now();
         let why = loop {
             let left = (proved + PERIOD + PATIENCE).saturating_duration_since(Instant::now());
             match events.recv_timeout(left) {
-                Ok(Event::Ended) => return None,
-                Ok(Event::Signal(signal)) => self.pass_on(signal),
-                Ok(Event::Lock(Report::Still(asked))) => proved = asked,
-                Ok(Event::Lock(Report::Lost(why))) => break why,
-                Ok(Event::Lock(Report::Asked(_) | Report::LetGo)) => {}
+                Ok(ProgramEvent::Ended) => return None,
+                Ok(ProgramEvent::Signal(signal)) => self.pass_on(signal),
+                Ok(ProgramEvent::Lock(HolderReport::Still(asked))) => proved = asked,
+                Ok(ProgramEvent::Lock(HolderReport::Lost(why))) => break why,
+                Ok(ProgramEvent::Lock(HolderReport::Asked(_) | HolderReport::LetGo)) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     break format!("the server has not answered for {} s", (PERIOD + PATIENCE).as_secs());
                 }
@@ -208,13 +210,13 @@ impl Running {
     }
 
     /// SIGTERM, the grace, SIGKILL. The program may end before its descendants, so a group has the whole grace.
-    fn end(&mut self, events: &Receiver<Event>) {
+    fn end(&mut self, events: &Receiver<ProgramEvent>) {
         self.send(Signal::TERM);
         let kill_at = Instant::now() + self.grace;
         while Instant::now() < kill_at {
             match events.recv_timeout(kill_at.saturating_duration_since(Instant::now())) {
-                Ok(Event::Ended) if !self.grouped => return,
-                Ok(Event::Signal(signal)) => self.pass_on(signal),
+                Ok(ProgramEvent::Ended) if !self.grouped => return,
+                Ok(ProgramEvent::Signal(signal)) => self.pass_on(signal),
                 Ok(_) | Err(_) => {}
             }
         }

@@ -1,6 +1,6 @@
 //! The figures for Prometheus. Names satisfy promtool's linter: base units, no `_total` and no `quantile` on a gauge.
 
-use crate::base::exposition::{Exposition, Kind, Labels};
+use crate::base::exposition::{Exposition, Labels, MetricType};
 use crate::base::timestamp::span;
 use crate::operations::stats::{BUSY, Percentiles, Statistics};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     text.single("maildrop_messages_bytes", "Size of the messages first recorded within the window.", bytes);
     let name = "maildrop_stage_duration_seconds";
     let help = "How long a stage took at most in this percentage of the attempts within the window.";
-    text.text.family(name, Kind::Gauge, help);
+    text.text.family(name, MetricType::Gauge, help);
     for stage in stages {
         text.percentiles(name, &[("stage", stage.stage)], &stage.took);
     }
@@ -46,7 +46,7 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
         if first.notifications > 0 {
             let name = "maildrop_notification_first_try_seconds";
             let help = "How long after its commit an event was first sent, in this percentage at most.";
-            text.text.family(name, Kind::Gauge, help);
+            text.text.family(name, MetricType::Gauge, help);
             text.percentiles(name, &[], &first.took);
         }
     }
@@ -83,13 +83,13 @@ struct Sheet<'a> {
 
 impl Sheet<'_> {
     fn single(&mut self, name: &str, help: &str, value: f64) {
-        self.text.family(name, Kind::Gauge, help);
+        self.text.family(name, MetricType::Gauge, help);
         self.sample(name, &[], value);
     }
 
     /// A family with one label.
     fn counts<'a>(&mut self, name: &str, help: &str, label: &str, counts: impl IntoIterator<Item = (&'a str, u64)>) {
-        self.text.family(name, Kind::Gauge, help);
+        self.text.family(name, MetricType::Gauge, help);
         for (value, number) in counts {
             self.sample(name, &[(label, value)], number as f64);
         }

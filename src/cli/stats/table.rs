@@ -2,7 +2,7 @@
 
 use crate::base::timestamp::told;
 use crate::cli::table;
-use crate::operations::notifications::Figures;
+use crate::operations::notifications::NotificationFigures;
 use crate::operations::stats::{Attempts, Messages, Statistics};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(super) fn text(counted: &Statistics) -> String {
              --dry-run names them."
         ));
     }
-    if let Some(now) = notifications.filter(|now| *now != Figures::default()) {
+    if let Some(now) = notifications.filter(|now| *now != NotificationFigures::default()) {
         parts.push(format!(
             "Notifications now: {} events are to be published, {} notifications to be told, {} were given up; {} receivers rest, {} \
              subscriptions are disabled. `maildrop_command notify status` has more.",

@@ -38,19 +38,25 @@ pub(super) fn failure(code: u16) -> DatabaseFailure {
 }
 
 /// A failure on an open connection, and whether the connection is still usable.
-pub(super) fn standing(doing: &str, error: &Error) -> (DatabaseError, Standing) {
+pub(super) fn standing(doing: &str, error: &Error) -> (DatabaseError, ConnectionState) {
     let (kind, standing) = match error {
         Error::MySqlError(error) => {
             let kind = failure(error.code);
-            let standing = if kind == DatabaseFailure::ConnectionLost { Standing::Lost } else { Standing::StillThere };
+            let standing = if kind == DatabaseFailure::ConnectionLost {
+                ConnectionState::Lost
+            } else {
+                ConnectionState::StillThere
+            };
             (kind, standing)
         }
-        Error::IoError(_) | Error::CodecError(_) if out_of_time(error) => (DatabaseFailure::TimedOut, Standing::Lost),
+        Error::IoError(_) | Error::CodecError(_) if out_of_time(error) => {
+            (DatabaseFailure::TimedOut, ConnectionState::Lost)
+        }
         Error::IoError(_) | Error::CodecError(_) | Error::DriverError(_) | Error::TlsError(_) => {
-            (DatabaseFailure::ConnectionLost, Standing::Lost)
+            (DatabaseFailure::ConnectionLost, ConnectionState::Lost)
         }
         Error::UrlError(_) | Error::FromValueError(_) | Error::FromRowError(_) => {
-            (DatabaseFailure::Other, Standing::StillThere)
+            (DatabaseFailure::Other, ConnectionState::StillThere)
         }
     };
     (DatabaseError::new(kind, doing, error.to_string()), standing)
@@ -58,7 +64,7 @@ pub(super) fn standing(doing: &str, error: &Error) -> (DatabaseError, Standing) 
 
 /// Whether a connection is still usable after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ConnectionState {
     /// The server refused, and is ready for the next statement.
     StillThere,
     /// It ended, or a late answer may arrive that would be taken for that to the next statement.
@@ -113,7 +119,7 @@ mod tests {
         });
         let (error, standing) = standing("recording the delivery", &deadlock);
         assert!(error.trying_again_at_once_can_help());
-        assert_eq!(standing, Standing::StillThere);
+        assert_eq!(standing, ConnectionState::StillThere);
         assert!(error.to_string().contains("1213"), "{error}");
     }
 
@@ -146,7 +152,7 @@ mod tests {
             assert_eq!(failure(code), means, "{code}");
             let (error, standing) = standing("asking", &said(code));
             assert_eq!(error.failure, means);
-            assert_eq!(standing == Standing::Lost, means == ConnectionLost, "{code}");
+            assert_eq!(standing == ConnectionState::Lost, means == ConnectionLost, "{code}");
             // A server that shuts down while it greets us may be back soon.
             let not_connected = if means == ConnectionLost { Unreachable } else { means };
             assert_eq!(connecting("connecting", &said(code)).failure, not_connected, "{code}");
@@ -168,7 +174,7 @@ mod tests {
         }
         for error in [io(ErrorKind::ConnectionReset), plugin()] {
             let (failed, standing) = standing("asking", &error);
-            assert_eq!((failed.failure, standing), (DatabaseFailure::ConnectionLost, Standing::Lost), "{error}");
+            assert_eq!((failed.failure, standing), (DatabaseFailure::ConnectionLost, ConnectionState::Lost), "{error}");
         }
         // A server that has let us in far enough to refuse us does so at any of its addresses.
         assert!(another_address_may_do(&Error::DriverError(DriverError::ConnectTimeout)));
@@ -179,6 +185,6 @@ mod tests {
     fn an_answer_that_does_not_come_in_time_loses_the_connection() {
         let silence = Error::IoError(std::io::Error::from(ErrorKind::WouldBlock));
         let (error, standing) = standing("looking", &silence);
-        assert_eq!((error.failure, standing), (DatabaseFailure::TimedOut, Standing::Lost));
+        assert_eq!((error.failure, standing), (DatabaseFailure::TimedOut, ConnectionState::Lost));
     }
 }

@@ -36,7 +36,7 @@ use super::{session, unreadable, unsupported_products};
 use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
-use error::Standing;
+use error::ConnectionState;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Value};
 use std::borrow::Cow;
@@ -498,7 +498,7 @@ impl MysqlDatabase {
     fn failed(&mut self, doing: &str, error: &mysql::Error) -> DatabaseError {
         self.doubtful = true;
         let (error, standing) = error::standing(doing, error);
-        if standing == Standing::Lost {
+        if standing == ConnectionState::Lost {
             warn!(%error, "the database connection is lost, and any lock with it");
             self.lost = Some(error.to_string());
         }

@@ -1,6 +1,6 @@
 //! Opening the connection: which address, which certificate, how long.
 
-use super::connection::{Connection, Failed};
+use super::connection::{Failed, PostgresConnection};
 use super::{PostgresDatabase, Process, Transaction, error};
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
@@ -73,8 +73,8 @@ impl PostgresDatabase {
             config.connect_timeout(server.limits.connect.min(left));
             let silence = server.silence(left);
             match &tls {
-                Some(tls) => Connection::open(config, tls.clone(), silence),
-                None => Connection::open(config, NoTls, silence),
+                Some(tls) => PostgresConnection::open(config, tls.clone(), silence),
+                None => PostgresConnection::open(config, NoTls, silence),
             }
         };
         let mut connection = try_each(&config, &addresses(&server.address), deadline, open)
@@ -131,10 +131,10 @@ fn try_each(
     config: &Config,
     addresses: &[IpAddr],
     deadline: Deadline,
-    open: impl Fn(&mut Config, Duration) -> Result<Connection, Failed>,
-) -> Result<Connection, Failed> {
+    open: impl Fn(&mut Config, Duration) -> Result<PostgresConnection, Failed>,
+) -> Result<PostgresConnection, Failed> {
     let mut told: Option<Failed> = None;
-    let mut reading: Option<Connection> = None;
+    let mut reading: Option<PostgresConnection> = None;
     for address in addresses {
         let left = deadline.remaining();
         if left.is_zero() {
@@ -224,8 +224,8 @@ mod tests {
         config
     }
 
-    fn open(config: &mut Config, left: Duration) -> Result<Connection, Failed> {
-        Connection::open(config, NoTls, Some(left))
+    fn open(config: &mut Config, left: Duration) -> Result<PostgresConnection, Failed> {
+        PostgresConnection::open(config, NoTls, Some(left))
     }
 
     #[test]
@@ -266,7 +266,8 @@ mod tests {
     fn a_server_that_says_nothing_is_given_up() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut config = config(silent.local_addr().unwrap().port());
-        let failed = Connection::open(config.hostaddr([127, 0, 0, 1].into()), NoTls, Some(Duration::from_millis(50)));
+        let failed =
+            PostgresConnection::open(config.hostaddr([127, 0, 0, 1].into()), NoTls, Some(Duration::from_millis(50)));
         let error = error::unconnected("connecting", &failed.err().unwrap(), false);
         assert_eq!(error.failure, DatabaseFailure::TimedOut, "{error}");
     }

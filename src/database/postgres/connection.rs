@@ -61,14 +61,14 @@ where
 }
 
 /// An open connection.
-pub(super) struct Connection {
+pub(super) struct PostgresConnection {
     runtime: Runtime,
     /// `None` once it was given up.
     client: Option<Client>,
     line: Line,
 }
 
-impl Connection {
+impl PostgresConnection {
     /// Connects and authenticates, at the first address of `config` that answers; the server may take `silence` in all
     /// to answer.
     pub(super) fn open<T>(config: &Config, tls: T, silence: Option<Duration>) -> Result<Self, Failed>
@@ -171,7 +171,7 @@ impl Line {
     }
 }
 
-impl Drop for Connection {
+impl Drop for PostgresConnection {
     /// Terminates the session, so that the server releases a lock at once.
     fn drop(&mut self) {
         if self.client.take().is_none() {

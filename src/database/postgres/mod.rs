@@ -16,7 +16,7 @@ use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Li
 use super::{session, unreadable};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
-use connection::Connection;
+use connection::PostgresConnection;
 use postgres::types::{ToSql, Type};
 use postgres::{Error, SimpleQueryMessage};
 use std::thread;
@@ -57,7 +57,7 @@ pub(crate) const HEAR_OF_THE_COMMIT: &str = "SET LOCAL client_min_messages = war
 
 /// A session with PostgreSQL.
 pub struct PostgresDatabase {
-    connection: Connection,
+    connection: PostgresConnection,
     /// The server of this connection, and what is known of its history.
     server: Server,
     /// Whether the next statement also asks how far the history of the answering server reaches.

@@ -1,7 +1,7 @@
 //! An authenticated request, and helpers to parse it and to answer it.
 
 use super::Api;
-use super::problem::{Failure, Problem, Wrong};
+use super::problem::{ApiFailure, Problem, Wrong};
 use crate::base::timestamp;
 use crate::ledger::Database;
 use crate::ledger::operations_log::Actor;
@@ -45,7 +45,7 @@ impl Call {
     }
 
     /// The subscription that the path names.
-    pub(super) fn subscription(&self, database: &mut dyn Database) -> Result<Subscription, Failure> {
+    pub(super) fn subscription(&self, database: &mut dyn Database) -> Result<Subscription, ApiFailure> {
         let id = Uuid::try_parse(&self.id).map_err(|_| Problem::not_found())?;
         let found = subscriptions::read(database, Some(id))?.into_iter().next();
         Ok(found.filter(|one| self.sees(one)).ok_or_else(Problem::not_found)?)

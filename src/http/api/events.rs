@@ -1,7 +1,7 @@
 //! Events, polled instead of pushed: in the order of their commits, without a gap.
 
 use super::call::{Call, page};
-use super::problem::{Failure, Problem};
+use super::problem::{ApiFailure, Problem};
 use crate::ledger::Database;
 use crate::ledger::notifications::TEST;
 use crate::operations::notifications;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const READ_AT_ONCE: usize = 500;
 const READ_AT_MOST: usize = 5000;
 
-pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&["after", "limit"])?;
     let limit = call.query.limit()?;
     let mut after = match call.query.one("after")? {

@@ -1,7 +1,7 @@
 //! Messages: what the ledger knows of one, and submission of mail by HTTP.
 
 use super::call::{Call, accepted, ok};
-use super::problem::{self, Failure, Problem, Wrong};
+use super::problem::{self, ApiFailure, Problem, Wrong};
 use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length};
 use crate::base::shares::{Share, Shares};
 use crate::base::{hex, timestamp};
@@ -11,7 +11,7 @@ use crate::ledger::Database;
 use crate::ledger::trace::TracedCopy;
 use crate::message::{Address, EnvelopeSender, shown_sender};
 use crate::operations::notifications;
-use crate::operations::submission::{self, NotKnown, NotTaken};
+use crate::operations::submission::{self, NotAccepted, NotKnown};
 use crate::operations::tokens::Scope;
 use crate::queue::{NewMail, Recipient};
 use axum::body::Body;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let identity = identity.ok_or_else(Problem::not_found)?;
@@ -132,11 +132,11 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
             tracing::info!(id, size, by = call.token.name, "mail was taken in by the API");
             Ok(accepted(json!({ "id": id, "size": size })))
         }
-        Ok(Err(NotTaken::TooLarge(_))) => Err(Problem::too_large(largest)),
-        Ok(Err(error @ (NotTaken::NoMessage(_) | NotTaken::AnotherAuthor))) => {
+        Ok(Err(NotAccepted::TooLarge(_))) => Err(Problem::too_large(largest)),
+        Ok(Err(error @ (NotAccepted::NoMessage(_) | NotAccepted::AnotherAuthor))) => {
             Err(Problem::no_message(error.to_string()))
         }
-        Ok(Err(NotTaken::Queue(error))) => {
+        Ok(Err(NotAccepted::Queue(error))) => {
             tracing::error!(%error, "mail could not be taken in by the API");
             Err(if error.is_no_space() { Problem::no_space() } else { Problem::unavailable() })
         }

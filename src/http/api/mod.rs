@@ -32,7 +32,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, request::Parts};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use call::{Call, Query};
-use problem::{Failure, Problem};
+use problem::{ApiFailure, Problem};
 use queued::Queued;
 use rates::Rates;
 use std::path::PathBuf;
@@ -109,7 +109,7 @@ struct Api {
 /// The work of a request: with the ledger, with an incoming message, or with a stored one.
 #[derive(Clone, Copy)]
 enum Work {
-    Ledger(fn(&Call, &mut dyn Database) -> Result<Response, Failure>),
+    Ledger(fn(&Call, &mut dyn Database) -> Result<Response, ApiFailure>),
     Message,
     Source,
 }
@@ -274,12 +274,12 @@ async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result
 /// Returns the result of `work` on the ledger, or the problem with the request.
 async fn ask<T: Send + 'static>(
     blocking: &Blocking,
-    work: impl FnOnce(&mut dyn Database) -> Result<T, Failure> + Send + 'static,
+    work: impl FnOnce(&mut dyn Database) -> Result<T, ApiFailure> + Send + 'static,
 ) -> Result<T, Problem> {
     let found = blocking.ask(move |database| match work(database) {
         Ok(found) => Ok(Ok(found)),
-        Err(Failure::Problem(problem)) => Ok(Err(problem)),
-        Err(Failure::Database(error)) => Err(error),
+        Err(ApiFailure::Problem(problem)) => Ok(Err(problem)),
+        Err(ApiFailure::Database(error)) => Err(error),
     });
     found.await.unwrap_or_else(|unanswered| Err(unanswered_as(&unanswered)))
 }

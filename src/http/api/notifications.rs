@@ -1,7 +1,7 @@
 //! Notifications of a subscription, and their redelivery.
 
 use super::call::{Call, accepted, ok, page};
-use super::problem::{Failure, Problem};
+use super::problem::{ApiFailure, Problem};
 use crate::base::timestamp;
 use crate::ledger::Database;
 use crate::ledger::notifications::TEST;
@@ -18,7 +18,7 @@ const MOST_TRIES: usize = 100;
 const NO_EVENT: &str = "an event's id is wanted, as in webhook-id: evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01";
 
 /// The event with this id, if the subscription covers it.
-fn event_of(call: &Call, database: &mut dyn Database, one: &Subscription, id: Uuid) -> Result<Due, Failure> {
+fn event_of(call: &Call, database: &mut dyn Database, one: &Subscription, id: Uuid) -> Result<Due, ApiFailure> {
     let event = notifications::event_of(database, one, id)?;
     let sees = |event: &Due| {
         event.event_type == TEST || call.token.bounds.hold_copy(&event.recipient, &event.imap_user, &event.mailbox)
@@ -26,7 +26,7 @@ fn event_of(call: &Call, database: &mut dyn Database, one: &Subscription, id: Uu
     Ok(event.filter(sees).ok_or_else(Problem::not_found)?)
 }
 
-pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
     if one.state != SubscriptionState::Active {
@@ -41,7 +41,7 @@ fn is_verified(one: &Subscription) -> Result<(), Problem> {
     if one.state == SubscriptionState::Unverified { Err(Problem::another_state(one.state)) } else { Ok(()) }
 }
 
-pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
     let mut fields = call.fields()?;
@@ -58,7 +58,7 @@ pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Resp
     Ok(accepted(json!({ "notifications": 1 })))
 }
 
-pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
     let mut fields = call.fields()?;
@@ -78,7 +78,7 @@ pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Respon
     }))
 }
 
-pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&["cursor", "limit", "state"])?;
     let one = call.subscription(database)?;
     let (limit, before) = (call.query.limit()?, call.query.cursor(|text| text.parse().ok())?);
@@ -90,7 +90,7 @@ pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<
     Ok(page(items, json!(next), &call.query, "cursor", goes_on))
 }
 
-pub(super) fn attempts(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn attempts(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&["event"])?;
     let one = call.subscription(database)?;
     let id = call.query.one("event")?.and_then(read_id);

@@ -39,18 +39,18 @@ pub(super) struct Wrong {
 
 /// Why a request to the ledger has no answer.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum ApiFailure {
     Problem(Problem),
     Database(DatabaseError),
 }
 
-impl From<Problem> for Failure {
+impl From<Problem> for ApiFailure {
     fn from(problem: Problem) -> Self {
         Self::Problem(problem)
     }
 }
 
-impl From<DatabaseError> for Failure {
+impl From<DatabaseError> for ApiFailure {
     fn from(error: DatabaseError) -> Self {
         Self::Database(error)
     }

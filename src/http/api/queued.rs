@@ -12,7 +12,7 @@ const SELDOM: Duration = Duration::from_secs(10);
 const PART_OF_THE_TIME: u32 = 20;
 
 #[derive(Default)]
-struct Counted {
+struct QueuedBytes {
     /// The queue is not read again before this moment; `None`: it was never read.
     again: Option<Instant>,
     /// The bytes in the queue at the last read, by token, and those added since.
@@ -20,7 +20,7 @@ struct Counted {
 }
 
 #[derive(Default)]
-pub(super) struct Queued(Mutex<Counted>);
+pub(super) struct Queued(Mutex<QueuedBytes>);
 
 impl Queued {
     /// Counts bytes that are about to be queued. They count until a read of the queue shows that they are gone. Returns
@@ -30,7 +30,7 @@ impl Queued {
     /// If the queue cannot be read.
     pub(super) fn add(&self, queue: &Queue, bringer: &str, bytes: u64, share: u64) -> Result<bool, QueueError> {
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |counted: &Counted| {
+        let fits = |counted: &QueuedBytes| {
             let own = counted.bytes.get(bringer).copied().unwrap_or_default();
             own.saturating_add(bytes) <= share
         };

@@ -9,7 +9,7 @@ use crate::base::sent_body::SentBody;
 use crate::base::shares::Share;
 use crate::http::blocking::{NotDone, Unanswered, Work};
 use crate::ledger::operations_log::{Actor, Operation};
-use crate::operations::content::{Found, Look, look};
+use crate::operations::content::{ContentResult, Look, look};
 use crate::operations::notifications;
 use axum::body::Body;
 use axum::http::HeaderValue;
@@ -52,11 +52,11 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
         other => unanswered_as(&other),
     });
     match found? {
-        Found::Shown(message, share) => Ok(answer(message, share)),
-        Found::Busy => Err(Problem::unavailable()),
-        Found::Unknown => Err(Problem::not_found()),
-        Found::Nowhere { may_pass: true, .. } => Err(Problem::out_of_reach()),
-        Found::Nowhere { why, .. } => Err(Problem::no_source(why_for_others(&api, why))),
+        ContentResult::Shown(message, share) => Ok(answer(message, share)),
+        ContentResult::Busy => Err(Problem::unavailable()),
+        ContentResult::Unknown => Err(Problem::not_found()),
+        ContentResult::Nowhere { may_pass: true, .. } => Err(Problem::out_of_reach()),
+        ContentResult::Nowhere { why, .. } => Err(Problem::no_source(why_for_others(&api, why))),
     }
 }
 

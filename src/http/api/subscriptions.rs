@@ -1,7 +1,7 @@
 //! Subscriptions: list, create, change and delete.
 
 use super::call::{Call, Fields, ok, page};
-use super::problem::{Failure, Problem};
+use super::problem::{ApiFailure, Problem};
 use super::{Api, BASE};
 use crate::base::timestamp;
 use crate::ledger::{Database, time_span};
@@ -75,7 +75,7 @@ fn master_key(api: &Api) -> Result<&MasterKey, Problem> {
     api.settings.key.as_ref().ok_or_else(missing)
 }
 
-pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&["cursor", "limit", "resource", "resource_id", "state"])?;
     if call.query.one("resource_id")?.is_some_and(|id| id.chars().count() > LONGEST) {
         return Err(Problem::wrong_parameter("resource_id", format!("it is longer than {LONGEST} characters")).into());
@@ -99,12 +99,12 @@ pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response,
     Ok(page(items, json!(next), &call.query, "cursor", goes_on))
 }
 
-pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     Ok(ok(told(&call.subscription(database)?)))
 }
 
-pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     let settings = &call.api.settings;
     let key = master_key(&call.api)?;
@@ -208,7 +208,7 @@ fn named(kind: &str, id: &str) -> Result<Resource, &'static str> {
     }
 }
 
-pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     let is = call.subscription(database)?;
     let mut fields = call.fields()?;
@@ -251,7 +251,7 @@ fn may_become(is: SubscriptionState, state: SubscriptionState) -> bool {
     matches!((state, is), (Paused, Active) | (Active, Paused | Disabled))
 }
 
-pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
     if subscriptions::delete(database, call.actor(), &one, Some(notifications::soon()))? {
@@ -261,7 +261,7 @@ pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Respons
     }
 }
 
-pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     let key = master_key(&call.api)?;
     let one = call.subscription(database)?;
@@ -269,7 +269,7 @@ pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Respons
     Ok(ok(told_secret(key, &one)))
 }
 
-pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Response, Failure> {
+pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
     let key = master_key(&call.api)?;
     let one = call.subscription(database)?;

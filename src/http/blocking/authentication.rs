@@ -5,7 +5,7 @@
 
 use super::{Blocking, Unanswered, whole};
 use crate::base::blocking_pool::{Length, asked_by};
-use crate::base::http_connections::Connection;
+use crate::base::http_connections::HttpConnection;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub(crate) type Credential = [u8; 32];
 #[derive(Clone, Default)]
 pub(crate) struct Caller {
     address: Option<IpAddr>,
-    connection: Option<Connection>,
+    connection: Option<HttpConnection>,
 }
 
 /// Why a credential could not be checked.
@@ -71,7 +71,7 @@ struct Budget {
 impl Caller {
     /// The caller of this connection. `address` is the client's, from the connection or a trusted proxy, and `None` behind a
     /// unix socket.
-    pub(crate) fn new(address: Option<IpAddr>, connection: Option<Connection>) -> Self {
+    pub(crate) fn new(address: Option<IpAddr>, connection: Option<HttpConnection>) -> Self {
         let one = |address: IpAddr| match address.to_canonical() {
             // A process on this machine can use all loopback addresses.
             IpAddr::V4(address) if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -104,7 +104,7 @@ impl Blocking {
         client: impl FnOnce(&T) -> String,
         work: impl FnOnce(&mut dyn Database) -> Result<Option<T>, DatabaseError> + Send + 'static,
     ) -> Result<Option<T>, NotAuthenticated> {
-        let _considered = caller.connection.as_ref().map(Connection::considered);
+        let _considered = caller.connection.as_ref().map(HttpConnection::considered);
         let valid_for = self.memory().valid_for(&credential, Instant::now());
         let was_valid = valid_for.is_some();
         let found = if let Some(client) = valid_for {

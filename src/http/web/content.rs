@@ -16,7 +16,7 @@ use crate::ledger::web_sessions::WebSession;
 use crate::message::Message;
 use crate::message::parts::{Part, Parts, header_fields};
 use crate::message::reading_budget::ReadingBudget;
-use crate::operations::content::{Found, Look, TakesTooLong, look};
+use crate::operations::content::{ContentResult, Look, TakesTooLong, look};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -45,7 +45,7 @@ pub(super) async fn show(
     Extension(viewer): Extension<WebSession>,
     Path(identity): Path<String>,
 ) -> Answered {
-    let wanted = Wanted { identity, operation: Operation::LookedAtContent, object: None };
+    let wanted = ContentRequest { identity, operation: Operation::LookedAtContent, object: None };
     let seen = wanted.of(&page, &viewer, |message, budget| {
         let subject = message.subject().filter(|subject| !subject.trim().is_empty()).map(ToOwned::to_owned);
         let title = subject.unwrap_or_else(|| format!("Message {}", message.message_id_for_people()));
@@ -61,7 +61,7 @@ pub(super) async fn html(
     Extension(viewer): Extension<WebSession>,
     Path(identity): Path<String>,
 ) -> Answered {
-    let wanted = Wanted { identity, operation: Operation::LookedAtContent, object: Some("HTML".into()) };
+    let wanted = ContentRequest { identity, operation: Operation::LookedAtContent, object: Some("HTML".into()) };
     let seen = wanted.of(&page, &viewer, |message, budget| {
         let parts = Parts::of(message.as_received(), budget);
         parts.html().map(|part| document(part, &parts).html)
@@ -83,7 +83,7 @@ pub(super) async fn source(
     Path(identity): Path<String>,
 ) -> Answered {
     let name = format!("message-{}.eml", identity.get(..12).unwrap_or_default());
-    let wanted = Wanted { identity, operation: Operation::Downloaded, object: Some("source".into()) };
+    let wanted = ContentRequest { identity, operation: Operation::Downloaded, object: Some("source".into()) };
     let (bytes, share) = wanted.of(&page, &viewer, |message, _| Some(message.into_received())).await?;
     Ok(file(&name, bytes, share))
 }
@@ -94,7 +94,7 @@ pub(super) async fn part(
     Extension(viewer): Extension<WebSession>,
     Path((identity, which)): Path<(String, usize)>,
 ) -> Answered {
-    let wanted = Wanted { identity, operation: Operation::Downloaded, object: Some(format!("part {which}")) };
+    let wanted = ContentRequest { identity, operation: Operation::Downloaded, object: Some(format!("part {which}")) };
     let seen = wanted.of(&page, &viewer, move |message, budget| {
         let part = Parts::of(message.as_received(), budget).all.into_iter().nth(which.checked_sub(1)?)?;
         let content = part.content();
@@ -105,13 +105,13 @@ pub(super) async fn part(
 }
 
 /// The content that a user requests.
-struct Wanted {
+struct ContentRequest {
     identity: String,
     operation: Operation,
     object: Option<String>,
 }
 
-impl Wanted {
+impl ContentRequest {
     /// Returns the result of `made` on the message, if the message has the requested part, and the memory that it takes.
     /// Otherwise returns the page that explains why it is not shown. A thread of the readers runs `made`: a large message takes
     /// a while, and other requests must not wait for it.
@@ -137,10 +137,10 @@ impl Wanted {
             })
         });
         match read.await {
-            Ok(Found::Shown(made, share)) => Ok((made, share)),
-            Ok(Found::Busy) => Err(not_shown(&NotDone::Busy.to_string(), true, viewer)),
-            Ok(Found::Nowhere { why, may_pass }) => Err(not_shown(&why, may_pass, viewer)),
-            Ok(Found::Unknown) => Err(auth::nothing_here().await),
+            Ok(ContentResult::Shown(made, share)) => Ok((made, share)),
+            Ok(ContentResult::Busy) => Err(not_shown(&NotDone::Busy.to_string(), true, viewer)),
+            Ok(ContentResult::Nowhere { why, may_pass }) => Err(not_shown(&why, may_pass, viewer)),
+            Ok(ContentResult::Unknown) => Err(auth::nothing_here().await),
             Err(Unanswered::NotDone(why)) => Err(not_shown(&why.to_string(), why != NotDone::Failed, viewer)),
             Err(problem) => Err(failed(&problem, Some(viewer))),
         }

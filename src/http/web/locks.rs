@@ -4,7 +4,7 @@ use super::layout::{self, Column, Screen, or_dash, table};
 use super::{Answered, Page};
 use crate::base::timestamp::span;
 use crate::ledger::web_sessions::WebSession;
-use crate::operations::locks::{self, Entry, Listing};
+use crate::operations::locks::{self, Listing, LockEntry};
 use axum::Extension;
 use axum::extract::State;
 use axum::response::IntoResponse;
@@ -33,7 +33,7 @@ fn main(listing: &Listing) -> Markup {
     }
 }
 
-fn row(entry: &Entry) -> [Markup; 6] {
+fn row(entry: &LockEntry) -> [Markup; 6] {
     let name = html! {
         @match &entry.name {
             Some(id) => {

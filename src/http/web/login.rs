@@ -20,7 +20,7 @@ pub(super) struct To {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Link {
+pub(super) struct LoginQuery {
     token: String,
     to: Option<String>,
 }
@@ -51,7 +51,7 @@ pub(super) async fn look(
     State(page): State<Page>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    Form(Link { token, to }): Form<Link>,
+    Form(LoginQuery { token, to }): Form<LoginQuery>,
 ) -> Response {
     let (now, lifetimes, link) = (session(&headers), page.settings.lifetimes, token.clone());
     let look = move |database: &mut dyn Database| {
@@ -85,7 +85,7 @@ pub(super) async fn log_in(
     State(page): State<Page>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    Form(Link { token, to }): Form<Link>,
+    Form(LoginQuery { token, to }): Form<LoginQuery>,
 ) -> Response {
     let old = session(&headers);
     let digest = web_logins::digest(token.trim());

@@ -12,7 +12,7 @@ use crate::ledger::trace::{Had, LockSpan, MessageTrace, RecordedMessage, TracedA
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::lock::LockName;
 use crate::message::Role;
-use crate::operations::manual_redelivery::{Kind, Request};
+use crate::operations::manual_redelivery::{RedeliveryKind, RedeliveryRequest};
 use crate::operations::trace::{RecipientState, TracedMessage, held_then, of_identity};
 use axum::Extension;
 use axum::extract::{Path, Query, State};
@@ -24,7 +24,7 @@ use serde::Deserialize;
 const SHOWN: usize = 100;
 
 #[derive(Debug, Deserialize)]
-pub(super) struct By {
+pub(super) struct MessageQuery {
     lock: Option<String>,
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Path(identity): Path<String>,
-    Query(By { lock }): Query<By>,
+    Query(MessageQuery { lock }): Query<MessageQuery>,
 ) -> Answered {
     let digest = |text: &str| hex::decode(text).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let Some(identity) = digest(&identity) else { return Ok(auth::nothing_here().await) };
@@ -101,7 +101,7 @@ fn redelivery(page: &Page, message: &TracedMessage) -> Markup {
         let copy = tried.flat_map(|attempt| &attempt.copies).find(|copy| copy.role == Role::Recipient);
         if let Some(TriedCopy { key, user, mailbox, .. }) = copy {
             let told = format!("deliver it to {mailbox} of {user}, for {}: {}", one.recipient, one.told);
-            missing.push((Request { kind: Kind::Deliver, copy: CopyKey::from_bytes(*key) }, told));
+            missing.push((RedeliveryRequest { kind: RedeliveryKind::Deliver, copy: CopyKey::from_bytes(*key) }, told));
             let (id, recipient) = (shell_word(&trace.message_id), shell_word(&one.recipient));
             commands.push(format!("--message-id {id} --failed --recipient {recipient}"));
         }
@@ -112,13 +112,16 @@ fn redelivery(page: &Page, message: &TracedMessage) -> Markup {
         let mailbox = shell_word(&format!("{}/{}", copy.user, copy.mailbox));
         if copy.delivered {
             there.push((
-                Request { kind: Kind::Restore, copy: key },
+                RedeliveryRequest { kind: RedeliveryKind::Restore, copy: key },
                 format!("look whether it is still in {place}, and restore it if it is not"),
             ));
             let since = shell_word(&exact(copy.delivered_at.unwrap_or(copy.updated_at)));
             commands.push(format!("--restore --since {since} --mailbox {mailbox}"));
         } else {
-            missing.push((Request { kind: Kind::Finish, copy: key }, format!("finish what is owed to {place}")));
+            missing.push((
+                RedeliveryRequest { kind: RedeliveryKind::Finish, copy: key },
+                format!("finish what is owed to {place}"),
+            ));
             commands.push(format!("--owed --mailbox {mailbox}"));
         }
     }

@@ -55,7 +55,7 @@ use maud::html;
 use proxy_auth::TrustedUsers;
 use redelivery_jobs::Jobs;
 use security_headers::Shield;
-use server::Place;
+use server::WebEndpoint;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -178,8 +178,9 @@ pub fn run(
         info!(%listen, origin, "the API has a place of its own");
     }
     let places = [(Some(listening), Some(router)), (listening_beside, router_beside)];
-    let places =
-        places.into_iter().filter_map(|(listening, router)| Some(Place { listening: listening?, router: router? }));
+    let places = places
+        .into_iter()
+        .filter_map(|(listening, router)| Some(WebEndpoint { listening: listening?, router: router? }));
     server::run(places.collect(), stop, blocking.end()).map_err(system("serving"))?;
     info!("the page has ended");
     Ok(())
@@ -205,7 +206,7 @@ struct Page {
     jobs: Jobs,
     /// The figures of the first screen.
     figures: SummaryCache<Figures>,
-    statistics: statistics::Counted,
+    statistics: statistics::SharedStatistics,
 }
 
 impl Page {
@@ -217,7 +218,7 @@ impl Page {
             settings: Arc::new(settings.clone()),
             jobs: Jobs::default(),
             figures: activity::figures_cache(),
-            statistics: statistics::Counted::default(),
+            statistics: statistics::SharedStatistics::default(),
         }
     }
 

@@ -20,14 +20,14 @@ pub(super) fn actor<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Place {
+pub(super) struct PageQuery {
     before: Option<i64>,
 }
 
 pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
-    Query(Place { before }): Query<Place>,
+    Query(PageQuery { before }): Query<PageQuery>,
 ) -> Answered {
     let rows = page.ask(&viewer, move |database| operations_log::read(database, before, ROWS + 1)).await?;
     let main = main(&rows, before.is_some());

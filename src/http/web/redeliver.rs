@@ -6,7 +6,7 @@
 
 use super::activity::{deferred_path, in_words};
 use super::layout::{self, Column, Screen, table};
-use super::redelivery_jobs::Came;
+use super::redelivery_jobs::CopyResult;
 use super::{Answered, Page, failed};
 use crate::base::deadline::Deadline;
 use crate::base::hex;
@@ -17,7 +17,9 @@ use crate::http::blocking::{NotDone, Unanswered, Work};
 use crate::ledger::audit_queries::{self, Selection};
 use crate::ledger::web_sessions::WebSession;
 use crate::message::Role;
-use crate::operations::manual_redelivery::{self, Kind, Preview, Request, SelectedCopy, preview, why_gone};
+use crate::operations::manual_redelivery::{
+    self, Preview, RedeliveryKind, RedeliveryRequest, SelectedCopy, preview, why_gone,
+};
 use crate::operations::redelivery;
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
@@ -45,12 +47,12 @@ const SECTIONS: [(&str, &str); 3] =
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Asked {
+pub(super) struct RedeliverQuery {
     since: String,
     mailbox: String,
 }
 
-impl Asked {
+impl RedeliverQuery {
     fn since(&self) -> &str {
         if self.since.trim().is_empty() { DAY } else { self.since.trim() }
     }
@@ -66,7 +68,7 @@ impl Asked {
 }
 
 /// A copy of a list: why it is listed, and whether it is selected by default.
-struct Listed {
+struct ListedCopy {
     copy: SelectedCopy,
     why: String,
     selected: bool,
@@ -75,12 +77,12 @@ struct Listed {
 /// Sent copies that deliveries left owed.
 pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
     let (copies, more) = page.ask(&viewer, |database| audit_queries::newest_owed(database, MOST)).await?;
-    let listed = |copy: &audit_queries::RecordedCopy| Listed {
-        copy: SelectedCopy::of(copy, Kind::Finish),
+    let listed = |copy: &audit_queries::RecordedCopy| ListedCopy {
+        copy: SelectedCopy::of(copy, RedeliveryKind::Finish),
         why: copy.reason.clone().unwrap_or_default(),
         selected: true,
     };
-    let copies: Vec<Listed> = copies.iter().map(listed).collect();
+    let copies: Vec<ListedCopy> = copies.iter().map(listed).collect();
     let shown = html! {
         p {
             "Sent copies that deliveries left owed: the mail itself is delivered. "
@@ -95,7 +97,7 @@ pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<
 pub(super) async fn not_delivered(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<RedeliverQuery>,
 ) -> Answered {
     let form = html! {
         form .search method="get" action="/again/failed" { (asked.since_field()) div { button { "Look" } } }
@@ -106,8 +108,8 @@ pub(super) async fn not_delivered(
     };
     let found = page.blocking.ask_long(LOOK, move |database| manual_redelivery::failed(database, since, MOST)).await;
     let (copies, more) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
-    let listed = |(copy, came_to): (_, Option<_>)| Listed { copy, why: in_words(came_to.as_ref()), selected: true };
-    let copies: Vec<Listed> = copies.into_iter().map(listed).collect();
+    let listed = |(copy, came_to): (_, Option<_>)| ListedCopy { copy, why: in_words(came_to.as_ref()), selected: true };
+    let copies: Vec<ListedCopy> = copies.into_iter().map(listed).collect();
     let command = command(&page.site, &format!("--failed --since {}", shell_word(asked.since())));
     let shown = html! {
         p {
@@ -131,7 +133,7 @@ fn deferred() -> Markup {
 pub(super) async fn lost(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<RedeliverQuery>,
 ) -> Response {
     let mailbox = asked.mailbox.trim().to_owned();
     let head = html! {
@@ -172,12 +174,12 @@ pub(super) async fn lost(
             return shown(&html! { (unknown) (by_the_command_line(&command)) });
         }
     };
-    let copies: Vec<Listed> = audit
+    let copies: Vec<ListedCopy> = audit
         .gone
         .iter()
         .take(MOST)
-        .map(|(copy, gone)| Listed {
-            copy: SelectedCopy::of(copy, Kind::Restore),
+        .map(|(copy, gone)| ListedCopy {
+            copy: SelectedCopy::of(copy, RedeliveryKind::Restore),
             why: why_gone(*gone).to_owned(),
             selected: gone.is_loss(),
         })
@@ -243,17 +245,17 @@ fn by_the_command_line(command: &str) -> Markup {
 }
 
 /// A form to select some of these copies.
-fn select(page: &Page, copies: &[Listed]) -> Markup {
+fn select(page: &Page, copies: &[ListedCopy]) -> Markup {
     let caption = "Copies that can be delivered again";
     let [message, mailbox, recipient] = DESCRIBED;
     if !page.site.opens_mailboxes() {
-        let rows = copies.iter().map(|Listed { copy, why, .. }| row(Some(copy), why.render()));
+        let rows = copies.iter().map(|ListedCopy { copy, why, .. }| row(Some(copy), why.render()));
         return html! {
             (table("untitled", caption, [message, mailbox, recipient, ("Why", "")], rows))
             p { "This page may not open mailboxes (web.allow_mailbox_access), so it delivers nothing." }
         };
     }
-    let rows = copies.iter().map(|Listed { copy, why, selected }| {
+    let rows = copies.iter().map(|ListedCopy { copy, why, selected }| {
         let pick = html! {
             input type="checkbox" name="copy" value=(copy.request) checked[*selected] aria-label={ (copy.place()) ": " (subject(copy)) };
         };
@@ -297,7 +299,7 @@ fn outcomes(caption: impl Render, head: &'static str, rows: impl Iterator<Item =
 }
 
 /// The section on the screen of a message, for users who may redeliver.
-pub(super) fn of_message(page: &Page, copies: &[(Request, String)], commands: &[String]) -> Markup {
+pub(super) fn of_message(page: &Page, copies: &[(RedeliveryRequest, String)], commands: &[String]) -> Markup {
     html! {
         h2 #again { "Deliver again" }
         @if copies.is_empty() {
@@ -314,7 +316,7 @@ pub(super) fn of_message(page: &Page, copies: &[(Request, String)], commands: &[
                     }
                     @for (at, (request, told)) in copies.iter().take(MOST).enumerate() {
                         label .check {
-                            input type="checkbox" name="copy" value=(request) checked[at == 0 && request.kind != Kind::Restore];
+                            input type="checkbox" name="copy" value=(request) checked[at == 0 && request.kind != RedeliveryKind::Restore];
                             span { (told) }
                         }
                     }
@@ -326,10 +328,10 @@ pub(super) fn of_message(page: &Page, copies: &[(Request, String)], commands: &[
 }
 
 /// The copies that a form names, or why they cannot be parsed.
-fn requests(body: &str) -> Result<Vec<Request>, &'static str> {
-    let mut requests: Vec<Request> = Vec::new();
+fn requests(body: &str) -> Result<Vec<RedeliveryRequest>, &'static str> {
+    let mut requests: Vec<RedeliveryRequest> = Vec::new();
     for (_, value) in form_urlencoded::parse(body.as_bytes()).filter(|(name, _)| name == "copy") {
-        let request = Request::read(&value).ok_or("This form is not complete: go back to the list.")?;
+        let request = RedeliveryRequest::read(&value).ok_or("This form is not complete: go back to the list.")?;
         if !requests.contains(&request) {
             requests.push(request);
         }
@@ -342,7 +344,7 @@ fn requests(body: &str) -> Result<Vec<Request>, &'static str> {
 }
 
 /// The copies that a form asks for, or the error page.
-async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec<Request>> {
+async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec<RedeliveryRequest>> {
     let no = |status: StatusCode, told: &str| {
         let told = html! { p .bad role="alert" { (told) } p { a href="/again" { "Deliver again" } } };
         (status, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
@@ -472,7 +474,7 @@ pub(super) async fn job(
 }
 
 /// The class and text of the summary line.
-fn verdict(came: &[Came], of: usize, ended: bool) -> (&'static str, String) {
+fn verdict(came: &[CopyResult], of: usize, ended: bool) -> (&'static str, String) {
     if !ended {
         return ("wait", format!("Under way: {} of {of} done with.", came.len()));
     }

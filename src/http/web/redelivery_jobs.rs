@@ -7,7 +7,7 @@ use crate::database::DatabaseError;
 use crate::http::blocking::{Blocking, NotDone};
 use crate::ledger::operations_log::{self, Affected, Operation};
 use crate::ledger::web_sessions::WebSession;
-use crate::operations::manual_redelivery::{Kind, Request, SelectedCopy, deliver_again};
+use crate::operations::manual_redelivery::{RedeliveryKind, RedeliveryRequest, SelectedCopy, deliver_again};
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
 use std::collections::VecDeque;
@@ -27,31 +27,31 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The jobs that this process remembers, the newest last.
 #[derive(Clone, Default)]
-pub(super) struct Jobs(Arc<Mutex<VecDeque<Job>>>);
+pub(super) struct Jobs(Arc<Mutex<VecDeque<RedeliveryJob>>>);
 
 /// Copies that are redelivered, one after the other.
 #[derive(Clone)]
-pub(super) struct Job {
+pub(super) struct RedeliveryJob {
     pub(super) id: Uuid,
     pub(super) by: String,
     /// In microseconds since 1970.
     pub(super) began_at: i64,
     pub(super) of: usize,
     /// The results so far. The sender is dropped once the job has ended.
-    came: watch::Receiver<Vec<Came>>,
+    came: watch::Receiver<Vec<CopyResult>>,
 }
 
 /// The result for one copy.
 #[derive(Clone, Debug)]
-pub(super) struct Came {
+pub(super) struct CopyResult {
     /// `None` if the ledger does not know the copy any more, or cannot be queried.
     pub(super) copy: Option<SelectedCopy>,
     pub(super) outcome: ReplayOutcome,
 }
 
-impl Job {
+impl RedeliveryJob {
     /// Waits up to `patience` for the job's end. Returns the results so far, and whether the job has ended.
-    pub(super) async fn so_far(&mut self, patience: Duration) -> (Vec<Came>, bool) {
+    pub(super) async fn so_far(&mut self, patience: Duration) -> (Vec<CopyResult>, bool) {
         // The channel's error says that the job has ended.
         let ended = timeout(patience, async { while self.came.changed().await.is_ok() {} }).await.is_ok();
         (self.came.borrow().clone(), ended)
@@ -63,10 +63,15 @@ impl Jobs {
     ///
     /// # Errors
     /// If the job could not start; nothing is done then.
-    pub(super) fn begin(&self, blocking: &Blocking, by: &WebSession, requests: Vec<Request>) -> Result<Uuid, NotDone> {
+    pub(super) fn begin(
+        &self,
+        blocking: &Blocking,
+        by: &WebSession,
+        requests: Vec<RedeliveryRequest>,
+    ) -> Result<Uuid, NotDone> {
         let (tell, came) = watch::channel(Vec::new());
         let id = Uuid::now_v7();
-        let job = Job { id, by: by.name.clone(), began_at: timestamp::now(), of: requests.len(), came };
+        let job = RedeliveryJob { id, by: by.name.clone(), began_at: timestamp::now(), of: requests.len(), came };
         let by = by.clone();
         blocking.begin_redelivery(move |site, stop| {
             for request in requests {
@@ -86,17 +91,17 @@ impl Jobs {
     }
 
     /// The job with this id, if it is remembered.
-    pub(super) fn of(&self, id: Uuid) -> Option<Job> {
+    pub(super) fn of(&self, id: Uuid) -> Option<RedeliveryJob> {
         self.remembered().iter().find(|job| job.id == id).cloned()
     }
 
-    fn remembered(&self) -> MutexGuard<'_, VecDeque<Job>> {
+    fn remembered(&self) -> MutexGuard<'_, VecDeque<RedeliveryJob>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Redelivers one copy, only after an entry in the operations log.
-fn one(site: &Site, by: &WebSession, request: Request, stop: &AtomicBool) -> Came {
+fn one(site: &Site, by: &WebSession, request: RedeliveryRequest, stop: &AtomicBool) -> CopyResult {
     let mut begun = false;
     let (copy, outcome) = deliver_again(site, request, stop, |copy| {
         begun = true;
@@ -110,14 +115,14 @@ fn one(site: &Site, by: &WebSession, request: Request, stop: &AtomicBool) -> Cam
             warn!(%error, message_id, copy = place, "what came of delivering it again is not in the operations log");
         }
     }
-    Came { copy, outcome }
+    CopyResult { copy, outcome }
 }
 
 fn log(site: &Site, by: &WebSession, copy: &SelectedCopy, outcome: &str) -> Result<(), DatabaseError> {
     let operation = match copy.request.kind {
-        Kind::Finish => Operation::FinishedOwed,
-        Kind::Restore => Operation::Restored,
-        Kind::Deliver => Operation::DeliveredAgain,
+        RedeliveryKind::Finish => Operation::FinishedOwed,
+        RedeliveryKind::Restore => Operation::Restored,
+        RedeliveryKind::Deliver => Operation::DeliveredAgain,
     };
     let affected = Affected {
         identity: Some(copy.identity.as_bytes()),

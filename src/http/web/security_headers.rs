@@ -1,7 +1,7 @@
 //! Limits and headers that apply to every answer.
 
 use crate::base::endpoint::Endpoint;
-use crate::base::http_connections::Connection;
+use crate::base::http_connections::HttpConnection;
 use crate::base::problem::{self, Problem};
 use crate::config::TrustedProxy;
 use crate::http::blocking::Caller;
@@ -76,7 +76,7 @@ impl Shield {
 }
 
 async fn with_caller(State(shield): State<Shield>, mut request: Request, next: Next) -> Response {
-    let connection = request.extensions_mut().remove::<Connection>();
+    let connection = request.extensions_mut().remove::<HttpConnection>();
     let peer = connection.as_ref().and_then(|connection| connection.peer);
     let caller = Caller::new(client(peer, request.headers(), &shield.proxies), connection);
     request.extensions_mut().insert(caller);

@@ -1,6 +1,6 @@
 //! HTTP connections: limits on their number, and on the time and size of a request's head.
 
-use crate::base::http_connections::{Progress, SEND_BUFFER, Slot, Slots};
+use crate::base::http_connections::{ProgressStream, SEND_BUFFER, Slot, Slots};
 use crate::base::listener::Listener;
 use crate::base::stop::Stop;
 use axum::Router;
@@ -35,13 +35,13 @@ const MOST_HEADERS: usize = 64;
 const LAST_GRACE: Duration = Duration::from_secs(10);
 
 /// The listeners of one endpoint, and the router that serves it.
-pub(super) struct Place {
+pub(super) struct WebEndpoint {
     pub(super) listening: Vec<Listener>,
     pub(super) router: Router,
 }
 
 /// Serves until the stop signal, then until the requests in progress are answered and the work that they started has ended.
-pub(super) fn run(places: Vec<Place>, stop: Stop, end: impl Future<Output = ()>) -> io::Result<()> {
+pub(super) fn run(places: Vec<WebEndpoint>, stop: Stop, end: impl Future<Output = ()>) -> io::Result<()> {
     let (tell, told) = watch::channel(false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -54,8 +54,8 @@ pub(super) fn run(places: Vec<Place>, stop: Stop, end: impl Future<Output = ()>)
     })?;
     runtime.block_on(async {
         let mut all = Vec::new();
-        let served = places.into_iter().flat_map(|Place { listening, router }| {
-            let server = Server::of(router, told.clone());
+        let served = places.into_iter().flat_map(|WebEndpoint { listening, router }| {
+            let server = WebServer::of(router, told.clone());
             all.push(Arc::clone(&server.slots));
             listening.into_iter().map(move |listening| (server.clone(), listening))
         });
@@ -99,13 +99,13 @@ async fn until(mut told: watch::Receiver<bool>) {
 }
 
 #[derive(Clone)]
-struct Server {
+struct WebServer {
     router: Router,
     slots: Arc<Slots>,
     told: watch::Receiver<bool>,
 }
 
-impl Server {
+impl WebServer {
     /// Serves one endpoint. Each endpoint has its own slots, so that a client that fills one does not block the other.
     fn of(router: Router, told: watch::Receiver<bool>) -> Self {
         Self { router, slots: Slots::new(MOST_CONNECTIONS), told }
@@ -150,7 +150,7 @@ impl Server {
                 answer.await
             }
         });
-        let mut connection = pin!(http.serve_connection(TokioIo::new(Progress::of(stream)), service));
+        let mut connection = pin!(http.serve_connection(TokioIo::new(ProgressStream::of(stream)), service));
         let served = async {
             tokio::select! {
                 served = connection.as_mut() => served,
@@ -205,7 +205,7 @@ mod tests {
                 "here"
             };
             let router = Router::new().route("/", get(|| async { "here" })).route("/login/{number}", get(login));
-            let server = Server::of(router.route("/long", get(|| async { vec![0; LONG] })), told.clone());
+            let server = WebServer::of(router.route("/long", get(|| async { vec![0; LONG] })), told.clone());
             tokio::spawn(server.accept(async move || {
                 let stream = waiting.lock().await.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
                 count.fetch_add(1, Ordering::Relaxed);

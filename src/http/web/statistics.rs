@@ -5,7 +5,7 @@ use super::{Page, auth};
 use crate::base::summary_cache::{Summary, SummaryCache};
 use crate::base::timestamp::told;
 use crate::ledger::web_sessions::WebSession;
-use crate::operations::stats::{Since, Stage, Statistics, count};
+use crate::operations::stats::{Since, StageDuration, Statistics, count};
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
@@ -32,13 +32,13 @@ const REFRESH: [u32; 2] = [3, 60];
 
 /// The counts that all viewers share.
 #[derive(Clone)]
-pub(super) struct Counted {
+pub(super) struct SharedStatistics {
     spans: [SummaryCache<Arc<Statistics>>; SPANS.len()],
     /// One span is counted at a time, so that this takes no more than one of the ledger's threads.
     turn: Arc<Mutex<()>>,
 }
 
-impl Default for Counted {
+impl Default for SharedStatistics {
     fn default() -> Self {
         Self { spans: SPANS.map(|_| SummaryCache::new(HOLD, WAIT)), turn: Arc::default() }
     }
@@ -46,14 +46,14 @@ impl Default for Counted {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Asked {
+pub(super) struct StatisticsQuery {
     span: String,
 }
 
 pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<StatisticsQuery>,
 ) -> Response {
     let asked = if asked.span.is_empty() { SPANS[0].0 } else { &asked.span };
     let mut spans = SPANS.iter().zip(&page.statistics.spans);
@@ -91,7 +91,7 @@ pub(super) async fn show(
 }
 
 /// A line of a plot, and of the table under it.
-struct Line {
+struct PlotLine {
     name: String,
     class: &'static str,
     count: u64,
@@ -99,7 +99,7 @@ struct Line {
 
 fn main(counted: &Statistics) -> Markup {
     let attempts = &counted.attempts;
-    let line = |name: &str, class, count| Line { name: name.to_owned(), class, count };
+    let line = |name: &str, class, count| PlotLine { name: name.to_owned(), class, count };
     let outcomes = [
         line("delivered", "good", attempts.delivered),
         line("deferred", "wait", attempts.deferred),
@@ -107,8 +107,9 @@ fn main(counted: &Statistics) -> Markup {
         line("never ended", "bad", attempts.died),
         line("not ended", "calm", attempts.not_ended),
     ];
-    let causes: Vec<Line> = counted.deferrals.iter().map(|cause| line(cause.cause, "wait", cause.attempts)).collect();
-    let copies: Vec<Line> = counted.copies.iter().map(|(how, count)| line(how, "tint", *count)).collect();
+    let causes: Vec<PlotLine> =
+        counted.deferrals.iter().map(|cause| line(cause.cause, "wait", cause.attempts)).collect();
+    let copies: Vec<PlotLine> = counted.copies.iter().map(|(how, count)| line(how, "tint", *count)).collect();
     html! {
         p { "Attempts that began from " (told(counted.from)) " to " (told(counted.until)) ", on all hosts." }
         h2 { "Outcomes of " (number_of_attempts(attempts.all)) }
@@ -136,7 +137,7 @@ fn number_of_attempts(count: u64) -> String {
 }
 
 /// A bar chart, and a table under it.
-fn bars(what: &str, of: &'static str, lines: &[Line]) -> Markup {
+fn bars(what: &str, of: &'static str, lines: &[PlotLine]) -> Markup {
     const WIDTH: f64 = 420.0;
     let most = lines.iter().map(|line| line.count).max().unwrap_or_default().max(1);
     let all: u64 = lines.iter().map(|line| line.count).sum();
@@ -158,7 +159,7 @@ fn bars(what: &str, of: &'static str, lines: &[Line]) -> Markup {
     }
 }
 
-fn stages(stages: &[Stage]) -> Markup {
+fn stages(stages: &[StageDuration]) -> Markup {
     const WIDTH: f64 = 420.0;
     let ms = |span: Duration| span.as_secs_f64() * 1000.0;
     // A logarithmic scale, since a lock takes 0.1 ms and a bad append 10 s.

@@ -53,7 +53,7 @@ pub fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
 ///
 /// # Errors
 /// If the server cannot be asked. A setting that our role may not read is a finding.
-pub fn inspect_server(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
+pub fn inspect_server(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
     match database.dialect() {
         Dialect::Postgresql => postgres::inspect(database, wanted),
         Dialect::Mysql | Dialect::Mariadb => mysql::inspect(database, wanted),
@@ -70,7 +70,7 @@ fn only<T: FromRow>(database: &mut dyn Database, doing: &str, sql: &str) -> Resu
 ///
 /// # Errors
 /// If the server cannot be asked.
-pub fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
+pub fn inspect(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
     let mut findings = inspect_server(database, wanted)?;
     findings.push(named_lock(database));
     let migrations = schema::status(database)?;
@@ -129,14 +129,14 @@ fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
 
 /// What a site requires of its database.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct Requirements {
     /// Whether a commit has to be on another server, too (`database.durability`).
     pub replicated: bool,
     /// For how long a delivery does not give up (`delivery.deadline`). `check` itself has another deadline.
     pub deadline: Duration,
 }
 
-impl Default for Wanted {
+impl Default for Requirements {
     fn default() -> Self {
         Self { replicated: false, deadline: deadline::OF_A_DELIVERY }
     }
@@ -148,7 +148,7 @@ pub struct Finding {
     /// The setting: `synchronous_commit`.
     pub what: String,
     /// Whether that is as it should be.
-    pub state: State,
+    pub state: FindingState,
     /// Its value: `on`.
     pub found: String,
     /// What fixes it, if there is something to fix.
@@ -159,7 +159,7 @@ pub struct Finding {
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum FindingState {
     /// Correct.
     #[serde(rename = "ok")]
     Good,
@@ -182,7 +182,7 @@ pub(crate) const FORGETS: &str =
 
 /// A correct setting.
 pub(crate) fn good(what: impl Into<String>, found: impl Into<String>) -> Finding {
-    Finding { what: what.into(), state: State::Good, found: found.into(), fix: None }
+    Finding { what: what.into(), state: FindingState::Good, found: found.into(), fix: None }
 }
 
 /// A correct setting, and what a person may want to do about it.
@@ -192,7 +192,7 @@ pub(crate) fn advised(what: impl Into<String>, found: impl Into<String>, advice:
 
 /// A setting that works, and could be better.
 pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
-    Finding { what: what.into(), state: State::Warning, found: found.into(), fix: Some(fix.into()) }
+    Finding { what: what.into(), state: FindingState::Warning, found: found.into(), fix: Some(fix.into()) }
 }
 
 /// A setting that breaks a guarantee if commits have to be replicated.
@@ -207,7 +207,7 @@ pub(crate) fn bad_if(
 
 /// A setting that breaks a guarantee.
 pub(crate) fn bad(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
-    Finding { what: what.into(), state: State::Bad, found: found.into(), fix: Some(fix.into()) }
+    Finding { what: what.into(), state: FindingState::Bad, found: found.into(), fix: Some(fix.into()) }
 }
 
 #[cfg(test)]
@@ -221,20 +221,32 @@ mod tests {
         for (all, told) in [
             (
                 &[(Applied, needed), (Applied, optional), (Newer, needed)][..],
-                &[(State::Good, "applied"), (State::Good, "applied"), (State::Good, "applied by a newer release")][..],
+                &[
+                    (FindingState::Good, "applied"),
+                    (FindingState::Good, "applied"),
+                    (FindingState::Good, "applied by a newer release"),
+                ][..],
             ),
             (
                 &[(Applied, needed), (Pending, needed), (Pending, needed), (Pending, optional)],
-                &[(State::Good, "applied"), (State::Bad, "not applied")],
+                &[(FindingState::Good, "applied"), (FindingState::Bad, "not applied")],
             ),
             // An optional migration that the server refused does not count for one that was never tried.
             (
                 &[(Pending, optional), (Pending, optional), (Pending, needed), (Pending, needed)],
-                &[(State::Warning, "left out"), (State::Warning, "left out"), (State::Bad, "not applied")],
+                &[
+                    (FindingState::Warning, "left out"),
+                    (FindingState::Warning, "left out"),
+                    (FindingState::Bad, "not applied"),
+                ],
             ),
             (
                 &[(Pending, needed), (Edited, needed), (Applied, needed)],
-                &[(State::Bad, "not applied"), (State::Bad, "applied with another text"), (State::Good, "applied")],
+                &[
+                    (FindingState::Bad, "not applied"),
+                    (FindingState::Bad, "applied with another text"),
+                    (FindingState::Good, "applied"),
+                ],
             ),
         ] {
             let all = (1..).zip(all).map(|(number, &(state, optional))| MigrationStatus {

@@ -1,6 +1,6 @@
 //! What `check` verifies on PostgreSQL.
 
-use super::{FORGETS, Finding, Wanted, bad, bad_if, good, only, warning};
+use super::{FORGETS, Finding, Requirements, bad, bad_if, good, only, warning};
 use crate::database::{DatabaseError, Query};
 use crate::ledger::Database;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const REPLICATION: &str = "SELECT current_setting('synchronous_standby_names'), 
 const EXTENSIONS: &str =
     "SELECT extname::text FROM pg_extension WHERE extname IN ('bdr', 'spock', 'pglogical', 'citus') ORDER BY extname";
 
-pub(super) fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
+pub(super) fn inspect(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
     let doing = "reading the server's settings";
     let mut findings = Vec::new();
     let is_standby: bool = only(database, doing, "SELECT pg_is_in_recovery()")?;

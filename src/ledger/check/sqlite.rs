@@ -1,6 +1,6 @@
 //! What `check` verifies of an embedded database.
 
-use super::{Finding, State, only};
+use super::{Finding, FindingState, only};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use std::fs;
@@ -21,10 +21,10 @@ pub(super) fn directory(database: &mut dyn Database) -> Result<String, DatabaseE
 pub(super) fn inspect(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
     let doing = "reading a setting of SQLite";
     let journal_mode: String = only(database, doing, "PRAGMA journal_mode")?;
-    let wal = if journal_mode == "wal" { State::Good } else { State::Bad };
+    let wal = if journal_mode == "wal" { FindingState::Good } else { FindingState::Bad };
     let synchronous: String = only(database, doing, "PRAGMA synchronous")?;
     // 2 is FULL, 3 is EXTRA (https://sqlite.org/pragma.html#pragma_synchronous).
-    let durable = if matches!(synchronous.as_str(), "2" | "3") { State::Good } else { State::Bad };
+    let durable = if matches!(synchronous.as_str(), "2" | "3") { FindingState::Good } else { FindingState::Bad };
     let directory = directory(database)?;
     let directory = Path::new(&directory);
     Ok(vec![
@@ -35,8 +35,8 @@ pub(super) fn inspect(database: &mut dyn Database) -> Result<Vec<Finding>, Datab
     ])
 }
 
-fn finding(what: &str, state: State, found: impl Into<String>, fix: Option<&str>) -> Finding {
-    let fix = fix.filter(|_| state != State::Good).map(ToOwned::to_owned);
+fn finding(what: &str, state: FindingState, found: impl Into<String>, fix: Option<&str>) -> Finding {
+    let fix = fix.filter(|_| state != FindingState::Good).map(ToOwned::to_owned);
     Finding { what: what.into(), state, found: found.into(), fix }
 }
 
@@ -46,7 +46,7 @@ fn inspect_mode(directory: &Path) -> Result<Finding, DatabaseError> {
         .map_err(|e| DatabaseError::new(DatabaseFailure::Local, "looking at the directory", e.to_string()))?
         .mode()
         & 0o7777;
-    let state = if mode & 0o077 == 0 { State::Good } else { State::Warning };
+    let state = if mode & 0o077 == 0 { FindingState::Good } else { FindingState::Warning };
     let directory = directory.display();
     let (what, fix) = (format!("mode of {directory}"), format!("chmod 0700 {directory}"));
     Ok(finding(&what, state, format!("{mode:04o}"), Some(&fix)))
@@ -56,9 +56,9 @@ fn inspect_mode(directory: &Path) -> Result<Finding, DatabaseError> {
 fn inspect_file_system(directory: &Path) -> Finding {
     let kind = fs::read_to_string("/proc/self/mountinfo").ok().and_then(|m| file_system(&m, directory));
     let state = match kind.as_deref() {
-        None => State::Warning,
-        Some(kind) if SHARED_FILE_SYSTEMS.contains(&kind) => State::Bad,
-        Some(_) => State::Good,
+        None => FindingState::Warning,
+        Some(kind) if SHARED_FILE_SYSTEMS.contains(&kind) => FindingState::Bad,
+        Some(_) => FindingState::Good,
     };
     let found = kind.unwrap_or_else(|| "not to be found out".into());
     finding("file system", state, found, Some("a directory on a disk of this machine"))

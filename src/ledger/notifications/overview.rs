@@ -20,7 +20,7 @@ pub(crate) struct Overview {
 
 /// The same as numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Figures {
+pub(crate) struct NotificationFigures {
     /// Events not published yet, and how long the oldest has waited, in seconds.
     pub(crate) unpublished: u64,
     pub(crate) oldest_unpublished_s: f64,
@@ -35,14 +35,14 @@ pub(crate) struct Figures {
     pub(crate) disabled: u64,
 }
 
-columns_of! { Figures: unpublished, oldest_unpublished_s, pending, given_up, late_s, resting, disabled }
+columns_of! { NotificationFigures: unpublished, oldest_unpublished_s, pending, given_up, late_s, resting, disabled }
 
 /// Reads them. `None` if there are no subscribers, as on an embedded site. Also `None` if the tables do not exist yet,
 /// or if our role may not read them, as that of deliveries.
 ///
 /// # Errors
 /// If they cannot be read.
-pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, DatabaseError> {
+pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<NotificationFigures>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database.dialect()));
     let late = |since| format!("GREATEST(COALESCE({}, 0), 0)", dialect.seconds_between(since, now));
     let sql = format!(

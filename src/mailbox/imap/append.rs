@@ -3,7 +3,7 @@
 use super::mailbox::{ImapMailbox, is_missing};
 use crate::imap::Broken;
 use crate::imap::argument::date_time;
-use crate::imap::connection::Progress;
+use crate::imap::connection::CommandProgress;
 use crate::imap::fetch;
 use crate::imap::wire::{Answer, Status};
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, NewCopy};
@@ -14,7 +14,7 @@ pub(super) enum UnderWay {
     /// The server has all bytes except the last CRLF.
     Uploaded { tag: String },
     /// The last CRLF was sent; or, when sending it, the server answered or the connection broke.
-    Completed { tag: String, progress: Result<Progress, Broken> },
+    Completed { tag: String, progress: Result<CommandProgress, Broken> },
 }
 
 impl ImapMailbox {
@@ -33,11 +33,11 @@ impl ImapMailbox {
             };
             let command = command.word(&date_time(copy.arrived)).message(copy.bytes);
             match self.conversation.begin(&command) {
-                Ok((tag, Progress::Sent)) => {
+                Ok((tag, CommandProgress::Sent)) => {
                     self.append = Some(UnderWay::Uploaded { tag });
                     return Ok(());
                 }
-                Ok((_, Progress::Answered(answer))) => match self.refused(&doing, &answer) {
+                Ok((_, CommandProgress::Answered(answer))) => match self.refused(&doing, &answer) {
                     Appended::MadeAnew => {}
                     refused => return Err(refused),
                 },
@@ -54,12 +54,12 @@ impl ImapMailbox {
     }
 
     pub(super) fn has_answer_within(&mut self, patience: Duration) -> bool {
-        let Some(UnderWay::Completed { tag, progress: progress @ Ok(Progress::Sent) }) = &mut self.append else {
+        let Some(UnderWay::Completed { tag, progress: progress @ Ok(CommandProgress::Sent) }) = &mut self.append else {
             return true;
         };
         match self.conversation.answer_within(tag, patience) {
             Ok(None) => return false,
-            Ok(Some(answer)) => *progress = Ok(Progress::Answered(answer)),
+            Ok(Some(answer)) => *progress = Ok(CommandProgress::Answered(answer)),
             Err(broken) => *progress = Err(broken),
         }
         true
@@ -72,8 +72,8 @@ impl ImapMailbox {
             return Appended::NotSent(MailboxError::new(MailboxFailure::Internal, doing, detail));
         };
         let answer = match progress {
-            Ok(Progress::Sent) => self.conversation.answer(&tag, &mut |_| {}),
-            Ok(Progress::Answered(answer)) => Ok(answer),
+            Ok(CommandProgress::Sent) => self.conversation.answer(&tag, &mut |_| {}),
+            Ok(CommandProgress::Answered(answer)) => Ok(answer),
             Err(broken) => Err(broken),
         };
         match answer {

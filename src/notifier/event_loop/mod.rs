@@ -3,7 +3,7 @@
 
 use super::connect::{Connector, by_the_system};
 use super::leased_subscription::{InHand, SETTLED_EACH, is_taken, outcome};
-use super::send::{Job, Sender, Sent};
+use super::send::{SendJob, Sender, Sent};
 use super::unanswered::{Outage, Unanswered};
 use super::{NotifierError, NotifierSettings};
 use crate::base::back_off::BackOff;
@@ -284,7 +284,7 @@ impl<'a> Notifier<'a> {
         let secrets =
             generations.iter().map(|generation| self.settings.key.secret(subscription, *generation)).collect();
         // If the sending thread has ended, the next receive notices it.
-        let _ = self.sender.send(Job { subscription, position, callback, id, body, secrets, number });
+        let _ = self.sender.send(SendJob { subscription, position, callback, id, body, secrets, number });
     }
 
     /// Processes one answer.

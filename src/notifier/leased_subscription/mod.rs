@@ -35,7 +35,7 @@ const KEPT: usize = 1 << 10;
 
 /// A notification whose request is in flight.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct InFlight {
     /// How many tries have failed.
     tries: u32,
     due_at: i64,
@@ -51,7 +51,7 @@ pub(super) struct InHand {
     pub(super) allotment: usize,
     pub(super) waiting: VecDeque<Due>,
     /// The notifications in flight, by the event's position.
-    pub(super) in_flight: BTreeMap<i64, Asked>,
+    pub(super) in_flight: BTreeMap<i64, InFlight>,
     /// Answers that are not yet recorded in the database.
     pub(super) tries: Vec<Try>,
     /// The challenge of the verification request in flight.
@@ -138,7 +138,7 @@ impl InHand {
             return None;
         }
         let due = self.waiting.pop_front()?;
-        self.in_flight.insert(due.position, Asked { tries: due.tries, due_at: due.due_at, bytes: due.bytes() });
+        self.in_flight.insert(due.position, InFlight { tries: due.tries, due_at: due.due_at, bytes: due.bytes() });
         Some(due)
     }
 
@@ -183,7 +183,7 @@ impl InHand {
 
     /// Processes the answer to a notification.
     pub(super) fn answered(&mut self, sent: Sent, position: i64, schedule: &Schedule, disable_after: Duration) {
-        let Asked { tries: failed_before, due_at, .. } = self.in_flight.remove(&position).unwrap_or_default();
+        let InFlight { tries: failed_before, due_at, .. } = self.in_flight.remove(&position).unwrap_or_default();
         let seed = self.seed(position);
         let next = if is_taken(&sent) {
             self.recovered();

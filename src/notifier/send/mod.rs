@@ -28,7 +28,7 @@ const LONGEST_REST: Duration = Duration::from_secs(5);
 
 /// One try of a notification, or of a verification request.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct SendJob {
     pub(super) subscription: Uuid,
     /// The event's position; `None` for the verification request of a new callback.
     pub(super) position: Option<i64>,
@@ -41,7 +41,7 @@ pub(super) struct Job {
     pub(super) number: u32,
 }
 
-/// The result of a [`Job`].
+/// The result of a [`SendJob`].
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) subscription: Uuid,
@@ -49,12 +49,12 @@ pub(super) struct Sent {
     /// In microseconds since 1970.
     pub(super) started_at: i64,
     pub(super) took: Duration,
-    pub(super) answer: Result<Answer, Unanswered>,
+    pub(super) answer: Result<ReceiverResponse, Unanswered>,
 }
 
 /// A receiver's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct ReceiverResponse {
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
     /// The first bytes of the body.
@@ -65,7 +65,7 @@ pub(super) struct Answer {
 
 /// Sends requests, in a thread of its own.
 pub(super) struct Sender {
-    jobs: UnboundedSender<Job>,
+    jobs: UnboundedSender<SendJob>,
     pub(super) sent: mpsc::Receiver<Sent>,
 }
 
@@ -85,13 +85,13 @@ impl Sender {
 
     /// A sender that sends nothing, the channel for its answers, and the jobs that it was given.
     #[cfg(test)]
-    pub(super) fn nowhere() -> (Self, mpsc::Sender<Sent>, UnboundedReceiver<Job>) {
+    pub(super) fn nowhere() -> (Self, mpsc::Sender<Sent>, UnboundedReceiver<SendJob>) {
         let ((jobs, taken), (done, sent)) = (unbounded_channel(), mpsc::channel());
         (Self { jobs, sent }, done, taken)
     }
 
     /// The result always arrives at [`sent`](Self::sent).
-    pub(super) fn send(&self, job: Job) -> bool {
+    pub(super) fn send(&self, job: SendJob) -> bool {
         self.jobs.send(job).is_ok()
     }
 }
@@ -100,10 +100,10 @@ fn run(
     runtime: Runtime,
     connector: Connector,
     at_most: Duration,
-    mut jobs: UnboundedReceiver<Job>,
+    mut jobs: UnboundedReceiver<SendJob>,
     done: mpsc::Sender<Sent>,
 ) {
-    let client = Arc::new(Client { connector, idle: Mutex::default() });
+    let client = Arc::new(HttpClient { connector, idle: Mutex::default() });
     runtime.block_on(async {
         while let Some(job) = jobs.recv().await {
             let (client, done) = (Arc::clone(&client), done.clone());
@@ -119,7 +119,7 @@ fn run(
                         Unanswered::Failed(format!("no answer within {within} s"))
                     })
                 });
-                let Job { subscription, position, .. } = job;
+                let SendJob { subscription, position, .. } = job;
                 let took = began.elapsed();
                 // The receiver of the channel is gone if this process is ending.
                 let _ = done.send(Sent { subscription, position, started_at, took, answer });
@@ -131,14 +131,14 @@ fn run(
 }
 
 /// A connection that may be used again.
-struct Connection {
+struct KeptConnection {
     sender: SendRequest<String>,
     is_ours: bool,
     opened: Instant,
     rests_since: Instant,
 }
 
-impl Connection {
+impl KeptConnection {
     /// Whether its host need not be looked up again yet, and its receiver has probably not closed it.
     fn is_fresh(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.opened) < LONGEST_USE
@@ -150,18 +150,18 @@ impl Connection {
 /// another subscription, or for an earlier callback of the same one.
 type Place = (Uuid, String);
 
-fn place(job: &Job) -> Place {
+fn place(job: &SendJob) -> Place {
     (job.subscription, job.callback.origin())
 }
 
-struct Client {
+struct HttpClient {
     connector: Connector,
-    idle: Mutex<HashMap<Place, Vec<Connection>>>,
+    idle: Mutex<HashMap<Place, Vec<KeptConnection>>>,
 }
 
-impl Client {
+impl HttpClient {
     /// `waits` is true until the lookup of the host begins.
-    async fn post(&self, job: &Job, waits: &AtomicBool) -> Result<Answer, Unanswered> {
+    async fn post(&self, job: &SendJob, waits: &AtomicBool) -> Result<ReceiverResponse, Unanswered> {
         if let Some(connection) = self.idle_connection(&place(job)) {
             // The receiver may have closed it meanwhile: then it has sent no answer, and a new connection is opened.
             if let Ok(answer) = self.ask(connection, job).await {
@@ -171,10 +171,10 @@ impl Client {
         let (stream, is_ours) = self.connector.connect(&job.callback, waits).await?;
         let sender = handshake(stream).await?;
         let now = Instant::now();
-        self.ask(Connection { sender, is_ours, opened: now, rests_since: now }, job).await
+        self.ask(KeptConnection { sender, is_ours, opened: now, rests_since: now }, job).await
     }
 
-    fn idle_connection(&self, place: &Place) -> Option<Connection> {
+    fn idle_connection(&self, place: &Place) -> Option<KeptConnection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         idle.retain(|_, connections| {
@@ -184,7 +184,7 @@ impl Client {
         idle.get_mut(place)?.pop()
     }
 
-    async fn ask(&self, mut connection: Connection, job: &Job) -> Result<Answer, Unanswered> {
+    async fn ask(&self, mut connection: KeptConnection, job: &SendJob) -> Result<ReceiverResponse, Unanswered> {
         connection.sender.ready().await.map_err(failed)?;
         let response = connection.sender.send_request(request(job)?).await.map_err(failed)?;
         let status = response.status().as_u16();
@@ -192,7 +192,7 @@ impl Client {
         let retry_after = retry_after.and_then(|text| RetryAfter::read(text, SystemTime::now()));
         let is_ours = connection.is_ours;
         let (body, whole) = read(response).await;
-        let answer = Answer { status, retry_after, body, is_ours };
+        let answer = ReceiverResponse { status, retry_after, body, is_ours };
         if !whole {
             return Ok(answer);
         }
@@ -220,7 +220,7 @@ async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, Unans
     Ok(sender)
 }
 
-fn request(job: &Job) -> Result<Request<String>, Unanswered> {
+fn request(job: &SendJob) -> Result<Request<String>, Unanswered> {
     let seconds = timestamp::now() / 1_000_000;
     let mut request = Request::builder().method(Method::POST).uri(job.callback.path());
     request = request.header(HOST, job.callback.authority());

@@ -7,7 +7,7 @@
 mod in_mailbox;
 mod take_out;
 
-pub use take_out::{NotTaken, take_out};
+pub use take_out::{NotRemoved, take_out};
 
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;

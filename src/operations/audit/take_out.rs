@@ -24,7 +24,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(10);
 
 /// Why a copy was not removed.
 #[derive(Debug, Error)]
-pub enum NotTaken {
+pub enum NotRemoved {
     /// The copy has changed or is gone since it was found, or the ledger now records another one.
     #[error("{0}: run the audit again")]
     Changed(&'static str),
@@ -50,7 +50,7 @@ pub enum NotTaken {
 }
 
 /// Removes the copy that the ledger does not have.
-pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), NotTaken> {
+pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), NotRemoved> {
     let copy = &twice.copy;
     let mut database = site.open_database(None, deadline)?;
     site.prove_login(&copy.user, &copy.mailbox, database.as_mut(), deadline)?;
@@ -81,7 +81,7 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     })?;
     let taken = under_lock(site, database.as_mut(), mailbox.as_mut(), twice, attempt);
     // If the answer is missing, the attempt stays open.
-    if !matches!(taken, Err(NotTaken::Unanswered(_))) {
+    if !matches!(taken, Err(NotRemoved::Unanswered(_))) {
         let outcome = if taken.is_ok() { Outcome::AuditTookOut } else { Outcome::AuditLeft };
         let ended = EndedAttempt { attempt, key, outcome, stages: None };
         let address = copy.address();
@@ -105,26 +105,26 @@ fn under_lock(
     mailbox: &mut dyn ReadableMailbox,
     twice: &Twice,
     attempt: Uuid,
-) -> Result<(), NotTaken> {
+) -> Result<(), NotRemoved> {
     let copy = &twice.copy;
     match database.acquire(&copy.lock, LOCK_WAIT)? {
         Acquired::Held => {}
-        Acquired::Busy(_) => return Err(NotTaken::Busy),
+        Acquired::Busy(_) => return Err(NotRemoved::Busy),
     }
     let history = database.look(&[copy.key()])?.into_iter().next();
-    let history = history.ok_or(NotTaken::Changed("the ledger does not know the copy any more"))?;
+    let history = history.ok_or(NotRemoved::Changed("the ledger does not know the copy any more"))?;
     if history.delivered.and_then(|delivered| delivered.placement) != Some(twice.keep) {
-        return Err(NotTaken::Changed("the ledger has the copy elsewhere now"));
+        return Err(NotRemoved::Changed("the ledger has the copy elsewhere now"));
     }
     // A delivery may have recorded it since then: one mailbox can be both the recipient's and the sender's.
     let own = audit_queries::of_message(database, copy.message)?;
     let in_mailbox = |other: &RecordedCopy| (&other.user, &other.mailbox) == (&copy.user, &copy.mailbox);
     if own.iter().any(|other| in_mailbox(other) && other.placement == Some(twice.extra)) {
-        return Err(NotTaken::Changed("the ledger has the copy too many as one of its own now"));
+        return Err(NotRemoved::Changed("the ledger has the copy too many as one of its own now"));
     }
     let append_grace = site.policy().append_grace.as_secs_f64();
     if history.open_attempts.iter().any(|open| open.attempt != attempt && open.age < append_grace) {
-        return Err(NotTaken::Busy);
+        return Err(NotRemoved::Busy);
     }
     same_bytes(mailbox, twice)?;
     let removal = mailbox.remove(twice.extra, twice.keep, &copy.wanted(), &mut || {
@@ -133,25 +133,25 @@ fn under_lock(
             false
         })
     });
-    match removal.map_err(NotTaken::Unanswered)? {
+    match removal.map_err(NotRemoved::Unanswered)? {
         Removal::Removed => Ok(()),
-        Removal::KeeperGone => Err(NotTaken::Changed("the copy to keep is gone, or is marked as deleted")),
-        Removal::NotThere => Err(NotTaken::Changed("the copy too many is not there any more")),
-        Removal::TellsMore => Err(NotTaken::Changed("the copy too many has a Bcc that the one to keep has not")),
-        Removal::Renumbered => Err(NotTaken::Changed("the mailbox has been renumbered")),
-        Removal::Unsupported => Err(NotTaken::Unsupported),
-        Removal::Withheld => Err(NotTaken::LockLost),
+        Removal::KeeperGone => Err(NotRemoved::Changed("the copy to keep is gone, or is marked as deleted")),
+        Removal::NotThere => Err(NotRemoved::Changed("the copy too many is not there any more")),
+        Removal::TellsMore => Err(NotRemoved::Changed("the copy too many has a Bcc that the one to keep has not")),
+        Removal::Renumbered => Err(NotRemoved::Changed("the mailbox has been renumbered")),
+        Removal::Unsupported => Err(NotRemoved::Unsupported),
+        Removal::Withheld => Err(NotRemoved::LockLost),
     }
 }
 
 /// Whether both copies still exist with the same filtered form: a redelivered copy lacks the fields that may name other
 /// recipients.
-fn same_bytes(mailbox: &mut dyn ReadableMailbox, twice: &Twice) -> Result<(), NotTaken> {
+fn same_bytes(mailbox: &mut dyn ReadableMailbox, twice: &Twice) -> Result<(), NotRemoved> {
     let mut read = |placement| mailbox.read(&Recorded { placement: Some(placement), ..twice.copy.recorded() });
-    let extra = read(twice.extra)?.ok_or(NotTaken::Changed("the copy too many is not there any more"))?;
-    let keep = read(twice.keep)?.ok_or(NotTaken::Changed("the copy to keep is not there any more"))?;
+    let extra = read(twice.extra)?.ok_or(NotRemoved::Changed("the copy too many is not there any more"))?;
+    let keep = read(twice.keep)?.ok_or(NotRemoved::Changed("the copy to keep is not there any more"))?;
     if Identity::of(&keep) != twice.copy.identity || filtered(extra) != filtered(keep) {
-        return Err(NotTaken::Changed("the two differ in more than what may name another recipient"));
+        return Err(NotRemoved::Changed("the two differ in more than what may name another recipient"));
     }
     Ok(())
 }

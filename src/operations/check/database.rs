@@ -5,9 +5,9 @@ use crate::config::{Config, Durability, UnknownRecipient};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::looked_for;
 use crate::ledger::check::{bad, bad_if, good, inspect, is_complete, rows, warning};
-use crate::ledger::notifications::overview::{self, Figures};
+use crate::ledger::notifications::overview::{self, NotificationFigures};
 use crate::ledger::schema;
-use crate::ledger::{Database, Finding, Wanted, describe, statistics, time_span};
+use crate::ledger::{Database, Finding, Requirements, describe, statistics, time_span};
 use crate::site::Site;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ type Found = Result<Vec<Finding>, DatabaseError>;
 pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<Finding>) -> bool {
     let mut add = |what, found: Found| findings.extend(found.unwrap_or_else(|error| vec![failed(what, &error)]));
     add("database", describe(database).map(|described| vec![good("database", described)]));
-    let wanted = site.config().map_or_else(Wanted::default, |config| Wanted {
+    let wanted = site.config().map_or_else(Requirements::default, |config| Requirements {
         replicated: config.database.durability == Durability::Replicated,
         deadline: config.delivery.deadline,
     });
@@ -157,7 +157,7 @@ fn long_owed(database: &mut dyn Database) -> Found {
 /// The subscribers' backlog, and the subscriptions that receive nothing. `here`: a notifier runs on this host.
 fn notifications(database: &mut dyn Database, here: bool) -> Found {
     let Some(now) = overview::figures(database)? else { return Ok(Vec::new()) };
-    let Figures { unpublished, pending, resting, given_up, disabled, .. } = now;
+    let NotificationFigures { unpublished, pending, resting, given_up, disabled, .. } = now;
     let [oldest, late] =
         [now.oldest_unpublished_s, now.late_s].map(|span| Duration::try_from_secs_f64(span).unwrap_or_default());
     let [waits, lateness] = [oldest, late].map(timestamp::span);
@@ -195,7 +195,7 @@ fn notifications(database: &mut dyn Database, here: bool) -> Found {
     ];
     let problems = problems.into_iter().filter(|(is_so, ..)| *is_so);
     let mut findings: Vec<_> = problems.map(|(_, found, fix)| warning("notifications", found, fix)).collect();
-    if here || now != Figures::default() {
+    if here || now != NotificationFigures::default() {
         let found = format!("{pending} are to be told; {unpublished} events are to be published");
         findings.push(good("notifications", found));
     }

@@ -1,7 +1,7 @@
 //! An embedded site: `/proc/locks` shows which of its files are locked. Trying the lock would defer a delivery that
 //! tries it at the same moment. Waiting processes are not shown, because they poll.
 
-use super::{Entry, Listing, application};
+use super::{Listing, LockEntry, application};
 use crate::base::hex;
 use crate::database::sqlite::file_locks::{kernels_locks, read_note};
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -45,7 +45,7 @@ pub fn list(
         holder.held_for = holder.held_for.or_else(|| asker.and_then(|asker| asker.age));
         let name = message_of_lock(database, name.digest(), name.digest())?;
         let application = name.as_ref().map(|_| application(holder.queue_id.as_deref()));
-        listing.entries.push(Entry { lock, name, application, ..Entry::from(holder) });
+        listing.entries.push(LockEntry { lock, name, application, ..LockEntry::from(holder) });
     }
     Ok(listing)
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// A holder of a lock, or a waiter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub struct LockEntry {
     /// The lock, as the server names it: a PostgreSQL key, a MySQL name, a file.
     pub lock: String,
     /// The Message-ID that it is named after, if the ledger knows it.
@@ -35,7 +35,7 @@ pub struct Entry {
     pub age: Option<Duration>,
 }
 
-impl From<Holder> for Entry {
+impl From<Holder> for LockEntry {
     fn from(Holder { host, pid, session, held_for, .. }: Holder) -> Self {
         Self { host, pid, session, age: held_for, ..Self::default() }
     }
@@ -49,7 +49,7 @@ fn in_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S:
 pub struct Listing {
     /// Lock by lock, the holder before the waiters.
     #[serde(rename = "locks")]
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LockEntry>,
 }
 
 /// Lists the locks of this site, or `only` one. `directory` is that of an embedded site.
@@ -67,7 +67,7 @@ pub fn list(
     Ok(listing)
 }
 
-/// [`Entry::application`] of a delivery.
+/// [`LockEntry::application`] of a delivery.
 fn application(queue_id: Option<&str>) -> String {
     queue_id.map_or_else(|| "delivery".into(), |queue_id| format!("delivery {queue_id}"))
 }

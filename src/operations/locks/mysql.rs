@@ -5,7 +5,7 @@
 //! The servers' own lists of locks cannot be relied on: MySQL's `metadata_locks` needs rights on the performance schema, which
 //! MariaDB switches off by default. MariaDB's `metadata_lock_info` is a plugin that is not loaded by default.
 
-use super::{Entry, Listing, application};
+use super::{Listing, LockEntry, application};
 use crate::database::{DatabaseError, Query};
 use crate::ledger::Database;
 use crate::ledger::lock_exec_holders::{LockUser, lock_users, message_of_lock};
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const WAITS: &str = "User lock";
 
 /// A session of the process list.
-struct Session {
+struct ListedSession {
     account: String,
     host: String,
     state: String,
@@ -37,7 +37,7 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
         };
         let mut add = |id, asker: Option<&LockUser>, waits| {
             let listed = sessions.get(&id);
-            listing.entries.push(Entry {
+            listing.entries.push(LockEntry {
                 lock: lock.mysql_name(),
                 name: name.clone(),
                 waits,
@@ -62,12 +62,12 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
     Ok(listing)
 }
 
-fn sessions(database: &mut dyn Database) -> Result<BTreeMap<u64, Session>, DatabaseError> {
+fn sessions(database: &mut dyn Database) -> Result<BTreeMap<u64, ListedSession>, DatabaseError> {
     let sql = "SELECT id, user, host, COALESCE(state, '') FROM information_schema.processlist";
     let rows: Vec<(u64, String, String, String)> = database.query("reading the server's list of sessions", sql, &[])?;
     let session = |(id, account, host, state): (u64, String, String, String)| {
         let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _port)| host).to_owned();
-        (id, Session { account, host, state })
+        (id, ListedSession { account, host, state })
     };
     Ok(rows.into_iter().map(session).collect())
 }

@@ -6,7 +6,7 @@ use crate::database::{DatabaseError, Query};
 use crate::ledger::Database;
 use crate::ledger::lock_exec_holders::message_of_lock;
 use crate::lock::LockName;
-use crate::operations::locks::{Entry, Listing, application};
+use crate::operations::locks::{Listing, LockEntry, application};
 use std::time::Duration;
 
 pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<Listing, DatabaseError> {
@@ -26,7 +26,7 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
     type Row = (i64, bool, Option<u64>, Option<String>, Option<String>, Option<Duration>);
     for (key, waits, session, called, address, age) in database.query::<Row>(doing, &sql, &[])? {
         let lock = key.to_string();
-        let name = match listing.entries.last().filter(|last: &&Entry| last.lock == lock) {
+        let name = match listing.entries.last().filter(|last: &&LockEntry| last.lock == lock) {
             Some(last) => last.name.clone(),
             None => message_of_lock(database, &digest(key, 0), &digest(key, u8::MAX))?,
         };
@@ -38,7 +38,7 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
             _ => called,
         };
         let (host, pid) = process.map(|process| (process.host, process.pid)).unzip();
-        listing.entries.push(Entry { lock, name, waits, host: host.or(address), pid, application, session, age });
+        listing.entries.push(LockEntry { lock, name, waits, host: host.or(address), pid, application, session, age });
     }
     Ok(listing)
 }

@@ -1,6 +1,6 @@
 //! The database: its engine and address, its roles and their rights, and the configuration file that names them.
 
-use super::{Answers, MailboxStore, Passwords, Server, Unusable, fill};
+use super::{Answers, MailboxStore, Passwords, ServerAddress, Unusable, fill};
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) struct DatabaseUrl {
     pub engine: Engine,
     /// The program with which people connect to it.
     pub client: &'static str,
-    pub server: Server,
+    pub server: ServerAddress,
     pub database: String,
     /// The role of deliveries. The names of the other roles begin with it.
     pub role: String,

@@ -24,7 +24,7 @@ pub(crate) struct Answers {
     /// The domains whose mail is delivered here, in lower case; at least one.
     pub domains: Vec<Domain>,
     pub database: DatabaseUrl,
-    pub imap: Server,
+    pub imap: ServerAddress,
     pub store: MailboxStore,
     /// The output of doveconf, if the mailbox store is a Dovecot on this machine.
     pub dovecot: Option<DovecotHere>,
@@ -56,9 +56,9 @@ impl Answers {
     }
 
     /// The server that deliveries log in to.
-    fn imap_for_deliveries(&self) -> Server {
+    fn imap_for_deliveries(&self) -> ServerAddress {
         match self.version_of_an_instance() {
-            Some(_) => Server { port: Some(mailboxes::PORT_OF_INSTANCE), ..self.imap.clone() },
+            Some(_) => ServerAddress { port: Some(mailboxes::PORT_OF_INSTANCE), ..self.imap.clone() },
             None => self.imap.clone(),
         }
     }
@@ -172,12 +172,12 @@ impl fmt::Display for Domain {
 
 /// A server: a name or an address, and its port if it is not the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Server {
+pub(crate) struct ServerAddress {
     pub host: String,
     pub port: Option<u16>,
 }
 
-impl FromStr for Server {
+impl FromStr for ServerAddress {
     type Err = Unusable;
 
     /// `imap.axial.net`, `imap.axial.net:1993`, `192.0.2.25`, `[2001:db8::25]:993`.
@@ -193,7 +193,7 @@ impl FromStr for Server {
     }
 }
 
-impl Server {
+impl ServerAddress {
     pub(crate) fn is_on_this_machine(&self) -> bool {
         Endpoint::Tcp { host: self.host.clone(), port: 0 }.is_on_this_machine()
     }

@@ -24,7 +24,7 @@ const AT: &str = ",\"at\":";
 const VERSION: u8 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct ReplayEntry {
     /// When the message arrived at its location, in microseconds since 1970.
     pub(crate) at: i64,
     pub(crate) source: Location,
@@ -70,10 +70,10 @@ pub(crate) struct Piece {
 
 /// A line of the file of failures.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct FailureLine {
     maildrop_command_replay: u8,
     #[serde(flatten)]
-    entry: Entry,
+    entry: ReplayEntry,
     result: String,
     reason: String,
 }
@@ -147,14 +147,14 @@ impl fmt::Display for Location {
     }
 }
 
-impl Entry {
+impl ReplayEntry {
     pub(crate) fn new(at: i64, source: Location) -> Self {
         Self { at, source, message_id: None, identity: None, envelope: PartialEnvelope::default() }
     }
 
     /// Parses a line of a file of failures, or returns what is wrong with it.
     fn from_line(line: &[u8]) -> Result<Self, String> {
-        let line: Result<Line, _> = serde_json::from_slice(line);
+        let line: Result<FailureLine, _> = serde_json::from_slice(line);
         line.map(|line| line.entry).map_err(|error| format!("no line of a replay: {error}"))
     }
 
@@ -202,7 +202,7 @@ impl Entry {
         }
         let (result, reason) = (outcome.as_str().to_owned(), outcome.detail().to_owned());
         // The serialization cannot fail for these types.
-        serde_json::to_string(&Line { maildrop_command_replay: VERSION, entry: self, result, reason })
+        serde_json::to_string(&FailureLine { maildrop_command_replay: VERSION, entry: self, result, reason })
             .unwrap_or_default()
     }
 
@@ -222,12 +222,12 @@ mod tests {
         let message = Message::receive(b"Message-ID: <1@x>\n\nx\n".to_vec()).unwrap();
         let source =
             Location::Piece(Piece { offset: 7, length: Some(9), ..Piece::whole(Form::Mbox, Some(Path::new("/a b"))) });
-        let entry = Entry::new(12, source.clone());
+        let entry = ReplayEntry::new(12, source.clone());
         let outcome = ReplayOutcome::Deferred("why\n".into());
         let line = entry.into_line(Some(&message), None, &outcome);
         assert!(is_line(line.as_bytes()) && !line.contains('\n'), "{line}");
         assert_eq!(at_of(line.as_bytes()), Some(12));
-        let entry = Entry::from_line(line.as_bytes()).unwrap();
+        let entry = ReplayEntry::from_line(line.as_bytes()).unwrap();
         assert_eq!(entry.source, source);
         let cut = Message::receive(b"Message-ID: <1@x>\n\n".to_vec()).unwrap();
         assert!(entry.is_about(&message) && !entry.is_about(&cut), "the same Message-ID, and not the same message");
@@ -237,7 +237,7 @@ mod tests {
     fn a_line_without_a_file_is_no_line() {
         let from_line = |source: &str| {
             let line = format!("{MARK}{AT}12,\"source\":{source},\"result\":\"deferred\",\"reason\":\"\"}}");
-            Entry::from_line(line.as_bytes())
+            ReplayEntry::from_line(line.as_bytes())
         };
         assert!(from_line("{\"form\":\"message\",\"file\":\"/a\"}").is_ok());
         assert!(from_line("{\"form\":\"message\"}").is_err(), "it would be standard input");

@@ -1,6 +1,6 @@
 //! The list of messages to be replayed: the location and age of each. It is on disk, so that it may be long.
 
-use super::entry::{Entry, Location, Piece};
+use super::entry::{Location, Piece, ReplayEntry};
 use super::{Form, ReplayError};
 use crate::base::hex;
 use crate::ledger::CopyKey;
@@ -62,7 +62,7 @@ impl List {
     }
 
     /// Calls `see` with each entry, the oldest first. Entries of equal age come by name, and in their order within a file.
-    pub(crate) fn each(&self, mut see: impl FnMut(Entry) -> ControlFlow<()>) -> Result<(), ReplayError> {
+    pub(crate) fn each(&self, mut see: impl FnMut(ReplayEntry) -> ControlFlow<()>) -> Result<(), ReplayError> {
         // The index avoids a sort before the first message is delivered.
         let mut select = self.0.prepare(
             "SELECT at, form, path, offset, length FROM entries INDEXED BY by_age ORDER BY at, path, offset",
@@ -77,7 +77,7 @@ impl List {
     }
 }
 
-fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+fn entry(row: &Row<'_>) -> rusqlite::Result<ReplayEntry> {
     let (form, path): (i64, Vec<u8>) = (row.get(1)?, row.get(2)?);
     let number =
         |index| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(index)?.and_then(|n| u64::try_from(n).ok()));
@@ -90,7 +90,7 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
         }),
         None => Location::Ledger { ledger: String::from_utf8_lossy(&path).into_owned() },
     };
-    Ok(Entry::new(row.get(0)?, source))
+    Ok(ReplayEntry::new(row.get(0)?, source))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Turns an entry into a message with the known parts of its envelope.
 
-use super::entry::{self, Entry, Location, Piece};
-use super::runner::{Job, Replay, ReplayOutcome};
+use super::entry::{self, Location, Piece, ReplayEntry};
+use super::runner::{Replay, ReplayJob, ReplayOutcome};
 use super::source::{mbox, postcat_output};
 use super::{Form, PartialEnvelope};
 use crate::base::deadline::Deadline;
@@ -45,9 +45,9 @@ impl Replay<'_> {
     }
 }
 
-impl Job<'_> {
+impl ReplayJob<'_> {
     /// Reads the message and the known parts of its envelope, or returns the result if that fails.
-    pub(super) fn load(&mut self, entry: &Entry) -> Result<Loaded, ReplayOutcome> {
+    pub(super) fn load(&mut self, entry: &ReplayEntry) -> Result<Loaded, ReplayOutcome> {
         let (message, known) = match &entry.source {
             Location::Ledger { ledger } => self.load_from_ledger(ledger)?,
             source => {

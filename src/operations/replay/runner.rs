@@ -1,7 +1,7 @@
 //! Runs a replay: jobs take entries from the list, and each job delivers one message at a time. If two messages share a
 //! Message-ID, the second waits for the first, because an open attempt would defer it.
 
-use super::entry::Entry;
+use super::entry::ReplayEntry;
 use super::envelope::was_prepended_for;
 use super::reading::TOO_LARGE;
 use super::{List, PartialEnvelope, ReplayError};
@@ -48,7 +48,7 @@ pub(crate) struct Replay<'a> {
 }
 
 /// The events that jobs send to the thread that counts.
-enum Event {
+enum JobEvent {
     Report(MessageReport),
     /// An entry of the list is finished.
     Done,
@@ -175,7 +175,7 @@ impl Replay<'_> {
         thread::scope(|scope| {
             for number in 0..self.jobs.max(1) {
                 let events = events.clone();
-                let job = move || Job { replay: self, events, turns, database: None }.work(entries);
+                let job = move || ReplayJob { replay: self, events, turns, database: None }.work(entries);
                 let named = thread::Builder::new().name(format!("job-{number}"));
                 named.spawn_scoped(scope, job).map_err(ReplayError::Job)?;
             }
@@ -192,11 +192,11 @@ impl Replay<'_> {
             loop {
                 let mut reported = None;
                 match received.recv_timeout(TICK) {
-                    Ok(Event::Report(report)) => {
+                    Ok(JobEvent::Report(report)) => {
                         tally.count(&report.outcome);
                         reported = Some(report);
                     }
-                    Ok(Event::Done) => tally.done += 1,
+                    Ok(JobEvent::Done) => tally.done += 1,
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
@@ -240,16 +240,16 @@ impl Drop for MessageTurn<'_> {
 }
 
 /// The work of one of several threads.
-pub(super) struct Job<'a> {
+pub(super) struct ReplayJob<'a> {
     pub(super) replay: &'a Replay<'a>,
-    events: SyncSender<Event>,
+    events: SyncSender<JobEvent>,
     turns: &'a Turns,
     /// A session with the ledger. Most messages of a second run need only the ledger.
     database: Option<(Box<dyn Database>, Deadline)>,
 }
 
-impl Job<'_> {
-    fn work(&mut self, entries: &Mutex<Receiver<Entry>>) {
+impl ReplayJob<'_> {
+    fn work(&mut self, entries: &Mutex<Receiver<ReplayEntry>>) {
         let next = || entries.lock().unwrap_or_else(PoisonError::into_inner).recv();
         while let Ok(listed) = next() {
             if self.replay.stopped() {
@@ -268,14 +268,14 @@ impl Job<'_> {
                 self.report(&entry, None, None, outcome);
             }
             // Once the replay has ended, no thread receives the event.
-            let _ = self.events.send(Event::Done);
+            let _ = self.events.send(JobEvent::Done);
         }
     }
 
     /// Reports the result of a message, if it could be read, for one recipient or for all of them.
     fn report(
         &mut self,
-        entry: &Entry,
+        entry: &ReplayEntry,
         message: Option<&Message>,
         envelope: Option<&Envelope>,
         outcome: ReplayOutcome,
@@ -286,7 +286,7 @@ impl Job<'_> {
         }
         let failure = outcome.failed().then(|| entry.clone().into_line(message, envelope, &outcome));
         let id = message.map(|message| format!(" {}", message.message_id_for_people())).unwrap_or_default();
-        let _ = self.events.send(Event::Report(MessageReport {
+        let _ = self.events.send(JobEvent::Report(MessageReport {
             source: format!("{}{id}", entry.source),
             recipient: envelope.map(|envelope| envelope.recipient.to_string()),
             failure,
@@ -298,7 +298,7 @@ impl Job<'_> {
     ///
     /// # Errors
     /// The result of the whole entry, if no message can be read from it.
-    fn replay_entry(&mut self, entry: &Entry) -> Result<(), ReplayOutcome> {
+    fn replay_entry(&mut self, entry: &ReplayEntry) -> Result<(), ReplayOutcome> {
         let loaded = self.load(entry)?;
         let message = &loaded.message;
         let is_too_large = self.replay.size_limit.is_some_and(|limit| message.size() > limit);

@@ -3,7 +3,7 @@
 mod histogram;
 mod notifications;
 
-use super::notifications::Figures;
+use super::notifications::NotificationFigures;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
 use crate::ledger::stage_times::{self, STAGES};
@@ -43,12 +43,12 @@ pub(crate) struct Statistics {
     pub(crate) copies_owed_now: u64,
     pub(crate) messages: Messages,
     /// How far behind subscribers are now. `None` if it was not requested, or if this role may not read it.
-    pub(crate) notifications: Option<Figures>,
+    pub(crate) notifications: Option<NotificationFigures>,
     /// The notification attempts for events of the time span. `None` in the same cases.
     pub(crate) telling: Option<Telling>,
     pub(crate) lock: Contention,
     /// In the order of the stages; `total` is the last.
-    pub(crate) stages: Vec<Stage>,
+    pub(crate) stages: Vec<StageDuration>,
 }
 
 /// The number of attempts for each result.
@@ -113,7 +113,7 @@ impl Percentiles {
 
 /// The duration of a stage, over the attempts that reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Stage {
+pub(crate) struct StageDuration {
     pub(crate) stage: &'static str,
     pub(crate) attempts: u64,
     #[serde(flatten)]
@@ -149,7 +149,7 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
 
 /// The counts of a time span.
 #[derive(Clone, Debug, Default)]
-struct Tally {
+struct StatsTally {
     attempts: Attempts,
     busy: u64,
     /// By cause.
@@ -160,7 +160,7 @@ struct Tally {
     bytes: u64,
 }
 
-impl Tally {
+impl StatsTally {
     /// The counts, sorted, for a span from `from` to `until`, both included.
     fn statistics(self, from: i64, until: i64, copies_owed_now: u64) -> Statistics {
         let Self { mut attempts, busy, deferred, copies, stages, recorded, bytes } = self;
@@ -172,7 +172,7 @@ impl Tally {
         let span = |hundredths| Duration::from_micros(hundredths * 10);
         let stage = |stage| {
             let took: &Histogram = stages.get(stage)?;
-            Some(Stage { stage, attempts: took.count, took: Percentiles::of(took, span) })
+            Some(StageDuration { stage, attempts: took.count, took: Percentiles::of(took, span) })
         };
         Statistics {
             from,
@@ -193,7 +193,7 @@ impl Tally {
 /// A count in progress.
 #[derive(Default)]
 struct Counting {
-    tally: Tally,
+    tally: StatsTally,
     /// Attempts whose rows may not all have been read yet.
     partial: HashMap<Uuid, Partial>,
     page: u64,
@@ -228,7 +228,7 @@ impl Counting {
         complete.iter().for_each(|(_, attempt)| self.add(attempt));
     }
 
-    fn end(mut self) -> Tally {
+    fn end(mut self) -> StatsTally {
         self.add_older_than(u64::MAX);
         self.tally
     }
@@ -262,7 +262,7 @@ mod tests {
     use crate::ledger::Outcome;
     use crate::ledger::statistics::TriedCopy;
 
-    fn counted(tried: &[(u8, Role, Option<Outcome>, &str)]) -> Tally {
+    fn counted(tried: &[(u8, Role, Option<Outcome>, &str)]) -> StatsTally {
         let mut counting = Counting::default();
         counting.add_page(
             tried

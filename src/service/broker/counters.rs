@@ -39,7 +39,7 @@ pub struct Counters {
 
 /// The present state of the broker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Standing {
+pub struct Gauges {
     /// Messages that wait for a worker.
     pub queued: usize,
     /// Requests whose client has not sent GO yet.

@@ -17,4 +17,4 @@ pub mod sockets;
 pub mod state;
 mod workers;
 
-pub use counters::{Counters, Standing};
+pub use counters::{Counters, Gauges};

@@ -4,7 +4,7 @@
 //! One task per connection reads and writes, and knows only ZMTP. One loop decides.
 
 use super::state::{Action, Broker, ConnectionId, Event, LocalId};
-use super::{Counters, Standing};
+use super::{Counters, Gauges};
 use crate::base::listener::is_trusted;
 use crate::delivery::Verdict;
 use crate::protocol::Header;
@@ -56,7 +56,7 @@ pub enum Peers {
 /// The state of the broker, for the control socket and for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    pub standing: Standing,
+    pub standing: Gauges,
     pub counters: Counters,
     /// Why the last delivery that used the database could not use it.
     pub database_away: Option<String>,
@@ -73,13 +73,13 @@ impl Report {
 
 /// Input of the loop.
 enum Input {
-    Opened(ConnectionId, mpsc::UnboundedSender<Order>),
+    Opened(ConnectionId, mpsc::UnboundedSender<SocketOrder>),
     Event(Event),
     Closed(ConnectionId, Peers),
 }
 
 /// An order to a connection's task.
-enum Order {
+enum SocketOrder {
     SendToWorker(ToWorker),
     SendToClient(Vec<u8>),
     Close,
@@ -219,7 +219,7 @@ fn may_connect(stream: &UnixStream) -> io::Result<Option<i32>> {
 /// The state of the loop: the broker, and the channels to its peers.
 struct Loop {
     broker: Broker,
-    connections: HashMap<ConnectionId, mpsc::UnboundedSender<Order>>,
+    connections: HashMap<ConnectionId, mpsc::UnboundedSender<SocketOrder>>,
     local: HashMap<LocalId, oneshot::Sender<Vec<Verdict>>>,
     last_local: u64,
     writer: Option<SyncSender<WriterOrder>>,
@@ -269,12 +269,12 @@ impl Loop {
         }
         for action in actions {
             match action {
-                Action::Beat { connection } => self.order(connection, Order::SendToWorker(ToWorker::Heartbeat)),
+                Action::Beat { connection } => self.order(connection, SocketOrder::SendToWorker(ToWorker::Heartbeat)),
                 Action::Work { connection, address, body } => {
                     let request = ToWorker::Request { client: address, body };
-                    self.order(connection, Order::SendToWorker(request));
+                    self.order(connection, SocketOrder::SendToWorker(request));
                 }
-                Action::Tell { connection, body } => self.order(connection, Order::SendToClient(body)),
+                Action::Tell { connection, body } => self.order(connection, SocketOrder::SendToClient(body)),
                 Action::Answer { id, verdicts } => {
                     if let Some(Err(_)) = self.local.remove(&id).map(|asker| asker.send(verdicts)) {
                         debug!("the LMTP client has hung up before it was answered");
@@ -288,10 +288,10 @@ impl Loop {
                         }
                         None => warn!("a worker whose process is not known is cut off"),
                     }
-                    self.order(connection, Order::Close);
+                    self.order(connection, SocketOrder::Close);
                 }
                 Action::CloseWorker { connection } | Action::CloseClient { connection } => {
-                    self.order(connection, Order::Close);
+                    self.order(connection, SocketOrder::Close);
                 }
             }
         }
@@ -308,7 +308,7 @@ impl Loop {
         }
     }
 
-    fn order(&self, connection: ConnectionId, order: Order) {
+    fn order(&self, connection: ConnectionId, order: SocketOrder) {
         // If the connection is closed, the event of that is on its way.
         if let Some(orders) = self.connections.get(&connection) {
             let _ = orders.send(order);
@@ -370,7 +370,7 @@ impl Conversation {
         matches!(timeout(TO_BE_NAMED, known).await, Ok(Ok(_)))
     }
 
-    async fn talk<S>(&self, stream: S, mut obey: mpsc::UnboundedReceiver<Order>) -> Over
+    async fn talk<S>(&self, stream: S, mut obey: mpsc::UnboundedReceiver<SocketOrder>) -> Over
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -408,10 +408,10 @@ impl Conversation {
                 },
                 order = obey.recv() => match order {
                     // The peer reads nothing any more.
-                    Some(Order::SendToWorker(_) | Order::SendToClient(_)) if !takes_what_we_write => {}
-                    Some(Order::SendToWorker(word)) => connection.send(&word.frames()),
-                    Some(Order::SendToClient(body)) => connection.send(&to_client(&body)),
-                    Some(Order::Close) | None => {
+                    Some(SocketOrder::SendToWorker(_) | SocketOrder::SendToClient(_)) if !takes_what_we_write => {}
+                    Some(SocketOrder::SendToWorker(word)) => connection.send(&word.frames()),
+                    Some(SocketOrder::SendToClient(body)) => connection.send(&to_client(&body)),
+                    Some(SocketOrder::Close) | None => {
                         // Part of the last frames may not be written yet.
                         let rest = writer.write_all(connection.outgoing());
                         if takes_what_we_write && !matches!(timeout(HANDSHAKE, rest).await, Ok(Ok(()))) {

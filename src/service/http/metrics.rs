@@ -4,13 +4,13 @@
 //!
 //! Labels have few values: no address, no queue id, nothing that a client chooses.
 
-use crate::base::exposition::{Exposition, Kind};
+use crate::base::exposition::{Exposition, MetricType};
 use crate::base::timestamp::{now, read_exact};
 use crate::protocol::control::{Ends, Process, Role, State, Status};
 use crate::service::broker::sockets::Report;
 use crate::service::counters::{ENDS_MS, Spans, Traffic, Via};
 use crate::service::disk_figures::DiskFigures;
-use crate::service::lmtp::Counted;
+use crate::service::lmtp::LmtpCounters;
 use std::fmt::Display;
 use std::iter::once;
 
@@ -18,7 +18,7 @@ use std::iter::once;
 #[derive(Debug)]
 pub(super) struct Figures {
     pub report: Report,
-    pub lmtp: Counted,
+    pub lmtp: LmtpCounters,
     pub max_connections: usize,
     pub service: Option<Status>,
     pub disk: DiskFigures,
@@ -51,7 +51,7 @@ impl Sheet {
     fn family<'a>(
         &mut self,
         name: &str,
-        kind: Kind,
+        kind: MetricType,
         help: &str,
         samples: impl IntoIterator<Item = (Labels<'a>, impl Display)>,
     ) {
@@ -64,7 +64,7 @@ impl Sheet {
 
     /// Counters. The writer adds `_total`.
     fn counters<'a>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, u64)>) {
-        self.family(&format!("{name}_total"), Kind::Counter, help, samples);
+        self.family(&format!("{name}_total"), MetricType::Counter, help, samples);
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) {
@@ -73,7 +73,7 @@ impl Sheet {
 
     /// Gauges.
     fn gauges<'a>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, f64)>) {
-        self.family(name, Kind::Gauge, help, samples);
+        self.family(name, MetricType::Gauge, help, samples);
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
@@ -83,7 +83,7 @@ impl Sheet {
     /// Histograms of durations. The writer adds `_seconds`.
     fn spans<'a, 'b>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, &'b Spans)>) {
         let name = format!("maildropd_{name}_seconds");
-        self.0.family(&name, Kind::Histogram, help);
+        self.0.family(&name, MetricType::Histogram, help);
         let ends = ENDS_MS.map(|end| format!("{:?}", end as f64 / 1000.0));
         let ends: Vec<&str> = ends.iter().map(String::as_str).chain(["+Inf"]).collect();
         for (labels, spans) in samples {
@@ -179,7 +179,7 @@ impl Figures {
     }
 
     fn lmtp(&self, sheet: &mut Sheet) {
-        let Counted { open, accepted, sent_away, refused, .. } = &self.lmtp;
+        let LmtpCounters { open, accepted, sent_away, refused, .. } = &self.lmtp;
         let of = |socket: &'static str| vec![("socket", socket)];
         let now = SOCKETS.map(|socket| (of(socket), open.get(socket).copied().unwrap_or_default() as f64));
         sheet.gauges("lmtp_connections", "LMTP connections that are open.", now);

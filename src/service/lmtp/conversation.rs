@@ -1,6 +1,6 @@
 //! A session on a client's connection: reads and writes with time limits.
 
-use super::session::{Phase, Session, Step, Transaction};
+use super::session::{LmtpSession, Phase, Step, Transaction};
 use crate::delivery::Verdict;
 use crate::service::inflight_message::Handed;
 use std::io;
@@ -60,7 +60,7 @@ enum Reading {
 
 impl Surroundings {
     /// Runs a session to its end, or until the client starts TLS.
-    pub(super) async fn converse<S>(&mut self, stream: &mut S, session: &mut Session) -> io::Result<Ending>
+    pub(super) async fn converse<S>(&mut self, stream: &mut S, session: &mut LmtpSession) -> io::Result<Ending>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -114,7 +114,7 @@ impl Surroundings {
         &mut self,
         stream: &mut S,
         block: &mut [u8],
-        session: &Session,
+        session: &LmtpSession,
         since: Instant,
         told_to_end: &mut Option<Instant>,
     ) -> io::Result<Reading>
@@ -156,7 +156,7 @@ impl Surroundings {
     }
 
     /// Writes all replies at once. Returns whether there were any.
-    async fn write<S>(&self, stream: &mut S, session: &mut Session) -> io::Result<bool>
+    async fn write<S>(&self, stream: &mut S, session: &mut LmtpSession) -> io::Result<bool>
     where
         S: AsyncWrite + Unpin,
     {

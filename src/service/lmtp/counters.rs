@@ -7,11 +7,11 @@ use std::time::Duration;
 
 /// The counters that all sessions of a server share.
 #[derive(Clone, Debug, Default)]
-pub struct Tally(Arc<Mutex<Counted>>);
+pub struct Tally(Arc<Mutex<LmtpCounters>>);
 
 /// The counters since the server began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct LmtpCounters {
     /// Messages, and the replies to them.
     pub traffic: Traffic,
     /// Open connections, by the kind of socket.
@@ -32,12 +32,12 @@ pub(super) struct Open(Tally, &'static str);
 impl Tally {
     /// The counters so far.
     #[must_use]
-    pub fn counted(&self) -> Counted {
+    pub fn counted(&self) -> LmtpCounters {
         self.here().clone()
     }
 
     /// No operation on the counters can panic half-way, so that a poisoned lock is usable.
-    fn here(&self) -> MutexGuard<'_, Counted> {
+    fn here(&self) -> MutexGuard<'_, LmtpCounters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

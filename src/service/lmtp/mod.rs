@@ -22,8 +22,8 @@ pub mod test_properties;
 mod unauthenticated_limit;
 mod xforward;
 
-pub use counters::{Counted, Tally};
+pub use counters::{LmtpCounters, Tally};
 pub(super) use listener::{Connection, Listener, accept};
-pub use server::{CannotServe, Server};
-pub use session::{Session, Settings, StartTls, Step, Transaction};
+pub use server::{CannotServe, LmtpServer};
+pub use session::{LmtpSession, Settings, StartTls, Step, Transaction};
 pub use spool::Spool;

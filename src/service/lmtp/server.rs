@@ -4,7 +4,7 @@ use super::access::Access;
 use super::conversation::{Ending, Surroundings, TLS};
 use super::counters::Tally;
 use super::listener::{Connection, Listener, accept};
-use super::session::{Session, Settings, StartTls};
+use super::session::{LmtpSession, Settings, StartTls};
 use super::unauthenticated_limit::Strangers;
 use crate::base::listener::Listener as Open;
 use crate::base::tls::TlsError;
@@ -31,7 +31,7 @@ const STRANGERS: usize = 4;
 const STRANGERS_TIME: Duration = Duration::from_mins(1);
 
 /// The LMTP server, before it runs.
-pub struct Server {
+pub struct LmtpServer {
     listening: Vec<Open>,
     settings: Arc<Settings>,
     access: Access,
@@ -53,7 +53,7 @@ impl From<TlsError> for CannotServe {
     }
 }
 
-impl Server {
+impl LmtpServer {
     /// A server on these sockets. It makes the folder for large messages, and empties it.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ impl Guide {
             tcp.set_nodelay(true)?;
         }
         let stranger = address.filter(|_| admission.starttls == StartTls::Required);
-        let mut session = Session::new(self.settings.clone(), admission.starttls);
+        let mut session = LmtpSession::new(self.settings.clone(), admission.starttls);
         let before_tls = async {
             if surroundings.converse(&mut stream, &mut session).await? == Ending::Over {
                 return Ok(None);
@@ -262,7 +262,7 @@ mod tests {
             folder.path()
         );
         let config = Config::parse(std::path::Path::new("/x"), &text).unwrap();
-        let server = Server::new(&config, "mx".into(), Vec::new()).unwrap();
+        let server = LmtpServer::new(&config, "mx".into(), Vec::new()).unwrap();
         assert_eq!(server.max_connections(), 7);
         server.settings.tally.sent_away();
         assert_eq!(server.tally().counted().sent_away, 1);

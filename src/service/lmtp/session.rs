@@ -74,7 +74,7 @@ pub enum StartTls {
     Required,
 }
 
-/// A complete message. Its verdicts go to [`Session::answer`].
+/// A complete message. Its verdicts go to [`LmtpSession::answer`].
 #[derive(Debug)]
 pub struct Transaction {
     pub request: Request,
@@ -86,9 +86,9 @@ pub struct Transaction {
 pub enum Step {
     /// All bytes are consumed: read more.
     More,
-    /// Deliver this, then call [`Session::answer`]. No byte after the message has been consumed.
+    /// Deliver this, then call [`LmtpSession::answer`]. No byte after the message has been consumed.
     Deliver(Box<Transaction>),
-    /// Begin TLS, then call [`Session::secured`]. Discard the bytes after the command: an attacker on the path may have
+    /// Begin TLS, then call [`LmtpSession::secured`]. Discard the bytes after the command: an attacker on the path may have
     /// inserted them (RFC 3207 section 4.2; CVE-2011-0411).
     StartTls,
     /// Close the connection.
@@ -107,11 +107,11 @@ pub(super) enum Phase {
 }
 
 #[derive(Debug)]
-pub struct Session {
+pub struct LmtpSession {
     settings: Arc<Settings>,
     starttls: StartTls,
     has_said_lhlo: bool,
-    state: State,
+    state: SessionState,
     forwarded: Forwarded,
     /// The line so far.
     line: Vec<u8>,
@@ -126,9 +126,9 @@ pub struct Session {
 }
 
 #[derive(Debug)]
-enum State {
+enum SessionState {
     Idle,
-    Envelope(Envelope),
+    LmtpEnvelope(LmtpEnvelope),
     Data(Box<Data>),
     /// A message at the broker, since that time.
     Delivering(Replies, Instant),
@@ -136,7 +136,7 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Envelope {
+struct LmtpEnvelope {
     sender: Path,
     recipients: Vec<Recipient>,
     /// The total length of the addresses, as [`LONGEST_ENVELOPE`] counts it.
@@ -145,13 +145,13 @@ struct Envelope {
 
 #[derive(Debug)]
 struct Data {
-    envelope: Envelope,
+    envelope: LmtpEnvelope,
     replies: Replies,
     reader: DataReader,
     incoming: Incoming,
 }
 
-impl Session {
+impl LmtpSession {
     /// A new session, with its greeting to be written.
     #[must_use]
     pub fn new(settings: Arc<Settings>, starttls: StartTls) -> Self {
@@ -160,7 +160,7 @@ impl Session {
             settings,
             starttls,
             has_said_lhlo: false,
-            state: State::Idle,
+            state: SessionState::Idle,
             forwarded: Forwarded::default(),
             line: Vec::new(),
             line_is_too_long: false,
@@ -180,9 +180,12 @@ impl Session {
 
     pub(super) fn phase(&self) -> Phase {
         match &self.state {
-            State::Idle if self.line.is_empty() => Phase::Idle { has_served: self.has_served },
-            State::Data(_) => Phase::Data,
-            State::Idle | State::Envelope(_) | State::Delivering(..) | State::Closed => Phase::Command,
+            SessionState::Idle if self.line.is_empty() => Phase::Idle { has_served: self.has_served },
+            SessionState::Data(_) => Phase::Data,
+            SessionState::Idle
+            | SessionState::LmtpEnvelope(_)
+            | SessionState::Delivering(..)
+            | SessionState::Closed => Phase::Command,
         }
     }
 
@@ -193,17 +196,17 @@ impl Session {
         loop {
             let taken = |rest: &[u8]| input.len() - rest.len();
             let (used, step) = match &mut self.state {
-                State::Closed => return (input.len(), Step::Close),
-                State::Delivering(..) => {
+                SessionState::Closed => return (input.len(), Step::Close),
+                SessionState::Delivering(..) => {
                     self.answer(None);
                     continue;
                 }
-                State::Data(data) => {
+                SessionState::Data(data) => {
                     let Data { reader, incoming, .. } = data.as_mut();
                     let (used, ended) = reader.read(rest, |bytes| incoming.take(bytes));
                     (used, if ended { self.end_of_data() } else { None })
                 }
-                State::Idle | State::Envelope(_) => {
+                SessionState::Idle | SessionState::LmtpEnvelope(_) => {
                     let (used, whole) = self.read_line(rest);
                     (used, if whole { self.command() } else { None })
                 }
@@ -211,7 +214,9 @@ impl Session {
             rest = rest.get(used..).unwrap_or_default();
             match step {
                 Some(step) => return (taken(rest), step),
-                None if rest.is_empty() && !matches!(self.state, State::Closed) => return (input.len(), Step::More),
+                None if rest.is_empty() && !matches!(self.state, SessionState::Closed) => {
+                    return (input.len(), Step::More);
+                }
                 None => {}
             }
         }
@@ -219,7 +224,7 @@ impl Session {
 
     /// Replies with the verdicts of the message. `None`: the result is unknown.
     pub fn answer(&mut self, verdicts: Option<&[Verdict]>) {
-        if let State::Delivering(replies, since) = std::mem::replace(&mut self.state, State::Idle) {
+        if let SessionState::Delivering(replies, since) = std::mem::replace(&mut self.state, SessionState::Idle) {
             self.reply(since.elapsed(), |out| replies.tell(verdicts, out));
         }
     }
@@ -241,7 +246,7 @@ impl Session {
     /// Writes the last reply to a client whose time is over.
     pub(super) fn close(&mut self, reply: &str) {
         self.say(reply);
-        self.state = State::Closed;
+        self.state = SessionState::Closed;
     }
 
     fn say(&mut self, reply: &str) {
@@ -326,7 +331,7 @@ impl Session {
                 self.say("220 2.0.0 Begin TLS");
                 return Some(Step::StartTls);
             }
-            Command::Xforward(_) if !matches!(self.state, State::Idle) => {
+            Command::Xforward(_) if !matches!(self.state, SessionState::Idle) => {
                 self.say("503 5.5.1 XFORWARD comes before MAIL");
             }
             Command::Xforward(more) => {
@@ -352,7 +357,7 @@ impl Session {
     /// Counts an error. Ends the session if there are too many.
     fn is_error_too_many(&mut self) -> bool {
         self.errors = self.errors.saturating_add(1);
-        let too_many = self.errors > MOST_ERRORS && matches!(self.state, State::Idle);
+        let too_many = self.errors > MOST_ERRORS && matches!(self.state, SessionState::Idle);
         if too_many {
             self.close("421 4.7.0 Too many errors");
         }
@@ -369,7 +374,7 @@ impl Session {
     }
 
     fn reset(&mut self) {
-        self.state = State::Idle;
+        self.state = SessionState::Idle;
         self.forwarded = Forwarded::default();
     }
 
@@ -396,19 +401,19 @@ impl Session {
         if !self.has_said_lhlo {
             return self.say("503 5.5.1 Say LHLO first");
         }
-        if !matches!(self.state, State::Idle) {
+        if !matches!(self.state, SessionState::Idle) {
             return self.say("503 5.5.1 There is a sender already");
         }
         // A message may be smaller than its SIZE. Up to the announced limit it is accepted, and measured at its end.
         if self.settings.spool.announced().zip(mail.size).is_some_and(|(limit, size)| size > limit) {
             return self.say("552 5.3.4 The message is larger than this server takes");
         }
-        self.state = State::Envelope(Envelope { sender: mail.from, recipients: Vec::new(), length: 0 });
+        self.state = SessionState::LmtpEnvelope(LmtpEnvelope { sender: mail.from, recipients: Vec::new(), length: 0 });
         self.say("250 2.1.0 Ok");
     }
 
     fn rcpt(&mut self, mut to: Path) {
-        let State::Envelope(envelope) = &mut self.state else {
+        let SessionState::LmtpEnvelope(envelope) = &mut self.state else {
             return self.say("503 5.5.1 Say MAIL first");
         };
         if to.address.eq_ignore_ascii_case("postmaster") {
@@ -429,10 +434,10 @@ impl Session {
     }
 
     fn data(&mut self) {
-        match std::mem::replace(&mut self.state, State::Idle) {
-            State::Envelope(envelope) if !envelope.recipients.is_empty() => {
+        match std::mem::replace(&mut self.state, SessionState::Idle) {
+            SessionState::LmtpEnvelope(envelope) if !envelope.recipients.is_empty() => {
                 let return_path = [b"Return-Path: <", envelope.sender.written.as_slice(), b">\r\n"].concat();
-                self.state = State::Data(Box::new(Data {
+                self.state = SessionState::Data(Box::new(Data {
                     replies: Replies::to(&envelope.recipients),
                     reader: DataReader::new(),
                     incoming: Incoming::new(self.settings.spool.clone(), &return_path),
@@ -449,7 +454,7 @@ impl Session {
     }
 
     fn end_of_data(&mut self) -> Option<Step> {
-        let State::Data(data) = std::mem::replace(&mut self.state, State::Idle) else { return None };
+        let SessionState::Data(data) = std::mem::replace(&mut self.state, SessionState::Idle) else { return None };
         let Data { envelope, replies, incoming, .. } = *data;
         let forwarded = std::mem::take(&mut self.forwarded);
         (self.errors, self.junk) = (0, 0);
@@ -473,7 +478,7 @@ impl Session {
             file,
             ..Request::new(envelope.sender.address, envelope.recipients, size)
         };
-        self.state = State::Delivering(replies, since);
+        self.state = SessionState::Delivering(replies, since);
         Some(Step::Deliver(Box::new(Transaction { request, message })))
     }
 }

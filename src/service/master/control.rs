@@ -31,15 +31,15 @@ pub(super) struct Control {
     key: String,
     socket: UnixListener,
     /// The clients that have not sent their whole request yet.
-    asking: Vec<Connection>,
+    asking: Vec<ControlConnection>,
     /// The clients that have not read their whole answer yet.
-    answered: Vec<Connection>,
+    answered: Vec<ControlConnection>,
     closed_until: Option<Instant>,
 }
 
 /// A client's connection.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ControlConnection {
     lines: LineStream,
     until: Instant,
 }
@@ -68,12 +68,12 @@ impl Control {
     }
 
     /// Accepts the waiting clients. Returns the requests that have arrived.
-    pub(super) fn requests(&mut self, now: Instant) -> Vec<(Connection, Request)> {
+    pub(super) fn requests(&mut self, now: Instant) -> Vec<(ControlConnection, Request)> {
         self.answered.retain_mut(|one| now < one.until && one.lines.send().is_ok() && one.lines.waiting() > 0);
         self.closed_until = self.closed_until.filter(|until| now < *until);
         while self.closed_until.is_none() && self.asking.len() < LIMIT {
             match self.socket.accept() {
-                Ok((stream, _)) => self.asking.extend(Connection::from(stream, now)),
+                Ok((stream, _)) => self.asking.extend(ControlConnection::from(stream, now)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -109,7 +109,7 @@ impl Control {
     }
 
     /// Sends the answer, now or as soon as the socket can take it.
-    pub(super) fn answer(&mut self, mut to: Connection, answer: &Answer, now: Instant) {
+    pub(super) fn answer(&mut self, mut to: ControlConnection, answer: &Answer, now: Instant) {
         to.until = now + PATIENCE;
         if to.lines.say(&line(answer)).is_ok() && to.lines.waiting() > 0 {
             self.answered.push(to);
@@ -144,7 +144,7 @@ fn write_key(path: &Path) -> Result<String, MasterError> {
     Ok(key)
 }
 
-impl Connection {
+impl ControlConnection {
     /// A connection of root or of our own user. `None` for others.
     fn from(stream: UnixStream, now: Instant) -> Option<Self> {
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?.uid.as_raw();

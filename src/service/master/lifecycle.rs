@@ -1,7 +1,7 @@
 //! The master's reactions to commands and signals: stop, restart, reload, reopen, status.
 
 use super::children::{Running, Slot};
-use super::control::Connection;
+use super::control::ControlConnection;
 use super::listeners::{NewListener, bind_missing};
 use super::supervisor::{Supervisor, is_surplus};
 use crate::base::log;
@@ -35,7 +35,7 @@ pub(super) struct Stopping {
     front_has_ended: bool,
     /// When all processes get the second request to end. [`LAST_GRACE`] later, they are killed.
     at_once_at: Option<Instant>,
-    waiting: Vec<Connection>,
+    waiting: Vec<ControlConnection>,
 }
 
 impl Stopping {
@@ -57,7 +57,7 @@ pub(super) struct Reload {
     read: mpsc::Receiver<Result<NewConfiguration, String>>,
     /// Whether the log was reopened.
     reopened: Result<(), String>,
-    waiting: Vec<Connection>,
+    waiting: Vec<ControlConnection>,
     /// Whether the file may have changed since the thread began to read it. Then the master reads it once more.
     is_outdated: bool,
 }
@@ -98,7 +98,7 @@ impl NewConfiguration {
 
 impl Supervisor {
     /// Handles a request from the control socket.
-    pub(super) fn asked(&mut self, who: Connection, command: Command, now: Instant) {
+    pub(super) fn asked(&mut self, who: ControlConnection, command: Command, now: Instant) {
         let stopping = matches!(self.mode, Mode::Stopping(_));
         match command {
             Command::Status => {
@@ -269,7 +269,7 @@ impl Supervisor {
 
     /// Begins to apply the configuration file, and reopens the log. A thread reads the file and binds the new listeners, since
     /// a disk or a name server may be slow.
-    pub(super) fn begin_reload(&mut self, waiting: Vec<Connection>) {
+    pub(super) fn begin_reload(&mut self, waiting: Vec<ControlConnection>) {
         if let Some(reload) = &mut self.reload {
             reload.waiting.extend(waiting);
             reload.is_outdated = true;

@@ -2,7 +2,7 @@
 //! which an action is due.
 
 use super::children::{Ended, Phase, Slot};
-use super::control::{Connection, Control};
+use super::control::{Control, ControlConnection};
 use super::front_channel::{Link, Notice, Report};
 use super::instance_lock::OneMaster;
 use super::lifecycle::{LAST_GRACE, Mode, Reload};
@@ -68,7 +68,7 @@ pub(super) struct Supervisor {
     /// The number of restarts so far. A process of an earlier generation is still to be replaced.
     pub(super) generation: u64,
     /// The clients that wait for a restart.
-    pub(super) waiting: Vec<Connection>,
+    pub(super) waiting: Vec<ControlConnection>,
     pub(super) reload: Option<Reload>,
     /// Why the configuration that is in the file now was not applied.
     pub(super) not_taken_over: Option<String>,

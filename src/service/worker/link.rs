@@ -42,7 +42,7 @@ pub(super) struct Job {
 }
 
 /// The reply to a request.
-pub(super) struct Answer {
+pub(super) struct DeliveryReply {
     pub(super) address: Vec<u8>,
     pub(super) body: Vec<u8>,
     /// Whether the reply reports that this worker ends.
@@ -73,21 +73,21 @@ pub(super) struct Link {
     recycling: Arc<Recycling>,
     woken: UnixStream,
     assign: Sender<Job>,
-    answers: Receiver<Answer>,
+    answers: Receiver<DeliveryReply>,
     /// How many jobs have not been answered.
     at_work: usize,
     back_off: BackOff,
 }
 
 /// Why a connection ends.
-enum End {
+enum LinkEnd {
     /// It is lost; the worker connects again.
     Lost(String),
     /// The worker is done.
     Done,
 }
 
-impl From<BlockingError> for End {
+impl From<BlockingError> for LinkEnd {
     fn from(error: BlockingError) -> Self {
         Self::Lost(error.to_string())
     }
@@ -100,7 +100,7 @@ impl Link {
         recycling: Arc<Recycling>,
         woken: UnixStream,
         assign: Sender<Job>,
-        answers: Receiver<Answer>,
+        answers: Receiver<DeliveryReply>,
     ) -> Self {
         Self {
             broker: settings.broker.clone(),
@@ -119,7 +119,7 @@ impl Link {
     pub(super) fn run(mut self) {
         loop {
             let end = Blocking::connect(&self.broker, self.settings(), Instant::now() + PATIENCE)
-                .map_err(End::from)
+                .map_err(LinkEnd::from)
                 .and_then(|connection| self.talk(connection));
             readiness::tell_master(false);
             while self.at_work > 0 {
@@ -130,9 +130,9 @@ impl Link {
                 info!("an answer is dropped, for the broker that it was for has gone: the next attempt finds it done");
             }
             match end {
-                Err(End::Done) | Ok(()) => return,
-                Err(End::Lost(_)) if self.is_to_end() => return,
-                Err(End::Lost(why)) => {
+                Err(LinkEnd::Done) | Ok(()) => return,
+                Err(LinkEnd::Lost(_)) if self.is_to_end() => return,
+                Err(LinkEnd::Lost(why)) => {
                     let pause = self.back_off.pause();
                     warn!(broker = %self.broker.display(), why, pause_s = pause.as_secs(), "no broker: tried again after a pause");
                     if self.sleep(pause) {
@@ -164,7 +164,7 @@ impl Link {
         self.stop.is_told()
     }
 
-    fn talk(&mut self, mut connection: Blocking) -> Result<(), End> {
+    fn talk(&mut self, mut connection: Blocking) -> Result<(), LinkEnd> {
         say(&mut connection, &FromWorker::Ready)?;
         readiness::tell_master(true);
         info!(broker = %self.broker.display(), "connected with the broker");
@@ -199,11 +199,11 @@ impl Link {
             let now = Instant::now();
             if self.at_work == 0 {
                 if leaving.is_some_and(|since| now.saturating_duration_since(since) > GOODBYE) {
-                    return Err(End::Done);
+                    return Err(LinkEnd::Done);
                 }
                 // During a delivery, the connection is kept: it is the only one on which the reply can go.
                 if now.saturating_duration_since(heard) > INTERVAL * LIVENESS {
-                    return Err(End::Lost("the broker is silent".into()));
+                    return Err(LinkEnd::Lost("the broker is silent".into()));
                 }
             }
             if now >= next_beat {

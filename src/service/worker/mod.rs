@@ -14,7 +14,7 @@ use crate::config::{Config, RECYCLE_ABOVE};
 use crate::delivery::{StatusDetail, Verdict};
 use crate::protocol::{Found, Header, Logins, Reply, Request, Told};
 use crate::site::{self, Sessions, Site};
-use link::{Answer, Job, Link, Wake};
+use link::{DeliveryReply, Job, Link, Wake};
 use recycling::Recycling;
 pub use recycling::Successor;
 use std::io;
@@ -104,7 +104,7 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
             leaving = stop.is_told();
             leaving
         });
-        let told = answer.send(Answer { address, body, leaving });
+        let told = answer.send(DeliveryReply { address, body, leaving });
         wake.wake();
         if told.is_err() {
             break;

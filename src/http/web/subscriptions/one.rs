@@ -31,7 +31,7 @@ const SHOWN: [(&str, &str); 4] =
     [("", "Not told yet"), ("pending", "To be told"), ("failed", "Given up"), ("taken", "Taken")];
 
 /// The notifications of one page, and the position before which there may be more.
-enum Notifications {
+enum NotificationPage {
     Untold(Vec<Pending>, Option<i64>),
     Taken(Vec<Taken>, Option<i64>),
 }
@@ -51,7 +51,7 @@ pub(in crate::http::web) async fn show(
         let failed = match show.as_str() {
             "taken" => {
                 let (taken, onward) = notifications::taken(database, id, before, ROWS)?;
-                return Ok(Notifications::Taken(taken, onward));
+                return Ok(NotificationPage::Taken(taken, onward));
             }
             "pending" => Some(false),
             "failed" => Some(true),
@@ -59,13 +59,13 @@ pub(in crate::http::web) async fn show(
         };
         let found = notifications::pending(database, id, before, failed, ROWS)?;
         let onward = found.last().filter(|_| found.len() == ROWS).map(|last| last.position);
-        Ok(Notifications::Untold(found, onward))
+        Ok(NotificationPage::Untold(found, onward))
     });
     Ok(shown("Subscription", &viewer, &main(&one, &asked, &read.await?)))
 }
 
-fn main(one: &Subscription, asked: &Asked, found: &Notifications) -> Markup {
-    let (Notifications::Untold(_, onward) | Notifications::Taken(_, onward)) = found;
+fn main(one: &Subscription, asked: &Asked, found: &NotificationPage) -> Markup {
+    let (NotificationPage::Untold(_, onward) | NotificationPage::Taken(_, onward)) = found;
     html! {
         @if let Some(done) = done(asked) { p .verdict .good role="status" { (done) } }
         (settings(one))
@@ -80,8 +80,8 @@ fn main(one: &Subscription, asked: &Asked, found: &Notifications) -> Markup {
             }
         }
         @match found {
-            Notifications::Untold(found, _) => { (untold(one.id, found)) }
-            Notifications::Taken(found, onward) => { (taken(one.id, found, *onward)) }
+            NotificationPage::Untold(found, _) => { (untold(one.id, found)) }
+            NotificationPage::Taken(found, onward) => { (taken(one.id, found, *onward)) }
         }
         @if onward.is_some() { (pager(&address(one.id, &asked.show, *onward), "Older")) }
     }

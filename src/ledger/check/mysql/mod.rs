@@ -1,6 +1,6 @@
 //! What `check` verifies on a MySQL or MariaDB server.
 
-use super::{FORGETS, Finding, Wanted, bad, bad_if, good, only, warning};
+use super::{FORGETS, Finding, Requirements, bad, bad_if, good, only, warning};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Privacy, Query};
 use crate::ledger::Database;
 use std::collections::HashMap;
@@ -51,7 +51,7 @@ pub(super) fn server(database: &mut dyn Database) -> Result<String, DatabaseErro
     Ok(said.join(", "))
 }
 
-pub(super) fn inspect(database: &mut dyn Database, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
+pub(super) fn inspect(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
     let (product, doing) = (database.dialect(), "reading the server's variables");
     let mut pairs = show(database, "VARIABLES", VARIABLES)?;
     pairs.extend(show(database, "STATUS", STATUS)?);
@@ -224,7 +224,7 @@ fn asynchronous(replicated: bool, followers: Option<u64>) -> Finding {
 
 /// The finding on how long a commit waits for a replica. Past `..._timeout` it continues without one, and unlike
 /// PostgreSQL the server does not report that.
-fn semi_synchronous(Wanted { replicated, deadline }: Wanted, said: &Variables) -> Vec<Finding> {
+fn semi_synchronous(Requirements { replicated, deadline }: Requirements, said: &Variables) -> Vec<Finding> {
     let of = |name: &str| said.get(&format!("rpl_semi_sync_source_{name}")).unwrap_or_default();
     let timeout = of("timeout").parse().map(Duration::from_millis).unwrap_or_default();
     let waits = format!("a commit waits {} s, and then for nobody", timeout.as_secs());

@@ -43,7 +43,7 @@ pub struct Settings {
 /// and take [messages](Self::next) until there is none, before you read more.
 pub struct Connection {
     settings: Settings,
-    stage: Stage,
+    stage: Expecting,
     /// The bytes that were fed, and how many of them are parsed.
     pending: Vec<u8>,
     understood: usize,
@@ -63,7 +63,7 @@ pub struct Connection {
 }
 
 /// What is expected next.
-enum Stage {
+enum Expecting {
     Greeting,
     Header,
     Body { header: Header, length: usize, body: Vec<u8> },
@@ -75,7 +75,7 @@ impl Connection {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
-            stage: Stage::Greeting,
+            stage: Expecting::Greeting,
             pending: Vec::new(),
             understood: 0,
             frames: Vec::new(),
@@ -164,7 +164,7 @@ impl Connection {
         if let Err(error) = &result {
             self.failed = Some(error.clone());
             self.frames = Vec::new();
-            self.stage = Stage::Header;
+            self.stage = Expecting::Header;
             self.understood = 0;
         } else {
             self.understood = pending.len() - rest.len();
@@ -176,22 +176,22 @@ impl Connection {
     /// Parses one greeting, header or body. `false`: more bytes are needed.
     fn step(&mut self, rest: &mut &[u8]) -> Result<bool, ZmtpError> {
         match &mut self.stage {
-            Stage::Greeting => {
+            Expecting::Greeting => {
                 if !check_greeting(rest)? {
                     return Ok(false);
                 }
                 *rest = rest.get(GREETING..).unwrap_or_default();
                 let ours = ready(self.settings.socket_type, self.settings.identity.as_deref());
                 write_command(b"READY", &ours, &mut self.outgoing);
-                self.stage = Stage::Header;
+                self.stage = Expecting::Header;
             }
-            Stage::Header => {
+            Expecting::Header => {
                 let Some((header, size)) = Header::read(rest)? else { return Ok(false) };
                 *rest = rest.get(size..).unwrap_or_default();
                 let length = self.admit(header)?;
-                self.stage = Stage::Body { header, length, body: Vec::new() };
+                self.stage = Expecting::Body { header, length, body: Vec::new() };
             }
-            Stage::Body { header, length, body } => {
+            Expecting::Body { header, length, body } => {
                 let (piece, after) = rest.split_at(rest.len().min(*length - body.len()));
                 if body.capacity() - body.len() < piece.len() {
                     // The allocation doubles as data arrives, and never exceeds the announced length.
@@ -204,7 +204,7 @@ impl Connection {
                     return Ok(false);
                 }
                 let (header, body) = (*header, std::mem::take(body));
-                self.stage = Stage::Header;
+                self.stage = Expecting::Header;
                 if header.command {
                     self.command(&body)?;
                 } else {
@@ -274,7 +274,7 @@ impl Connection {
     #[cfg(any(test, feature = "test-properties"))]
     pub(super) fn held(&self) -> usize {
         let of = |message: &Message| message.iter().map(Vec::capacity).sum::<usize>();
-        let body = if let Stage::Body { body, .. } = &self.stage { body.capacity() } else { 0 };
+        let body = if let Expecting::Body { body, .. } = &self.stage { body.capacity() } else { 0 };
         let complete = self.complete.as_ref().map_or(0, of);
         self.pending.capacity() + of(&self.frames) + complete + body + self.outgoing.capacity()
     }

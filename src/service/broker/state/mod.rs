@@ -15,7 +15,7 @@ mod shunt_tests;
 mod tests;
 mod worker_replies;
 
-use super::counters::{Counters, Standing};
+use super::counters::{Counters, Gauges};
 use super::job::{Asker, Job, JobId, Stage, What, users};
 use super::running_jobs::{AtWork, Slow};
 use super::workers::Workers;
@@ -260,11 +260,11 @@ impl Broker {
 
     /// How many messages and workers there are now.
     #[must_use]
-    pub fn standing(&self, now: Instant) -> Standing {
+    pub fn standing(&self, now: Instant) -> Gauges {
         let (ready, busy, silent) = self.workers.count(now);
         let held = self.jobs.values().filter(|job| job.stage == Stage::Held).count();
         let in_work = self.jobs.len() - held - self.queue.len();
-        Standing { queued: self.queue.len(), held, in_work, ready, busy, silent, suspects: self.crashes.suspects() }
+        Gauges { queued: self.queue.len(), held, in_work, ready, busy, silent, suspects: self.crashes.suspects() }
     }
 
     fn admit(&mut self, request: Box<Request>, body: Body, asker: Asker, stage: Stage, now: Instant) -> JobId {
