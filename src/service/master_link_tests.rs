@@ -1,7 +1,7 @@
 use super::*;
 use crate::protocol::control::{Counted, End, State as Service, Task};
 use crate::queue::Queue;
-use crate::service::broker::Standing;
+use crate::service::broker::Gauges;
 use std::path::Path;
 use std::time::Instant;
 use tokio::io::Lines;
@@ -70,7 +70,7 @@ async fn it_says_how_it_stands_when_it_is_asked() {
     scene.say(&Notice::Ask).await;
     let (accepting, away, known, _) = scene.hear().await;
     assert_eq!((accepting, away, known.get("busy")), (true, false, Some(&Value::from(0))));
-    let standing = Standing { busy: 3, ready: 2, ..Standing::default() };
+    let standing = Gauges { busy: 3, ready: 2, ..Gauges::default() };
     scene.broker.send_modify(|broker| broker.standing = standing);
     scene.broker.send_modify(|broker| broker.database_away = Some("no".into()));
     scene.stop.send_replace(true);

@@ -8,7 +8,7 @@ fn settings() -> TimerSettings {
 }
 
 fn planned(every: Duration, written: &[Task]) -> Planned {
-    Planned::new(Kind::FinishOwed, every, written)
+    Planned::new(TaskKind::FinishOwed, every, written)
 }
 
 /// A task whose last run began this long ago.
@@ -113,7 +113,7 @@ fn the_proof_is_renewed_once_a_day_by_a_timer_that_logs_in() {
     assert_eq!(names(false), [finish_owed]);
     assert_eq!(names(true), [finish_owed, ("renew_proof", DAY)]);
     with_timer(|timer, _| {
-        let said = timer.come_of(Kind::RenewProof).unwrap();
+        let said = timer.come_of(TaskKind::RenewProof).unwrap();
         assert!(said.starts_with("nothing to renew"), "{said}");
     });
 }
@@ -127,11 +127,11 @@ fn old() -> Retention {
 #[test]
 fn what_is_old_is_forgotten_kind_by_kind_and_no_more_of_it_once_it_is_told_to_end() {
     with_timer(|timer, _| {
-        assert_eq!(timer.come_of(Kind::Prune(Retention::default())), Ok(String::new()));
-        let came = timer.come_of(Kind::Prune(old())).unwrap();
+        assert_eq!(timer.come_of(TaskKind::Prune(Retention::default())), Ok(String::new()));
+        let came = timer.come_of(TaskKind::Prune(old())).unwrap();
         assert!(came.contains("0 attempts removed") && came.contains("0 messages removed"), "{came}");
         timer.stop.told().store(true, std::sync::atomic::Ordering::Release);
-        assert_eq!(timer.come_of(Kind::Prune(old())), Ok(String::new()));
+        assert_eq!(timer.come_of(TaskKind::Prune(old())), Ok(String::new()));
     });
 }
 
@@ -139,9 +139,9 @@ fn what_is_old_is_forgotten_kind_by_kind_and_no_more_of_it_once_it_is_told_to_en
 fn another_host_is_kept_from_it_by_the_name_that_an_operator_knows() {
     with_timer(|timer, _| {
         for (kind, lock) in [
-            (Kind::FinishOwed, "maildropd finish_owed"),
-            (Kind::Prune(old()), "maildropd prune"),
-            (Kind::RenewProof, "maildropd renew_proof"),
+            (TaskKind::FinishOwed, "maildropd finish_owed"),
+            (TaskKind::Prune(old()), "maildropd prune"),
+            (TaskKind::RenewProof, "maildropd renew_proof"),
         ] {
             assert_ne!(timer.come_of(kind).unwrap(), "another host is at it");
             let Ok(Turn::Ours(held)) = singleton_lock::take(timer.site, lock, DAY, DAY) else {

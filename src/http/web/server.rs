@@ -174,7 +174,7 @@ impl WebServer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::http_connections::Connection;
+    use crate::base::http_connections::HttpConnection;
     use axum::Extension;
     use axum::extract::Path;
     use axum::routing::get;
@@ -198,7 +198,7 @@ mod tests {
             let (queue, waiting) = mpsc::unbounded_channel();
             let accepted = Arc::new(AtomicUsize::new(0));
             let (waiting, count) = (Mutex::new(waiting), Arc::clone(&accepted));
-            let login = async |Extension(connection): Extension<Connection>, Path(number): Path<u16>| {
+            let login = async |Extension(connection): Extension<HttpConnection>, Path(number): Path<u16>| {
                 let mut login = [0; 32];
                 login[..2].copy_from_slice(&number.to_be_bytes());
                 connection.has_login(login);

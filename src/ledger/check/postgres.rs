@@ -107,22 +107,22 @@ fn setting(name: &str, value: &str, deadline: Duration) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::State;
+    use crate::ledger::FindingState;
 
     #[test]
     fn a_commit_that_no_standby_has_is_found() {
         for (names, commit, standbys, state, if_replicated) in [
-            ("", "on", 0, State::Good, State::Bad),
-            ("", "on", 2, State::Warning, State::Bad),
-            ("pg2", "on", 1, State::Good, State::Good),
-            ("pg2", "remote_apply", 1, State::Good, State::Good),
-            ("pg2", "local", 1, State::Warning, State::Bad),
-            ("pg2", "on", 0, State::Bad, State::Bad),
+            ("", "on", 0, FindingState::Good, FindingState::Bad),
+            ("", "on", 2, FindingState::Warning, FindingState::Bad),
+            ("pg2", "on", 1, FindingState::Good, FindingState::Good),
+            ("pg2", "remote_apply", 1, FindingState::Good, FindingState::Good),
+            ("pg2", "local", 1, FindingState::Warning, FindingState::Bad),
+            ("pg2", "on", 0, FindingState::Bad, FindingState::Bad),
         ] {
             for (replicated, state) in [(false, state), (true, if_replicated)] {
                 let finding = replication(replicated, names, commit, standbys);
                 assert_eq!(finding.state, state, "{finding:?}");
-                assert_eq!(finding.fix.is_none(), state == State::Good, "{finding:?}");
+                assert_eq!(finding.fix.is_none(), state == FindingState::Good, "{finding:?}");
             }
         }
     }
@@ -130,27 +130,27 @@ mod tests {
     #[test]
     fn a_setting_with_which_something_is_lost_or_deferred_is_found() {
         for (name, value, state, found) in [
-            ("default_transaction_read_only", "on", State::Bad, "on"),
-            ("default_transaction_read_only", "off", State::Good, "off"),
-            ("synchronous_commit", "off", State::Bad, "off"),
-            ("synchronous_commit", "local", State::Good, "local"),
-            ("fsync", "off", State::Bad, "off"),
-            ("full_page_writes", "off", State::Bad, "off"),
-            ("full_page_writes", "on", State::Good, "on"),
-            ("server_encoding", "UTF8", State::Good, "UTF8"),
-            ("server_encoding", "SQL_ASCII", State::Bad, "SQL_ASCII"),
-            ("client_encoding", "UTF8", State::Good, "UTF8"),
-            ("client_encoding", "LATIN1", State::Bad, "LATIN1"),
-            ("statement_timeout", "0", State::Good, "none"),
-            ("statement_timeout", "119999", State::Warning, "119999 ms"),
-            ("statement_timeout", "120000", State::Good, "120000 ms"),
-            ("idle_session_timeout", "0", State::Good, "none"),
-            ("idle_session_timeout", "1", State::Warning, "1 ms"),
-            ("max_connections", "0", State::Good, "0"),
+            ("default_transaction_read_only", "on", FindingState::Bad, "on"),
+            ("default_transaction_read_only", "off", FindingState::Good, "off"),
+            ("synchronous_commit", "off", FindingState::Bad, "off"),
+            ("synchronous_commit", "local", FindingState::Good, "local"),
+            ("fsync", "off", FindingState::Bad, "off"),
+            ("full_page_writes", "off", FindingState::Bad, "off"),
+            ("full_page_writes", "on", FindingState::Good, "on"),
+            ("server_encoding", "UTF8", FindingState::Good, "UTF8"),
+            ("server_encoding", "SQL_ASCII", FindingState::Bad, "SQL_ASCII"),
+            ("client_encoding", "UTF8", FindingState::Good, "UTF8"),
+            ("client_encoding", "LATIN1", FindingState::Bad, "LATIN1"),
+            ("statement_timeout", "0", FindingState::Good, "none"),
+            ("statement_timeout", "119999", FindingState::Warning, "119999 ms"),
+            ("statement_timeout", "120000", FindingState::Good, "120000 ms"),
+            ("idle_session_timeout", "0", FindingState::Good, "none"),
+            ("idle_session_timeout", "1", FindingState::Warning, "1 ms"),
+            ("max_connections", "0", FindingState::Good, "0"),
         ] {
             let finding = setting(name, value, Duration::from_mins(2));
             assert_eq!((finding.state, finding.found.as_str()), (state, found), "{finding:?}");
-            assert_eq!(finding.fix.is_none(), state == State::Good, "{finding:?}");
+            assert_eq!(finding.fix.is_none(), state == FindingState::Good, "{finding:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Each step of a notifier alone: its calls of a scripted database, and the requests that it sends.
 
 use super::super::leased_subscription::samples::{due, leased};
-use super::super::send::Answer;
+use super::super::send::ReceiverResponse;
 use super::tests::settings;
 use super::*;
 use crate::ledger::notifications::{Next, Try};
@@ -78,7 +78,7 @@ impl Notifications for Told {
 }
 
 /// Runs a test with a notifier, the channel for its answers, and the channel of its requests.
-fn with(does: impl FnOnce(&mut Notifier<'_>, mpsc::Sender<Sent>, UnboundedReceiver<Job>)) {
+fn with(does: impl FnOnce(&mut Notifier<'_>, mpsc::Sender<Sent>, UnboundedReceiver<SendJob>)) {
     let folder = tempfile::tempdir().unwrap();
     let site = Site::embedded(Embedded::new(folder.path().to_owned()));
     let (sender, answers, jobs) = Sender::nowhere();
@@ -109,7 +109,7 @@ fn tried() -> Try {
 }
 
 fn question_answered(status: u16, body: &str) -> Sent {
-    let answer = Ok(Answer { status, retry_after: None, body: body.into(), is_ours: false });
+    let answer = Ok(ReceiverResponse { status, retry_after: None, body: body.into(), is_ours: false });
     let (subscription, took) = (Uuid::from_u128(1), Duration::ZERO);
     Sent { subscription, position: None, started_at: 0, took, answer }
 }
@@ -536,7 +536,7 @@ fn who_is_leased_anew_by_the_same_notifier_is_not_sent_again_what_is_under_way()
         notifier.read(&mut database).unwrap();
         assert_eq!(notifier.in_hand.values().next().unwrap().in_flight.keys().copied().collect::<Vec<_>>(), [1]);
         assert!(jobs.try_recv().is_err());
-        let answer = Ok(Answer { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
+        let answer = Ok(ReceiverResponse { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
         let (subscription, took) = (Uuid::from_u128(1), Duration::ZERO);
         answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
         notifier.hear(true);

@@ -1,7 +1,7 @@
 //! A notifier on a database that only records its calls.
 
 use super::super::leased_subscription::samples::{due, leased};
-use super::super::send::Answer;
+use super::super::send::ReceiverResponse;
 use super::*;
 use crate::config::Config;
 use crate::site::embedded::Embedded;
@@ -35,7 +35,7 @@ impl Slow {
 
 /// The receiver of this subscription has accepted its first event.
 fn taken(subscription: u128) -> Sent {
-    let answer = Ok(Answer { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
+    let answer = Ok(ReceiverResponse { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
     let subscription = Uuid::from_u128(subscription);
     Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer }
 }

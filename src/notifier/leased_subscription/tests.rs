@@ -1,6 +1,6 @@
 //! What an answer means, and how a subscription is given back.
 
-use super::super::send::Answer;
+use super::super::send::ReceiverResponse;
 use super::super::unanswered::Unanswered;
 use super::samples::{due, leased};
 use super::*;
@@ -15,7 +15,7 @@ fn in_hand(leased: Leased, waiting: i64) -> InHand {
 
 fn answer(hand: &mut InHand, position: i64, status: u16, retry_after: Option<u64>) -> Next {
     let retry_after = retry_after.map(Duration::from_secs);
-    let answer = Ok(Answer { status, retry_after, body: b"x".to_vec(), is_ours: false });
+    let answer = Ok(ReceiverResponse { status, retry_after, body: b"x".to_vec(), is_ours: false });
     let sent = Sent {
         subscription: hand.leased.subscription,
         position: Some(position),
@@ -291,7 +291,7 @@ fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
     let kept = |body: &[u8], is_ours| {
         let mut hand = in_hand(leased(false, 0), 1);
         let _ = positions(&mut hand);
-        let answer = Ok(Answer { status: 500, retry_after: None, body: body.to_vec(), is_ours });
+        let answer = Ok(ReceiverResponse { status: 500, retry_after: None, body: body.to_vec(), is_ours });
         let subscription = hand.leased.subscription;
         let sent = Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer };
         hand.answered(sent, 1, &Schedule::default(), DAYS);

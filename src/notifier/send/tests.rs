@@ -15,7 +15,7 @@ const OK: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 
 /// A receiver's reaction to a request.
 enum Does {
-    Answer(String),
+    ReceiverResponse(String),
     AnswerAndClose(&'static str),
     Nothing,
 }
@@ -66,7 +66,7 @@ fn serve(
         hears.send((number, head, String::from_utf8(body).unwrap())).unwrap();
         let next = does.lock().unwrap().pop_front();
         match next.expect("so many requests were not expected") {
-            Does::Answer(answer) => writer.write_all(answer.as_bytes()).unwrap(),
+            Does::ReceiverResponse(answer) => writer.write_all(answer.as_bytes()).unwrap(),
             Does::AnswerAndClose(answer) => return writer.write_all(answer.as_bytes()).unwrap(),
             Does::Nothing => {}
         }
@@ -95,12 +95,12 @@ fn secrets(subscription: Uuid) -> Vec<WebhookSecret> {
 }
 
 /// A notification of this subscription to the receiver.
-fn job(receiver: &Receiver, subscription: u128) -> Job {
+fn job(receiver: &Receiver, subscription: u128) -> SendJob {
     job_at(&format!("http://127.0.0.1:{}/in?a=b", receiver.port), subscription)
 }
 
 /// The same, to a callback on this machine.
-fn job_at(url: &str, subscription: u128) -> Job {
+fn job_at(url: &str, subscription: u128) -> SendJob {
     let rules = Notifications {
         allow_http: true,
         allow_ports: Vec::new(),
@@ -109,7 +109,7 @@ fn job_at(url: &str, subscription: u128) -> Job {
     };
     let rules = Notifications { allow_networks: vec!["127.0.0.1".parse().unwrap()], ..rules };
     let subscription = Uuid::from_u128(subscription);
-    Job {
+    SendJob {
         subscription,
         position: Some(7),
         callback: Callback::parse(url, &rules).unwrap(),
@@ -124,7 +124,7 @@ fn sender() -> Sender {
     Sender::start(connector(), LONG).unwrap()
 }
 
-fn sent(sender: &Sender, job: Job) -> Sent {
+fn sent(sender: &Sender, job: SendJob) -> Sent {
     assert!(sender.send(job));
     sender.sent.recv_timeout(LONG).unwrap()
 }
@@ -132,7 +132,7 @@ fn sent(sender: &Sender, job: Job) -> Sent {
 #[test]
 fn a_receiver_gets_what_standard_webhooks_asks_for_and_what_it_answers_is_told() {
     let answer = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nslow";
-    let receiver = Receiver::new([Does::Answer(answer.into())]);
+    let receiver = Receiver::new([Does::ReceiverResponse(answer.into())]);
     let before = timestamp::now();
     let told = sent(&sender(), job(&receiver, 1));
     let after = timestamp::now();
@@ -141,7 +141,7 @@ fn a_receiver_gets_what_standard_webhooks_asks_for_and_what_it_answers_is_told()
     assert!((before..=after).contains(&told.started_at));
     assert!(told.took <= Duration::from_micros(u64::try_from(after - before + 1).unwrap()));
     let retry_after = Some(Duration::from_secs(7));
-    assert_eq!(told.answer, Ok(Answer { status: 429, retry_after, body: b"slow".to_vec(), is_ours: true }));
+    assert_eq!(told.answer, Ok(ReceiverResponse { status: 429, retry_after, body: b"slow".to_vec(), is_ours: true }));
 
     let (_, head, body) = receiver.heard.recv_timeout(LONG).unwrap();
     assert!(head.starts_with("POST /in?a=b HTTP/1.1\r\n"), "{head}");
@@ -159,7 +159,7 @@ fn a_receiver_gets_what_standard_webhooks_asks_for_and_what_it_answers_is_told()
 
 #[test]
 fn a_connection_is_used_again_by_its_subscription_and_by_no_other() {
-    let receiver = Receiver::new((0..4).map(|_| Does::Answer(OK.into())));
+    let receiver = Receiver::new((0..4).map(|_| Does::ReceiverResponse(OK.into())));
     let sender = sender();
     let connection = |subscription| {
         sent(&sender, job(&receiver, subscription)).answer.unwrap();
@@ -171,7 +171,7 @@ fn a_connection_is_used_again_by_its_subscription_and_by_no_other() {
 /// The owner has changed the callback while the old connection is idle: the old receiver gets no further request.
 #[test]
 fn a_callback_that_was_changed_is_asked_where_it_is_now_and_not_over_the_old_ones_connection() {
-    let [old, new] = [2, 1].map(|count| Receiver::new((0..count).map(|_| Does::Answer(OK.into()))));
+    let [old, new] = [2, 1].map(|count| Receiver::new((0..count).map(|_| Does::ReceiverResponse(OK.into()))));
     let sender = sender();
     for receiver in [&old, &new, &old] {
         sent(&sender, job(receiver, 1)).answer.unwrap();
@@ -190,7 +190,7 @@ fn a_callback_that_was_changed_is_asked_where_it_is_now_and_not_over_the_old_one
 
 #[test]
 fn one_that_the_receiver_has_closed_meanwhile_costs_no_failure() {
-    let receiver = Receiver::new([Does::AnswerAndClose(OK), Does::Answer(OK.into())]);
+    let receiver = Receiver::new([Does::AnswerAndClose(OK), Does::ReceiverResponse(OK.into())]);
     let sender = sender();
     for number in 0..2 {
         assert_eq!(sent(&sender, job(&receiver, 1)).answer.unwrap().status, 204);
@@ -200,9 +200,9 @@ fn one_that_the_receiver_has_closed_meanwhile_costs_no_failure() {
 
 #[test]
 fn a_connection_is_used_for_a_minute_and_rests_for_five_seconds() {
-    let receiver = Receiver::new([Does::Answer(OK.into())]);
+    let receiver = Receiver::new([Does::ReceiverResponse(OK.into())]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = Client { connector: connector(), idle: Mutex::default() };
+    let client = HttpClient { connector: connector(), idle: Mutex::default() };
     let [mine, others] = [1, 2].map(|subscription| job(&receiver, subscription));
     runtime.block_on(client.post(&mine, &AtomicBool::default())).unwrap();
     let [mine, others] = [mine, others].map(|job| place(&job));
@@ -230,7 +230,7 @@ fn a_connection_is_used_for_a_minute_and_rests_for_five_seconds() {
 fn the_beginning_of_an_answer_is_read_and_no_more_and_then_nothing_else_comes_on_that_connection() {
     let of = |length: usize| {
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
-        Does::Answer(head + &"x".repeat(length))
+        Does::ReceiverResponse(head + &"x".repeat(length))
     };
     let receiver = Receiver::new([of(LONGEST_ANSWER), of(LONGEST_ANSWER + 1), of(1)]);
     let sender = sender();
@@ -264,7 +264,7 @@ fn what_is_no_http_and_what_nobody_listens_on_are_failures() {
 /// If the lookup of a host never began, nothing is known of the receiver: it has not failed.
 #[test]
 fn what_waits_for_its_lookup_until_its_time_is_over_was_not_tried_and_is_not_looked_up_later() {
-    let receiver = Receiver::new([Does::Answer(OK.into())]);
+    let receiver = Receiver::new([Does::ReceiverResponse(OK.into())]);
     // The runtime waits for its threads at its end. The channel that they wait for is dropped before, even if the test fails.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (goes_on, silence) = mpsc::channel::<()>();

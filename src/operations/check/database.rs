@@ -248,7 +248,7 @@ pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::State;
+    use crate::ledger::FindingState;
     use std::path::Path;
 
     #[test]
@@ -264,8 +264,8 @@ mod tests {
         let alone =
             [good("fsync", "on"), warning("replication", "to 1", format!("set it: {}", crate::ledger::check::FORGETS))];
         let waited_for = [good("replication", "a commit waits for pg2"), warning("Citus", "the coordinator", "never")];
-        assert_eq!(found(reject, &alone), Some(State::Warning));
-        assert_eq!(found(&format!("{replicated}\n{reject}"), &alone), Some(State::Bad));
+        assert_eq!(found(reject, &alone), Some(FindingState::Warning));
+        assert_eq!(found(&format!("{replicated}\n{reject}"), &alone), Some(FindingState::Bad));
         assert_eq!([found("", &alone), found("[routing]\nunknown_recipient = \"defer\"", &alone)], [None, None]);
         assert_eq!(found(reject, &waited_for), None);
     }
@@ -278,13 +278,13 @@ mod tests {
             let finding = apart(noon + before * SECOND, noon + there * SECOND, noon + after * SECOND);
             (finding.state, finding.found)
         };
-        let agrees = (State::Good, "this host's goes as the database's does".to_owned());
+        let agrees = (FindingState::Good, "this host's goes as the database's does".to_owned());
         for (before, there, after) in
             [(0, 0, 0), (0, 4, 0), (4, 0, 4), (0, 60, 60), (0, 30, 90), (0, 0, 60), (0, 64, 60)]
         {
             assert_eq!(found(before, there, after), agrees, "{before} {there} {after}");
         }
-        let warned = |said: &str| (State::Warning, said.to_owned());
+        let warned = |said: &str| (FindingState::Warning, said.to_owned());
         assert_eq!(found(0, -600, 1), warned("this host's is 10m ahead of the database's"));
         assert_eq!(found(0, 601, 1), warned("this host's is 10m behind the database's"));
         assert_eq!(found(0, 5, 0), warned("this host's is 5s behind the database's"));

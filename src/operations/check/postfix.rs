@@ -137,7 +137,7 @@ fn time(text: &str, unit: char) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::State;
+    use crate::ledger::FindingState;
     use std::path::Path;
 
     const LEAST: &str = "[database]\nengine = \"postgresql\"\nhost = \"x\"\ndatabase = \"x\"\nuser = \"x\"\n\
@@ -174,40 +174,40 @@ mod tests {
     fn a_queue_lifetime_that_is_shorter_than_is_reckoned_with_is_bad() {
         let forgets = "[retention]\nmessages_older_than = \"7d\"\n";
         for (more, answer, state, advice) in [
-            ("", "maximal_queue_lifetime = 5d\n", State::Good, None),
-            ("", "maximal_queue_lifetime = 120h\n", State::Good, None),
+            ("", "maximal_queue_lifetime = 5d\n", FindingState::Good, None),
+            ("", "maximal_queue_lifetime = 120h\n", FindingState::Good, None),
             (
                 "",
                 "maximal_queue_lifetime = 10\n",
-                State::Good,
+                FindingState::Good,
                 Some("say delivery.postfix_queue_lifetime = \"10days\""),
             ),
             (
                 "",
                 "maximal_queue_lifetime = 1h\n",
-                State::Bad,
+                FindingState::Bad,
                 Some("say delivery.postfix_queue_lifetime = \"1h\", and"),
             ),
-            ("", "maximal_queue_lifetime = 431999s\n", State::Bad, Some("maximal_queue_lifetime = 432000s in main.cf")),
-            ("", "maximal_queue_lifetime = 0\n", State::Bad, Some("with 0 Postfix tries once")),
+            ("", "maximal_queue_lifetime = 431999s\n", FindingState::Bad, Some("maximal_queue_lifetime = 432000s in main.cf")),
+            ("", "maximal_queue_lifetime = 0\n", FindingState::Bad, Some("with 0 Postfix tries once")),
             // The longest time that can be parsed.
             (
                 "",
                 "maximal_queue_lifetime = 18446744073709551615s\n",
-                State::Good,
+                FindingState::Good,
                 Some("say delivery.postfix_queue_lifetime"),
             ),
-            ("[delivery]\npostfix_queue_lifetime = \"1d\"\n", "maximal_queue_lifetime = 1d\n", State::Good, None),
+            ("[delivery]\npostfix_queue_lifetime = \"1d\"\n", "maximal_queue_lifetime = 1d\n", FindingState::Good, None),
             // If the ledger forgets a message while Postfix has it, the message is delivered twice.
-            (forgets, "maximal_queue_lifetime = 5d\n", State::Good, None),
+            (forgets, "maximal_queue_lifetime = 5d\n", FindingState::Good, None),
             (
                 forgets,
                 "maximal_queue_lifetime = 7d\n",
-                State::Bad,
+                FindingState::Bad,
                 Some("retention.messages_older_than: 7days is too short"),
             ),
-            ("", "", State::Good, Some("see that main.cf says the same: postconf maximal_queue_lifetime")),
-            ("", "maximal_queue_lifetime = soon\n", State::Good, Some("see that main.cf says the same")),
+            ("", "", FindingState::Good, Some("see that main.cf says the same: postconf maximal_queue_lifetime")),
+            ("", "maximal_queue_lifetime = soon\n", FindingState::Good, Some("see that main.cf says the same")),
         ] {
             let found = queue_lifetime(&config(more), &Said::read(answer));
             assert_eq!(found.state, state, "{answer}: {found:?}");
@@ -220,18 +220,18 @@ mod tests {
     fn a_time_limit_that_a_delivery_reaches_is_bad() {
         let of_all = "command_time_limit = 1000s\n";
         for (answer, state, advice) in [
-            ("maildrop_time_limit = 1000s\ncommand_time_limit = 10s\n", State::Good, None),
-            ("maildrop_time_limit = 240\n", State::Bad, Some("set maildrop_time_limit = 1000s in main.cf")),
-            ("maildrop_time_limit = 241s\n", State::Good, None),
+            ("maildrop_time_limit = 1000s\ncommand_time_limit = 10s\n", FindingState::Good, None),
+            ("maildrop_time_limit = 240\n", FindingState::Bad, Some("set maildrop_time_limit = 1000s in main.cf")),
+            ("maildrop_time_limit = 241s\n", FindingState::Good, None),
             // The shorter limit of the two transports counts.
             (
                 "maildrop_time_limit = 1h\nmaildrop-via_time_limit = 1m\n",
-                State::Bad,
+                FindingState::Bad,
                 Some("set maildrop-via_time_limit"),
             ),
-            (of_all, State::Good, None),
-            ("command_time_limit = 4m\n", State::Warning, Some("NAME_time_limit = 1000s")),
-            ("", State::Good, Some("see that main.cf says the same: postconf maildrop_time_limit")),
+            (of_all, FindingState::Good, None),
+            ("command_time_limit = 4m\n", FindingState::Warning, Some("NAME_time_limit = 1000s")),
+            ("", FindingState::Good, Some("see that main.cf says the same: postconf maildrop_time_limit")),
         ] {
             let found = time_limit(&config("").delivery, &Said::read(answer));
             assert_eq!(found.state, state, "{answer}: {found:?}");

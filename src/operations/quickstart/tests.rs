@@ -255,12 +255,12 @@ fn what_cannot_be_is_refused() {
     }
     assert_eq!("Mail.Example.ORG".parse::<Domain>().unwrap().to_string(), "mail.example.org");
     for wrong in ["", "a:b", "a:0", "a:70000", "[a]", "[::1", "[::1]x", "a b", "a\"b", "::1:x"] {
-        assert!(wrong.parse::<Server>().is_err(), "{wrong}");
+        assert!(wrong.parse::<ServerAddress>().is_err(), "{wrong}");
     }
     for (text, host, port) in
         [("a", "a", None), ("a:1", "a", Some(1)), ("[::1]:2", "::1", Some(2)), ("192.0.2.1", "192.0.2.1", None)]
     {
-        assert_eq!(text.parse(), Ok(Server { host: host.into(), port }), "{text}");
+        assert_eq!(text.parse(), Ok(ServerAddress { host: host.into(), port }), "{text}");
     }
     for wrong in [
         "db.example.org",

@@ -93,7 +93,7 @@ async fn event(inbox: &mut mpsc::Receiver<Input>) -> Event {
 /// A conversation with a peer that has done its handshake.
 struct Talk {
     peer: Peer<DuplexStream>,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<SocketOrder>,
     inbox: mpsc::Receiver<Input>,
     over: JoinHandle<Over>,
 }
@@ -128,11 +128,11 @@ async fn what_a_worker_says_reaches_the_loop_and_what_it_is_told_reaches_it() {
     // After the handshake, the peer has no time limit.
     tokio::time::sleep(HANDSHAKE * 3).await;
     let request = ToWorker::Request { client: b"a".to_vec(), body: vec![b'x'; 20_000] };
-    orders.send(Order::SendToWorker(request.clone())).unwrap();
+    orders.send(SocketOrder::SendToWorker(request.clone())).unwrap();
     assert_eq!(ToWorker::parse(peer.hear().await), Ok(request));
     // The last frame is written before the connection is closed.
-    orders.send(Order::SendToWorker(ToWorker::Heartbeat)).unwrap();
-    orders.send(Order::Close).unwrap();
+    orders.send(SocketOrder::SendToWorker(ToWorker::Heartbeat)).unwrap();
+    orders.send(SocketOrder::Close).unwrap();
     assert_eq!(ToWorker::parse(peer.hear().await), Ok(ToWorker::Heartbeat));
     assert!(!peer.read().await);
     assert!(matches!(over.await.unwrap(), Over::AsOrdered));
@@ -145,7 +145,7 @@ async fn what_a_client_says_reaches_the_loop_and_its_end_is_seen() {
     assert!(
         matches!(event(&mut inbox).await, Event::ClientSaid { connection: ConnectionId(7), body } if body == b"hello")
     );
-    orders.send(Order::SendToClient(b"good day".to_vec())).unwrap();
+    orders.send(SocketOrder::SendToClient(b"good day".to_vec())).unwrap();
     assert_eq!(from_client(peer.hear().await), Ok(b"good day".to_vec()));
     drop(peer);
     assert!(matches!(over.await.unwrap(), Over::Closed));
@@ -187,8 +187,8 @@ async fn a_peer_that_says_nothing_is_cut_off_and_so_is_one_that_does_not_read_it
     // The handshake is done at the other end, too.
     peer.say(&to_client(b"hello")).await;
     event(&mut inbox).await;
-    orders.send(Order::SendToClient(vec![b'x'; 20_000])).unwrap();
-    orders.send(Order::Close).unwrap();
+    orders.send(SocketOrder::SendToClient(vec![b'x'; 20_000])).unwrap();
+    orders.send(SocketOrder::Close).unwrap();
     let began = tokio::time::Instant::now();
     assert!(matches!(over.await.unwrap(), Over::AsOrdered));
     assert!((HANDSHAKE..HANDSHAKE * 2).contains(&began.elapsed()), "{:?}", began.elapsed());
@@ -222,12 +222,12 @@ async fn who_reads_no_more_is_still_heard_and_nothing_is_kept_for_him() {
     stream.shutdown(std::net::Shutdown::Read).unwrap();
     peer = Peer { stream: UnixStream::from_std(stream).unwrap(), ..peer };
     for _ in 0..3 {
-        orders.send(Order::SendToClient(b"good day".to_vec())).unwrap();
+        orders.send(SocketOrder::SendToClient(b"good day".to_vec())).unwrap();
     }
     peer.say(&to_client(b"hello")).await;
     assert!(matches!(event(&mut inbox).await, Event::ClientSaid { .. }));
-    orders.send(Order::SendToClient(b"good bye".to_vec())).unwrap();
-    orders.send(Order::Close).unwrap();
+    orders.send(SocketOrder::SendToClient(b"good bye".to_vec())).unwrap();
+    orders.send(SocketOrder::Close).unwrap();
     // The conversation does not wait for the time that a peer has for reading.
     assert!(matches!(over.await.unwrap(), Over::AsOrdered));
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::protocol::control::Counted;
-use crate::service::broker::Standing;
+use crate::service::broker::Gauges;
 use crate::service::disk_figures::DiskFiguresReader;
 use crate::service::lmtp::Tally;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,7 +24,7 @@ fn service(state: State, reasons: &[&str]) -> Status {
 }
 
 fn report(ready: usize, busy: usize) -> Report {
-    Report { standing: Standing { ready, busy, ..Standing::default() }, ..Report::default() }
+    Report { standing: Gauges { ready, busy, ..Gauges::default() }, ..Report::default() }
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn figures() -> Figures {
     let memory = [Role::Front, Role::Worker].map(|role| (role, 1, 1 << 20));
     Figures {
         report,
-        lmtp: Counted { traffic, refused, ..Counted::default() },
+        lmtp: LmtpCounters { traffic, refused, ..LmtpCounters::default() },
         max_connections: 100,
         service: Some(service),
         disk: DiskFigures { queue: Some(waiting.into()), timer: Vec::new(), memory: memory.into() },

@@ -38,7 +38,7 @@ impl Scene {
         let (stop, stopped) = watch::channel(false);
         let mut surroundings = Surroundings { hand_out, stop: stopped };
         let conversation = tokio::spawn(async move {
-            let mut session = Session::new(Arc::new(settings), StartTls::NotOffered);
+            let mut session = LmtpSession::new(Arc::new(settings), StartTls::NotOffered);
             surroundings.converse(&mut server, &mut session).await
         });
         Self { client, handed, stop, conversation, began: Instant::now() }

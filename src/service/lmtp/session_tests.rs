@@ -15,11 +15,11 @@ fn settings() -> Settings {
 const FRIEND: StartTls = StartTls::NotOffered;
 
 /// A client.
-struct Talk(Session);
+struct Talk(LmtpSession);
 
 impl Talk {
     fn new(settings: Settings, client: StartTls) -> Self {
-        let mut session = Session::new(Arc::new(settings), client);
+        let mut session = LmtpSession::new(Arc::new(settings), client);
         assert_eq!(session.replies(), b"220 mx.example LMTP maildropd\r\n");
         Self(session)
     }

@@ -1,7 +1,7 @@
 //! Properties for any bytes of a client, as functions that panic if one is violated. Tests and the fuzz target (tests/fuzz) use
 //! them.
 
-use super::session::{Session, Settings, StartTls, Step, Transaction};
+use super::session::{LmtpSession, Settings, StartTls, Step, Transaction};
 use super::spool::Spool;
 use crate::delivery::Verdict;
 use crate::protocol::Recipient;
@@ -54,7 +54,7 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
         tally: super::counters::Tally::default(),
     };
     let client = StartTls::NotOffered;
-    let mut session = Session::new(Arc::new(settings), client);
+    let mut session = LmtpSession::new(Arc::new(settings), client);
     let mut heard = Heard { replies: session.replies(), ..Heard::default() };
     for mut piece in bytes.chunks(piece) {
         loop {

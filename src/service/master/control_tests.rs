@@ -30,7 +30,7 @@ impl Scene {
         self.requests().into_iter().map(|(_, request)| request.command).collect()
     }
 
-    fn requests(&mut self) -> Vec<(Connection, Request)> {
+    fn requests(&mut self) -> Vec<(ControlConnection, Request)> {
         self.control.requests(self.now)
     }
 }

@@ -23,12 +23,12 @@ struct Scene {
     stop: Arc<Stop>,
     wake: Wake,
     assigned: Receiver<Job>,
-    answer: Sender<Answer>,
+    answer: Sender<DeliveryReply>,
     link: Option<JoinHandle<()>>,
     _folder: tempfile::TempDir,
 }
 
-fn link(broker: PathBuf) -> (Link, Arc<Stop>, Wake, Receiver<Job>, Sender<Answer>) {
+fn link(broker: PathBuf) -> (Link, Arc<Stop>, Wake, Receiver<Job>, Sender<DeliveryReply>) {
     let settings = WorkerSettings {
         broker,
         longest_frame: 1 << 16,
@@ -68,7 +68,7 @@ impl Scene {
     }
 
     fn answer_by(&self, job: Job, leaving: bool, body: Vec<u8>) {
-        let answer = Answer { address: job.address, body, leaving };
+        let answer = DeliveryReply { address: job.address, body, leaving };
         self.answer.send(answer).unwrap();
         self.wake.wake();
     }

@@ -4,7 +4,7 @@
 use crate::support::clients_and_processes::{child, identity, open, subject};
 use maildrop_command::ledger::schema::Schema;
 use maildrop_command::ledger::{CopyKey, Journal, JournalCopy, Ledger};
-use maildrop_command::ledger::{State, Wanted, describe, inspect};
+use maildrop_command::ledger::{FindingState, Requirements, describe, inspect};
 use maildrop_command::lock::LockName;
 use maildrop_command::message::Role;
 use std::os::unix::fs::MetadataExt;
@@ -65,8 +65,8 @@ fn all_of_them_get_a_working_database() {
         let mut database = open(&directory);
         assert_eq!(database.look(&[key()]).unwrap()[0].open_attempts.len(), 10);
         assert_eq!(database.applied().unwrap().len(), database.known().len());
-        for finding in inspect(&mut database, Wanted::default()).unwrap() {
-            assert_eq!(finding.state, State::Good, "{finding:?}");
+        for finding in inspect(&mut database, Requirements::default()).unwrap() {
+            assert_eq!(finding.state, FindingState::Good, "{finding:?}");
         }
         assert!(describe(&mut database).unwrap().starts_with("SQLite 3."));
         assert_eq!(std::fs::metadata(&directory).unwrap().mode() & 0o7777, 0o700);

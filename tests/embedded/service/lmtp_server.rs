@@ -6,7 +6,7 @@ use maildrop_command::config::Config;
 use maildrop_command::delivery::{StatusDetail, Verdict};
 use maildrop_command::protocol::Request;
 use maildrop_command::service::inflight_message::{Body, Handed};
-use maildrop_command::service::lmtp::Server;
+use maildrop_command::service::lmtp::LmtpServer;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -63,7 +63,7 @@ impl Front {
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = tcp.local_addr().unwrap().port();
         listening.push(Listener::Tcp(tcp));
-        let server = Server::new(&config, "mx.example".into(), listening).unwrap();
+        let server = LmtpServer::new(&config, "mx.example".into(), listening).unwrap();
         let (seen, answers) = (Arc::<Mutex<Vec<Seen>>>::default(), Arc::new(Semaphore::new(answers)));
         let (stop, stopped) = watch::channel(false);
         let (seen_here, answers_here) = (seen.clone(), answers.clone());

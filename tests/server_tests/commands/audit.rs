@@ -12,7 +12,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::lock_of_message_id;
 use maildrop_command::ledger::audit_queries::Selection;
 use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE};
-use maildrop_command::operations::audit::{NotTaken, audit, take_out};
+use maildrop_command::operations::audit::{NotRemoved, audit, take_out};
 use serde_json::{Value, json};
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -328,15 +328,15 @@ fn a_copy_too_many_is_left_if_the_other_is_gone_by_then() {
     // A delivery of the message is under way.
     let lock = lock_of_message_id(DEFAULT_NAMESPACE, scene.message_id("same").as_bytes());
     assert!(matches!(database.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
-    assert!(matches!(take_out(&site, twice, soon()), Err(NotTaken::Busy)));
+    assert!(matches!(take_out(&site, twice, soon()), Err(NotRemoved::Busy)));
     database.release(&lock).unwrap();
     // The ledger has another one by now.
     scene.database.execute("UPDATE copies SET uid = 7 WHERE role = 'sender'");
-    assert!(matches!(take_out(&site, twice, soon()), Err(NotTaken::Changed(_))));
+    assert!(matches!(take_out(&site, twice, soon()), Err(NotRemoved::Changed(_))));
     scene.database.execute("UPDATE copies SET uid = 1 WHERE role = 'sender'");
     // She has deleted the one that was to stay.
     delete(&mut lisa, "Sent", 1);
-    assert!(matches!(take_out(&site, twice, soon()), Err(NotTaken::Changed(_))));
+    assert!(matches!(take_out(&site, twice, soon()), Err(NotRemoved::Changed(_))));
     assert_eq!(scene.sent("lisa").iter().map(|message| message.uid).collect::<Vec<_>>(), [2]);
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
 }
@@ -375,7 +375,7 @@ fn a_repair_that_could_not_read_the_mailbox_leaves_no_attempt_open() {
         journalled.store(true, Ordering::SeqCst);
         database.release(&lock).unwrap();
         let taken = taken.join().unwrap();
-        assert!(matches!(taken, Err(NotTaken::Mailbox(_))), "{taken:?}");
+        assert!(matches!(taken, Err(NotRemoved::Mailbox(_))), "{taken:?}");
     });
     assert_eq!((scene.database.count(open), scene.sent("lisa").len()), (0, 2));
 }
@@ -449,7 +449,7 @@ fn a_copy_that_a_delivery_has_recorded_meanwhile_is_none_too_many() {
     assert!(twice.same);
     scene.database.execute(&format!("UPDATE copies SET state = 'delivered' WHERE {in_hand} = '{lisa}'"));
     let taken = take_out(&site, twice, soon());
-    assert!(matches!(taken, Err(NotTaken::Changed(_))), "{taken:?}");
+    assert!(matches!(taken, Err(NotRemoved::Changed(_))), "{taken:?}");
     assert_eq!(scene.sent("lisa").len(), 2);
 }
 

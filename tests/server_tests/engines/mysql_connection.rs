@@ -8,7 +8,7 @@ use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Server, Tls};
 use maildrop_command::ledger::schema::Schema;
-use maildrop_command::ledger::{Ledger, Wanted, inspect};
+use maildrop_command::ledger::{Ledger, Requirements, inspect};
 use maildrop_command::lock::{Acquired, NamedLock};
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ fn tls_with_a_private_ca_is_verified(server: &str) {
     let name = lock_of_its_own();
     let mut database = connect(&encrypted).unwrap();
     assert!(matches!(database.acquire(&name, Duration::ZERO).unwrap(), Acquired::Held));
-    let findings = inspect(&mut database, Wanted::default()).unwrap();
+    let findings = inspect(&mut database, Requirements::default()).unwrap();
     let encryption = findings.iter().find(|finding| finding.what == "encryption").unwrap();
     // The crate trusts public authorities as well, and the page of the file says so.
     assert!(encryption.fix.is_none() && encryption.found.contains("the file is no pin"), "{encryption:?}");
@@ -148,7 +148,7 @@ fn a_late_answer_is_never_taken_for_another(server: &str) {
 
 fn a_password_in_the_clear_is_warned_about(server: &str) {
     let site = TestDatabase::empty(server);
-    let findings = inspect(&mut site.connect(), Wanted::default()).unwrap();
+    let findings = inspect(&mut site.connect(), Requirements::default()).unwrap();
     let encryption = findings.iter().find(|finding| finding.what == "encryption").unwrap();
     // To a server on this very machine (plain mode) nothing goes over a network.
     let here = site.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());

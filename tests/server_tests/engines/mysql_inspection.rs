@@ -3,7 +3,7 @@
 use crate::support::another_version_may_stand_in;
 use crate::support_mysql::{TestDatabase, migrate, on_each_server};
 use maildrop_command::database::DatabaseFailure;
-use maildrop_command::ledger::{Finding, State, Wanted, describe, inspect};
+use maildrop_command::ledger::{Finding, FindingState, Requirements, describe, inspect};
 use mysql::prelude::Queryable;
 
 on_each_server!(
@@ -20,14 +20,14 @@ fn finding<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
 
 fn a_server_in_order_is_found_so(server: &str) {
     let site = TestDatabase::new(server);
-    let findings = inspect(&mut site.connect(), Wanted::default()).unwrap();
+    let findings = inspect(&mut site.connect(), Requirements::default()).unwrap();
     for what in ["version", "read_only", "max_allowed_packet", "named lock", "migration 0001_schema", "rights"] {
-        assert_eq!(finding(&findings, what).state, State::Good, "{:?}", finding(&findings, what));
+        assert_eq!(finding(&findings, what).state, FindingState::Good, "{:?}", finding(&findings, what));
     }
     let durable: Option<i64> = site.admin().query_first("SELECT @@innodb_flush_log_at_trx_commit").unwrap();
     let state = finding(&findings, "innodb_flush_log_at_trx_commit").state;
-    assert_eq!(state, if durable == Some(1) { State::Good } else { State::Bad });
-    assert!(findings.iter().all(|finding| (finding.state == State::Good) == finding.fix.is_none()), "{findings:#?}");
+    assert_eq!(state, if durable == Some(1) { FindingState::Good } else { FindingState::Bad });
+    assert!(findings.iter().all(|finding| (finding.state == FindingState::Good) == finding.fix.is_none()), "{findings:#?}");
     // Trying the rights has left nothing behind.
     for table in ["attempts", "messages", "message_sources", "copies", "addresses"] {
         let rows: Option<u64> = site.admin().query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap();
@@ -38,13 +38,13 @@ fn a_server_in_order_is_found_so(server: &str) {
 fn a_missing_schema_is_bad(server: &str) {
     let site = TestDatabase::empty(server);
     let mut database = site.connect();
-    let findings = inspect(&mut database, Wanted::default()).unwrap();
+    let findings = inspect(&mut database, Requirements::default()).unwrap();
     let schema = finding(&findings, "migration 0001_schema");
-    assert_eq!((schema.state, schema.fix.as_deref()), (State::Bad, Some("run `maildrop_command migrate`")));
+    assert_eq!((schema.state, schema.fix.as_deref()), (FindingState::Bad, Some("run `maildrop_command migrate`")));
     migrate(&mut database);
     assert_eq!(
-        finding(&inspect(&mut database, Wanted::default()).unwrap(), "migration 0001_schema").state,
-        State::Good
+        finding(&inspect(&mut database, Requirements::default()).unwrap(), "migration 0001_schema").state,
+        FindingState::Good
     );
 }
 
@@ -52,8 +52,8 @@ fn a_changed_migration_is_bad(server: &str) {
     let site = TestDatabase::new(server);
     site.admin().query_drop("UPDATE maildrop_migrations SET checksum = REPEAT('0', 64) WHERE number = 1").unwrap();
     assert_eq!(
-        finding(&inspect(&mut site.connect(), Wanted::default()).unwrap(), "migration 0001_schema").state,
-        State::Bad
+        finding(&inspect(&mut site.connect(), Requirements::default()).unwrap(), "migration 0001_schema").state,
+        FindingState::Bad
     );
 }
 
@@ -61,7 +61,7 @@ fn a_changed_migration_is_bad(server: &str) {
 fn what_fails_otherwise_is_no_missing_right(server: &str) {
     let site = TestDatabase::new(server);
     let mut admin = site.admin();
-    let failure = || inspect(&mut site.connect(), Wanted::default()).unwrap_err().failure;
+    let failure = || inspect(&mut site.connect(), Requirements::default()).unwrap_err().failure;
     for table in ["login_checks", "unknown_recipients"] {
         admin.query_drop(format!("RENAME TABLE {table} TO away")).unwrap();
         assert_eq!(failure(), DatabaseFailure::Schema, "{table}");

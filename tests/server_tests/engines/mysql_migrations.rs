@@ -6,7 +6,7 @@ use maildrop_command::database::{DatabaseError, DatabaseFailure, MysqlDatabase, 
 use maildrop_command::delivery::bare_message_id;
 use maildrop_command::ledger::schema::{Application, Migration, Schema};
 use maildrop_command::ledger::{CopyState, Ledger, Record};
-use maildrop_command::ledger::{State, Wanted, inspect};
+use maildrop_command::ledger::{FindingState, Requirements, inspect};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use mysql::prelude::Queryable;
 use std::time::Duration;
@@ -206,10 +206,10 @@ fn the_rights_in_grants_sql_are_enough(server: &str) {
         database.first_attempt_age(&mail.keys()).unwrap();
         database.release(&mail.lock).unwrap();
     }
-    let findings = inspect(&mut database, Wanted::default()).unwrap();
+    let findings = inspect(&mut database, Requirements::default()).unwrap();
     let state = |what: &str| findings.iter().find(|finding| finding.what == what).map(|finding| finding.state);
     for what in ["rights", "migration 0001_schema"] {
-        assert_eq!(state(what), Some(State::Good), "{findings:?}");
+        assert_eq!(state(what), Some(FindingState::Good), "{findings:?}");
     }
     // And each of them is needed: without any one, `check` says so; of what only some deliveries write, apart from the others.
     let lacking = grants[..grants.len() - 1].iter().enumerate().flat_map(|(missing, grant)| {
@@ -227,10 +227,10 @@ fn the_rights_in_grants_sql_are_enough(server: &str) {
             grants[missing].split_once(" ON ").unwrap().1.split_once(" TO ").unwrap().0.rsplit('.').next().unwrap();
         let only_some =
             ["unknown_recipients", "outbox", "subscriptions", "message_sources"].contains(&table.trim_matches('`'));
-        let state = if only_some { State::Warning } else { State::Bad };
+        let state = if only_some { FindingState::Warning } else { FindingState::Bad };
         let others = grants.iter().enumerate().filter(|(i, _)| *i != missing).map(|(_, grant)| grant.clone());
         let fewer: Vec<String> = others.chain(less).collect();
-        let findings = inspect(&mut connect_as(&site.user(&fewer, "")).unwrap(), Wanted::default()).unwrap();
+        let findings = inspect(&mut connect_as(&site.user(&fewer, "")).unwrap(), Requirements::default()).unwrap();
         let rights = findings.iter().find(|finding| finding.what.ends_with(&format!(" on {table}")));
         assert_eq!(rights.map(|finding| finding.state), Some(state), "without {lack}: {findings:?}");
     }

@@ -7,7 +7,7 @@ use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
 use crate::support::site_fixture::Scene;
 use maildrop_command::database::{DatabaseFailure, Idle};
-use maildrop_command::ledger::{Finding, State, Wanted, inspect};
+use maildrop_command::ledger::{Finding, FindingState, Requirements, inspect};
 use maildrop_command::lock::{Acquired, LockName};
 use std::time::Duration;
 
@@ -103,13 +103,13 @@ fn a_group_without_its_greater_part(scene: &mut Scene) {
         (settings.role, settings.database_password) = ("deliverer".into(), "deliverer-secret".into());
     });
     let members = |scene: &Scene| find(scene, "group members");
-    assert_eq!(members(scene).state, State::Warning, "the role may not look");
+    assert_eq!(members(scene).state, FindingState::Warning, "the role may not look");
     scene.database.execute("GRANT SELECT ON performance_schema.replication_group_members TO deliverer");
     let found = members(scene);
-    assert_eq!((found.state, found.found.as_str()), (State::Bad, "0 of 1 online"));
+    assert_eq!((found.state, found.found.as_str()), (FindingState::Bad, "0 of 1 online"));
     assert_eq!(find(scene, "Group Replication").found, "single primary");
     scene.database.execute("SET GLOBAL group_replication_consistency = EVENTUAL");
-    assert_eq!(find(scene, "group_replication_consistency").state, State::Bad);
+    assert_eq!(find(scene, "group_replication_consistency").state, FindingState::Bad);
     scene.database.execute("UNINSTALL PLUGIN group_replication");
 }
 
@@ -120,32 +120,32 @@ fn who_follows_and_is_not_waited_for(scene: &mut Scene, server: &OwnServer) {
         settings.more = String::new();
     });
     let replication = |scene: &Scene| (find(scene, "replication").state, find(scene, "replication").found);
-    assert_eq!(replication(scene), (State::Warning, "who follows cannot be told, and no commit waits for it".into()));
+    assert_eq!(replication(scene), (FindingState::Warning, "who follows cannot be told, and no commit waits for it".into()));
     scene.database.execute("GRANT SELECT (processlist_command) ON performance_schema.threads TO deliverer");
-    assert_eq!(replication(scene), (State::Good, "none".into()));
+    assert_eq!(replication(scene), (FindingState::Good, "none".into()));
     server.start_inside(&format!(
         "exec mysqlbinlog --read-from-remote-server --stop-never --raw --result-file=/tmp/ --socket=/tmp/mysql.sock \
          --user={} --password={} binlog.000001",
         ADMINISTRATOR.0, ADMINISTRATOR.1
     ));
-    wait_until("it follows", || replication(scene).0 == State::Warning);
+    wait_until("it follows", || replication(scene).0 == FindingState::Warning);
     said_beforehand(scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     let dump = "SELECT CAST(id AS char) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
     for session in scene.database.texts(dump) {
         scene.database.execute(&format!("KILL {session}"));
     }
-    wait_until("it follows no more", || replication(scene).0 == State::Good);
+    wait_until("it follows no more", || replication(scene).0 == FindingState::Good);
 }
 
 /// Ten seconds, as it comes; or longer than `check` itself has time, and shorter than a delivery has.
 fn a_commit_that_waits_for_a_while(scene: &mut Scene, of: &str, besides: &[&str]) {
     let what = "semi-synchronous replication";
     scene.database.execute(&format!("SET GLOBAL rpl_semi_sync_{of}_enabled = ON"));
-    let findings = inspect(scene.open_database().as_mut(), Wanted::default()).unwrap();
+    let findings = inspect(scene.open_database().as_mut(), Requirements::default()).unwrap();
     let found = findings.iter().filter(|finding| finding.what == what);
     let found: Vec<_> = found.map(|finding| (finding.state, finding.found.as_str())).collect();
-    let mut wanted = vec![(State::Warning, "a commit waits 10 s, and then for nobody")];
-    wanted.extend(besides.iter().map(|besides| (State::Warning, *besides)));
+    let mut wanted = vec![(FindingState::Warning, "a commit waits 10 s, and then for nobody")];
+    wanted.extend(besides.iter().map(|besides| (FindingState::Warning, *besides)));
     assert_eq!(found, wanted);
     scene.database.execute(&format!("SET GLOBAL rpl_semi_sync_{of}_timeout = 100000"));
     let short = "a commit waits 100 s, and then for nobody";
@@ -164,7 +164,7 @@ fn a_commit_that_waits_for_a_while(scene: &mut Scene, of: &str, besides: &[&str]
 }
 
 fn find(scene: &Scene, what: &str) -> Finding {
-    let findings = inspect(scene.open_database().as_mut(), Wanted::default()).unwrap();
+    let findings = inspect(scene.open_database().as_mut(), Requirements::default()).unwrap();
     findings.into_iter().find(|finding| finding.what == what).unwrap_or_else(|| panic!("no {what}"))
 }
 

@@ -6,7 +6,7 @@ use crate::support::database::Engine;
 use crate::support::postgres::{TestDatabase, on_each_postgres};
 use crate::support::site_fixture::Scene;
 use crate::support::standby::Primary;
-use maildrop_command::ledger::{Finding, Ledger, State, Wanted, describe, inspect};
+use maildrop_command::ledger::{Finding, Ledger, FindingState, Requirements, describe, inspect};
 
 on_each_postgres!(
     a_good_server_has_nothing_to_mend,
@@ -19,7 +19,7 @@ on_each_postgres!(
 );
 
 fn findings(test: &TestDatabase) -> Vec<Finding> {
-    inspect(&mut test.connect("CHECK"), Wanted::default()).unwrap()
+    inspect(&mut test.connect("CHECK"), Requirements::default()).unwrap()
 }
 
 fn find<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
@@ -34,7 +34,7 @@ fn a_good_server_has_nothing_to_mend(server: &str) {
     assert_eq!(version, format!("PostgreSQL {reported}"));
     assert!(another_version_may_stand_in() || reported.starts_with(&server["POSTGRES".len()..]), "{version}");
     let findings = findings(&test);
-    let to_mend: Vec<_> = findings.iter().filter(|f| f.state != State::Good || f.fix.is_some()).collect();
+    let to_mend: Vec<_> = findings.iter().filter(|f| f.state != FindingState::Good || f.fix.is_some()).collect();
     assert!(to_mend.is_empty(), "{to_mend:#?}");
     assert_eq!(find(&findings, "named lock").found, "taken, still held, let go");
     assert_eq!(find(&findings, "max_connections").found, "300");
@@ -67,11 +67,11 @@ fn settings_that_break_a_promise_are_found(server: &str) {
     }
     let findings = findings(&test);
     for (what, state, found) in [
-        ("default_transaction_read_only", State::Bad, "on"),
-        ("synchronous_commit", State::Bad, "off"),
-        ("statement_timeout", State::Warning, "1000 ms"),
-        ("idle_session_timeout", State::Warning, "30000 ms"),
-        ("fsync", State::Good, "on"),
+        ("default_transaction_read_only", FindingState::Bad, "on"),
+        ("synchronous_commit", FindingState::Bad, "off"),
+        ("statement_timeout", FindingState::Warning, "1000 ms"),
+        ("idle_session_timeout", FindingState::Warning, "30000 ms"),
+        ("fsync", FindingState::Good, "on"),
     ] {
         let finding = find(&findings, what);
         assert_eq!((finding.state, finding.found.as_str()), (state, found), "{what}");
@@ -101,7 +101,7 @@ fn a_database_of_another_encoding_is_found(server: &str) {
     let test = TestDatabase::made_with(server, "ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
     let findings = findings(&test);
     let encoding = find(&findings, "server_encoding");
-    assert_eq!((encoding.state, encoding.found.as_str()), (State::Bad, "LATIN1"));
+    assert_eq!((encoding.state, encoding.found.as_str()), (FindingState::Bad, "LATIN1"));
 }
 
 fn a_missing_right_is_found(server: &str) {
@@ -112,15 +112,15 @@ fn a_missing_right_is_found(server: &str) {
     let some_only = format!("REVOKE ALL ON message_sources, unknown_recipients, outbox FROM {}", test.name);
     test.admin().batch_execute(&some_only).unwrap();
     // Where not everybody may execute it, the role may, until it is taken from it.
-    for (role, state) in [("PUBLIC", State::Good), (&test.name, State::Bad)] {
+    for (role, state) in [("PUBLIC", FindingState::Good), (&test.name, FindingState::Bad)] {
         let function = format!("REVOKE EXECUTE ON FUNCTION maildrop_epoch() FROM {role}");
         test.admin().batch_execute(&function).unwrap();
         let lacks = findings(&test).iter().any(|finding| finding.what == "EXECUTE on FUNCTION maildrop_epoch()");
-        assert_eq!(lacks, state == State::Bad, "{role}");
-        assert_eq!(test.connect("A").epoch().is_ok(), state == State::Good, "{role}");
+        assert_eq!(lacks, state == FindingState::Bad, "{role}");
+        assert_eq!(test.connect("A").epoch().is_ok(), state == FindingState::Good, "{role}");
     }
     let findings = findings(&test);
-    assert_eq!(find(&findings, "UPDATE on attempts").state, State::Bad);
+    assert_eq!(find(&findings, "UPDATE on attempts").state, FindingState::Bad);
     assert!(findings.iter().all(|finding| finding.what != "INSERT on attempts"), "{findings:#?}");
     for (what, needed) in [
         ("INSERT on message_sources", "needed only with record.keep_source"),
@@ -128,14 +128,14 @@ fn a_missing_right_is_found(server: &str) {
         ("INSERT on outbox", "needed once anybody is subscribed, who is notified of nothing without it"),
     ] {
         let finding = find(&findings, what);
-        assert_eq!((finding.state, finding.found.as_str()), (State::Warning, &*format!("not granted; {needed}")));
+        assert_eq!((finding.state, finding.found.as_str()), (FindingState::Warning, &*format!("not granted; {needed}")));
     }
 }
 
 fn a_missing_schema_is_found(server: &str) {
     let findings = findings(&TestDatabase::empty(server));
     let finding = find(&findings, "migration 0001_schema");
-    assert_eq!((finding.state, finding.found.as_str()), (State::Bad, "not applied"));
+    assert_eq!((finding.state, finding.found.as_str()), (FindingState::Bad, "not applied"));
     assert!(finding.fix.as_deref().unwrap().contains("migrate"));
 }
 
@@ -144,22 +144,22 @@ fn a_commit_that_waits_for_no_standby_is_found(server: &str) {
     let mut primary = Primary::start(server);
     // Dropped before its server is.
     let test = TestDatabase::migrated_at(primary.server.address().0);
-    let replication = |state: State, found: &str| {
+    let replication = |state: FindingState, found: &str| {
         let findings = findings(&test);
         let finding = find(&findings, "replication");
         assert_eq!((finding.state, finding.found.as_str()), (state, found));
-        assert_eq!(finding.fix.is_none(), state == State::Good, "{finding:?}");
+        assert_eq!(finding.fix.is_none(), state == FindingState::Good, "{finding:?}");
     };
-    replication(State::Good, "none");
+    replication(FindingState::Good, "none");
     primary.start_receiver();
-    replication(State::Warning, "to 1, and no commit waits for it");
+    replication(FindingState::Warning, "to 1, and no commit waits for it");
     primary.name_standbys("'pg_receivewal'");
-    replication(State::Good, "a commit waits for pg_receivewal");
+    replication(FindingState::Good, "a commit waits for pg_receivewal");
     test.role_setting("synchronous_commit = local");
-    replication(State::Warning, "synchronous_commit = local: no commit waits for pg_receivewal");
+    replication(FindingState::Warning, "synchronous_commit = local: no commit waits for pg_receivewal");
     test.role_setting("synchronous_commit = on");
     primary.end_receiver();
-    replication(State::Bad, "synchronous_standby_names = pg_receivewal, and there is none");
+    replication(FindingState::Bad, "synchronous_standby_names = pg_receivewal, and there is none");
     primary.commits_wait_no_more();
     drop(test);
 }
@@ -176,7 +176,7 @@ fn more_than_one_primary_is_found(server: &str) {
     }
     let findings = findings(&test);
     for (name, state) in
-        [("bdr", State::Bad), ("spock", State::Bad), ("pglogical", State::Warning), ("citus", State::Warning)]
+        [("bdr", FindingState::Bad), ("spock", FindingState::Bad), ("pglogical", FindingState::Warning), ("citus", FindingState::Warning)]
     {
         assert_eq!(find(&findings, name).state, state, "{name}");
     }

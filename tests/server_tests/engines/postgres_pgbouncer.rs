@@ -3,7 +3,7 @@
 use crate::support;
 use crate::support::postgres::{Mail, TestDatabase, tcp};
 use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger};
-use maildrop_command::ledger::{State, Wanted, inspect};
+use maildrop_command::ledger::{FindingState, Requirements, inspect};
 use maildrop_command::lock::{Acquired, NamedLock};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -64,6 +64,6 @@ fn the_holder_is_found_and_the_busy_one_ends_its_attempt() {
 fn check_finds_nothing_to_mend() {
     let test = TestDatabase::migrated("POSTGRES17");
     let mut database = test.connect_by(tcp(&support::server("PGBOUNCER"), 5432), "CHECK");
-    let findings = inspect(&mut database, Wanted::default()).unwrap();
-    assert!(findings.iter().all(|finding| finding.state == State::Good), "{findings:#?}");
+    let findings = inspect(&mut database, Requirements::default()).unwrap();
+    assert!(findings.iter().all(|finding| finding.state == FindingState::Good), "{findings:#?}");
 }

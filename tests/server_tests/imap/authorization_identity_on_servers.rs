@@ -21,7 +21,7 @@ use maildrop_command::ledger::audit_queries::Selection;
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::mailbox::MailboxFailure::IdentityIgnored;
 use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, is_shown_what_is_made_for, prove};
-use maildrop_command::operations::audit::{NotTaken, audit, take_out};
+use maildrop_command::operations::audit::{NotRemoved, audit, take_out};
 use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -559,7 +559,7 @@ fn a_server_that_ignores_it_is_not_repaired() {
     scene.configure(|settings| settings.imap = ("127.0.0.1".into(), server.port));
     let taken = take_out(&scene.site(), twice, soon());
     assert!(
-        matches!(&taken, Err(NotTaken::Unproven(Deferral::Mailbox(e))) if e.failure == IdentityIgnored),
+        matches!(&taken, Err(NotRemoved::Unproven(Deferral::Mailbox(e))) if e.failure == IdentityIgnored),
         "{taken:?}"
     );
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);

@@ -5,7 +5,7 @@ use maildrop_command::delivery::Verdict;
 use maildrop_command::protocol::{Header, Request};
 use maildrop_command::service::broker::state::{Action, Broker, ConnectionId, Event, LocalId, Settings};
 use maildrop_command::service::inflight_message::Body;
-use maildrop_command::service::lmtp::{self, Session, Spool, StartTls, Step};
+use maildrop_command::service::lmtp::{self, LmtpSession, Spool, StartTls, Step};
 use maildrop_command::service::shunt::CrashRecords;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -45,7 +45,7 @@ pub struct Lmtp {
     pub job: usize,
     /// By their places in the job.
     pub recipients: Vec<usize>,
-    session: Session,
+    session: LmtpSession,
 }
 
 /// A job, and of its recipients, by their places, whether each is delivered.
@@ -218,7 +218,7 @@ impl Front {
         addresses: &[String],
         message: &[u8],
     ) -> Result<Event, String> {
-        let mut session = Session::new(lmtp_settings(), StartTls::NotOffered);
+        let mut session = LmtpSession::new(lmtp_settings(), StartTls::NotOffered);
         let mut envelope = "LHLO mx\r\nMAIL FROM:<lisa@gmail.com>\r\n".to_owned();
         for address in addresses {
             envelope.push_str("RCPT TO:<");

@@ -1,7 +1,7 @@
 //! The findings on what a server reports.
 
 use super::*;
-use crate::ledger::State;
+use crate::ledger::FindingState;
 
 #[test]
 fn a_version_is_its_first_three_numbers() {
@@ -17,13 +17,13 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
 #[test]
 fn a_version_that_is_too_old_is_bad() {
     for (product, told, state) in [
-        (Dialect::Mysql, "8.0.15", State::Bad),
-        (Dialect::Mysql, "8.0.16", State::Good),
-        (Dialect::Mysql, "9.7.4-2", State::Good),
-        (Dialect::Mysql, "unknown", State::Warning),
-        (Dialect::Mariadb, "10.5.29-MariaDB", State::Bad),
-        (Dialect::Mariadb, "10.6.0-MariaDB", State::Good),
-        (Dialect::Mariadb, "unknown", State::Warning),
+        (Dialect::Mysql, "8.0.15", FindingState::Bad),
+        (Dialect::Mysql, "8.0.16", FindingState::Good),
+        (Dialect::Mysql, "9.7.4-2", FindingState::Good),
+        (Dialect::Mysql, "unknown", FindingState::Warning),
+        (Dialect::Mariadb, "10.5.29-MariaDB", FindingState::Bad),
+        (Dialect::Mariadb, "10.6.0-MariaDB", FindingState::Good),
+        (Dialect::Mariadb, "unknown", FindingState::Warning),
     ] {
         let finding = version(product, told);
         assert_eq!((finding.state, finding.found.as_str()), (state, told));
@@ -33,10 +33,10 @@ fn a_version_that_is_too_old_is_bad() {
 #[test]
 fn a_packet_that_is_too_small_for_a_record_is_bad() {
     for (bytes, state, mebibytes) in [
-        (1 << 20, State::Bad, "1 MiB"),
-        (SMALLEST_PACKET - 1, State::Bad, "3 MiB"),
-        (SMALLEST_PACKET, State::Good, "4 MiB"),
-        (64 << 20, State::Good, "64 MiB"),
+        (1 << 20, FindingState::Bad, "1 MiB"),
+        (SMALLEST_PACKET - 1, FindingState::Bad, "3 MiB"),
+        (SMALLEST_PACKET, FindingState::Good, "4 MiB"),
+        (64 << 20, FindingState::Good, "64 MiB"),
     ] {
         let finding = packet(bytes);
         assert_eq!(finding.state, state, "{bytes}");
@@ -50,24 +50,24 @@ fn a_server_that_forgets_or_does_not_write_is_bad() {
     let states = |pairs: &[(&str, &str)]| {
         settings(&variables(pairs)).into_iter().map(|finding| finding.state).collect::<Vec<_>>()
     };
-    let good = State::Good;
-    assert_eq!(states(&[("read_only", "ON")]), [State::Bad]);
+    let good = FindingState::Good;
+    assert_eq!(states(&[("read_only", "ON")]), [FindingState::Bad]);
     assert_eq!(states(&[("read_only", "OFF"), ("super_read_only", "OFF")]), [good]);
-    assert_eq!(states(&[("innodb_flush_log_at_trx_commit", "2")]), [good, State::Bad]);
+    assert_eq!(states(&[("innodb_flush_log_at_trx_commit", "2")]), [good, FindingState::Bad]);
     let logged = [("log_bin", "ON"), ("sync_binlog", "0"), ("binlog_format", "STATEMENT")];
-    assert_eq!(states(&logged), [good, State::Warning, State::Bad]);
-    assert_eq!(states(&[("wsrep_on", "ON")]), [good, State::Bad]);
+    assert_eq!(states(&logged), [good, FindingState::Warning, FindingState::Bad]);
+    assert_eq!(states(&[("wsrep_on", "ON")]), [good, FindingState::Bad]);
     let group = [("group_replication_group_name", "7b2f"), ("group_replication_single_primary_mode", "OFF")];
-    assert_eq!(states(&group), [good, State::Bad]);
+    assert_eq!(states(&group), [good, FindingState::Bad]);
     let group = [
         ("group_replication_group_name", "7b2f"),
         ("group_replication_single_primary_mode", "ON"),
         ("group_replication_consistency", "EVENTUAL"),
     ];
-    assert_eq!(states(&group), [good, State::Bad, State::Warning]);
+    assert_eq!(states(&group), [good, FindingState::Bad, FindingState::Warning]);
     assert_eq!(states(&[("wsrep_on", "OFF"), ("group_replication_group_name", "")]), [good]);
     assert_eq!(
-        [(3, 3), (3, 2), (3, 1), (2, 1), (0, 0)].map(|(all, online)| members(all, online).state == State::Good),
+        [(3, 3), (3, 2), (3, 1), (2, 1), (0, 0)].map(|(all, online)| members(all, online).state == FindingState::Good),
         [true, true, false, false, false]
     );
 }
@@ -81,21 +81,21 @@ fn a_commit_that_may_go_on_without_a_replica_is_found() {
             pairs.extend(change.iter().copied());
             let pairs = pairs.into_iter();
             let variables = pairs.map(|(name, value)| (format!("rpl_semi_sync_{of}_{name}"), value.to_owned()));
-            let wanted = Wanted { replicated, ..Wanted::default() };
+            let wanted = Requirements { replicated, ..Requirements::default() };
             let findings = semi_synchronous(wanted, &Variables::of(variables));
             findings.into_iter().map(|finding| finding.state).collect::<Vec<_>>()
         };
-        assert_eq!([found(false, &[]), found(true, &[])], [[State::Good], [State::Good]]);
+        assert_eq!([found(false, &[]), found(true, &[])], [[FindingState::Good], [FindingState::Good]]);
         for fault in [("status", "OFF"), ("timeout", "100000"), ("wait_point", "AFTER_COMMIT"), (no_replica, "OFF")] {
-            assert_eq!(found(false, &[fault]), [State::Warning], "{fault:?}");
+            assert_eq!(found(false, &[fault]), [FindingState::Warning], "{fault:?}");
             // If other sessions act early on a commit, they lose none of it.
-            let if_replicated = if fault.0 == "wait_point" { State::Warning } else { State::Bad };
+            let if_replicated = if fault.0 == "wait_point" { FindingState::Warning } else { FindingState::Bad };
             assert_eq!(found(true, &[fault]), [if_replicated], "{fault:?}");
         }
         // Exactly as long as a delivery may take is enough.
-        let deadline = Wanted::default().deadline.as_millis();
-        assert_eq!(found(true, &[("timeout", &deadline.to_string())]), [State::Good]);
-        assert_eq!(found(true, &[("timeout", &(deadline - 1).to_string())]), [State::Bad]);
+        let deadline = Requirements::default().deadline.as_millis();
+        assert_eq!(found(true, &[("timeout", &deadline.to_string())]), [FindingState::Good]);
+        assert_eq!(found(true, &[("timeout", &(deadline - 1).to_string())]), [FindingState::Bad]);
     }
     let enabled = |value: &str| {
         let names = ["rpl_semi_sync_source_enabled", "rpl_semi_sync_master_enabled"];
@@ -107,6 +107,6 @@ fn a_commit_that_may_go_on_without_a_replica_is_found() {
 #[test]
 fn a_server_that_is_followed_and_waits_for_nobody_is_found() {
     let state = |replicated, followers| asynchronous(replicated, followers).state;
-    assert_eq!([None, Some(0), Some(2)].map(|of| state(false, of)), [State::Warning, State::Good, State::Warning]);
-    assert_eq!([None, Some(0), Some(2)].map(|of| state(true, of)), [State::Bad; 3]);
+    assert_eq!([None, Some(0), Some(2)].map(|of| state(false, of)), [FindingState::Warning, FindingState::Good, FindingState::Warning]);
+    assert_eq!([None, Some(0), Some(2)].map(|of| state(true, of)), [FindingState::Bad; 3]);
 }

@@ -76,7 +76,7 @@ fn what_a_client_leaves_behind_before_it_began_is_dropped() {
         assert_eq!(scene.handle(Event::ClientGone { connection }), []);
     }
     assert_eq!(scene.ready(1), []);
-    assert_eq!(scene.broker.standing(scene.now), Standing { ready: 1, ..Standing::default() });
+    assert_eq!(scene.broker.standing(scene.now), Gauges { ready: 1, ..Gauges::default() });
     assert_eq!(scene.broker.counters().dropped, 3);
 }
 
@@ -103,7 +103,7 @@ fn a_request_that_is_sent_again_begins_by_the_word_of_its_own_connection_alone()
     assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
     assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
     assert_eq!(scene.replies(Via::Command), [("2.0.0", 1)]);
-    assert_eq!(scene.broker.standing(scene.now), Standing { ready: 2, ..Standing::default() });
+    assert_eq!(scene.broker.standing(scene.now), Gauges { ready: 2, ..Gauges::default() });
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }), []);
     scene.say_bytes(5, b"19".to_vec());
     assert_eq!(scene.pass(30, &[]), []);
-    assert_eq!(scene.broker.standing(scene.now), Standing::default());
+    assert_eq!(scene.broker.standing(scene.now), Gauges::default());
 }
 
 /// Only a mail system can send a second message to the remaining recipients.
@@ -144,5 +144,5 @@ fn what_makes_no_sense_closes_its_connection() {
         assert_eq!(scene.say_bytes(5, frame), [Action::CloseClient { connection: ConnectionId(5) }]);
     }
     assert_eq!(scene.broker.counters().refused_requests, 4);
-    assert_eq!(scene.broker.standing(scene.now), Standing::default());
+    assert_eq!(scene.broker.standing(scene.now), Gauges::default());
 }

@@ -402,7 +402,7 @@ proptest! {
         prop_assert!(world.local.is_empty(), "{:?}", world.local);
         prop_assert!(world.named.is_empty(), "{:?}", world.named);
         let standing = world.broker.standing(world.now);
-        prop_assert_eq!(standing, Standing { suspects: standing.suspects, ..Standing::default() });
+        prop_assert_eq!(standing, Gauges { suspects: standing.suspects, ..Gauges::default() });
         prop_assert!(world.broker.jobs.is_empty() && world.broker.at_work.is_empty());
     }
 }

@@ -165,7 +165,7 @@ fn a_message_goes_to_the_worker_that_has_waited_longest_and_its_answer_comes_bac
     // The LMTP server counts its own replies.
     assert_eq!(scene.broker.counters().traffics, BTreeMap::new());
     assert_eq!(scene.broker.counters().handed_out, 3);
-    assert_eq!(scene.broker.standing(scene.now), Standing { in_work: 2, busy: 2, ..Standing::default() });
+    assert_eq!(scene.broker.standing(scene.now), Gauges { in_work: 2, busy: 2, ..Gauges::default() });
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn what_is_held_what_waits_and_what_is_at_work_are_counted_apart() {
         scene.hand(id, &["a@x"]);
     }
     scene.say(5, &deliver(13, &["d@x"]));
-    let standing = Standing { in_work: 1, queued: 2, held: 1, busy: 1, ..Standing::default() };
+    let standing = Gauges { in_work: 1, queued: 2, held: 1, busy: 1, ..Gauges::default() };
     assert_eq!(scene.broker.standing(scene.now), standing);
 }
 
