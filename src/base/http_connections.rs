@@ -60,7 +60,7 @@ enum LastRequest {
 pub(crate) type Login = [u8; 32];
 
 /// A slot for one connection, until this is dropped.
-pub(crate) struct Slot {
+pub(crate) struct ConnectionSlot {
     connection: HttpConnection,
     may_stay: oneshot::Receiver<()>,
 }
@@ -83,7 +83,7 @@ impl Slots {
     }
 
     /// A slot for a new connection, once one is free.
-    pub(crate) async fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Slot {
+    pub(crate) async fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> ConnectionSlot {
         loop {
             if let Some(slot) = self.try_admit(peer) {
                 return slot;
@@ -93,7 +93,7 @@ impl Slots {
         }
     }
 
-    fn try_admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Slot> {
+    fn try_admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<ConnectionSlot> {
         let (mut taken, now) = (self.taken(), Instant::now());
         if taken.by.len() >= self.most {
             let (number, since) = taken.gives_way()?;
@@ -105,7 +105,7 @@ impl Slots {
         taken.last += 1;
         let (number, (stays, may_stay)) = (taken.last, oneshot::channel());
         taken.by.insert(number, Holder { since: now, standing: LastRequest::Nothing, _may_stay: stays });
-        Some(Slot { connection: HttpConnection { slots: Arc::clone(self), number, peer }, may_stay })
+        Some(ConnectionSlot { connection: HttpConnection { slots: Arc::clone(self), number, peer }, may_stay })
     }
 
     /// Returns once no connection is open.
@@ -142,7 +142,7 @@ impl SlotsTaken {
     }
 }
 
-impl Slot {
+impl ConnectionSlot {
     pub(crate) fn connection(&self) -> HttpConnection {
         self.connection.clone()
     }
@@ -154,7 +154,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let HttpConnection { slots, number, .. } = &self.connection;
         slots.taken().by.remove(number);

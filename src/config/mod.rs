@@ -88,7 +88,7 @@ pub struct Config {
 /// The file as it is written.
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     database: DatabaseSection,
     lock: Lock,
     imap: ImapSection,
@@ -134,7 +134,7 @@ impl Config {
     /// If the text is not TOML, has an unknown key, or a value that is not allowed.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = Source { file: path, text };
-        let file: File = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
+        let file: ConfigFile = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
         let config = Self {
             file: path.to_owned(),
             role: DatabaseRole::Deliveries,

@@ -216,7 +216,7 @@ fn the_example_shows_every_key() {
         .into_iter()
         .chain(sections.map(|section| (format!("[{section}]\n"), format!("{section}."))))
     {
-        let error = toml::from_str::<File>(&format!("{header}nonsense = 1\n")).map(|_| ()).unwrap_err();
+        let error = toml::from_str::<ConfigFile>(&format!("{header}nonsense = 1\n")).map(|_| ()).unwrap_err();
         let (_, list) = error.message().split_once(", expected").unwrap();
         known.extend(list.split('`').skip(1).step_by(2).map(|key| format!("{prefix}{key}")));
     }

@@ -27,12 +27,12 @@ pub struct Read {
     /// The UIDs that SEARCH returned.
     pub search: Option<Vec<u32>>,
     /// A message of a mailbox.
-    pub fetched: Option<Message>,
+    pub fetched: Option<ArbitraryMessage>,
 }
 
 /// The fetched attributes of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Message {
+pub struct ArbitraryMessage {
     /// Its UID.
     pub uid: u32,
     /// Its size in bytes.
@@ -123,7 +123,7 @@ fn what_it_says(sent: &[u8], reply: &Reply) -> Read {
             let fetched = fetch::fetched(data).map(|fetched| {
                 assert_ne!(fetched.uid, 0);
                 assert!(fetched.body.as_ref().is_none_or(|body| body.len() < sent.len()));
-                Message { uid: fetched.uid, size: fetched.size, deleted: fetched.deleted, body: fetched.body }
+                ArbitraryMessage { uid: fetched.uid, size: fetched.size, deleted: fetched.deleted, body: fetched.body }
             });
             let _ = (fetch::capabilities(data), fetch::exists(data));
             Read { position, search, fetched, ..Read::default() }

@@ -6,7 +6,7 @@
 //! has.)
 
 use super::{Acquired, Holder, LockName, NamedLock};
-use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Process, Transaction, milliseconds};
+use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, ProcessName, Transaction, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value, unreadable};
 use std::time::Duration;
 
@@ -186,7 +186,7 @@ fn begin(remaining: Duration, name: Option<&str>) -> String {
 fn holder(row: &Row) -> Result<Holder, DatabaseError> {
     // Since its transaction began, including its wait for the lock.
     let (session, name, held_for): (_, Option<String>, _) = row.read()?;
-    let process = name.as_deref().and_then(Process::from_application_name);
+    let process = name.as_deref().and_then(ProcessName::from_application_name);
     let (host, pid, queue_id) =
         process.map_or((None, None, None), |process| (Some(process.host), Some(process.pid), process.queue_id));
     Ok(Holder { host, pid, queue_id, session, held_for })

@@ -14,7 +14,7 @@ pub mod zmtp;
 pub use crate::config::LARGEST_MESSAGE;
 pub use crate::message::Recipient;
 pub(crate) use recipient_batches::portions;
-pub use results::{Told, Untellable};
+pub use results::{Untellable, WireVerdict};
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -153,7 +153,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 pub struct Reply {
     pub id: Uuid,
     /// One result for each recipient, in the request's order.
-    pub results: Vec<Told>,
+    pub results: Vec<WireVerdict>,
     /// Whether the worker ends now, because it was asked to, or because it has served its share. It gets no more messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn what_is_handed_over_is_read_as_it_was() {
-        let told = |verdict: &Verdict| Told::from(verdict);
+        let told = |verdict: &Verdict| WireVerdict::from(verdict);
         let reply = Reply {
             id: Uuid::from_u128(7),
             results: vec![

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// A [`Verdict`] as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct WireVerdict {
     /// The enhanced status code: `2.0.0` (RFC 3463).
     code: String,
     /// The text after the code.
@@ -18,18 +18,18 @@ pub struct Told {
 #[error("its status code is none of ours")]
 pub struct Untellable;
 
-impl From<&Verdict> for Told {
+impl From<&Verdict> for WireVerdict {
     fn from(verdict: &Verdict) -> Self {
         Self { code: verdict.code(), text: verdict.text().to_owned() }
     }
 }
 
-impl TryFrom<Told> for Verdict {
+impl TryFrom<WireVerdict> for Verdict {
     type Error = Untellable;
 
     /// # Errors
     /// If the code is not one of this program's verdicts. A `5` that came about by accident would bounce mail.
-    fn try_from(told: Told) -> Result<Self, Untellable> {
+    fn try_from(told: WireVerdict) -> Result<Self, Untellable> {
         Verdict::by_code(&told.code, told.text).ok_or(Untellable)
     }
 }
@@ -41,12 +41,12 @@ mod tests {
     #[test]
     fn a_verdict_arrives_as_it_was_and_no_other_does() {
         for verdict in Verdict::one_of_each("some text") {
-            assert_eq!(Verdict::try_from(Told::from(&verdict)), Ok(verdict));
+            assert_eq!(Verdict::try_from(WireVerdict::from(&verdict)), Ok(verdict));
         }
         for code in
             ["", "2", "5.0.0", "5.3.0", "3.0.0", "2.1.0", "250", "4.3", "4.3.0 ", "4.3.0.0", "4.+3.0", "4.99999.0"]
         {
-            let told = Told { code: code.into(), text: "x".into() };
+            let told = WireVerdict { code: code.into(), text: "x".into() };
             assert_eq!(Verdict::try_from(told), Err(Untellable), "{code}");
         }
     }

@@ -11,7 +11,7 @@ use crate::base::back_off::BackOff;
 use crate::delivery::Verdict;
 use crate::protocol::control::End;
 use crate::protocol::zmtp::{FIRST_PAUSE, INTERVAL, LONGEST_PAUSE};
-use crate::protocol::{Found, Header, Logins, Recipient, Reply, Request, Told};
+use crate::protocol::{Found, Header, Logins, Recipient, Reply, Request, WireVerdict};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ enum Process {
     },
 }
 
-struct World {
+struct OutageWorld {
     hour: Hour,
     now: Instant,
     /// The end of the hour.
@@ -87,7 +87,7 @@ struct World {
     random: u64,
 }
 
-impl World {
+impl OutageWorld {
     fn new(hour: Hour, seed: u64) -> Self {
         let now = Instant::now();
         // The default configuration.
@@ -265,14 +265,14 @@ impl World {
             let why = "the database cannot be reached";
             (Verdict::deferred(crate::delivery::StatusDetail::SYSTEM, why), Found::Away(why.into()))
         };
-        let results = vec![Told::from(&verdict); recipients];
+        let results = vec![WireVerdict::from(&verdict); recipients];
         let reply = Reply { id, results, leaving: false, logins: Logins::default(), database };
         let body = Header::Reply(reply).frame(b"").unwrap();
         self.tell(Event::WorkerAnswered { connection: by, address, body });
     }
 }
 
-impl World {
+impl OutageWorld {
     fn tell(&mut self, event: Event) {
         let Some(front) = &mut self.front else { return };
         let actions = front.handle(event, self.now);
@@ -377,7 +377,7 @@ proptest! {
     #[test]
     fn a_minute_after_an_hour_without_a_database_all_workers_deliver(seed: u64) {
         for hour in [Hour::WithoutDatabase, Hour::AndAFrontThatIsKilled] {
-            let mut world = World::new(hour, seed);
+            let mut world = OutageWorld::new(hour, seed);
             world.run_until(world.over - Duration::from_millis(1));
             if hour == Hour::WithoutDatabase {
                 prop_assert!(world.front.as_ref().unwrap().database_away().is_some());
@@ -397,7 +397,7 @@ proptest! {
 #[test]
 fn who_died_for_an_hour_is_back_after_its_longest_pause() {
     for (hour, longest) in [(Hour::WithoutWorkers, MINUTE), (Hour::WithoutFront, MINUTE + Duration::from_secs(32))] {
-        let mut world = World::new(hour, 1);
+        let mut world = OutageWorld::new(hour, 1);
         world.run_until(world.over - Duration::from_millis(1));
         assert_eq!(world.workers_that_take_work(), 0, "{hour:?}");
         // A process takes a moment to begin, and each worker has to deliver something.

@@ -101,7 +101,7 @@ pub(super) fn run_under_lock(
             return Err(error.into());
         }
     }
-    let mut running = Running::start(command, grace, send)?;
+    let mut running = RunningProgram::start(command, grace, send)?;
     let lost = running.watch(&events);
     let status = running.child.wait().map_err(refused("collecting the program"))?;
     if let Some(why) = lost {
@@ -153,14 +153,14 @@ fn has_own_group() -> bool {
     !io::stdin().is_terminal()
 }
 
-struct Running {
+struct RunningProgram {
     child: Child,
     pid: Pid,
     grouped: bool,
     grace: Duration,
 }
 
-impl Running {
+impl RunningProgram {
     /// Starts the program through `lock program`, which calls [`die_with`].
     fn start(command: &[OsString], grace: Duration, send: Sender<ProgramEvent>) -> Result<Self, Failure> {
         let grouped = has_own_group();

@@ -16,14 +16,14 @@ const MAX_QUEUE_ID: usize = 24;
 
 /// A delivery's process, as its session's name describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct ProcessName {
     pub(crate) queue_id: Option<String>,
     pub(crate) pid: u32,
     /// Last in the name, so that the host is cut if the name is too long.
     pub(crate) host: String,
 }
 
-impl Process {
+impl ProcessName {
     /// The description of this process.
     pub fn of(client: &Client) -> Self {
         let queue_id = client.queue_id.as_deref().map(|id| plain(id).chars().take(MAX_QUEUE_ID).collect());
@@ -46,7 +46,7 @@ impl Process {
     }
 }
 
-impl fmt::Display for Process {
+impl fmt::Display for ProcessName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queue_id = self.queue_id.as_deref().filter(|id| !id.is_empty()).unwrap_or(NONE);
         let name = format!("{PROGRAM} {queue_id} {}@{}", self.pid, self.host);
@@ -74,32 +74,32 @@ mod tests {
             (Some("4XyZ12abcdz3Fq"), "maildrop 4XyZ12abcdz3Fq 4711@mx2.example.com"),
             (None, "maildrop - 4711@mx2.example.com"),
         ] {
-            let process = Process::of(&client(queue_id, "mx2.example.com"));
+            let process = ProcessName::of(&client(queue_id, "mx2.example.com"));
             assert_eq!(process.to_string(), name);
-            assert_eq!(Process::from_application_name(name), Some(process));
+            assert_eq!(ProcessName::from_application_name(name), Some(process));
         }
     }
 
     #[test]
     fn a_long_name_loses_the_end_of_the_host_and_nothing_else() {
-        let process = Process::of(&client(Some(&"Q".repeat(100)), &"h".repeat(100)));
+        let process = ProcessName::of(&client(Some(&"Q".repeat(100)), &"h".repeat(100)));
         let name = process.to_string();
         assert_eq!(name.len(), 63);
-        let read = Process::from_application_name(&name).unwrap();
+        let read = ProcessName::from_application_name(&name).unwrap();
         assert_eq!((read.pid, read.queue_id), (4711, Some("Q".repeat(24))));
         assert!(read.host.len() > 20 && process.host.starts_with(&read.host));
     }
 
     #[test]
     fn odd_characters_do_not_move_the_words() {
-        let process = Process::of(&client(Some("a b\nc"), "hö st\0"));
+        let process = ProcessName::of(&client(Some("a b\nc"), "hö st\0"));
         assert_eq!(process.to_string(), "maildrop a?b?c 4711@h??st?");
     }
 
     #[test]
     fn other_programs_sessions_tell_nothing() {
         for name in ["", "psql", "maildrop", "maildrop x", "maildrop x y", "maildrop x y@z", "maildrop x 1@y z"] {
-            assert_eq!(Process::from_application_name(name), None, "{name}");
+            assert_eq!(ProcessName::from_application_name(name), None, "{name}");
         }
     }
 }

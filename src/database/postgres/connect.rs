@@ -1,7 +1,7 @@
 //! Opening the connection: which address, which certificate, how long.
 
 use super::connection::{Failed, PostgresConnection};
-use super::{PostgresDatabase, Process, Transaction, error};
+use super::{PostgresDatabase, ProcessName, Transaction, error};
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
 use crate::base::server_waits::{self, Whom};
@@ -36,7 +36,7 @@ impl PostgresDatabase {
         if remaining.is_zero() {
             return Err(DatabaseError::new(DatabaseFailure::TimedOut, doing, "no time is left"));
         }
-        let called = Process::of(client);
+        let called = ProcessName::of(client);
         let mut config = Config::new();
         config
             .dbname(&server.database)

@@ -9,7 +9,7 @@ mod connection;
 mod error;
 mod tables;
 
-pub(crate) use application_name::Process;
+pub(crate) use application_name::ProcessName;
 
 use super::timelines::Timeline;
 use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Row, Server, Session, Value};
@@ -68,7 +68,7 @@ pub struct PostgresDatabase {
     timeline: Option<Timeline>,
     commits_wait_in_vain: bool,
     /// The session's name on the server, and this delivery's if that is another.
-    called: Process,
+    called: ProcessName,
     name: Option<String>,
     deadline: Deadline,
     /// How long the server may work on a statement that only reads, if there is a limit.
@@ -137,7 +137,7 @@ impl Session for PostgresDatabase {
         self.connection.hear().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
         (self.who_answers_is_asked, self.hurried) = (self.server.timelines.is_some(), false);
         (self.timeline, self.commits_wait_in_vain) = (None, false);
-        let process = Process::of(client);
+        let process = ProcessName::of(client);
         self.name = (process != self.called).then(|| process.to_string());
         (self.deadline, self.round_trips, self.longest) = (deadline, 0, None);
         Ok(())
@@ -155,7 +155,7 @@ impl Session for PostgresDatabase {
         if self.doubtful {
             return left("an error came in its conversation");
         }
-        let nameless = Process { queue_id: None, ..self.called.clone() };
+        let nameless = ProcessName { queue_id: None, ..self.called.clone() };
         let rename = if nameless == self.called {
             String::new()
         } else {

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// A problem. Programs use its type; the texts may change.
 #[derive(Debug)]
-pub(super) struct Problem(Box<Told>);
+pub(super) struct Problem(Box<ProblemBody>);
 
 #[derive(Debug)]
-struct Told {
+struct ProblemBody {
     status: u16,
     kind: &'static str,
     title: &'static str,
@@ -64,7 +64,7 @@ const A_WHILE: Duration = Duration::from_secs(60);
 impl Problem {
     fn new(status: u16, kind: &'static str, title: &'static str) -> Self {
         let (detail, errors, retry_after, authenticate) = (None, Vec::new(), None, None);
-        Self(Box::new(Told { status, kind, title, detail, errors, retry_after, authenticate }))
+        Self(Box::new(ProblemBody { status, kind, title, detail, errors, retry_after, authenticate }))
     }
 
     fn with(mut self, detail: impl Into<String>) -> Self {
@@ -230,7 +230,7 @@ pub(super) fn of_body(error: &(dyn Error + 'static), largest: usize) -> Problem 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let told = *self.0;
-        let Told { kind, title, status, ref detail, ref errors, .. } = told;
+        let ProblemBody { kind, title, status, ref detail, ref errors, .. } = told;
         let document = problem::Problem { kind, title, status, detail: detail.as_deref(), errors };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, document.document()).into_response();

@@ -1,6 +1,6 @@
 //! HTTP connections: limits on their number, and on the time and size of a request's head.
 
-use crate::base::http_connections::{ProgressStream, SEND_BUFFER, Slot, Slots};
+use crate::base::http_connections::{ConnectionSlot, ProgressStream, SEND_BUFFER, Slots};
 use crate::base::listener::Listener;
 use crate::base::stop::Stop;
 use axum::Router;
@@ -135,7 +135,7 @@ impl WebServer {
         }
     }
 
-    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, mut slot: Slot) {
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, mut slot: ConnectionSlot) {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD);
         http.max_buf_size(LARGEST_HEAD).max_headers(MOST_HEADERS);

@@ -321,7 +321,7 @@ mod tests {
 
     /// An engine in memory whose lock lets another machine go first.
     #[derive(Default)]
-    struct Engine {
+    struct EngineSchema {
         applied: Vec<Applied>,
         /// The migrations that another machine applies while we wait for the lock.
         meanwhile: Vec<Applied>,
@@ -334,7 +334,7 @@ mod tests {
         locks: usize,
     }
 
-    impl Schema for Engine {
+    impl Schema for EngineSchema {
         fn known(&self) -> &'static [Migration] {
             const { &[known(1, false), known(2, true), known(3, false)] }
         }
@@ -375,14 +375,14 @@ mod tests {
         }
     }
 
-    fn steps(engine: &mut Engine) -> Vec<u32> {
+    fn steps(engine: &mut EngineSchema) -> Vec<u32> {
         let migrated = migrate(engine, &mut |_, _| {}).unwrap();
         migrated.steps.iter().map(|(migration, _)| migration.number).collect()
     }
 
     #[test]
     fn what_is_pending_is_applied_in_order_and_what_was_left_out_is_tried_again() {
-        let mut engine = Engine::default();
+        let mut engine = EngineSchema::default();
         assert_eq!(steps(&mut engine), [1, 2, 3]);
         assert_eq!(steps(&mut engine), [2]);
         assert!(!engine.locked);
@@ -390,13 +390,14 @@ mod tests {
 
     #[test]
     fn what_another_machine_applied_while_we_waited_is_not_applied_again() {
-        let mut engine = Engine { meanwhile: vec![applied(1, "some"), applied(3, "some")], ..Engine::default() };
+        let mut engine =
+            EngineSchema { meanwhile: vec![applied(1, "some"), applied(3, "some")], ..EngineSchema::default() };
         assert_eq!(steps(&mut engine), [2]);
     }
 
     #[test]
     fn what_another_machine_edited_while_we_waited_is_refused() {
-        let mut engine = Engine { meanwhile: vec![applied(1, "other")], ..Engine::default() };
+        let mut engine = EngineSchema { meanwhile: vec![applied(1, "other")], ..EngineSchema::default() };
         let error = migrate(&mut engine, &mut |_, _| {}).unwrap_err();
         assert!(matches!(error, MigrateError::Edited { number: 1, .. }), "{error}");
         assert!(!engine.locked && engine.applied.len() == 1);
@@ -404,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_failure_lets_go_of_the_lock_and_goes_no_further() {
-        let mut engine = Engine { fails_at: Some(1), ..Engine::default() };
+        let mut engine = EngineSchema { fails_at: Some(1), ..EngineSchema::default() };
         assert!(matches!(migrate(&mut engine, &mut |_, _| {}).unwrap_err(), MigrateError::Database(_)));
         assert!(!engine.locked && engine.applied.is_empty());
     }
@@ -414,7 +415,7 @@ mod tests {
     fn where_others_are_in_the_way_it_is_tried_again_a_few_times() {
         for takes_back in [true, false] {
             for (in_the_way, succeeds) in [(1, true), (TRIES - 1, true), (TRIES, false), (TRIES + 1, false)] {
-                let mut engine = Engine { in_the_way, takes_back, ..Engine::default() };
+                let mut engine = EngineSchema { in_the_way, takes_back, ..EngineSchema::default() };
                 let mut told = Vec::new();
                 let mut tell = |migration: &Migration, _: &Application| told.push(migration.number);
                 let migrated = migrate_with(&mut engine, &mut tell, Duration::ZERO);
@@ -434,7 +435,7 @@ mod tests {
     #[test]
     fn where_nothing_is_pending_no_lock_is_taken() {
         let all = vec![applied(1, "some"), applied(2, "some"), applied(3, "some"), applied(4, "new")];
-        let mut engine = Engine { applied: all, ..Engine::default() };
+        let mut engine = EngineSchema { applied: all, ..EngineSchema::default() };
         let migrated = migrate(&mut engine, &mut |_, _| {}).unwrap();
         assert_eq!((migrated.steps.len(), migrated.newer.len(), engine.locks), (0, 1, 0));
     }

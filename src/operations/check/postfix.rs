@@ -188,7 +188,12 @@ mod tests {
                 FindingState::Bad,
                 Some("say delivery.postfix_queue_lifetime = \"1h\", and"),
             ),
-            ("", "maximal_queue_lifetime = 431999s\n", FindingState::Bad, Some("maximal_queue_lifetime = 432000s in main.cf")),
+            (
+                "",
+                "maximal_queue_lifetime = 431999s\n",
+                FindingState::Bad,
+                Some("maximal_queue_lifetime = 432000s in main.cf"),
+            ),
             ("", "maximal_queue_lifetime = 0\n", FindingState::Bad, Some("with 0 Postfix tries once")),
             // The longest time that can be parsed.
             (
@@ -197,7 +202,12 @@ mod tests {
                 FindingState::Good,
                 Some("say delivery.postfix_queue_lifetime"),
             ),
-            ("[delivery]\npostfix_queue_lifetime = \"1d\"\n", "maximal_queue_lifetime = 1d\n", FindingState::Good, None),
+            (
+                "[delivery]\npostfix_queue_lifetime = \"1d\"\n",
+                "maximal_queue_lifetime = 1d\n",
+                FindingState::Good,
+                None,
+            ),
             // If the ledger forgets a message while Postfix has it, the message is delivered twice.
             (forgets, "maximal_queue_lifetime = 5d\n", FindingState::Good, None),
             (

@@ -1,7 +1,7 @@
 //! PostgreSQL: `pg_locks` and `pg_stat_activity`, which every role may read. For another role's sessions, times and addresses are
 //! visible only with `pg_read_all_stats`, which grants-operator.sql grants.
 
-use crate::database::postgres::Process;
+use crate::database::postgres::ProcessName;
 use crate::database::{DatabaseError, Query};
 use crate::ledger::Database;
 use crate::ledger::lock_exec_holders::message_of_lock;
@@ -30,9 +30,9 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
             Some(last) => last.name.clone(),
             None => message_of_lock(database, &digest(key, 0), &digest(key, u8::MAX))?,
         };
-        let process = called.as_deref().and_then(Process::from_application_name);
+        let process = called.as_deref().and_then(ProcessName::from_application_name);
         let application = match (&process, &name) {
-            (Some(Process { queue_id, .. }), name) if name.is_some() || queue_id.is_some() => {
+            (Some(ProcessName { queue_id, .. }), name) if name.is_some() || queue_id.is_some() => {
                 Some(application(queue_id.as_deref()))
             }
             _ => called,

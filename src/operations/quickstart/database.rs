@@ -4,7 +4,7 @@ use super::{Answers, MailboxStore, Passwords, ServerAddress, Unusable, fill};
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engine {
+pub(crate) enum ServerEngine {
     Postgres,
     /// Also MariaDB.
     Mysql,
@@ -13,7 +13,7 @@ pub(crate) enum Engine {
 /// `postgresql://db.axial.net/maildrop`: the database, its server, and the role of deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseUrl {
-    pub engine: Engine,
+    pub engine: ServerEngine,
     /// The program with which people connect to it.
     pub client: &'static str,
     pub server: ServerAddress,
@@ -30,9 +30,9 @@ impl FromStr for DatabaseUrl {
             "this is no database: postgresql://db.axial.net/maildrop, or mysql://db.axial.net/maildrop",
         ))?;
         let (engine, client) = match scheme {
-            "postgresql" | "postgres" => (Engine::Postgres, "psql"),
-            "mysql" => (Engine::Mysql, "mysql"),
-            "mariadb" => (Engine::Mysql, "mariadb"),
+            "postgresql" | "postgres" => (ServerEngine::Postgres, "psql"),
+            "mysql" => (ServerEngine::Mysql, "mysql"),
+            "mariadb" => (ServerEngine::Mysql, "mariadb"),
             _ => return Err(Unusable("the database is postgresql://, mysql:// or mariadb://")),
         };
         let (authority, database) = rest.split_once('/').unwrap_or((rest, "maildrop"));
@@ -80,8 +80,8 @@ impl DatabaseUrl {
 pub(super) fn configuration(answers: &Answers) -> String {
     let url = &answers.database;
     let engine = match url.engine {
-        Engine::Postgres => "postgresql",
-        Engine::Mysql => "mysql",
+        ServerEngine::Postgres => "postgresql",
+        ServerEngine::Mysql => "mysql",
     };
     let values: [(&str, &str); 8] = [
         ("engine", engine),
@@ -108,8 +108,8 @@ pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
     let accounts = accounts.map(|(name, password, about)| {
         let password = password.expose();
         match url.engine {
-            Engine::Postgres => format!("-- {about}\nCREATE ROLE {name} LOGIN PASSWORD '{password}';\n"),
-            Engine::Mysql => {
+            ServerEngine::Postgres => format!("-- {about}\nCREATE ROLE {name} LOGIN PASSWORD '{password}';\n"),
+            ServerEngine::Mysql => {
                 let tls = if url.server.is_on_this_machine() { "" } else { " REQUIRE SSL" };
                 format!("-- {about}\nCREATE USER {} IDENTIFIED BY '{password}'{tls};\n", DatabaseUrl::account(&name))
             }
@@ -117,8 +117,10 @@ pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
     });
     let (database, owner) = (&url.database, url.owner());
     let create = match url.engine {
-        Engine::Postgres => format!("CREATE DATABASE {database} OWNER {owner} ENCODING 'UTF8' TEMPLATE template0;\n"),
-        Engine::Mysql => format!(
+        ServerEngine::Postgres => {
+            format!("CREATE DATABASE {database} OWNER {owner} ENCODING 'UTF8' TEMPLATE template0;\n")
+        }
+        ServerEngine::Mysql => format!(
             "CREATE DATABASE {database};\nGRANT ALL PRIVILEGES ON {database}.* TO {};\n",
             DatabaseUrl::account(&owner)
         ),
@@ -135,7 +137,7 @@ fn statements(sql: &str) -> &str {
 pub(super) fn rights(url: &DatabaseUrl) -> String {
     let (database, operator, maps) = (&url.database, url.operator(), url.maps());
     let (deliveries, people, postfix) = match url.engine {
-        Engine::Postgres => {
+        ServerEngine::Postgres => {
             let of = |sql: &str, role: &str| statements(sql).replace(":\"role\"", role);
             let (deliveries, more) = (
                 include_str!("../../../sql/postgres/grants.sql"),
@@ -144,7 +146,7 @@ pub(super) fn rights(url: &DatabaseUrl) -> String {
             let people = format!("{}\n{}", of(deliveries, &operator), of(more, &operator));
             (of(deliveries, &url.role), people, format!("GRANT SELECT ON addresses TO {maps};\n"))
         }
-        Engine::Mysql => {
+        ServerEngine::Mysql => {
             let of = |sql: &str| {
                 statements(sql)
                     .replace(" maildrop.", &format!(" {database}."))
@@ -165,8 +167,8 @@ pub(super) fn rights(url: &DatabaseUrl) -> String {
 /// The SQL that undoes the step.
 pub(super) fn take_back(url: &DatabaseUrl) -> String {
     let roles = [url.role.clone(), url.operator(), url.maps(), url.owner()].map(|role| match url.engine {
-        Engine::Postgres => format!("DROP ROLE {role};\n"),
-        Engine::Mysql => format!("DROP USER {};\n", DatabaseUrl::account(&role)),
+        ServerEngine::Postgres => format!("DROP ROLE {role};\n"),
+        ServerEngine::Mysql => format!("DROP USER {};\n", DatabaseUrl::account(&role)),
     });
     format!(
         "-- As an administrator of the database server, once nothing is delivered any more. THE LEDGER IS GONE AFTER THIS: what Postfix\n\

@@ -15,7 +15,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-pub(crate) use database::{DatabaseUrl, Engine};
+pub(crate) use database::{DatabaseUrl, ServerEngine};
 pub(crate) use mailboxes::MailboxStore;
 
 /// The answers that only the site can give. All of them are checked, since they get into SQL, patterns and configuration files.

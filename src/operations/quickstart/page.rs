@@ -2,7 +2,7 @@
 
 use super::mailboxes::PORT_OF_INSTANCE;
 use super::postfix::map_type;
-use super::{Answers, Engine, MailUid, MailboxStore, fill};
+use super::{Answers, MailUid, MailboxStore, ServerEngine, fill};
 
 const PAGE: &str = include_str!("templates/going-live.md.in");
 const PARTS: &str = include_str!("templates/going-live-parts.md.in");
@@ -22,16 +22,16 @@ fn part(name: &str, values: &[(&str, &str)]) -> String {
 pub(super) fn page(answers: &Answers) -> String {
     let url = &answers.database;
     let (administrator, rights) = match url.engine {
-        Engine::Postgres => {
+        ServerEngine::Postgres => {
             let psql = "runuser -u postgres -- psql --quiet --set=ON_ERROR_STOP=1";
             (psql, format!("{psql} {}", url.database))
         }
-        Engine::Mysql => (url.client, format!("{} {}", url.client, url.database)),
+        ServerEngine::Mysql => (url.client, format!("{} {}", url.client, url.database)),
     };
     let engine = match url.engine {
-        Engine::Postgres => "PostgreSQL",
-        Engine::Mysql if url.client == "mariadb" => "MariaDB",
-        Engine::Mysql => "MySQL",
+        ServerEngine::Postgres => "PostgreSQL",
+        ServerEngine::Mysql if url.client == "mariadb" => "MariaDB",
+        ServerEngine::Mysql => "MySQL",
     };
     let values: [(&str, &str); 7] = [
         ("domain", answers.domain()),
@@ -58,8 +58,8 @@ fn unknown(answers: &Answers) -> String {
         ("names of Cyrus", is_cyrus),
         ("local Cyrus", is_cyrus && imap_is_local),
         ("remote Cyrus", is_cyrus && !imap_is_local),
-        ("PostgreSQL", database_is_remote && url.engine == Engine::Postgres),
-        ("MySQL", database_is_remote && url.engine == Engine::Mysql),
+        ("PostgreSQL", database_is_remote && url.engine == ServerEngine::Postgres),
+        ("MySQL", database_is_remote && url.engine == ServerEngine::Mysql),
         ("certificate", database_is_remote),
         ("rest", true),
     ];

@@ -1,6 +1,6 @@
 //! The fragments for Postfix, with the site's values in place of those of mail.axial.net; and the service's units.
 
-use super::{Answers, Engine, Passwords};
+use super::{Answers, Passwords, ServerEngine};
 
 pub(super) const MAIN_CF_SERVICE: &str = include_str!("../../../postfix/main.cf.maildropd");
 pub(super) const MASTER_CF: &str = include_str!("../../../postfix/master.cf.maildrop");
@@ -14,10 +14,10 @@ const POSTGRES_MAP: &str = include_str!("../../../postfix/pgsql-recipients.cf");
 const MYSQL_MAP: &str = include_str!("../../../postfix/mysql-recipients.cf");
 
 /// Postfix's name of its client for this engine's tables.
-pub(super) fn map_type(engine: Engine) -> &'static str {
+pub(super) fn map_type(engine: ServerEngine) -> &'static str {
     match engine {
-        Engine::Postgres => "pgsql",
-        Engine::Mysql => "mysql",
+        ServerEngine::Postgres => "pgsql",
+        ServerEngine::Mysql => "mysql",
     }
 }
 
@@ -45,10 +45,10 @@ pub(super) fn header_checks(answers: &Answers) -> String {
 pub(super) fn recipients(answers: &Answers, passwords: &Passwords) -> String {
     let url = &answers.database;
     let text = match url.engine {
-        Engine::Postgres => {
+        ServerEngine::Postgres => {
             POSTGRES_MAP.replace("@db.axial.net/maildrop?", &format!("@{}/{}?", url.server.with_port(), url.database))
         }
-        Engine::Mysql => {
+        ServerEngine::Mysql => {
             let host = match url.server.is_on_this_machine() {
                 // To the client library, "localhost" is a socket, whose path differs between systems.
                 true if url.server.host.eq_ignore_ascii_case("localhost") => "127.0.0.1",

@@ -1,6 +1,6 @@
 use super::*;
 use crate::protocol::zmtp::{Blocking, BlockingError, Message};
-use crate::protocol::{Found, Header, Logins, Reply, Request, Told};
+use crate::protocol::{Found, Header, Logins, Reply, Request, WireVerdict};
 use crate::service::broker::state;
 use crate::service::inflight_message::Body;
 use crate::service::shunt::CrashRecords;
@@ -239,7 +239,7 @@ async fn this_user_may_connect_and_the_system_tells_which_process_it_is() {
 }
 
 /// The channels and sockets of a front that a test uses.
-struct Stage {
+struct BrokerStage {
     clients: PathBuf,
     workers: PathBuf,
     hand: mpsc::Sender<Handed>,
@@ -248,7 +248,7 @@ struct Stage {
     stop: oneshot::Sender<Duration>,
 }
 
-impl Stage {
+impl BrokerStage {
     fn report(&self) -> Report {
         let (tell, told) = oneshot::channel();
         self.ask.blocking_send(tell).unwrap();
@@ -262,9 +262,9 @@ impl Stage {
         verdicts
     }
 
-    fn worker(&self) -> Worker {
+    fn worker(&self) -> TestWorker {
         let until = Instant::now() + PATIENCE;
-        let mut worker = Worker(Blocking::connect(&self.workers, dealer(), until).unwrap());
+        let mut worker = TestWorker(Blocking::connect(&self.workers, dealer(), until).unwrap());
         worker.say(&FromWorker::Ready);
         worker
     }
@@ -275,9 +275,9 @@ impl Stage {
 }
 
 /// A worker in this process, which the broker never kills.
-struct Worker(Blocking);
+struct TestWorker(Blocking);
 
-impl Worker {
+impl TestWorker {
     fn say(&mut self, word: &FromWorker) {
         self.0.send(&word.frames(), Instant::now() + PATIENCE).unwrap();
     }
@@ -294,7 +294,7 @@ impl Worker {
     }
 
     fn answer(&mut self, client: Vec<u8>, id: Uuid, verdict: &Verdict) {
-        let results = vec![Told::from(verdict)];
+        let results = vec![WireVerdict::from(verdict)];
         let reply = Reply { id, results, leaving: false, logins: Logins::default(), database: Found::NotAsked };
         self.say(&FromWorker::Reply { client, body: Header::Reply(reply).frame(b"").unwrap() });
     }
@@ -305,7 +305,7 @@ fn request(id: u128) -> Request {
 }
 
 /// Runs a broker while `play` runs, and then up to its end.
-async fn on_stage(most_clients: usize, play: impl FnOnce(Stage) + Send + 'static) {
+async fn on_stage(most_clients: usize, play: impl FnOnce(BrokerStage) + Send + 'static) {
     let folder = tempfile::tempdir().unwrap();
     let [clients, workers] = ["clients.sock", "workers.sock"].map(|name| folder.path().join(name));
     let mut sockets = Sockets::new(LONGEST_FRAME, spool(folder.path()));
@@ -313,7 +313,7 @@ async fn on_stage(most_clients: usize, play: impl FnOnce(Stage) + Send + 'static
     sockets.listen(UnixListener::bind(&workers).unwrap(), Peers::Workers, 4, None);
     let ((hand, handed), (ask, asked), (ended, ends)) = (mpsc::channel(1), mpsc::channel(1), mpsc::channel(1));
     let (stop, stopped) = oneshot::channel();
-    let player = thread::spawn(move || play(Stage { clients, workers, hand, ask, ended, stop }));
+    let player = thread::spawn(move || play(BrokerStage { clients, workers, hand, ask, ended, stop }));
     let settings = state::Settings {
         worker_wait: PATIENCE,
         workers: 1,
@@ -400,7 +400,7 @@ async fn told_to_end_it_answers_what_it_has_and_lets_nobody_in() {
         let mut worker = stage.worker();
         let verdicts = stage.hand(1);
         let (address, _) = worker.hear();
-        let Stage { clients, workers: _, hand, ask, ended, stop } = stage;
+        let BrokerStage { clients, workers: _, hand, ask, ended, stop } = stage;
         stop.send(PATIENCE).unwrap();
         // The loop handles the stop in its next turn.
         let gone = || StdUnixStream::connect(&clients).is_err();

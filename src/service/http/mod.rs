@@ -10,7 +10,7 @@ mod metrics;
 use super::broker::sockets::Report;
 use super::disk_figures::DiskFiguresReader;
 use super::lmtp::{Connection, Listener, Tally, accept};
-use crate::base::http_connections::{Slot, Slots};
+use crate::base::http_connections::{ConnectionSlot, Slots};
 use crate::base::listener::Listener as Open;
 use crate::protocol::control::Status;
 use handlers::Answers;
@@ -85,7 +85,7 @@ pub async fn run(listening: Vec<Open>, sources: Sources) -> io::Result<()> {
 }
 
 /// Answers one request.
-async fn answer(connection: Connection, mut slot: Slot, answers: Arc<Answers>) {
+async fn answer(connection: Connection, mut slot: ConnectionSlot, answers: Arc<Answers>) {
     let by = slot.connection();
     let service = service_fn(|request: Request<Incoming>| {
         let (answers, by) = (Arc::clone(&answers), by.clone());

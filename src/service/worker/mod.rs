@@ -12,7 +12,7 @@ use crate::base::stop::Stop;
 use crate::base::watchdog::Watchdog;
 use crate::config::{Config, RECYCLE_ABOVE};
 use crate::delivery::{StatusDetail, Verdict};
-use crate::protocol::{Found, Header, Logins, Reply, Request, Told};
+use crate::protocol::{Found, Header, Logins, Reply, Request, WireVerdict};
 use crate::site::{self, Sessions, Site};
 use link::{DeliveryReply, Job, Link, Wake};
 use recycling::Recycling;
@@ -145,7 +145,7 @@ impl Worker<'_> {
         // In place, since a message may be large.
         body.drain(..header);
         let (verdicts, database) = self.deliver(&request, body, received);
-        let results = verdicts.iter().map(Told::from).collect();
+        let results = verdicts.iter().map(WireVerdict::from).collect();
         let reply =
             Reply { id: request.id, results, leaving: leaves(request.suspect), logins: self.logins(), database };
         Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {

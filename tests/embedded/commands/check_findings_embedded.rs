@@ -16,9 +16,16 @@ fn what_is_in_order_has_nothing_to_mend() {
     let mut findings = inspect(&mut database, Requirements::default()).unwrap();
     // Which one it is, is this machine's.
     let file_system = findings.remove(3);
-    assert_eq!((file_system.what.as_str(), file_system.state, file_system.fix), ("file system", FindingState::Good, None));
-    let good =
-        |what: &str, found: &str| Finding { what: what.into(), state: FindingState::Good, found: found.into(), fix: None };
+    assert_eq!(
+        (file_system.what.as_str(), file_system.state, file_system.fix),
+        ("file system", FindingState::Good, None)
+    );
+    let good = |what: &str, found: &str| Finding {
+        what: what.into(),
+        state: FindingState::Good,
+        found: found.into(),
+        fix: None,
+    };
     assert_eq!(
         findings,
         [
@@ -36,7 +43,8 @@ fn what_is_not_in_order_is_told_with_what_mends_it() {
     let directory = tempfile::tempdir().unwrap();
     let name = directory.path().display().to_string();
     let mut database = open(directory.path());
-    for (mode, state) in [(0o750, FindingState::Warning), (0o705, FindingState::Warning), (0o2700, FindingState::Good)] {
+    for (mode, state) in [(0o750, FindingState::Warning), (0o705, FindingState::Warning), (0o2700, FindingState::Good)]
+    {
         set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
         let findings = inspect(&mut database, Requirements::default()).unwrap();
         let found = findings.iter().find(|finding| finding.what == format!("mode of {name}")).unwrap();

@@ -1,6 +1,6 @@
 //! What imap-proto, another reader of IMAP, reads in a reply: ours must read the same. `super::Read` is what ours has read.
 
-use super::{Message, Read};
+use super::{ArbitraryMessage, Read};
 use imap_proto::rfc4315::UidSetMember;
 use imap_proto::{AttributeValue, MailboxDatum, Response, ResponseCode, Status, StatusAttribute};
 
@@ -85,8 +85,8 @@ fn compare_status(status: &Status, code: Option<&ResponseCode<'_>>, ours: &Read)
     }
 }
 
-fn compare_fetched(attributes: &[AttributeValue<'_>], fetched: Option<&Message>) {
-    let mut expected = Message::default();
+fn compare_fetched(attributes: &[AttributeValue<'_>], fetched: Option<&ArbitraryMessage>) {
+    let mut expected = ArbitraryMessage::default();
     let mut seen = [0; 4];
     for attribute in attributes {
         match attribute {

@@ -3,7 +3,7 @@
 
 mod imap_proto_reads;
 
-use super::test_properties::{Message, Read, any_argument, any_reply};
+use super::test_properties::{ArbitraryMessage, Read, any_argument, any_reply};
 use proptest::prelude::*;
 use std::cell::RefCell;
 
@@ -122,9 +122,9 @@ fn fetched() {
             items.swap(at, usize::try_from(dice.below(5)).unwrap());
         }
         let line = format!("* {} FETCH ({})\r\n", dice.below(9) + 1, items.join(" "));
-        let Some(Message { body, .. }) = read(&line).fetched else { panic!("{line:?}") };
+        let Some(ArbitraryMessage { body, .. }) = read(&line).fetched else { panic!("{line:?}") };
         let deleted = Some(flags.contains("Deleted"));
-        assert_eq!(read(&line).fetched, Some(Message { uid, size: Some(size), deleted, body }), "{line:?}");
+        assert_eq!(read(&line).fetched, Some(ArbitraryMessage { uid, size: Some(size), deleted, body }), "{line:?}");
     }
 }
 

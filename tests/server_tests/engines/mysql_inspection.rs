@@ -27,7 +27,10 @@ fn a_server_in_order_is_found_so(server: &str) {
     let durable: Option<i64> = site.admin().query_first("SELECT @@innodb_flush_log_at_trx_commit").unwrap();
     let state = finding(&findings, "innodb_flush_log_at_trx_commit").state;
     assert_eq!(state, if durable == Some(1) { FindingState::Good } else { FindingState::Bad });
-    assert!(findings.iter().all(|finding| (finding.state == FindingState::Good) == finding.fix.is_none()), "{findings:#?}");
+    assert!(
+        findings.iter().all(|finding| (finding.state == FindingState::Good) == finding.fix.is_none()),
+        "{findings:#?}"
+    );
     // Trying the rights has left nothing behind.
     for table in ["attempts", "messages", "message_sources", "copies", "addresses"] {
         let rows: Option<u64> = site.admin().query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap();

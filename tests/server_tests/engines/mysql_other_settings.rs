@@ -120,7 +120,10 @@ fn who_follows_and_is_not_waited_for(scene: &mut Scene, server: &OwnServer) {
         settings.more = String::new();
     });
     let replication = |scene: &Scene| (find(scene, "replication").state, find(scene, "replication").found);
-    assert_eq!(replication(scene), (FindingState::Warning, "who follows cannot be told, and no commit waits for it".into()));
+    assert_eq!(
+        replication(scene),
+        (FindingState::Warning, "who follows cannot be told, and no commit waits for it".into())
+    );
     scene.database.execute("GRANT SELECT (processlist_command) ON performance_schema.threads TO deliverer");
     assert_eq!(replication(scene), (FindingState::Good, "none".into()));
     server.start_inside(&format!(

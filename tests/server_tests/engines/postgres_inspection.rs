@@ -6,7 +6,7 @@ use crate::support::database::Engine;
 use crate::support::postgres::{TestDatabase, on_each_postgres};
 use crate::support::site_fixture::Scene;
 use crate::support::standby::Primary;
-use maildrop_command::ledger::{Finding, Ledger, FindingState, Requirements, describe, inspect};
+use maildrop_command::ledger::{Finding, FindingState, Ledger, Requirements, describe, inspect};
 
 on_each_postgres!(
     a_good_server_has_nothing_to_mend,
@@ -128,7 +128,10 @@ fn a_missing_right_is_found(server: &str) {
         ("INSERT on outbox", "needed once anybody is subscribed, who is notified of nothing without it"),
     ] {
         let finding = find(&findings, what);
-        assert_eq!((finding.state, finding.found.as_str()), (FindingState::Warning, &*format!("not granted; {needed}")));
+        assert_eq!(
+            (finding.state, finding.found.as_str()),
+            (FindingState::Warning, &*format!("not granted; {needed}"))
+        );
     }
 }
 
@@ -175,9 +178,12 @@ fn more_than_one_primary_is_found(server: &str) {
         admin.execute(insert, &[&oid, &name]).unwrap();
     }
     let findings = findings(&test);
-    for (name, state) in
-        [("bdr", FindingState::Bad), ("spock", FindingState::Bad), ("pglogical", FindingState::Warning), ("citus", FindingState::Warning)]
-    {
+    for (name, state) in [
+        ("bdr", FindingState::Bad),
+        ("spock", FindingState::Bad),
+        ("pglogical", FindingState::Warning),
+        ("citus", FindingState::Warning),
+    ] {
         assert_eq!(find(&findings, name).state, state, "{name}");
     }
 }

@@ -107,6 +107,9 @@ fn a_commit_that_may_go_on_without_a_replica_is_found() {
 #[test]
 fn a_server_that_is_followed_and_waits_for_nobody_is_found() {
     let state = |replicated, followers| asynchronous(replicated, followers).state;
-    assert_eq!([None, Some(0), Some(2)].map(|of| state(false, of)), [FindingState::Warning, FindingState::Good, FindingState::Warning]);
+    assert_eq!(
+        [None, Some(0), Some(2)].map(|of| state(false, of)),
+        [FindingState::Warning, FindingState::Good, FindingState::Warning]
+    );
     assert_eq!([None, Some(0), Some(2)].map(|of| state(true, of)), [FindingState::Bad; 3]);
 }

@@ -107,7 +107,7 @@ const ALL: [u64; 4] = [1, 2, 3, 4];
 /// The reply of a worker whose wait for the mailbox had no result.
 fn in_vain(id: u64, database: Found) -> Vec<u8> {
     let Header::Reply(reply) = delivered(u128::from(id), 1) else { unreachable!() };
-    let results = vec![Told::from(&Verdict::deferred(StatusDetail::NO_ANSWER, "the mailbox does not answer"))];
+    let results = vec![WireVerdict::from(&Verdict::deferred(StatusDetail::NO_ANSWER, "the mailbox does not answer"))];
     frame(&Header::Reply(Reply { results, database, ..reply }))
 }
 

@@ -21,7 +21,7 @@ use super::running_jobs::{AtWork, Slow};
 use super::workers::Workers;
 use crate::delivery::{StatusDetail, Verdict};
 use crate::protocol::zmtp::INTERVAL;
-use crate::protocol::{Found, Header, Logins, Reply, Request, Source, Told};
+use crate::protocol::{Found, Header, Logins, Reply, Request, Source, WireVerdict};
 use crate::service::inflight_message::Body;
 use crate::service::shunt::{Admission, CrashRecords, Order, WorkerEnd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -451,7 +451,7 @@ impl Broker {
 fn reply(id: Uuid, verdicts: &[Verdict]) -> Header {
     Header::Reply(Reply {
         id,
-        results: verdicts.iter().map(Told::from).collect(),
+        results: verdicts.iter().map(WireVerdict::from).collect(),
         leaving: false,
         logins: Logins::default(),
         database: Found::NotAsked,

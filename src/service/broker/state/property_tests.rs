@@ -85,7 +85,7 @@ struct Outside {
     in_hand: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-struct World {
+struct BrokerWorld {
     broker: Broker,
     now: Instant,
     last_connection: u64,
@@ -108,7 +108,7 @@ struct World {
     asked_for_nothing: bool,
 }
 
-impl World {
+impl BrokerWorld {
     fn new() -> Self {
         let now = Instant::now();
         Self {
@@ -334,7 +334,7 @@ impl World {
         let Some((address, body)) = worker.in_hand.take() else { return };
         let answer = match Header::read(&body) {
             Ok((Header::Deliver(request), _)) if !matches!(how, Answered::Wrongly) => {
-                let results = vec![Told::from(&Verdict::delivered("INBOX appended")); request.recipients.len()];
+                let results = vec![WireVerdict::from(&Verdict::delivered("INBOX appended")); request.recipients.len()];
                 let leaving = matches!(how, Answered::Leaving);
                 Header::Reply(Reply {
                     id: request.id,
@@ -387,7 +387,7 @@ proptest! {
     fn each_request_is_answered_once_and_none_is_ever_at_two_workers(
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let mut world = World::new();
+        let mut world = BrokerWorld::new();
         for step in steps {
             world.step(step);
             let standing = world.broker.standing(world.now);

@@ -98,7 +98,7 @@ pub(super) fn go(id: u128) -> Header {
 }
 
 pub(super) fn delivered(id: u128, recipients: usize) -> Header {
-    let told = Told::from(&Verdict::delivered("INBOX appended"));
+    let told = WireVerdict::from(&Verdict::delivered("INBOX appended"));
     Header::Reply(Reply {
         id: Uuid::from_u128(id),
         results: vec![told; recipients],
