@@ -88,10 +88,10 @@ impl BlockingPool {
         if left.is_zero() {
             return Err(NotDone::Busy);
         }
-        let (tell, told) = oneshot::channel();
+        let (tell, shown) = oneshot::channel();
         let deadline = Deadline::after(left);
         in_a_thread(permits, move || work(deadline, tell))?;
-        timeout_at(end, told).await.map_err(|_| NotDone::TooLate)?.map_err(|_| NotDone::Failed)
+        timeout_at(end, shown).await.map_err(|_| NotDone::TooLate)?.map_err(|_| NotDone::Failed)
     }
 
     /// Starts work that goes on after the request that asked for it, if a thread is free now.

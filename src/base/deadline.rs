@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sooner_and_the_later_of_two_are_told_apart() {
+    fn the_sooner_and_the_later_of_two_are_distinguished() {
         let (soon, late) = (Deadline::after(seconds(1000)), Deadline::after(seconds(100_000)));
         let is_late = |deadline: Deadline| deadline.remaining() > seconds(1000);
         assert!(!is_late(soon.or_sooner(late)) && !is_late(late.or_sooner(soon)));

@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_server_is_a_host_with_or_without_a_port_or_a_socket() {
-        let told = |text: &str| Endpoint::parse(text, Some(5432)).map(|server| server.to_string());
+        let shown = |text: &str| Endpoint::parse(text, Some(5432)).map(|server| server.to_string());
         for (text, server) in [
             ("db1", "db1 port 5432"),
             ("db1.example.com:5433", "db1.example.com port 5433"),
@@ -102,7 +102,7 @@ mod tests {
             ("/run/postgresql", "/run/postgresql"),
             ("/run/x:1", "/run/x:1"),
         ] {
-            assert_eq!(told(text).as_deref(), Some(server), "{text}");
+            assert_eq!(shown(text).as_deref(), Some(server), "{text}");
         }
         for text in [
             "",
@@ -120,7 +120,7 @@ mod tests {
             "[a]:24",
             "a/b",
         ] {
-            assert_eq!(told(text), None, "{text}");
+            assert_eq!(shown(text), None, "{text}");
         }
         for text in ["x", "2001:db8::1", "2001:db8::1:24", "[2001:db8::1]", "run/x", "unix:/run/x"] {
             assert_eq!(Endpoint::parse(text, None), None, "{text} names no port");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_where_it_is() {
+    fn people_are_reported_where_it_is() {
         assert_eq!(tcp("db1").to_string(), "db1 port 5432");
         assert_eq!(Endpoint::Socket("/run/postgresql".into()).to_string(), "/run/postgresql");
     }

@@ -45,10 +45,10 @@ mod tests {
         let problem = |detail, errors| {
             Problem::<&str> { kind: "gone", title: "It is gone", status: 410, detail, errors }.document()
         };
-        let told = |more: &str| {
+        let shown = |more: &str| {
             format!("{{\"type\":\"urn:maildrop_command:problem:gone\",\"title\":\"It is gone\",\"status\":410{more}}}")
         };
-        assert_eq!(problem(None, &[]), told(""));
-        assert_eq!(problem(Some("x"), &["a", "b"]), told(r#","detail":"x","errors":["a","b"]"#));
+        assert_eq!(problem(None, &[]), shown(""));
+        assert_eq!(problem(Some("x"), &["a", "b"]), shown(r#","detail":"x","errors":["a","b"]"#));
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn are_watched() -> bool {
 }
 
 /// Whether a wait has lasted so long that [`watch`] reports it.
-pub(crate) fn is_told() -> bool {
+pub(crate) fn is_shown() -> bool {
     oldest(|_| true).is_some_and(|(_, since)| since.elapsed() >= TELL_AFTER)
 }
 
@@ -146,21 +146,21 @@ struct WatchedServer {
     server: WaitedServer,
     wait: Option<u64>,
     /// How long the wait had lasted at the last report, and at the last successful probe.
-    told: Duration,
+    shown: Duration,
     asked: Duration,
     asking: Option<(Receiver<bool>, Instant)>,
 }
 
 impl WatchedServer {
     fn new(server: WaitedServer) -> Self {
-        Self { server, wait: None, told: Duration::ZERO, asked: Duration::ZERO, asking: None }
+        Self { server, wait: None, shown: Duration::ZERO, asked: Duration::ZERO, asking: None }
     }
 
     fn look(&mut self, longest: Duration) -> Look {
         let found = oldest(|whom| whom == self.server.whom);
         let wait = found.map(|(number, _)| number);
         if self.wait != wait {
-            (self.wait, self.told, self.asked, self.asking) = (wait, Duration::ZERO, Duration::ZERO, None);
+            (self.wait, self.shown, self.asked, self.asking) = (wait, Duration::ZERO, Duration::ZERO, None);
         }
         let Some((_, since)) = found else { return Look::Nothing };
         let (waited, name) = (since.elapsed(), &self.server.name);
@@ -181,8 +181,8 @@ impl WatchedServer {
                 }
             },
         }
-        if waited >= self.told + TELL_AFTER {
-            self.told = waited;
+        if waited >= self.shown + TELL_AFTER {
+            self.shown = waited;
             return Look::Tell(format!("waiting for {name} … {seconds} s"));
         }
         Look::Nothing

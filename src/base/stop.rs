@@ -11,34 +11,34 @@ use std::time::{Duration, Instant};
 
 /// Whether this process has been asked to end.
 pub(crate) struct Stop {
-    told: Arc<AtomicBool>,
+    flag: Arc<AtomicBool>,
     woken: UnixStream,
 }
 
 impl Stop {
     pub(crate) fn on_signals() -> io::Result<Self> {
         let (woken, wake) = UnixStream::pair()?;
-        let told = Arc::new(AtomicBool::new(false));
+        let flag = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             // The flag comes before the pipe: code that the pipe wakes reads the flag.
-            signal_hook::flag::register(signal, Arc::clone(&told))?;
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
-        Ok(Self { told, woken })
+        Ok(Self { flag, woken })
     }
 
-    pub(crate) fn is_told(&self) -> bool {
-        self.told.load(Ordering::Acquire)
+    pub(crate) fn is_requested(&self) -> bool {
+        self.flag.load(Ordering::Acquire)
     }
 
     /// Sets the flag as a signal does.
     pub(crate) fn tell(&self) {
-        self.told.store(true, Ordering::Release);
+        self.flag.store(true, Ordering::Release);
     }
 
     /// The flag, for code that polls it.
-    pub(crate) fn told(&self) -> &AtomicBool {
-        &self.told
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.flag
     }
 
     /// Becomes readable with the first signal, and stays so.

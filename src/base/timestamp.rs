@@ -44,7 +44,7 @@ fn microseconds(moment: OffsetDateTime) -> Option<i64> {
 }
 
 /// `2026-11-20 03:00:00Z`.
-pub(crate) fn told(microseconds: i64) -> String {
+pub(crate) fn time_text(microseconds: i64) -> String {
     formatted(microseconds, WHOLE_SECONDS)
 }
 
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn people_write_moments_in_several_ways() {
         assert_eq!(since("2026-11-20"), since("2026-11-20T00:00:00Z"));
-        assert_eq!(since("2026-11-20 03:00:00Z").map(told), Ok("2026-11-20 03:00:00Z".into()));
+        assert_eq!(since("2026-11-20 03:00:00Z").map(time_text), Ok("2026-11-20 03:00:00Z".into()));
         assert_eq!(since("1970-01-01T01:00:00.5+01:00"), Ok(500_000));
         let (hour, now) = (since("1h").unwrap(), since("0").unwrap());
         assert!((3_599_000_000..3_660_000_000).contains(&(now - hour)));
@@ -112,19 +112,19 @@ mod tests {
     #[test]
     fn programs_read_them_to_the_microsecond() {
         assert_eq!(exact(1_500_000), "1970-01-01T00:00:01.5Z");
-        assert_eq!(told(i64::MAX), i64::MAX.to_string());
+        assert_eq!(time_text(i64::MAX), i64::MAX.to_string());
         assert_eq!((read_exact("1970-01-01T00:00:01.5Z"), read_exact("2d")), (Some(1_500_000), None));
     }
 
     #[test]
-    fn spans_are_told_in_their_own_units() {
-        let told = |seconds| span(std::time::Duration::from_secs_f64(seconds));
-        assert_eq!((told(0.25), told(59.9), told(3600.0)), ("0.2s".into(), "59s".into(), "1h".into()));
-        assert_eq!((told(432_600.0), told(34_560_000.0)), ("5d 10m".into(), "400d".into()));
+    fn spans_are_reported_in_their_own_units() {
+        let shown = |seconds| span(std::time::Duration::from_secs_f64(seconds));
+        assert_eq!((shown(0.25), shown(59.9), shown(3600.0)), ("0.2s".into(), "59s".into(), "1h".into()));
+        assert_eq!((shown(432_600.0), shown(34_560_000.0)), ("5d 10m".into(), "400d".into()));
     }
 
     #[test]
-    fn milliseconds_are_told_in_three_digits_or_so() {
+    fn milliseconds_are_reported_in_three_digits_or_so() {
         for (took, text) in [
             (0.04, "0.0 ms"),
             (9.94, "9.9 ms"),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_a_moment_or_that_there_is_none() {
+    fn programs_are_reported_a_moment_or_that_there_is_none() {
         #[derive(Serialize)]
         struct Moments(
             #[serde(serialize_with = "serialize")] i64,

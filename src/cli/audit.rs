@@ -133,7 +133,7 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
         say("");
     }
 
-    let since = timestamp::told(arguments.since);
+    let since = timestamp::time_text(arguments.since);
     let (looked, well) = match (&arguments.mailbox, found.mailboxes) {
         (Some(mailbox), 0) => (
             format!("No copy for {mailbox} has been recorded since {since}"),

@@ -36,7 +36,7 @@ impl Progress {
         let print = move || {
             while wait.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
                 // The line of `server_waits` is more precise: it names the server that does not answer.
-                if !server_waits::is_told() {
+                if !server_waits::is_shown() {
                     let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
                     complain(&format!("{text} … {} s", began.elapsed().as_secs()));
                 }

@@ -112,7 +112,7 @@ fn show(done: &[Pruned], arguments: &Arguments) {
         [
             pruned.kind.as_str().to_owned(),
             timestamp::span(pruned.age),
-            timestamp::told(pruned.before),
+            timestamp::time_text(pruned.before),
             pruned.would_remove.unwrap_or(pruned.removed).to_string(),
             kept(pruned),
         ]

@@ -5,7 +5,7 @@ use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash,
 use crate::base::terminal::{printable, shell_word};
 use crate::base::timestamp;
 use crate::config::Config;
-use crate::queue::{ByHandError, Entry, Queue, QueueError, State};
+use crate::queue::{Entry, Queue, QueueAdminError, QueueError, State};
 use clap::{Args, Subcommand};
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -141,12 +141,12 @@ fn list_entries(arguments: &ListArguments) -> Ended {
 const COLUMNS: Columns<Entry, 9> = [
     ("ID", |entry| entry.id.clone()),
     ("STATE", |entry| entry.state.to_string()),
-    ("QUEUED", |entry| or_dash(entry.queued_at.map(timestamp::told))),
+    ("QUEUED", |entry| or_dash(entry.queued_at.map(timestamp::time_text))),
     ("SIZE", |entry| or_dash(entry.size)),
     ("SENDER", sender),
     ("RECIPIENTS", |entry| if entry.recipients.is_empty() { "-".into() } else { entry.recipients.join(" ") }),
     ("TRIES", |entry| entry.tries.to_string()),
-    ("NEXT TRY", |entry| or_dash(entry.next_try.map(timestamp::told))),
+    ("NEXT TRY", |entry| or_dash(entry.next_try.map(timestamp::time_text))),
     ("REASON", |entry| or_dash(entry.reason.as_ref())),
 ];
 
@@ -186,13 +186,13 @@ fn entry(queue: &Queue, id: &str) -> Result<Entry, Failure> {
         (Some(entry), true) => Ok(entry),
         (Some(last), false) => {
             let files = found.iter().chain([&last]).map(|entry| format!("{}/{}", entry.state, entry.file)).collect();
-            Err(ByHandError::Several { id: id.into(), files }.into())
+            Err(QueueAdminError::Several { id: id.into(), files }.into())
         }
-        (None, _) => Err(ByHandError::NoSuch { id: id.into() }.into()),
+        (None, _) => Err(QueueAdminError::NoSuch { id: id.into() }.into()),
     }
 }
 
-fn change_each(ids: &[String], change: impl Fn(&str) -> Result<String, ByHandError>) -> Ended {
+fn change_each(ids: &[String], change: impl Fn(&str) -> Result<String, QueueAdminError>) -> Ended {
     for_each(ids, |id| {
         say(&change(id)?);
         Ok(())
@@ -228,18 +228,20 @@ impl From<QueueError> for Failure {
 }
 
 /// A message was left unchanged.
-impl From<ByHandError> for Failure {
-    fn from(error: ByHandError) -> Self {
+impl From<QueueAdminError> for Failure {
+    fn from(error: QueueAdminError) -> Self {
         let (fix, exit) = match error {
-            ByHandError::Queue(error) => return error.into(),
-            ByHandError::NoSuch { .. } => ("`maildrop_command queue list` shows what is there", ExitCode::NoInput),
-            ByHandError::Several { .. } => {
+            QueueAdminError::Queue(error) => return error.into(),
+            QueueAdminError::NoSuch { .. } => ("`maildrop_command queue list` shows what is there", ExitCode::NoInput),
+            QueueAdminError::Several { .. } => {
                 ("`maildrop_command queue list --json` shows which is which", ExitCode::DataErr)
             }
-            ByHandError::BeingDelivered { .. } => ("`maildrop_command queue list` shows its state", ExitCode::TempFail),
-            ByHandError::NotFrom { .. } => ("`maildrop_command queue list` shows its state", ExitCode::DataErr),
-            ByHandError::TooOld { .. } => ("to release it all the same, add --again", ExitCode::DataErr),
-            ByHandError::Unreadable { .. } => {
+            QueueAdminError::BeingDelivered { .. } => {
+                ("`maildrop_command queue list` shows its state", ExitCode::TempFail)
+            }
+            QueueAdminError::NotFrom { .. } => ("`maildrop_command queue list` shows its state", ExitCode::DataErr),
+            QueueAdminError::TooOld { .. } => ("to release it all the same, add --again", ExitCode::DataErr),
+            QueueAdminError::Unreadable { .. } => {
                 ("`maildrop_command queue show` says in which file it is", ExitCode::DataErr)
             }
         };

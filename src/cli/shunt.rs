@@ -97,7 +97,7 @@ const NOTHING: &str = "nothing is shunted";
 
 const COLUMNS: Columns<CrashedMessage, 9> = [
     ("ID", |message| message.digest.to_string()),
-    ("SINCE", |message| timestamp::told(message.since)),
+    ("SINCE", |message| timestamp::time_text(message.since)),
     ("SIZE", |message| message.envelope.size.to_string()),
     ("SENDER", |message| or_null_sender(&message.envelope.sender)),
     ("RECIPIENTS", |message| {

@@ -244,7 +244,7 @@ const COLUMNS: Columns<Subscription, 6> = [
     ("state", |one| one.state.to_string()),
     ("of", subscriptions::resource_of),
     ("callback", |one| one.callback_url.clone()),
-    ("expires", |one| one.expires_at.map(timestamp::told).unwrap_or_default()),
+    ("expires", |one| one.expires_at.map(timestamp::time_text).unwrap_or_default()),
     ("description", |one| one.description.clone()),
 ];
 
@@ -336,8 +336,8 @@ fn show(one: &Subscription, as_json: bool) {
         ("requests", order),
         ("state", state),
         ("description", one.description.clone()),
-        ("made", timestamp::told(one.created_at)),
-        ("expires", or_dash(one.expires_at.map(timestamp::told))),
+        ("made", timestamp::time_text(one.created_at)),
+        ("expires", or_dash(one.expires_at.map(timestamp::time_text))),
         ("pending", progress.pending.to_string()),
         ("given up", progress.given_up.to_string()),
         ("last answered", or_dash(answered.map(|ago| format!("{} ago", timestamp::span(ago))))),

@@ -121,8 +121,8 @@ const COLUMNS: Columns<ApiToken, 8> = [
     ("scopes", |token| token.scopes.join(" ")),
     ("for", |token| bounds(&token.bounds)),
     ("rate", |token| token.rate.to_string()),
-    ("expires", |token| token.expires_at.map(timestamp::told).unwrap_or_default()),
-    ("last used", |token| token.last_used_at.map(timestamp::told).unwrap_or_default()),
+    ("expires", |token| token.expires_at.map(timestamp::time_text).unwrap_or_default()),
+    ("last used", |token| token.last_used_at.map(timestamp::time_text).unwrap_or_default()),
 ];
 
 fn state(token: &ApiToken) -> &'static str {

@@ -3,7 +3,7 @@
 use super::site_options::{QueryOptions, SiteOptions};
 use super::{Columns, Ended, Failure, fail, help, list, print, say};
 use crate::base::terminal::shell_word;
-use crate::base::timestamp::told;
+use crate::base::timestamp::time_text;
 use crate::config::SESSION_IDLE;
 use crate::ledger::web_sessions::{self, Lifetimes, WebRole, WebSession};
 use crate::operations::web_logins;
@@ -74,8 +74,8 @@ const COLUMNS: Columns<WebSession, 5> = [
     ("ID", |one| one.id.clone()),
     ("NAME", |one| one.name.clone()),
     ("ROLE", |one| one.role.as_str().to_owned()),
-    ("SINCE", |one| told(one.created_at)),
-    ("LAST SEEN", |one| told(one.last_seen_at)),
+    ("SINCE", |one| time_text(one.created_at)),
+    ("LAST SEEN", |one| time_text(one.last_seen_at)),
 ];
 
 fn sessions(SessionsArguments { query, end }: &SessionsArguments) -> Result<(), Failure> {

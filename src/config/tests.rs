@@ -90,8 +90,8 @@ fn a_server_on_this_machine_is_not_encrypted_unless_asked_for() {
 fn several_servers_are_tried_in_their_order_and_encrypted_unless_all_are_here() {
     let with = |hosts: &str| good(&LEAST.replace("host = \"db.example.com\"", &format!("hosts = {hosts}")));
     let config = with(r#"["db1", "db2:5433", "/run/postgresql"]"#);
-    let told: Vec<String> = config.database.addresses.iter().map(ToString::to_string).collect();
-    assert_eq!(told, ["db1 port 5432", "db2 port 5433", "/run/postgresql"]);
+    let printed: Vec<String> = config.database.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(printed, ["db1 port 5432", "db2 port 5433", "/run/postgresql"]);
     assert_eq!(config.database.tls, Tls::Verify { ca_file: None });
     let servers = config.database_servers().unwrap();
     assert!(servers.iter().all(|server| server.limits.connect == Duration::from_secs(3) && server.timelines.is_some()));
@@ -334,7 +334,7 @@ fn the_wait_for_a_lock_that_nobody_chose_makes_room_for_the_deadline() {
 // --- errors are one line: file, line, key, fix
 
 #[test]
-fn a_mistake_is_told_by_file_line_key_and_what_mends_it() {
+fn a_mistake_is_reported_by_file_line_key_and_what_mends_it() {
     let mut cases = 0;
     let (mut taken_out, mut put_in) = (None, Vec::new());
     for line in include_str!("mistakes.txt").lines() {

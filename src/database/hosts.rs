@@ -73,8 +73,8 @@ fn all_of(mut failures: Vec<DatabaseError>) -> DatabaseError {
     }
     let kind = failures.iter().find(|error| error.may_pass()).or(failures.first());
     let failure = kind.map_or(DatabaseFailure::Other, |error| error.failure);
-    let told: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    DatabaseError::new(failure, doing, told.join("; "))
+    let shown: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    DatabaseError::new(failure, doing, shown.join("; "))
 }
 
 /// For how long a delivery that has written nothing yet waits for a server that takes writes.
@@ -168,12 +168,12 @@ mod tests {
                 _ => failed(DatabaseFailure::AccessDenied),
             }
         };
-        let told = match first_that_writes(all, deadline, open) {
+        let shown = match first_that_writes(all, deadline, open) {
             Ok(Connected::Writing(session)) => Ok(session.name),
             Ok(Connected::Reading(session)) => Ok(format!("reading {}", session.name)),
             Err(error) => Err(error.failure),
         };
-        (told, tried.into_inner())
+        (shown, tried.into_inner())
     }
 
     fn server(name: char) -> Server {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_first_that_takes_writes_is_used_and_nobody_after_it_is_asked() {
-        for (servers, told, tried) in [
+        for (servers, shown, tried) in [
             ("p", "p", "p"),
             ("pp", "p", "p"),
             ("sudpp", "p", "sudp"),
@@ -203,18 +203,18 @@ mod tests {
             ("hbs", "b", "hbshb"),
             ("hs", "reading s", "hsh"),
         ] {
-            assert_eq!(found(servers), (Ok(told.to_owned()), tried.to_owned()), "{servers}");
+            assert_eq!(found(servers), (Ok(shown.to_owned()), tried.to_owned()), "{servers}");
         }
     }
 
     #[test]
     fn once_no_time_is_left_only_the_first_is_asked() {
-        for (servers, told, tried) in [
+        for (servers, shown, tried) in [
             ("p", Ok("p".to_owned()), "p"),
             ("sp", Ok("reading s".to_owned()), "s"),
             ("up", Err(DatabaseFailure::Unreachable), "u"),
         ] {
-            assert_eq!(found_by(servers, Deadline::after(Duration::ZERO)), (told, tried.to_owned()), "{servers}");
+            assert_eq!(found_by(servers, Deadline::after(Duration::ZERO)), (shown, tried.to_owned()), "{servers}");
         }
     }
 

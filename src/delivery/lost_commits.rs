@@ -55,8 +55,8 @@ mod tests {
             (None, Some(5 * day + 2 * hour + 1), false),
             (Some(u64::MAX), Some(5), true),
         ] {
-            let told = may_be(seconds(came), seconds(began), Duration::from_secs(5 * day));
-            assert_eq!(told, forgotten, "{came:?} {began:?}");
+            let shown = may_be(seconds(came), seconds(began), Duration::from_secs(5 * day));
+            assert_eq!(shown, forgotten, "{came:?} {began:?}");
         }
         assert!(may_be(None, Some(Duration::from_secs(u64::MAX)), Duration::MAX));
     }

@@ -130,13 +130,13 @@ impl Verdict {
 impl From<&Delivered> for Verdict {
     /// `INBOX appended (uid 17), Sent already there`: Postfix logs the first 100 characters of it.
     fn from(delivered: &Delivered) -> Self {
-        let told: Vec<String> = delivered.copies.iter().map(told).collect();
-        Self::delivered(told.join(", "))
+        let shown: Vec<String> = delivered.copies.iter().map(shown).collect();
+        Self::delivered(shown.join(", "))
     }
 }
 
 /// One copy, as a part of the line.
-fn told(copy: &CopyReport) -> String {
+fn shown(copy: &CopyReport) -> String {
     let CopyReport { mailbox, manner, .. } = copy;
     match manner {
         Manner::Appended(Some(placement)) | Manner::Adopted(Some(placement)) => {

@@ -82,7 +82,7 @@ impl Conversation {
     }
 
     /// Prepares for another delivery: sets its deadline, and resets the round trips.
-    pub(crate) fn begin_anew(&mut self, deadline: Deadline) {
+    pub(crate) fn restart(&mut self, deadline: Deadline) {
         self.round_trips = 0;
         self.set_deadline(deadline);
     }

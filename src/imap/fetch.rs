@@ -178,9 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_told_only_where_it_is_asked_for() {
-        let told = guid(&text("* STATUS INBOX (X-GUID c8885b2662830a6b)"));
-        assert_eq!(told.as_deref(), Some("c8885b2662830a6b"));
+    fn an_id_is_reported_only_where_it_is_asked_for() {
+        let shown = guid(&text("* STATUS INBOX (X-GUID c8885b2662830a6b)"));
+        assert_eq!(shown.as_deref(), Some("c8885b2662830a6b"));
         // Courier leaves out unknown items.
         for other in
             ["* STATUS \"INBOX\" ()", "* STATUS INBOX (X-GUID)", "* STATUS INBOX (UIDNEXT 1)", "* LIST (X-GUID a)"]

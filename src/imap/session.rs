@@ -227,7 +227,7 @@ impl Session {
         if !self.conversation.is_sound() {
             return None;
         }
-        self.conversation.begin_anew(deadline);
+        self.conversation.restart(deadline);
         Some(self)
     }
 }

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_is_told_once_and_nothing_else() {
+    fn what_has_changed_is_reported_once_and_nothing_else() {
         let delivered = r#""state":{"---":null,"+++":"delivered"}"#;
         let (recipient, sender) = (Role::Recipient, Role::Sender);
         let cases = [
@@ -241,10 +241,10 @@ mod tests {
             // Otherwise each try would have an event.
             (sender, Some(Owed("x")), Owed("y"), None),
         ];
-        for (role, before, after, told) in cases {
+        for (role, before, after, shown) in cases {
             let said = change(role, before, after).map(|(kind, diff)| (kind, json!(diff.0)));
-            let told = told.map(|(kind, diff)| (kind, serde_json::from_str(&diff).unwrap()));
-            assert_eq!(said, told, "{before:?}, {after:?}");
+            let shown = shown.map(|(kind, diff)| (kind, serde_json::from_str(&diff).unwrap()));
+            assert_eq!(said, shown, "{before:?}, {after:?}");
         }
         let taken_out = r#"{"uid_validity":{"---":7,"+++":null},"uid":{"---":3,"+++":null}}"#;
         let taken_out: Value = serde_json::from_str(taken_out).unwrap();

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_why_without_the_word_before_it() {
+    fn people_are_reported_why_without_the_word_before_it() {
         let reason = |text: &str| Outcome::from_text(text).reason();
         assert_eq!(reason("deferred: over quota: appending: NO"), "over quota: appending: NO");
         assert_eq!((reason("refused: over quota"), reason("busy")), ("over quota".into(), "busy".into()));

@@ -26,8 +26,8 @@ pub(super) fn record_with_fallback(
     use DatabaseFailure::{AccessDenied, Refused, Schema};
     match record_without_header(record, &mut write) {
         Err(error) if !record.events.is_empty() && matches!(error.failure, AccessDenied | Refused | Schema) => {
-            let untold = Record { events: Vec::new(), ..record.clone() };
-            record_without_header(&untold, &mut write)?;
+            let pending = Record { events: Vec::new(), ..record.clone() };
+            record_without_header(&pending, &mut write)?;
             warn!(
                 %error,
                 "subscribers are not told of this delivery: the tables outbox and subscriptions want `migrate`, and grants.sql"
@@ -212,8 +212,8 @@ mod tests {
             raw: None,
             ..message(&identity, &lock)
         };
-        let told = EventRecord { message_id: "a? b?", queue_id: None, ..event(&identity) };
-        let bare = Record { message: Some(bare), events: vec![told], ..whole.clone() };
+        let shown = EventRecord { message_id: "a? b?", queue_id: None, ..event(&identity) };
+        let bare = Record { message: Some(bare), events: vec![shown], ..whole.clone() };
         assert_eq!(written, [format!("{whole:?}"), format!("{bare:?}")]);
     }
 

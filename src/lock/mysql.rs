@@ -34,7 +34,7 @@ impl NamedLock for MysqlDatabase {
         if self.get_lock(name, wait)? {
             return Ok(Acquired::Held);
         }
-        Ok(Acquired::Busy(or_untold(self.holder(name))))
+        Ok(Acquired::Busy(or_unknown(self.holder(name))))
     }
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
@@ -122,7 +122,7 @@ impl Holder {
 
 /// The holder is only for the log, so a failure to read it is only logged. If the connection is gone, the next
 /// statement fails, too.
-pub(crate) fn or_untold(holder: Result<Option<Holder>, DatabaseError>) -> Option<Holder> {
+pub(crate) fn or_unknown(holder: Result<Option<Holder>, DatabaseError>) -> Option<Holder> {
     holder.unwrap_or_else(|error| {
         warn!(%error, "who holds the lock cannot be told");
         None

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_parts_are_told_apart_and_decoded() {
+    fn parts_of_parts_are_distinguished_and_decoded() {
         let parts = parts_of(NESTED.as_bytes());
         assert_eq!(kinds(NESTED), ["text/plain", "text/html", "image/png"]);
         assert_eq!(parts.text(1000), Some(("grüß dich".into(), false)));
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_levels_and_parts_are_told_apart_as_are_known_and_no_more() {
+    fn as_many_levels_and_parts_are_distinguished_as_are_known_and_no_more() {
         let nested = |levels: usize| {
             let open = (0..levels).map(|n| format!("Content-Type: multipart/mixed; boundary=b{n}\n\n--b{n}\n"));
             kinds(&(open.collect::<String>() + "Content-Type: image/png\n\nx"))

@@ -595,9 +595,9 @@ fn in_the_log_digests_are_hexadecimal_and_a_message_is_its_name_and_size() {
     let (identity, content) = (lisa.identity().as_bytes(), lisa.content_digest().as_bytes());
     assert_eq!(format!("{:?}", lisa.identity()), format!("Identity({})", crate::base::hex::encode(identity)));
     assert_eq!(format!("{:?}", lisa.content_digest()), format!("ContentDigest({})", crate::base::hex::encode(content)));
-    let told = format!("{lisa:?}");
-    assert!(told.contains("<123-abc@mail.google.com>") && told.contains(&lisa.size().to_string()), "{told}");
-    assert!(!told.contains("Hello"), "{told}");
+    let shown = format!("{lisa:?}");
+    assert!(shown.contains("<123-abc@mail.google.com>") && shown.contains(&lisa.size().to_string()), "{shown}");
+    assert!(!shown.contains("Hello"), "{shown}");
 }
 
 #[test]
@@ -608,7 +608,7 @@ fn who_was_written_to_blindly_stands_in_two_fields_of_the_header() {
 }
 
 #[test]
-fn to_and_cc_are_told_apart_for_people() {
+fn to_and_cc_are_distinguished_for_people() {
     let message = received("To: =?utf-8?Q?D=C3=B6ug?= <doug@x>\nCc: scuba@x\nCc: lisa@x\n\n");
     assert_eq!((message.to(), message.cc()), (Some("D\u{f6}ug <doug@x>"), Some("scuba@x")));
     assert_eq!((received("A: b\n\n").to(), received("A: b\n\n").cc()), (None, None));
@@ -623,7 +623,7 @@ fn a_field_beyond_its_limit_is_not_there() {
 }
 
 #[test]
-fn how_long_ago_a_message_came_is_told_by_its_topmost_received_field() {
+fn how_long_ago_a_message_came_is_reported_by_its_topmost_received_field() {
     // 2026-11-23 12:00:00 UTC.
     let now = OffsetDateTime::from_unix_timestamp(1_795_435_200).unwrap();
     let field = |date: &str| format!("Received: from a by b id c;\n\t{date}\n");

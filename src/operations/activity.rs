@@ -29,7 +29,7 @@ pub(crate) struct Figures {
     /// Sent copies that are owed.
     pub(crate) owed: u64,
     /// A summary of the subscribers, if there are any and this role may read them.
-    pub(crate) told: Option<AtAGlance>,
+    pub(crate) shown: Option<AtAGlance>,
     /// When the figures were counted, in microseconds since 1970.
     pub(crate) at: i64,
 }
@@ -40,9 +40,9 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Figures, DatabaseEr
     let before = |span| now.saturating_sub(time_span::microseconds(span));
     let counted = activity::count(database, before(LATELY), before(STILL_TRIED))?;
     let owed = statistics::owed_copies(database, None)?;
-    let told = overview::at_a_glance(database, before(GIVEN_UP))?;
+    let shown = overview::at_a_glance(database, before(GIVEN_UP))?;
     let Counted { delivered, refused, deferred } = counted;
-    Ok(Figures { delivered, refused, deferred, owed, told, at: now })
+    Ok(Figures { delivered, refused, deferred, owed, shown, at: now })
 }
 
 /// The meaning that was given to a search text.

@@ -81,7 +81,7 @@ pub(crate) struct OwedRun {
 
 impl OwedRun {
     /// The result in one line.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let counts = [
             (self.finished, "finished"),
             (self.there_already, "there already"),
@@ -91,12 +91,12 @@ impl OwedRun {
         ];
         let counts = counts.iter().filter(|(number, _)| *number > 0);
         let counts: Vec<String> = counts.map(|(number, what)| format!("{number} {what}")).collect();
-        let mut told = if counts.is_empty() { "nothing is owed".to_owned() } else { counts.join(", ") };
+        let mut printed = if counts.is_empty() { "nothing is owed".to_owned() } else { counts.join(", ") };
         if let Some(first) = &self.first_failure {
-            told.push_str("; the first that failed: ");
-            told.push_str(first);
+            printed.push_str("; the first that failed: ");
+            printed.push_str(first);
         }
-        told
+        printed
     }
 }
 

@@ -204,10 +204,10 @@ fn a_clock_that_was_set_back_holds_nothing_up() {
 }
 
 #[test]
-fn a_run_is_told_in_one_line() {
-    assert_eq!(OwedRun::default().told(), "nothing is owed");
+fn a_run_is_reported_in_one_line() {
+    assert_eq!(OwedRun::default().to_text(), "nothing is owed");
     let first_failure = Some("full".into());
     let run = OwedRun { finished: 3, failed: 1, passed_over: 2, still_owed: 7, first_failure, ..OwedRun::default() };
-    let told = "3 finished, 1 failed, 2 passed over, since their mailbox has just failed, 7 still owed; the first that failed: full";
-    assert_eq!(run.told(), told);
+    let printed = "3 finished, 1 failed, 2 passed over, since their mailbox has just failed, 7 still owed; the first that failed: full";
+    assert_eq!(run.to_text(), printed);
 }

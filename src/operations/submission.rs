@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_told_apart_from_then_on(raw in "(From x\n)?([ \t]x\r?\n)?(Delivered-To: x\r?\n)?\\PC{0,20}(\r?\n\\PC{0,20}){0,4}") {
+        fn whatever_comes_is_distinguished_from_then_on(raw in "(From x\n)?([ \t]x\r?\n)?(Delivered-To: x\r?\n)?\\PC{0,20}(\r?\n\\PC{0,20}){0,4}") {
             let Ok(message) = Message::receive(raw.clone().into_bytes()) else { return Ok(()) };
             let outline = Outline::of(raw.as_bytes()).unwrap();
             prop_assert_eq!(&outline.lock_subject, message.lock_subject());

@@ -56,7 +56,7 @@ Signals: SIGTERM and SIGINT end it after the messages in hand, a second one at o
 with a mistake in it changes nothing) and opens the log anew, SIGUSR1 replaces one process after the other, SIGUSR2 opens the \
 log anew.
 
-Exit status: 0 told to end, 69 if a socket cannot be listened at, 73 if its folders or its log cannot be had, 75 if another one \
+Exit status: 0 shown to end, 69 if a socket cannot be listened at, 73 if its folders or its log cannot be had, 75 if another one \
 is running, 78 if the configuration cannot be read."
 )]
 struct Arguments {
@@ -239,7 +239,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             // Without LMTP this process is useless. The next front may succeed.
             server.run(hand, stop.clone()).await.map_err(|source| FrontError::System { doing: "serving LMTP", source })
         };
-        let told = async {
+        let shown = async {
             match master {
                 None => std::future::pending().await,
                 Some(master) => {
@@ -259,7 +259,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             // Without a master this process is about to end, and the next front needs the port.
             tokio::select! {
                 () = served => {}
-                () = told => {}
+                () = shown => {}
             }
             Ok(())
         };

@@ -297,7 +297,7 @@ mod tests {
 
     /// With no service, the file queue waits; with one that refuses, it defers the single message.
     #[test]
-    fn no_service_at_all_and_one_that_does_not_take_this_message_are_told_apart() {
+    fn no_service_at_all_and_one_that_does_not_take_this_message_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("clients.sock");
         let request = Request { source: Source::Queue, ..Request::to(&["doug@x"], 0) };

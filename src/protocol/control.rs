@@ -367,8 +367,8 @@ mod tests {
     fn an_end_is_counted_in_a_word_or_two() {
         let kinds = [End::Exit(70), End::Signal(9), End::Signal(99), End::NotStarted("no memory".into())];
         assert_eq!(kinds.each_ref().map(End::kind), ["exit 70", "SIGKILL", "signal 99", "not started"]);
-        let told = kinds.map(|end| end.to_string());
-        assert_eq!(told[2..], ["ended by signal 99", "could not be started: no memory"]);
+        let shown = kinds.map(|end| end.to_string());
+        assert_eq!(shown[2..], ["ended by signal 99", "could not be started: no memory"]);
         let mut counted = Counted::default();
         for how in ["SIGKILL", "SIGKILL", "done"] {
             counted.started(Role::Worker);

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn no_service_and_one_that_may_not_be_asked_are_told_apart() {
+    fn no_service_and_one_that_may_not_be_asked_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("control.sock");
         let nobody = |socket: &Path| matches!(ask(socket, Command::Stop, SHORT), Err(NotAsked::NotRunning));
@@ -103,8 +103,8 @@ mod tests {
         let silent = |mut stream: UnixStream| {
             stream.read_to_end(&mut Vec::new()).unwrap();
         };
-        let told = asked(silent, Duration::from_millis(10)).unwrap_err().to_string();
-        assert_eq!(told, "it does not answer: timed out");
+        let shown = asked(silent, Duration::from_millis(10)).unwrap_err().to_string();
+        assert_eq!(shown, "it does not answer: timed out");
     }
 
     #[test]

@@ -266,12 +266,12 @@ mod tests {
 
     #[test]
     fn what_is_handed_over_is_read_as_it_was() {
-        let told = |verdict: &Verdict| WireVerdict::from(verdict);
+        let shown = |verdict: &Verdict| WireVerdict::from(verdict);
         let reply = Reply {
             id: Uuid::from_u128(7),
             results: vec![
-                told(&Verdict::delivered("INBOX appended (uid 17)")),
-                told(&Verdict::deferred(StatusDetail::NO_ANSWER, "the database cannot be reached")),
+                shown(&Verdict::delivered("INBOX appended (uid 17)")),
+                shown(&Verdict::deferred(StatusDetail::NO_ANSWER, "the database cannot be reached")),
             ],
             leaving: true,
             logins: Logins { database: 1, imap: 8 },
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_is_no_frame_of_ours_is_told_apart() {
+    fn what_is_cut_short_or_is_no_frame_of_ours_is_distinguished() {
         let message = b"Subject: x\r\n\r\nx\r\n";
         let frame = Header::Deliver(request(message.len() as u64)).frame(message).unwrap();
         for length in 0..frame.len() {

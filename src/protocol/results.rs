@@ -29,8 +29,8 @@ impl TryFrom<WireVerdict> for Verdict {
 
     /// # Errors
     /// If the code is not one of this program's verdicts. A `5` that came about by accident would bounce mail.
-    fn try_from(told: WireVerdict) -> Result<Self, Untellable> {
-        Verdict::by_code(&told.code, told.text).ok_or(Untellable)
+    fn try_from(shown: WireVerdict) -> Result<Self, Untellable> {
+        Verdict::by_code(&shown.code, shown.text).ok_or(Untellable)
     }
 }
 
@@ -46,8 +46,8 @@ mod tests {
         for code in
             ["", "2", "5.0.0", "5.3.0", "3.0.0", "2.1.0", "250", "4.3", "4.3.0 ", "4.3.0.0", "4.+3.0", "4.99999.0"]
         {
-            let told = WireVerdict { code: code.into(), text: "x".into() };
-            assert_eq!(Verdict::try_from(told), Err(Untellable), "{code}");
+            let shown = WireVerdict { code: code.into(), text: "x".into() };
+            assert_eq!(Verdict::try_from(shown), Err(Untellable), "{code}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The status of the service as text for people: the same on a terminal and in a browser.
 
 use super::control::{LastEnd, Process, Task};
-use crate::base::timestamp::{read_exact, span, told as told_moment};
+use crate::base::timestamp::{read_exact, span, time_text as moment_text};
 use std::time::Duration;
 
 impl Process {
@@ -28,14 +28,14 @@ impl Process {
     /// How the previous process ended, and the last line that it wrote.
     #[must_use]
     pub fn how_the_last_ended(&self) -> Option<String> {
-        self.last_end.as_ref().map(LastEnd::told)
+        self.last_end.as_ref().map(LastEnd::to_text)
     }
 }
 
 impl LastEnd {
     /// How the process ended, and the last line that it wrote.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn to_text(&self) -> String {
         self.said.last().map_or_else(|| self.end.to_string(), |line| format!("{}; it said: {line}", self.end))
     }
 }
@@ -43,13 +43,13 @@ impl LastEnd {
 impl Task {
     /// A task, the result of its last run, and the time of its next run, in one line.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn to_text(&self) -> String {
         let Self { task: name, next_at, failed_runs, last, .. } = self;
         let next =
-            next_at.as_deref().map_or_else(|| "it is under way".into(), |at| format!("next at {}", told_exact(at)));
+            next_at.as_deref().map_or_else(|| "it is under way".into(), |at| format!("next at {}", exact_text(at)));
         let last = last.as_ref().map_or_else(
             || "it has not been done yet".into(),
-            |last| format!("{}, at {}, in {}", last.said, told_exact(&last.at), age(last.took_s)),
+            |last| format!("{}, at {}, in {}", last.said, exact_text(&last.at), age(last.took_s)),
         );
         let failed = match failed_runs {
             0 => String::new(),
@@ -61,8 +61,8 @@ impl Task {
 }
 
 /// A timestamp in the format of all commands.
-fn told_exact(at: &str) -> String {
-    read_exact(at).map_or_else(|| at.to_owned(), told_moment)
+fn exact_text(at: &str) -> String {
+    read_exact(at).map_or_else(|| at.to_owned(), moment_text)
 }
 
 /// A duration in seconds, as text for people.
@@ -100,7 +100,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn it_is_told_how_a_process_does_and_when_it_starts_again() {
+    fn it_is_reported_how_a_process_does_and_when_it_starts_again() {
         let gone = gone(Role::Worker);
         let runs = Process { pid: Some(7), ..gone.clone() };
         let ready = Process { ready: true, ..runs.clone() };
@@ -118,7 +118,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn how_the_last_one_ended_is_told_with_its_last_word() {
+    fn how_the_last_one_ended_is_reported_with_its_last_word() {
         let last = |said: &[&str]| {
             let said = said.iter().map(ToString::to_string).collect();
             let last_end = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(11), said };
@@ -130,17 +130,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_task_is_told_in_one_line() {
+    fn a_task_is_reported_in_one_line() {
         let new = Task { task: "finish_owed".into(), every_s: 60.0, next_at: None, failed_runs: 0, last: None };
-        assert_eq!(new.told(), "finish owed: it has not been done yet; it is under way");
+        assert_eq!(new.to_text(), "finish owed: it has not been done yet; it is under way");
         let last = LastRun { at: "2026-11-22T10:00:00Z".into(), took_s: 0.25, well: false, said: "no answer".into() };
         let done = Task { next_at: Some("2026-11-22T10:01:00.5Z".into()), last: Some(last), ..new };
-        let told = "no answer, at 2026-11-22 10:00:00Z, in 0.2s; next at 2026-11-22 10:01:00Z";
+        let printed = "no answer, at 2026-11-22 10:00:00Z, in 0.2s; next at 2026-11-22 10:01:00Z";
         for (failed_runs, failed) in [(0, ""), (1, "FAILED: "), (3, "FAILED 3 times in a row: ")] {
-            assert_eq!(Task { failed_runs, ..done.clone() }.told(), format!("finish owed: {failed}{told}"));
+            assert_eq!(Task { failed_runs, ..done.clone() }.to_text(), format!("finish owed: {failed}{printed}"));
         }
         // A timestamp in another format is shown unchanged.
         let odd = Task { next_at: Some("soon".into()), ..done };
-        assert!(odd.told().ends_with("; next at soon"));
+        assert!(odd.to_text().ends_with("; next at soon"));
     }
 }

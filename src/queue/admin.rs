@@ -11,7 +11,7 @@ const LOOKS: usize = 5;
 
 /// Why a message was left unchanged.
 #[derive(Debug, Error)]
-pub enum ByHandError {
+pub enum QueueAdminError {
     #[error("there is no message {id} in the queue")]
     NoSuch { id: String },
     /// A clock that was set back may give one id twice.
@@ -37,7 +37,7 @@ impl Queue {
     ///
     /// # Errors
     /// If it is not in `new/`.
-    pub fn hold(&self, id: &str) -> Result<Name, ByHandError> {
+    pub fn hold(&self, id: &str) -> Result<Name, QueueAdminError> {
         self.act(id, |folders, state, name| match state {
             State::New => Ok(move_for_good(&folders.new, &folders.held, name, name)?),
             state => Err(not_from(id, state, "new/", "held")),
@@ -58,13 +58,13 @@ impl Queue {
         age_limit: Option<Duration>,
         again: bool,
         now: SystemTime,
-    ) -> Result<Name, ByHandError> {
+    ) -> Result<Name, QueueAdminError> {
         self.act(id, |folders, state, name| {
             if !matches!(state, State::Held | State::Refused | State::Bad) {
                 return Err(not_from(id, state, "held/, refused/ or bad/", "released"));
             }
             if !again && age_limit.is_some_and(|limit| name.age(now) > limit) {
-                return Err(ByHandError::TooOld { id: id.to_owned() });
+                return Err(QueueAdminError::TooOld { id: id.to_owned() });
             }
             Ok(move_for_good(folders.folder(state), &folders.new, name, name.due_at_once())?)
         })
@@ -74,10 +74,10 @@ impl Queue {
     ///
     /// # Errors
     /// If a runner is delivering it.
-    pub fn drop_message(&self, id: &str) -> Result<Name, ByHandError> {
+    pub fn drop_message(&self, id: &str) -> Result<Name, QueueAdminError> {
         self.act(id, |folders, state, name| {
             if state == State::Work {
-                return Err(ByHandError::BeingDelivered { id: id.to_owned() });
+                return Err(QueueAdminError::BeingDelivered { id: id.to_owned() });
             }
             let folder = folders.folder(state);
             if !folder.remove(name.to_string().as_str())? {
@@ -92,8 +92,8 @@ impl Queue {
     ///
     /// # Errors
     /// If there is none, or it cannot be read.
-    pub fn read(&self, id: &str) -> Result<(Envelope, Vec<u8>), ByHandError> {
-        let unreadable = |problem: String| ByHandError::Unreadable { id: id.to_owned(), problem };
+    pub fn read(&self, id: &str) -> Result<(Envelope, Vec<u8>), QueueAdminError> {
+        let unreadable = |problem: String| QueueAdminError::Unreadable { id: id.to_owned(), problem };
         self.act(id, |folders, state, name| match folders.folder(state).find(name.to_string().as_str())? {
             NameKind::Gone => Ok(None),
             NameKind::NoFile(kind) => Err(unreadable(format!("it is {kind}"))),
@@ -109,21 +109,21 @@ impl Queue {
     fn act<T>(
         &self,
         id: &str,
-        does: impl Fn(&Folders, State, Name) -> Result<Option<T>, ByHandError>,
-    ) -> Result<T, ByHandError> {
+        does: impl Fn(&Folders, State, Name) -> Result<Option<T>, QueueAdminError>,
+    ) -> Result<T, QueueAdminError> {
         for _ in 0..LOOKS {
             let (state, name) = self.0.named(id)?;
             if let Some(done) = does(&self.0, state, name)? {
                 return Ok(done);
             }
         }
-        Err(ByHandError::BeingDelivered { id: id.to_owned() })
+        Err(QueueAdminError::BeingDelivered { id: id.to_owned() })
     }
 }
 
 impl Folders {
     /// The folder and the name of the message with this id or file name.
-    fn named(&self, id: &str) -> Result<(State, Name), ByHandError> {
+    fn named(&self, id: &str) -> Result<(State, Name), QueueAdminError> {
         let mut found = Vec::new();
         // The message may move from one folder to another during the search.
         for _ in 0..LOOKS {
@@ -139,18 +139,18 @@ impl Folders {
                 several => {
                     let file = |(state, name): &(State, Name)| format!("{state}/{name}");
                     let files = several.iter().map(file).collect();
-                    return Err(ByHandError::Several { id: id.to_owned(), files });
+                    return Err(QueueAdminError::Several { id: id.to_owned(), files });
                 }
             }
         }
-        Err(ByHandError::NoSuch { id: id.to_owned() })
+        Err(QueueAdminError::NoSuch { id: id.to_owned() })
     }
 }
 
-fn not_from(id: &str, state: State, allowed: &'static str, done: &'static str) -> ByHandError {
+fn not_from(id: &str, state: State, allowed: &'static str, done: &'static str) -> QueueAdminError {
     match state {
-        State::Work => ByHandError::BeingDelivered { id: id.to_owned() },
-        state => ByHandError::NotFrom { id: id.to_owned(), state, allowed, done },
+        State::Work => QueueAdminError::BeingDelivered { id: id.to_owned() },
+        state => QueueAdminError::NotFrom { id: id.to_owned(), state, allowed, done },
     }
 }
 

@@ -98,10 +98,10 @@ impl Folder {
 
     /// Opens a file for reading.
     pub(super) fn find(&self, name: impl rustix::path::Arg + Copy) -> Result<NameKind, QueueError> {
-        let told = || name.to_string_lossy().into_owned();
+        let shown = || name.to_string_lossy().into_owned();
         #[cfg(test)]
         if let Some(errno) = FAULT.take() {
-            return Err(self.error_at("examining", &told(), errno));
+            return Err(self.error_at("examining", &shown(), errno));
         }
         // A planted link could lead anywhere, and opening a pipe could block for ever.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -110,20 +110,20 @@ impl Folder {
             Err(Errno::NOENT) => return Ok(NameKind::Gone),
             Err(Errno::LOOP) => return Ok(NameKind::NoFile("a symbolic link")),
             Err(Errno::NXIO) => return Ok(NameKind::NoFile("a socket")),
-            Err(errno) => return Err(self.error_at("opening", &told(), errno)),
+            Err(errno) => return Err(self.error_at("opening", &shown(), errno)),
         };
-        let stat = rustix::fs::fstat(&descriptor).map_err(|errno| self.error_at("examining", &told(), errno))?;
+        let stat = rustix::fs::fstat(&descriptor).map_err(|errno| self.error_at("examining", &shown(), errno))?;
         Ok(no_file(&stat).map_or_else(|| NameKind::File(File::from(descriptor)), NameKind::NoFile))
     }
 
     /// Whether `name` still stands for this very file.
     fn is(&self, name: impl rustix::path::Arg + Copy, file: &File) -> Result<bool, QueueError> {
-        let told = || name.to_string_lossy().into_owned();
-        let open = rustix::fs::fstat(file).map_err(|errno| self.error_at("examining", &told(), errno))?;
+        let shown = || name.to_string_lossy().into_owned();
+        let open = rustix::fs::fstat(file).map_err(|errno| self.error_at("examining", &shown(), errno))?;
         match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(there) => Ok((there.st_dev, there.st_ino) == (open.st_dev, open.st_ino)),
             Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(self.error_at("examining", &told(), errno)),
+            Err(errno) => Err(self.error_at("examining", &shown(), errno)),
         }
     }
 

@@ -141,10 +141,10 @@ impl Folders {
     /// What a name in a folder stands for, with the inode of its file. `None` if it is gone.
     fn entry(&self, state: State, file: &OsStr) -> Result<Option<(Option<u64>, Entry)>, QueueError> {
         let mut inode = None;
-        let told = file.to_string_lossy().into_owned();
-        let name = Name::read(&told);
+        let shown = file.to_string_lossy().into_owned();
+        let name = Name::read(&shown);
         let mut entry = Entry {
-            id: name.map_or_else(|| told.clone(), |name| name.id()),
+            id: name.map_or_else(|| shown.clone(), |name| name.id()),
             queued_at: name.map(|name| name.accepted_at()),
             size: None,
             sender: None,
@@ -153,7 +153,7 @@ impl Folders {
             tries: name.map_or(0, |name| name.tries),
             next_try: name.and_then(|name| name.next_try()),
             reason: None,
-            file: told,
+            file: shown,
             state,
         };
         let folder = self.folder(state);

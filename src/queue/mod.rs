@@ -42,7 +42,7 @@ mod recover;
 mod shunted;
 
 pub use crate::message::Recipient;
-pub use admin::ByHandError;
+pub use admin::QueueAdminError;
 pub use claim::{Claim, Listed, Settled, Settlement};
 pub use envelope::Envelope;
 pub use error::QueueError;

@@ -296,7 +296,9 @@ fn no_rename_overwrites_a_message() {
     copy("bad", "three");
     for state in ["held", "refused", "bad"] {
         let several = queue.hold(&file).unwrap_err();
-        assert!(matches!(&several, ByHandError::Several { files, .. } if files.contains(&format!("{state}/{file}"))));
+        assert!(
+            matches!(&several, QueueAdminError::Several { files, .. } if files.contains(&format!("{state}/{file}")))
+        );
     }
     drop(claimed(&queue, 1000));
     copy_back(&queue, &file);
@@ -374,26 +376,26 @@ fn a_person_holds_releases_and_drops_and_not_what_is_being_delivered() {
     let (_directory, queue) = queue();
     let name = accepted(&queue, "a", 1000);
     let id = name.id();
-    assert!(matches!(queue.release(&id, None, false, at(1000)), Err(ByHandError::NotFrom { .. })));
+    assert!(matches!(queue.release(&id, None, false, at(1000)), Err(QueueAdminError::NotFrom { .. })));
     queue.hold(&id).unwrap();
     claim_nothing(&queue, 1000);
-    assert!(matches!(queue.hold(&id), Err(ByHandError::NotFrom { state: State::Held, .. })));
+    assert!(matches!(queue.hold(&id), Err(QueueAdminError::NotFrom { state: State::Held, .. })));
     let limit = Some(Duration::from_secs(100));
     let refused = queue.release(&id, limit, false, at(1101));
-    assert!(matches!(refused, Err(ByHandError::TooOld { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(QueueAdminError::TooOld { .. })), "{refused:?}");
     queue.release(&id, limit, true, at(1101)).unwrap();
     let claim = claimed(&queue, 1101);
-    assert!(matches!(queue.hold(&id), Err(ByHandError::BeingDelivered { .. })));
-    assert!(matches!(queue.release(&id, None, true, at(1)), Err(ByHandError::BeingDelivered { .. })));
-    assert!(matches!(queue.drop_message(&id), Err(ByHandError::BeingDelivered { .. })));
+    assert!(matches!(queue.hold(&id), Err(QueueAdminError::BeingDelivered { .. })));
+    assert!(matches!(queue.release(&id, None, true, at(1)), Err(QueueAdminError::BeingDelivered { .. })));
+    assert!(matches!(queue.drop_message(&id), Err(QueueAdminError::BeingDelivered { .. })));
     let deferred = claim.defer(at(1101)).unwrap().unwrap();
     // A deferred message is held and released with its tries, and is due at once.
     queue.hold(&id).unwrap();
     let released = queue.release(&deferred.to_string(), limit, false, at(1100)).unwrap();
     assert_eq!(released.to_string(), format!("{id},1.msg"));
     queue.drop_message(&id).unwrap();
-    assert!(matches!(queue.drop_message(&id), Err(ByHandError::NoSuch { .. })));
-    assert!(matches!(queue.read("../../etc/passwd"), Err(ByHandError::NoSuch { .. })));
+    assert!(matches!(queue.drop_message(&id), Err(QueueAdminError::NoSuch { .. })));
+    assert!(matches!(queue.read("../../etc/passwd"), Err(QueueAdminError::NoSuch { .. })));
 }
 
 #[test]
@@ -474,7 +476,7 @@ fn root_makes_no_queue_for_another_user_and_what_it_queues_there_belongs_to_that
 }
 
 #[test]
-fn want_of_room_is_told_from_whatever_else_the_disk_says() {
+fn want_of_room_is_reported_from_whatever_else_the_disk_says() {
     use rustix::io::Errno;
     let of = |errno: Errno| QueueError::of("writing", Path::new("/q"), errno);
     let of_io = |errno: Errno| QueueError::of_io("writing", Path::new("/q"), errno.into());
@@ -509,7 +511,7 @@ fn a_folder_on_another_file_system_and_one_whose_renames_may_overwrite_are_refus
 }
 
 #[test]
-fn it_is_told_how_many_wait_in_each_folder_and_since_when() {
+fn it_is_reported_how_many_wait_in_each_folder_and_since_when() {
     let (_directory, queue) = queue();
     let names = [3, 1, 2].map(|second| accepted(&queue, &second.to_string(), second));
     queue.hold(&names[0].id()).unwrap();

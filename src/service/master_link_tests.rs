@@ -111,12 +111,12 @@ async fn what_the_master_says_reaches_whom_it_is_for() {
         counted: Counted::default(),
     };
     scene.say(&Notice::Service { status: Box::new(status) }).await;
-    let told = scene.service.wait_for(Option::is_some).await.unwrap().clone();
-    assert_eq!(told.map(|told| (told.pid, told.state)), Some((6, Service::Well)));
+    let shown = scene.service.wait_for(Option::is_some).await.unwrap().clone();
+    assert_eq!(shown.map(|shown| (shown.pid, shown.state)), Some((6, Service::Well)));
 }
 
 #[tokio::test]
-async fn what_the_timer_has_written_down_is_told_as_soon_as_it_is_seen() {
+async fn what_the_timer_has_written_down_is_reported_as_soon_as_it_is_seen() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("state")).unwrap();
     let written = r#"[{"task":"finish_owed","every_s":300.0,"next_at":"2026-11-22T10:05:00Z","failed_runs":1,
@@ -136,7 +136,7 @@ async fn what_the_timer_has_written_down_is_told_as_soon_as_it_is_seen() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_file_queue_is_told_as_soon_as_it_is_seen() {
+async fn what_is_in_the_file_queue_is_reported_as_soon_as_it_is_seen() {
     let folder = tempfile::tempdir().unwrap();
     Queue::open(&folder.path().join("state/queue")).unwrap();
     let mut scene = Scene::new(folder.path());

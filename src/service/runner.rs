@@ -60,7 +60,7 @@ pub fn run(config: &Config, slice: Slice) -> Result<(), RunnerError> {
     let mut runner = Runner::new(config, slice, stop)?;
     info!(queue = %runner.queue.path().display(), ?slice, "the runner has begun");
     readiness::tell_master(true);
-    while !runner.stop.is_told() {
+    while !runner.stop.is_requested() {
         let wait = runner.once();
         runner.stop.wait(wait).map_err(|source| RunnerError::System { doing: "waiting", source })?;
     }
@@ -142,7 +142,7 @@ impl<'a> Runner<'a> {
         let (mut settlements, mut next) = (Vec::new(), Next::Go);
         for some in portions(&claim.envelope().recipients) {
             // Recipients without a settlement are deferred.
-            if !settlements.is_empty() && self.stop.is_told() {
+            if !settlements.is_empty() && self.stop.is_requested() {
                 break;
             }
             let request = request(&claim, some);

@@ -95,7 +95,7 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     let timer = Timer { site, stop, watchdog };
     info!(tasks = ?tasks.iter().map(|task| task.kind.name()).collect::<Vec<_>>(), "the timer has begun");
     readiness::tell_master(true);
-    while !timer.stop.is_told() {
+    while !timer.stop.is_requested() {
         write_down(&settings.state, &tasks);
         let Some(next) = tasks.iter_mut().min_by_key(|task| task.next) else { break };
         let wait = next.next.saturating_duration_since(Instant::now());
@@ -243,7 +243,7 @@ impl Timer<'_> {
             TaskKind::RenewProof => (BEGINNING, BEGINNING),
         };
         let lock = format!("maildropd {}", kind.name());
-        let mut held = match singleton_lock::take(self.site, &lock, at_most, silence).map_err(told)? {
+        let mut held = match singleton_lock::take(self.site, &lock, at_most, silence).map_err(shown)? {
             Turn::Ours(held) => held,
             Turn::Anothers(holder) => {
                 let host = holder.and_then(|holder| holder.host).map(|host| format!(" ({host})")).unwrap_or_default();
@@ -270,11 +270,11 @@ impl Timer<'_> {
     }
 
     fn finish_owed(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {
-        let mut watched = finish_owed::Watched { stop: self.stop.told(), may_take };
-        let run = finish_owed(self.site, held, &mut watched).map_err(told)?;
+        let mut watched = finish_owed::Watched { stop: self.stop.flag(), may_take };
+        let run = finish_owed(self.site, held, &mut watched).map_err(shown)?;
         match &run.problem {
-            None => Ok(run.told()),
-            Some(problem) => Err(format!("{problem} ({})", run.told())),
+            None => Ok(run.to_text()),
+            Some(problem) => Err(format!("{problem} ({})", run.to_text())),
         }
     }
 
@@ -282,17 +282,17 @@ impl Timer<'_> {
         let mut done = Vec::new();
         let mut lost = None;
         may_take(LONGEST_BATCH);
-        let mut database = self.site.open_database(None, Deadline::after(LONGEST_PRUNE)).map_err(told)?;
+        let mut database = self.site.open_database(None, Deadline::after(LONGEST_PRUNE)).map_err(shown)?;
         for (kind, age) in prune::kinds(&retention) {
             let mut go_on = |_| {
                 may_take(LONGEST_BATCH);
                 lost = lost.take().or_else(|| held.is_still_ours().err());
-                lost.is_none() && !self.stop.is_told()
+                lost.is_none() && !self.stop.is_requested()
             };
             if !go_on(0) {
                 break;
             }
-            done.push(prune::prune(database.as_mut(), kind, age, REST, &mut go_on).map_err(told)?);
+            done.push(prune::prune(database.as_mut(), kind, age, REST, &mut go_on).map_err(shown)?);
         }
         let counts = |pruned: &Pruned| format!("{} {} removed", pruned.removed, pruned.kind.as_str());
         let said = done.iter().map(counts).collect::<Vec<_>>().join(", ");
@@ -300,7 +300,7 @@ impl Timer<'_> {
     }
 }
 
-fn told(error: DatabaseError) -> String {
+fn shown(error: DatabaseError) -> String {
     error.to_string()
 }
 

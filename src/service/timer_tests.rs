@@ -125,12 +125,12 @@ fn old() -> Retention {
 }
 
 #[test]
-fn what_is_old_is_forgotten_kind_by_kind_and_no_more_of_it_once_it_is_told_to_end() {
+fn what_is_old_is_forgotten_kind_by_kind_and_no_more_of_it_once_it_is_reported_to_end() {
     with_timer(|timer, _| {
         assert_eq!(timer.come_of(TaskKind::Prune(Retention::default())), Ok(String::new()));
         let came = timer.come_of(TaskKind::Prune(old())).unwrap();
         assert!(came.contains("0 attempts removed") && came.contains("0 messages removed"), "{came}");
-        timer.stop.told().store(true, std::sync::atomic::Ordering::Release);
+        timer.stop.flag().store(true, std::sync::atomic::Ordering::Release);
         assert_eq!(timer.come_of(TaskKind::Prune(old())), Ok(String::new()));
     });
 }

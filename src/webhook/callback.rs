@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_callback_is_told_by_its_fault() {
+    fn what_is_no_callback_is_reported_by_its_fault() {
         for (text, why) in [
             ("http://example.com/", Refused::Scheme),
             ("ftp://example.com/", Refused::Scheme),

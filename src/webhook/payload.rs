@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_fits_is_told_whole_up_to_its_last_byte() {
+    fn a_header_that_fits_is_reported_whole_up_to_its_last_byte() {
         let of = |length: usize| {
             let headers = serde_json::to_string(&[["A", &"x".repeat(length)]]).unwrap();
             let message = MessageDetail {
@@ -297,7 +297,7 @@ mod tests {
 
     /// A partial field is dropped, and a text that looks like the end of a field ends nothing.
     #[test]
-    fn of_a_header_that_is_cut_anywhere_the_whole_fields_are_told_and_that_there_are_more() {
+    fn of_a_header_that_is_cut_anywhere_the_whole_fields_are_reported_and_that_there_are_more() {
         let all = serde_json::json!([["A", "1"], ["B", "\"], [\"x"], ["Ü", "]"]]);
         for text in [all.to_string(), r#"[["A", "1"], ["B", "\"], [\"x"], ["Ü", "]"]]"#.into()] {
             assert_eq!(fields(&text), (all.as_array().unwrap().clone(), true));

@@ -328,7 +328,7 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
 /// Creates the file of failures before anything is delivered: a replay that cannot record failures should not begin.
 fn failure_file(arguments: &Arguments) -> Result<FailureFile, Failure> {
     let path = arguments.failures_to.clone().unwrap_or_else(|| {
-        let time: String = timestamp::told(timestamp::now()).replace(' ', "T").replace(['-', ':'], "");
+        let time: String = timestamp::time_text(timestamp::now()).replace(' ', "T").replace(['-', ':'], "");
         format!("replay-failures-{time}-{}.jsonl", std::process::id()).into()
     });
     FailureFile::create(&path).map_err(|error| {

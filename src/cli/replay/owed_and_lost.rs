@@ -120,7 +120,7 @@ fn show(arguments: &Arguments, copies: &[RecordedCopy], owed: bool) {
     let row = |copy: &RecordedCopy| {
         let mailbox = format!("{} of {}", copy.mailbox, copy.user);
         let last = if owed { &copy.reason } else { &copy.subject };
-        [timestamp::told(copy.recorded_at), mailbox, copy.message_id.clone(), last.clone().unwrap_or_default()]
+        [timestamp::time_text(copy.recorded_at), mailbox, copy.message_id.clone(), last.clone().unwrap_or_default()]
     };
     let last = if owed { "why" } else { "subject" };
     say(&table(["since", "mailbox", "message", last], copies.iter().take(SHOWN).map(row)));

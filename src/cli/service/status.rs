@@ -46,7 +46,7 @@ pub(super) fn text(status: &Status) -> String {
     if let Some(front) = front.as_object() {
         lines.extend(front.iter().map(|(what, value)| format!("{}: {value}", what.replace('_', " "))));
     }
-    lines.extend(timer.iter().map(Task::told));
+    lines.extend(timer.iter().map(Task::to_text));
     let header = ["PROCESS", "PID", "STATE", "FOR", "RESTARTS", "THE LAST ONE"];
     lines.push(table(header, processes.iter().map(row)));
     lines.join("\n")

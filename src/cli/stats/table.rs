@@ -1,6 +1,6 @@
 //! The statistics as tables.
 
-use crate::base::timestamp::told;
+use crate::base::timestamp::time_text;
 use crate::cli::table;
 use crate::operations::notifications::NotificationFigures;
 use crate::operations::stats::{Attempts, Messages, Statistics};
@@ -16,13 +16,13 @@ pub(super) fn text(counted: &Statistics) -> String {
         copies_owed_now,
         messages,
         notifications,
-        telling,
+        notification_stats,
         lock,
         stages,
     } = counted;
     let Attempts { all, delivered, deferred, refused, died, not_ended } = *attempts;
     let Messages { recorded, bytes } = messages;
-    let (from, until) = (told(*from), told(*until));
+    let (from, until) = (time_text(*from), time_text(*until));
     let mut parts = vec![format!(
         "{from} to {until}: {all} attempts, {delivered} delivered, {deferred} deferred; messages recorded: {recorded}, {bytes} \
          bytes."
@@ -35,7 +35,7 @@ pub(super) fn text(counted: &Statistics) -> String {
     }
     if let Some(now) = notifications.filter(|now| *now != NotificationFigures::default()) {
         parts.push(format!(
-            "Notifications now: {} events are to be published, {} notifications to be told, {} were given up; {} receivers rest, {} \
+            "Notifications now: {} events are to be published, {} notifications to be shown, {} were given up; {} receivers rest, {} \
              subscriptions are disabled. `maildrop_command notify status` has more.",
             now.unpublished, now.pending, now.given_up, now.resting, now.disabled
         ));
@@ -69,10 +69,12 @@ pub(super) fn text(counted: &Statistics) -> String {
         });
         parts.push(table(["stage (ms)", "attempts", "50 %", "90 %", "99 %", "greatest"], rows));
     }
-    if let Some(telling) = telling.as_ref().filter(|telling| telling.first_try.notifications > 0) {
-        let rows = telling.tries.iter().map(|(class, number)| [(*class).to_owned(), number.to_string()]);
+    if let Some(notification_stats) =
+        notification_stats.as_ref().filter(|notification_stats| notification_stats.first_try.notifications > 0)
+    {
+        let rows = notification_stats.tries.iter().map(|(class, number)| [(*class).to_owned(), number.to_string()]);
         parts.push(table(["answers to notifications", "tries"], rows));
-        let first = &telling.first_try;
+        let first = &notification_stats.first_try;
         let [half, most, all] = [first.took.p50, first.took.p99, first.took.max].map(milliseconds);
         parts.push(format!(
             "Told: half of {} notifications were tried first within {half} ms of their commit, 99 % within {most} ms, all within \

@@ -1,6 +1,6 @@
 //! A trace as text.
 
-use crate::base::timestamp::told;
+use crate::base::timestamp::time_text;
 use crate::cli::{facts as fact_lines, printable, table};
 use crate::ledger::trace::{MessageTrace, TracedAttempt, TriedCopy};
 use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_then};
@@ -52,7 +52,7 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
                 ("To", message.to.clone().unwrap_or_default()),
                 ("Subject", message.subject.clone().unwrap_or_default()),
                 ("size", format!("{} bytes", message.size)),
-                ("recorded", told(message.recorded_at)),
+                ("recorded", time_text(message.recorded_at)),
                 ("source", if message.source_kept { "kept in the database" } else { "not kept" }.to_owned()),
             ]);
         }
@@ -68,8 +68,8 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
 
     if recipients.len() > 1 {
         let rows = recipients.iter().map(|recipient| {
-            let last = recipient.last_at.map(told).unwrap_or_default();
-            [recipient.recipient.clone(), recipient.told.clone(), recipient.attempts.to_string(), last]
+            let last = recipient.last_at.map(time_text).unwrap_or_default();
+            [recipient.recipient.clone(), recipient.summary.clone(), recipient.attempts.to_string(), last]
         });
         parts.push(table(["recipient", "how it stands", "attempts", "last attempt"], rows));
     }
@@ -84,7 +84,7 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
                 state.to_owned(),
                 number(copy.uid),
                 number(copy.uid_validity),
-                told(copy.delivered_at.unwrap_or(copy.updated_at)),
+                time_text(copy.delivered_at.unwrap_or(copy.updated_at)),
                 copy.reason.clone().unwrap_or_default(),
             ]
         });
@@ -92,19 +92,19 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
     }
     parts.push(attempts_text(trace));
     parts.push(already_there_text(trace));
-    parts.push(told_text(trace));
+    parts.push(summary_text(trace));
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
 }
 
 /// The notifications of the message's events.
-fn told_text(trace: &MessageTrace) -> String {
+fn summary_text(trace: &MessageTrace) -> String {
     let events = trace.notifications.iter().flatten();
     let rows: Vec<[String; 7]> = events
-        .flat_map(|event| event.told.iter().map(move |to| (event, to)))
+        .flat_map(|event| event.subscriptions.iter().map(move |to| (event, to)))
         .map(|(event, to)| {
             [
-                told(event.at),
+                time_text(event.at),
                 event.r#type.clone(),
                 format!("{}/{}", event.user, event.mailbox),
                 to.subscription.to_string(),
@@ -138,7 +138,7 @@ fn attempts_text(trace: &MessageTrace) -> String {
         let stages: Vec<String> =
             attempt.stages.iter().map(|(name, took)| format!("{name} {}", brief(*took))).collect();
         [
-            told(attempt.began_at),
+            time_text(attempt.began_at),
             attempt.recipient.clone(),
             attempt.queue_id.clone().unwrap_or_default(),
             format!("{}:{}", attempt.host, attempt.pid),
@@ -174,7 +174,7 @@ fn already_there_text(trace: &MessageTrace) -> String {
             None => "an attempt that is no longer kept".to_owned(),
         };
         let sender = earlier.sender.as_ref().map_or_else(|| "unknown".to_owned(), |sender| format!("<{sender}>"));
-        let at = told(earlier.delivered_at);
+        let at = time_text(earlier.delivered_at);
         Some(printable(&format!(
             "Already there in {mailbox} of {user}: brought by {by} at {at}; envelope sender {sender}."
         )))
@@ -207,7 +207,7 @@ fn ended(attempt: &TracedAttempt) -> String {
 }
 
 fn never_seen(Asked { what, taken_as, .. }: &Asked, site: &Site, since: i64) -> String {
-    let since = told(since);
+    let since = time_text(since);
     let nothing = match taken_as {
         TakenAs::Address => format!(
             "no message bears the Message-ID <{what}>, and nothing was tried for, or sent by, the address {what} since {since}"

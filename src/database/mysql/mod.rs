@@ -558,14 +558,14 @@ mod tests {
 
     #[test]
     fn views_of_one_group_compare_until_it_is_made_anew() {
-        let told = |view| timeline("7b2f", view);
-        let first = told("17638565520143210:3").unwrap();
+        let shown = |view| timeline("7b2f", view);
+        let first = shown("17638565520143210:3").unwrap();
         assert_eq!((first.cluster.as_str(), first.number), ("group/7b2f/17638565520143210", 3));
         assert_eq!(
-            told("17638565520143210:12").map(|later| later.cluster == first.cluster && later.number > 3),
+            shown("17638565520143210:12").map(|later| later.cluster == first.cluster && later.number > 3),
             Some(true)
         );
-        assert_ne!(told("17638565990143210:1").unwrap().cluster, first.cluster);
-        assert_eq!([told(""), told("x"), told("1:x")], [None, None, None]);
+        assert_ne!(shown("17638565990143210:1").unwrap().cluster, first.cluster);
+        assert_eq!([shown(""), shown("x"), shown("1:x")], [None, None, None]);
     }
 }

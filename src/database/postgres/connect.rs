@@ -133,7 +133,7 @@ fn try_each(
     deadline: Deadline,
     open: impl Fn(&mut Config, Duration) -> Result<PostgresConnection, Failed>,
 ) -> Result<PostgresConnection, Failed> {
-    let mut told: Option<Failed> = None;
+    let mut shown: Option<Failed> = None;
     let mut reading: Option<PostgresConnection> = None;
     for address in addresses {
         let left = deadline.remaining();
@@ -146,13 +146,13 @@ fn try_each(
             Err(failed) => {
                 // The error of a server is more informative than that of an address without one.
                 let silent = error::no_server_answered;
-                if told.as_ref().is_none_or(|told| silent(told) && !silent(&failed)) {
-                    told = Some(failed);
+                if shown.as_ref().is_none_or(|shown| silent(shown) && !silent(&failed)) {
+                    shown = Some(failed);
                 }
             }
         }
     }
-    match (reading, told) {
+    match (reading, shown) {
         (Some(connection), _) => Ok(connection),
         (None, Some(failed)) => Err(failed),
         (None, None) => open(&mut config.clone(), deadline.remaining()),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_is_told_whatever_another_address_of_it_does() {
+    fn what_the_server_says_is_reported_whatever_another_address_of_it_does() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::spawn(move || (0..2).for_each(|_| refuse(listener.accept().unwrap().0)));

@@ -508,9 +508,9 @@ mod tests {
     }
 
     #[test]
-    fn a_history_is_told_by_the_system_and_the_name_of_a_log_file() {
-        let told = timeline(Some("7412345678901234567"), Some("0000001A0000000100000002")).unwrap();
-        assert_eq!((told.cluster.as_str(), told.number), ("postgresql/7412345678901234567", 26));
+    fn a_history_is_reported_by_the_system_and_the_name_of_a_log_file() {
+        let shown = timeline(Some("7412345678901234567"), Some("0000001A0000000100000002")).unwrap();
+        assert_eq!((shown.cluster.as_str(), shown.number), ("postgresql/7412345678901234567", 26));
         for (system, file) in [(None, Some("000000010000000000000001")), (Some("7"), None), (Some("7"), Some("x"))] {
             assert_eq!(timeline(system, file), None);
         }

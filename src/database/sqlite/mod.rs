@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_ours_alone_and_holds_what_it_was_told_to() {
+    fn what_is_made_is_ours_alone_and_holds_what_it_was_reported_to() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("not/there");
         let mut database = database(&directory, Duration::from_mins(2));

@@ -229,17 +229,17 @@ pub(super) fn of_body(error: &(dyn Error + 'static), largest: usize) -> Problem 
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let told = *self.0;
-        let ProblemBody { kind, title, status, ref detail, ref errors, .. } = told;
+        let shown = *self.0;
+        let ProblemBody { kind, title, status, ref detail, ref errors, .. } = shown;
         let document = problem::Problem { kind, title, status, detail: detail.as_deref(), errors };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, document.document()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
-        if let Some(wait) = told.retry_after {
+        if let Some(wait) = shown.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));
         }
-        if let Some(value) = told.authenticate.and_then(|value| HeaderValue::try_from(value).ok()) {
+        if let Some(value) = shown.authenticate.and_then(|value| HeaderValue::try_from(value).ok()) {
             headers.insert(WWW_AUTHENTICATE, value);
         }
         response

@@ -29,7 +29,7 @@ const RESOURCES: [&str; 5] = ["all", "domain", "address", "mailbox", "message"];
 const FULL: &str = "full";
 
 /// The JSON of a subscription.
-fn told(one: &Subscription) -> Value {
+fn shown(one: &Subscription) -> Value {
     json!({
         "id": one.id,
         "callback_url": one.callback_url,
@@ -53,7 +53,7 @@ fn told(one: &Subscription) -> Value {
 }
 
 /// The JSON of its secret.
-fn told_secret(key: &MasterKey, one: &Subscription) -> Value {
+fn secret_json(key: &MasterKey, one: &Subscription) -> Value {
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     json!({
         "secret": key.secret(one.id, one.secret_generation).expose(),
@@ -63,8 +63,8 @@ fn told_secret(key: &MasterKey, one: &Subscription) -> Value {
 
 /// The JSON of a subscription with its secret.
 fn with_secret(key: &MasterKey, one: &Subscription) -> Value {
-    let mut both = told(one);
-    if let (Value::Object(both), Value::Object(mut secret)) = (&mut both, told_secret(key, one)) {
+    let mut both = shown(one);
+    if let (Value::Object(both), Value::Object(mut secret)) = (&mut both, secret_json(key, one)) {
         both.append(&mut secret);
     }
     both
@@ -95,13 +95,13 @@ pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response,
     let found = subscriptions::some(database, &those, limit)?;
     let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.id));
     let goes_on = next.is_some();
-    let items = found.iter().filter(|one| call.sees(one)).map(told).collect();
+    let items = found.iter().filter(|one| call.sees(one)).map(shown).collect();
     Ok(page(items, json!(next), &call.query, "cursor", goes_on))
 }
 
 pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.only(&[])?;
-    Ok(ok(told(&call.subscription(database)?)))
+    Ok(ok(shown(&call.subscription(database)?)))
 }
 
 pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
@@ -242,7 +242,7 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Respons
     if !subscriptions::change(database, call.actor(), &is, &wanted, turn, verify)? {
         return Err(Problem::there_already().into());
     }
-    Ok(ok(told(&call.subscription(database)?)))
+    Ok(ok(shown(&call.subscription(database)?)))
 }
 
 /// Whether a client may change the state in this way. A verification request can only be answered by the callback.
@@ -266,7 +266,7 @@ pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Respons
     let key = master_key(&call.api)?;
     let one = call.subscription(database)?;
     subscriptions::shows_secret(database, call.actor(), one.id)?;
-    Ok(ok(told_secret(key, &one)))
+    Ok(ok(secret_json(key, &one)))
 }
 
 pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
@@ -274,7 +274,7 @@ pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Res
     let key = master_key(&call.api)?;
     let one = call.subscription(database)?;
     subscriptions::new_secret(database, call.actor(), one.id)?;
-    Ok(ok(told_secret(key, &call.subscription(database)?)))
+    Ok(ok(secret_json(key, &call.subscription(database)?)))
 }
 
 #[cfg(test)]

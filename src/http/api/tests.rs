@@ -65,13 +65,13 @@ fn document() -> Value {
 #[test]
 fn the_document_has_each_operation_with_its_scope_and_its_body_and_no_other() {
     let document = document();
-    let mut told = BTreeSet::new();
+    let mut shown = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters") {
             let scope = operation["security"][0]["token"][0].as_str().unwrap().to_owned();
             let content = operation["requestBody"]["content"].as_object();
             let content = content.map(|content| content.keys().next().unwrap().clone());
-            told.insert((method.to_uppercase(), path.clone(), scope, content));
+            shown.insert((method.to_uppercase(), path.clone(), scope, content));
             // Each error is a problem, and errors of the body appear only in operations with a body.
             let responses = operation["responses"].as_object().unwrap();
             for status in ["400", "401", "403", "421", "429", "503"] {
@@ -84,7 +84,7 @@ fn the_document_has_each_operation_with_its_scope_and_its_body_and_no_other() {
         let content = one.content.media_type().map(ToOwned::to_owned);
         (one.method.to_string(), one.path.to_owned(), one.scope.as_str().to_owned(), content)
     });
-    assert_eq!(told, there.collect());
+    assert_eq!(shown, there.collect());
 }
 
 /// Each reference in the document resolves, and each of its components is used.
@@ -210,9 +210,9 @@ fn the_examples_of_the_document_are_what_is_sent() {
 fn everything_in_the_document_is_routed_and_wants_a_token() {
     let directory = tempfile::tempdir().unwrap();
     let router = api(directory.path());
-    let (status, headers, told) = answer(&router, request(&Method::GET, "/api/openapi.json", ""));
+    let (status, headers, shown) = answer(&router, request(&Method::GET, "/api/openapi.json", ""));
     assert_eq!(
-        (status, &headers[CONTENT_TYPE], told),
+        (status, &headers[CONTENT_TYPE], shown),
         (StatusCode::OK, &"application/json".parse().unwrap(), document())
     );
     for operation in &OPERATIONS {

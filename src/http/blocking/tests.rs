@@ -196,9 +196,9 @@ fn what_is_read_for_people_holds_up_no_other_work_however_long_it_takes() {
 }
 
 #[test]
-fn redeliveries_are_told_to_end_and_are_waited_for() {
+fn redeliveries_are_reported_to_end_and_are_waited_for() {
     let blocking = blocking("/nowhere".as_ref(), LONG);
-    let (tell, told) = channel();
+    let (tell, printed) = channel();
     for _ in 0..REDELIVERIES {
         let tell = tell.clone();
         let begun = blocking.begin_redelivery(move |_, stop| {
@@ -211,5 +211,5 @@ fn redeliveries_are_told_to_end_and_are_waited_for() {
     }
     assert_eq!(blocking.begin_redelivery(|_, _| ()), Err(NotDone::Busy));
     run(blocking.end());
-    assert_eq!(told.try_iter().count(), REDELIVERIES as usize);
+    assert_eq!(printed.try_iter().count(), REDELIVERIES as usize);
 }

@@ -4,7 +4,7 @@ use super::layout::{self, Column, Screen, class, milliseconds, number, or_dash, 
 use super::{Answered, Page, auth, failed};
 use crate::base::hex;
 use crate::base::summary_cache::{Summary, SummaryCache};
-use crate::base::timestamp::{self, told};
+use crate::base::timestamp::{self, time_text};
 use crate::database::DatabaseError;
 use crate::http::blocking::Unanswered;
 use crate::ledger::activity::{self, AttemptCursor, Came, FoundTried, Tried, Wanted};
@@ -268,8 +268,8 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
     let count =
         |of: fn(&Figures) -> u64| figures.as_ref().map_or_else(|| "…".to_owned(), |figures| number(of(figures)));
     // Subscriptions have a screen of their own, which not all roles may see.
-    let told = figures.and_then(|figures| figures.told).filter(|_| viewer.role >= Screen::Subscriptions.least());
-    let last = match told {
+    let shown = figures.and_then(|figures| figures.shown).filter(|_| viewer.role >= Screen::Subscriptions.least());
+    let last = match shown {
         Some(AtAGlance { behind_s, .. }) => {
             let behind = behind_s.and_then(|behind| Duration::try_from_secs_f64(behind).ok());
             let behind = behind.map_or_else(|| "none".to_owned(), timestamp::span);
@@ -284,7 +284,7 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
         last,
     ];
     html! {
-        @if let Some(trouble) = told.and_then(|told| notification_trouble(&told)) {
+        @if let Some(trouble) = shown.and_then(|shown| notification_trouble(&shown)) {
             p .bad { (trouble) ". " a href="/subscriptions" { "Subscriptions" } }
         }
         ul .figures aria-label="Now" {
@@ -382,7 +382,7 @@ fn tried_table(form: &SearchForm, found: &FoundTried, taken_as: Option<TakenAs>)
         @if let Some(back) = looked_back_to {
             p role="status" {
                 "What is older than " (layout::moment(*back)) " was not looked for. For that, set “Until”: "
-                code { (told(*back)) } "."
+                code { (time_text(*back)) } "."
             }
         }
         @if *more && let Some(last) = tried.last() {
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_and_nothing_is_guessed() {
+    fn what_cannot_be_read_is_reported_and_nothing_is_guessed() {
         let form =
             |since: &str, state: &str| SearchForm { since: since.into(), state: state.into(), ..SearchForm::default() };
         assert!(form("2d", "delivered").wanted().is_ok());

@@ -3,7 +3,7 @@
 use super::assets;
 use crate::base::log::is_unsafe;
 pub(super) use crate::base::timestamp::milliseconds;
-use crate::base::timestamp::{exact, told};
+use crate::base::timestamp::{exact, time_text};
 use crate::ledger::AttemptResult;
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::message::Role;
@@ -123,7 +123,7 @@ pub(super) fn visible(text: &str) -> String {
 
 /// A moment, to the second, in UTC.
 pub(super) fn moment(microseconds: i64) -> Markup {
-    html! { time datetime=(exact(microseconds)) { (told(microseconds)) } }
+    html! { time datetime=(exact(microseconds)) { (time_text(microseconds)) } }
 }
 
 /// `1,204`.

@@ -64,7 +64,7 @@ pub(super) async fn look(
     let to = auth::here(to.as_deref());
     match found.await {
         Ok(Some(((name, role), now))) => {
-            let told = html! {
+            let shown = html! {
                 p { "This link is one of " strong { (page.settings.origin) } ". It logs you in as " strong { (name) } ", with the role " strong { (role.as_str()) } "." }
                 @if let Some(now) = now { p { "You are logged in as " strong { (now.name) } ". That login ends." } }
                 p .hint { "All that you do then is written down under that name. If you have not asked for a link, go no further." }
@@ -74,7 +74,7 @@ pub(super) async fn look(
                     div { button { "Log in as " (name) } }
                 }
             };
-            layout::page("Is this you?", None, None, &told).into_response()
+            layout::page("Is this you?", None, None, &shown).into_response()
         }
         Ok(None) => not_good(to),
         Err(problem) => not_authenticated(&problem),
@@ -112,8 +112,8 @@ fn session(headers: &HeaderMap) -> Option<[u8; 32]> {
 
 fn not_good(to: &str) -> Response {
     let problem = "This link was used already, is older than ten minutes, or is not complete. Ask for another one.";
-    let told = asked_for(to, Some(problem));
-    (StatusCode::FORBIDDEN, layout::page("Log in", None, None, &told)).into_response()
+    let shown = asked_for(to, Some(problem));
+    (StatusCode::FORBIDDEN, layout::page("Log in", None, None, &shown)).into_response()
 }
 
 pub(super) async fn log_out(

@@ -52,7 +52,7 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
     let TracedMessage { state, verdict, recipients, trace } = message;
     let rows = recipients.iter().map(|one| {
         let deferred = if one.state == RecipientState::Deferred { "deferred: " } else { "" };
-        let state = html! { span class=(class_of(one.state)) { (deferred) (one.told) } };
+        let state = html! { span class=(class_of(one.state)) { (deferred) (one.summary) } };
         [one.recipient.render(), state, one.attempts.render()]
     });
     html! {
@@ -100,8 +100,9 @@ fn redelivery(page: &Page, message: &TracedMessage) -> Markup {
         let tried = trace.attempts.iter().rev().filter(|attempt| attempt.recipient == one.recipient);
         let copy = tried.flat_map(|attempt| &attempt.copies).find(|copy| copy.role == Role::Recipient);
         if let Some(TriedCopy { key, user, mailbox, .. }) = copy {
-            let told = format!("deliver it to {mailbox} of {user}, for {}: {}", one.recipient, one.told);
-            missing.push((RedeliveryRequest { kind: RedeliveryKind::Deliver, copy: CopyKey::from_bytes(*key) }, told));
+            let printed = format!("deliver it to {mailbox} of {user}, for {}: {}", one.recipient, one.summary);
+            missing
+                .push((RedeliveryRequest { kind: RedeliveryKind::Deliver, copy: CopyKey::from_bytes(*key) }, printed));
             let (id, recipient) = (shell_word(&trace.message_id), shell_word(&one.recipient));
             commands.push(format!("--message-id {id} --failed --recipient {recipient}"));
         }

@@ -60,7 +60,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use subscriptions::{Telling, actions};
+use subscriptions::{NotificationStats, actions};
 use thiserror::Error;
 use tracing::info;
 
@@ -85,7 +85,7 @@ pub struct WebSettings {
     trusted_proxies: Vec<TrustedProxy>,
     /// The control socket of the service's master; none if the web UI runs alone.
     control: Option<PathBuf>,
-    telling: Telling,
+    notification_stats: NotificationStats,
     /// How much memory messages may take while they are read or transferred, in bytes.
     memory: usize,
 }
@@ -111,8 +111,8 @@ impl WebSettings {
     /// # Errors
     /// If the configuration has no web UI.
     pub fn of(config: &Config) -> Result<Self, WebError> {
-        let (control, telling) = (Some(config.service.control_socket()), Telling::of(config));
-        Ok(Self { control, telling, memory: memory(&config.service), ..Self::by(&config.web)? })
+        let (control, notification_stats) = (Some(config.service.control_socket()), NotificationStats::of(config));
+        Ok(Self { control, notification_stats, memory: memory(&config.service), ..Self::by(&config.web)? })
     }
 
     /// A web UI at this endpoint of this machine, with defaults for all other settings.
@@ -135,7 +135,7 @@ impl WebSettings {
             trusted: TrustedUsers::of(web),
             trusted_proxies: web.trusted_proxies.clone(),
             control: None,
-            telling: Telling::default(),
+            notification_stats: NotificationStats::default(),
             memory: memory(&Service::default()),
         })
     }
@@ -293,17 +293,17 @@ fn not_authenticated(problem: &NotAuthenticated) -> Response {
         NotAuthenticated::Unanswered(problem) => return failed(problem, None),
         NotAuthenticated::TooManyFailures { wait } => wait.as_secs() + 1,
     };
-    let told = html! { p { "There were too many failed logins from your address. Try again in " (wait) " seconds." } };
-    let page = layout::page("Too many failed logins", None, None, &told);
+    let shown = html! { p { "There were too many failed logins from your address. Try again in " (wait) " seconds." } };
+    let page = layout::page("Too many failed logins", None, None, &shown);
     (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, wait)], page).into_response()
 }
 
 /// The error page if the ledger did not answer.
 fn failed(problem: &Unanswered, viewer: Option<&WebSession>) -> Response {
-    let told = html! {
+    let shown = html! {
         p { "The database has not answered, so there is nothing to show. Mail waits with Postfix meanwhile, and none is lost." }
         p .hint { @if problem.may_pass() { "Try again in a moment." } @else { "The log of the service tells why: " code { "maildrop_command check" } " shows what is in the way." } }
     };
-    let page = layout::page("No answer from the database", None, viewer, &told);
+    let page = layout::page("No answer from the database", None, viewer, &shown);
     (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "5")], page).into_response()
 }

@@ -1,7 +1,7 @@
 //! The notifications of a message: its events, and the state of each one per subscription.
 
 use super::layout::{Column, Screen, moment, number, or_dash, table};
-use crate::ledger::notifications::by_message::{ToldEvent, ToldTo};
+use crate::ledger::notifications::by_message::{NotifiedEvent, NotifiedSubscription};
 use crate::ledger::web_sessions::WebSession;
 use maud::{Markup, Render, html};
 
@@ -12,12 +12,12 @@ const COLUMNS: [Column; 6] =
     [("Happened", "t"), ("What", ""), ("Copy", ""), ("State", ""), ("Tries", "n"), ("Last answer", "")];
 
 /// All users who may see the message see this; the links lead on for users who may see subscriptions.
-pub(super) fn of(events: &[ToldEvent], viewer: &WebSession) -> Markup {
-    let all: Vec<(&ToldEvent, Option<&ToldTo>)> = events
+pub(super) fn of(events: &[NotifiedEvent], viewer: &WebSession) -> Markup {
+    let all: Vec<(&NotifiedEvent, Option<&NotifiedSubscription>)> = events
         .iter()
         .flat_map(|event| {
-            let nobody = event.told.is_empty().then_some((event, None));
-            event.told.iter().map(move |to| (event, Some(to))).chain(nobody)
+            let nobody = event.subscriptions.is_empty().then_some((event, None));
+            event.subscriptions.iter().map(move |to| (event, Some(to))).chain(nobody)
         })
         .collect();
     let shown = all.get(all.len().saturating_sub(SHOWN)..).unwrap_or(&all);
@@ -30,15 +30,15 @@ pub(super) fn of(events: &[ToldEvent], viewer: &WebSession) -> Markup {
         [moment(event.at), event.r#type.render(), copy, state, tries, last]
     });
     html! {
-        h2 { "Who was told" }
+        h2 { "Notifications of this message" }
         @if shown.len() < all.len() { p .hint { "These are the newest " (shown.len()) " of " (all.len()) "." } }
-        (table("untitled", "What was told of it, and to whom", COLUMNS, rows))
+        (table("untitled", "Each notification, and its receiver", COLUMNS, rows))
     }
 }
 
-fn delivery_to(event: &ToldEvent, to: &ToldTo, viewer: &WebSession) -> [Markup; 3] {
+fn delivery_to(event: &NotifiedEvent, to: &NotifiedSubscription, viewer: &WebSession) -> [Markup; 3] {
     let class = match to.state {
-        "told" => "good",
+        "delivered" => "good",
         "pending" => "wait",
         _ => "bad",
     };

@@ -314,10 +314,10 @@ pub(super) fn of_message(page: &Page, copies: &[(RedeliveryRequest, String)], co
                     p .hint {
                         "“What would happen?” looks into each mailbox that is picked, and says whether the copy is there now. It changes nothing."
                     }
-                    @for (at, (request, told)) in copies.iter().take(MOST).enumerate() {
+                    @for (at, (request, printed)) in copies.iter().take(MOST).enumerate() {
                         label .check {
                             input type="checkbox" name="copy" value=(request) checked[at == 0 && request.kind != RedeliveryKind::Restore];
-                            span { (told) }
+                            span { (printed) }
                         }
                     }
                 }
@@ -345,9 +345,9 @@ fn requests(body: &str) -> Result<Vec<RedeliveryRequest>, &'static str> {
 
 /// The copies that a form asks for, or the error page.
 async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec<RedeliveryRequest>> {
-    let no = |status: StatusCode, told: &str| {
-        let told = html! { p .bad role="alert" { (told) } p { a href="/again" { "Deliver again" } } };
-        (status, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
+    let no = |status: StatusCode, printed: &str| {
+        let printed = html! { p .bad role="alert" { (printed) } p { a href="/again" { "Deliver again" } } };
+        (status, layout::page("Nothing was done", None, Some(viewer), &printed)).into_response()
     };
     if !page.site.opens_mailboxes() {
         return Err(no(
@@ -450,18 +450,18 @@ pub(super) async fn job(
 ) -> Response {
     let found = Uuid::parse_str(&id).ok().and_then(|id| page.jobs.of(id));
     let Some(mut job) = found else {
-        let told = html! {
+        let printed = html! {
             p {
                 "This process of the page does not know of it any more. "
                 "What was delivered is on the screen of each message."
             }
         };
-        return (StatusCode::NOT_FOUND, layout::page("Not found", None, Some(&viewer), &told)).into_response();
+        return (StatusCode::NOT_FOUND, layout::page("Not found", None, Some(&viewer), &printed)).into_response();
     };
     let (came, ended) = job.so_far(AWAITED).await;
     let (class, verdict) = verdict(&came, job.of, ended);
     let begun = html! { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." };
-    let rows = came.iter().map(|one| row(one.copy.as_ref(), outcome_told(&one.outcome)));
+    let rows = came.iter().map(|one| row(one.copy.as_ref(), outcome_text(&one.outcome)));
     let main = html! {
         @if !ended { p #live { span data-said role="status" { "It goes on, whoever looks. " } a href={ "/again/runs/" (job.id) } { "Look again" } } }
         div data-refresh=[(!ended).then_some("2")] {
@@ -502,7 +502,7 @@ fn verdict(came: &[CopyResult], of: usize, ended: bool) -> (&'static str, String
     (class, format!("{}.", counts.join(", ")))
 }
 
-fn outcome_told(outcome: &ReplayOutcome) -> Markup {
+fn outcome_text(outcome: &ReplayOutcome) -> Markup {
     match outcome {
         ReplayOutcome::Delivered(how) => html! { span .good { "delivered: " (how) } },
         ReplayOutcome::AlreadyThere => html! { span .good { "already there" } },
@@ -512,9 +512,9 @@ fn outcome_told(outcome: &ReplayOutcome) -> Markup {
 }
 
 fn not_done(why: NotDone, viewer: &WebSession) -> Response {
-    let told = html! {
+    let printed = html! {
         p .bad role="alert" { "Nothing was done: " (why) "." }
         @if why == NotDone::Busy { p { "Others are at it. Try again in a moment." } }
     };
-    (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &told)).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &printed)).into_response()
 }

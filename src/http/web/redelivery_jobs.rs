@@ -110,8 +110,8 @@ fn one(site: &Site, by: &WebSession, request: RedeliveryRequest, stop: &AtomicBo
     if let (Some(copy), true) = (&copy, begun) {
         let (message_id, place, result, detail) = (&copy.message_id, copy.place(), outcome.as_str(), outcome.detail());
         info!(by = by.name, message_id, copy = place, result, detail, "a copy was delivered again from the page");
-        let told = if detail == result { result.to_owned() } else { format!("{result}: {detail}") };
-        if let Err(error) = log(site, by, copy, &told) {
+        let shown = if detail == result { result.to_owned() } else { format!("{result}: {detail}") };
+        if let Err(error) = log(site, by, copy, &shown) {
             warn!(%error, message_id, copy = place, "what came of delivering it again is not in the operations log");
         }
     }

@@ -105,8 +105,8 @@ async fn known_by_name(State(shield): State<Shield>, request: Request, next: Nex
     if named.is_some_and(|named| shield.knows(named)) {
         return next.run(request).await;
     }
-    let told = ("This site does not have that name", "see web.public_url in the configuration");
-    refusal(request.uri(), StatusCode::MISDIRECTED_REQUEST, "another-host", told)
+    let shown = ("This site does not have that name", "see web.public_url in the configuration");
+    refusal(request.uri(), StatusCode::MISDIRECTED_REQUEST, "another-host", shown)
 }
 
 async fn in_time(request: Request, next: Next) -> Response {
@@ -119,8 +119,8 @@ async fn in_time(request: Request, next: Next) -> Response {
 
 fn too_late(uri: &Uri) -> Response {
     tracing::warn!(path = uri.path(), within = ?REQUEST, "a request was not answered in time");
-    let told = ("That took too long", "try again in a moment");
-    let mut answer = refusal(uri, StatusCode::SERVICE_UNAVAILABLE, "too-long", told);
+    let shown = ("That took too long", "try again in a moment");
+    let mut answer = refusal(uri, StatusCode::SERVICE_UNAVAILABLE, "too-long", shown);
     answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
     answer
 }

@@ -21,17 +21,17 @@ use tracing::warn;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn show(Of(page): Of<Page>, Extension(viewer): Extension<WebSession>) -> Response {
-    let told = |main: &Markup| layout::page("Service", Some(Screen::Service), Some(&viewer), main);
+    let shown = |main: &Markup| layout::page("Service", Some(Screen::Service), Some(&viewer), main);
     let Some(socket) = page.settings.control.clone() else {
-        return told(&html! { p { "This page stands alone: no other process of the service belongs to it." } })
+        return shown(&html! { p { "This page stands alone: no other process of the service belongs to it." } })
             .into_response();
     };
     match status(&page, socket.clone()).await {
-        Ok(status) => told(&main(&status)).into_response(),
+        Ok(status) => shown(&main(&status)).into_response(),
         Err(problem) => {
             warn!(socket = %socket.display(), problem, "the service cannot be asked how it is");
-            let told = told(&html! { p .bad { "The service cannot be asked how it is: " (problem) "." } });
-            (StatusCode::SERVICE_UNAVAILABLE, told).into_response()
+            let shown = shown(&html! { p .bad { "The service cannot be asked how it is: " (problem) "." } });
+            (StatusCode::SERVICE_UNAVAILABLE, shown).into_response()
         }
     }
 }
@@ -71,7 +71,7 @@ fn main(status: &Status) -> Markup {
             }
             @if !timer.is_empty() {
                 h2 { "Done at intervals" }
-                ul { @for task in timer { li { (task.told()) } } }
+                ul { @for task in timer { li { (task.to_text()) } } }
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::layout::{self, Screen, milliseconds, number, table};
 use super::{Page, auth};
 use crate::base::summary_cache::{Summary, SummaryCache};
-use crate::base::timestamp::told;
+use crate::base::timestamp::time_text;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::stats::{Since, StageDuration, Statistics, count};
 use axum::Extension;
@@ -111,7 +111,7 @@ fn main(counted: &Statistics) -> Markup {
         counted.deferrals.iter().map(|cause| line(cause.cause, "wait", cause.attempts)).collect();
     let copies: Vec<PlotLine> = counted.copies.iter().map(|(how, count)| line(how, "tint", *count)).collect();
     html! {
-        p { "Attempts that began from " (told(counted.from)) " to " (told(counted.until)) ", on all hosts." }
+        p { "Attempts that began from " (time_text(counted.from)) " to " (time_text(counted.until)) ", on all hosts." }
         h2 { "Outcomes of " (number_of_attempts(attempts.all)) }
         (bars("Attempts by outcome", "Outcome", &outcomes))
         p .hint {

@@ -108,7 +108,7 @@ pub(crate) fn is_complete(migrations: &[MigrationStatus]) -> bool {
 /// `migrate` applies all missing migrations, so only the first missing one is reported.
 fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
     let mut missing = false;
-    let told = all.iter().filter_map(|migration| {
+    let shown = all.iter().filter_map(|migration| {
         let what = format!("migration {:04}_{}", migration.number, migration.name);
         let run = "run `maildrop_command migrate`";
         let pending = migration.state == MigrationState::Pending;
@@ -124,7 +124,7 @@ fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
             MigrationState::Edited => bad(what, "applied with another text", "recreate the database: docs/upgrade.md"),
         })
     });
-    told.collect()
+    shown.collect()
 }
 
 /// What a site requires of its database.
@@ -218,7 +218,7 @@ mod tests {
     fn of_all_migrations_that_are_missing_the_first_is_told() {
         use MigrationState::{Applied, Edited, Newer, Pending};
         let (needed, optional) = (false, true);
-        for (all, told) in [
+        for (all, shown) in [
             (
                 &[(Applied, needed), (Applied, optional), (Newer, needed)][..],
                 &[
@@ -257,7 +257,7 @@ mod tests {
             });
             let findings = schema(&all.collect::<Vec<_>>());
             let found: Vec<_> = findings.iter().map(|finding| (finding.state, finding.found.as_str())).collect();
-            assert_eq!(found, told);
+            assert_eq!(found, shown);
             assert_eq!(findings[0].what, "migration 0001_x");
         }
     }

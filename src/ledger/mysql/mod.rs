@@ -11,7 +11,7 @@ use super::{
 };
 use crate::database::mysql::{only, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Row, Tables, Value};
-use crate::lock::{Holder, LockName, or_untold};
+use crate::lock::{Holder, LockName, or_unknown};
 use crate::message::fold;
 use std::time::Duration;
 use tracing::warn;
@@ -102,7 +102,7 @@ impl Ledger for MysqlDatabase {
                 Ok(Looked { copies, epoch: epoch.began() })
             })
         } else {
-            AcquiredAndLooked::Busy(or_untold(self.holder_among(lock, copies)))
+            AcquiredAndLooked::Busy(or_unknown(self.holder_among(lock, copies)))
         })
     }
 

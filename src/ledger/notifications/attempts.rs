@@ -37,7 +37,7 @@ pub(crate) fn each_page_of_tries(
     mut take: impl FnMut(Vec<Tried>),
 ) -> Result<bool, DatabaseError> {
     let moments = [Value::Moment(from), Value::Moment(until)];
-    let doing = "reading the tries at telling subscribers";
+    let doing = "reading the tries at notifying subscribers";
     // `+ 0` keeps PostgreSQL from scanning the index on the position, in which it would read all older events.
     let ends = "SELECT min(position + 0), max(position + 0) FROM events WHERE created_at >= ? AND created_at < ?";
     let tables = "events notification_attempts";

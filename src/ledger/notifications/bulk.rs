@@ -90,7 +90,7 @@ pub(crate) fn requeue_failed(
     since: Option<i64>,
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
-    let (doing, now) = ("telling once more what was given up", now(database.dialect()));
+    let (doing, now) = ("retrying what was given up", now(database.dialect()));
     let mut which = "due_at IS NULL".to_owned();
     let mut values = Vec::new();
     if let Some(since) = since {
@@ -137,7 +137,7 @@ pub(crate) fn enqueue_range(
     only_failed: bool,
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
-    let (dialect, now, doing) = (database.dialect(), now(database.dialect()), "telling once more what happened");
+    let (dialect, now, doing) = (database.dialect(), now(database.dialect()), "sending again what happened");
     let span = "e.created_at >= ? AND e.created_at < ?";
     let moments = [Value::Moment(since), Value::Moment(before)];
     let id = Value::Uuid(subscription);
@@ -159,7 +159,7 @@ pub(crate) fn enqueue_range(
     let matching = matches(dialect, &format!("e.position > ? AND e.position <= ? AND {span} AND s.id = ?"));
     // The columns have the names of the first of the joins. A test event is in the past, and belongs to the one
     // subscription that it names.
-    let told = format!(
+    let shown = format!(
         "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) AS m {}",
         again(dialect, now)
     );
@@ -169,7 +169,7 @@ pub(crate) fn enqueue_range(
         let values = of_one.repeat(matching.matches("s.id = ?").count());
         let count = database.query_number(doing, &format!("SELECT count(*) FROM ({matching}) m"), &values)?;
         if count > 0 {
-            database.change_together(doing, &[(&queue, &[id]), (&told, &values)])?;
+            database.change_together(doing, &[(&queue, &[id]), (&shown, &values)])?;
         }
         many = Many { notifications: many.notifications + count.unsigned_abs(), next: Some(end) };
         if until.is_some_and(|until| until.passed()) {

@@ -14,7 +14,7 @@ const MOST_TRIES: usize = 2000;
 
 /// An event of a copy, and the state of its notifications.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct ToldEvent {
+pub(crate) struct NotifiedEvent {
     /// The event's id as it is sent: `evt_` and 32 digits.
     pub(crate) event: String,
     pub(crate) r#type: String,
@@ -22,12 +22,12 @@ pub(crate) struct ToldEvent {
     pub(crate) mailbox: String,
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) at: i64,
-    pub(crate) told: Vec<ToldTo>,
+    pub(crate) subscriptions: Vec<NotifiedSubscription>,
 }
 
 /// The state of an event's notification to one subscription.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct ToldTo {
+pub(crate) struct NotifiedSubscription {
     pub(crate) subscription: Uuid,
     /// `told` (delivered), `pending`, `given up`.
     pub(crate) state: &'static str,
@@ -43,12 +43,15 @@ pub(crate) struct ToldTo {
 ///
 /// # Errors
 /// If the tables cannot be read.
-pub(crate) fn told(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Option<Vec<ToldEvent>>, DatabaseError> {
+pub(crate) fn of_message(
+    database: &mut dyn Database,
+    identity: &[u8; 32],
+) -> Result<Option<Vec<NotifiedEvent>>, DatabaseError> {
     let tables = "events subscriptions notifications notification_attempts";
     if_readable(database, tables, |database| read(database, identity))
 }
 
-fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<ToldEvent>, DatabaseError> {
+fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<NotifiedEvent>, DatabaseError> {
     let (dialect, doing) = (database.dialect(), "reading what was told of the message");
     let sql = format!(
         "SELECT e.position, {}, e.type, e.imap_user, e.mailbox, {} FROM events e WHERE e.identity = ? \
@@ -56,20 +59,20 @@ fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<ToldEven
         dialect.uuid("e.event"),
         dialect.microseconds("e.created_at"),
     );
-    let mut events: BTreeMap<i64, ToldEvent> = BTreeMap::new();
+    let mut events: BTreeMap<i64, NotifiedEvent> = BTreeMap::new();
     type Event = (i64, Uuid, String, String, String, i64);
     for (position, event, r#type, user, mailbox, at) in
         database.query::<Event>(doing, &sql, &[Value::Bytes(identity)])?
     {
         let event = format!("evt_{}", event.simple());
-        events.insert(position, ToldEvent { event, r#type, user, mailbox, at, told: Vec::new() });
+        events.insert(position, NotifiedEvent { event, r#type, user, mailbox, at, subscriptions: Vec::new() });
     }
     let positions: Vec<i64> = events.keys().copied().collect();
-    let mut all: BTreeMap<(i64, Uuid), ToldTo> = BTreeMap::new();
+    let mut all: BTreeMap<(i64, Uuid), NotifiedSubscription> = BTreeMap::new();
     for one in history::tries(database, &positions, None, MOST_TRIES)? {
-        let to = all.entry((one.position, one.subscription)).or_insert(ToldTo {
+        let to = all.entry((one.position, one.subscription)).or_insert(NotifiedSubscription {
             subscription: one.subscription,
-            state: "told",
+            state: "delivered",
             tries: 0,
             last: None,
             last_at: None,
@@ -78,13 +81,13 @@ fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<ToldEven
         (to.last, to.last_at) = (Some(one.outcome), Some(one.started_at));
     }
     for (position, subscription, is_due) in waiting(database, &positions)? {
-        let nothing = ToldTo { subscription, state: "", tries: 0, last: None, last_at: None };
+        let nothing = NotifiedSubscription { subscription, state: "", tries: 0, last: None, last_at: None };
         let to = all.entry((position, subscription)).or_insert(nothing);
         to.state = if is_due { "pending" } else { "given up" };
     }
     for ((position, _), to) in all {
         if let Some(event) = events.get_mut(&position) {
-            event.told.push(to);
+            event.subscriptions.push(to);
         }
     }
     Ok(events.into_values().collect())

@@ -119,7 +119,7 @@ pub(crate) fn pending(
         Some(true) => "n.event < ? AND n.due_at IS NULL",
         Some(false) => "n.event < ? AND n.due_at IS NOT NULL",
     };
-    untold(database, subscription, which, before, most)
+    undelivered(database, subscription, which, before, most)
 }
 
 /// The subscription's notification of the event at this position. `None` if it was delivered, or if the subscription
@@ -132,10 +132,10 @@ pub(crate) fn pending_one(
     subscription: Uuid,
     position: i64,
 ) -> Result<Option<Pending>, DatabaseError> {
-    Ok(untold(database, subscription, "n.event = ?", position, 1)?.pop())
+    Ok(undelivered(database, subscription, "n.event = ?", position, 1)?.pop())
 }
 
-fn untold(
+fn undelivered(
     database: &mut dyn Database,
     subscription: Uuid,
     which: &str,
@@ -258,9 +258,9 @@ pub(crate) fn tries(
         dialect.microseconds("a.started_at"),
         dialect.microseconds("a.next_at"),
     );
-    let mut told = database.query("reading what was told", &sql, &values)?;
-    told.reverse();
-    Ok(told)
+    let mut printed = database.query("reading what was told", &sql, &values)?;
+    printed.reverse();
+    Ok(printed)
 }
 
 /// Queues one event (its position) for a subscription: for the first time, or as a redelivery with its tries reset.
@@ -271,10 +271,10 @@ pub(crate) fn enqueue_event(database: &mut dyn Database, subscription: Uuid, eve
     let dialect = database.dialect();
     let now = now(dialect);
     let again = again(dialect, now);
-    let told = format!("INSERT INTO notifications (subscription, event, due_at) VALUES (?, ?, {now}) {again}");
+    let printed = format!("INSERT INTO notifications (subscription, event, due_at) VALUES (?, ?, {now}) {again}");
     let (wake, id) = (wake(dialect, now), [Value::Uuid(subscription)]);
     let values = [Value::Uuid(subscription), Value::Integer(event)];
-    database.change_together("telling an event once more", &[(&wake, &id), (&told, &values)]).map(drop)
+    database.change_together("notification_stats an event once more", &[(&wake, &id), (&printed, &values)]).map(drop)
 }
 
 /// The assignments that make a notification due now, with its tries reset.

@@ -146,14 +146,14 @@ struct Choice {
 impl Choice {
     /// Chooses among the due subscriptions, in their order. If another notifier had ended with some of them, this one
     /// has half as many leases at most, in the end a single one. Leases that it has already count.
-    fn of(mut due: Vec<(Uuid, Option<u32>)>, in_hand: usize) -> Self {
+    fn of(mut due: Vec<(Uuid, Option<u32>)>, active_leases: usize) -> Self {
         let Some(least) = due.iter().filter_map(|(_, ended_among)| *ended_among).min() else {
             // More subscriptions may be leased beside them later, so none of these counts as leased alone.
-            let among = u32::try_from(in_hand + due.len()).unwrap_or(u32::MAX).max(2);
+            let among = u32::try_from(active_leases + due.len()).unwrap_or(u32::MAX).max(2);
             return Self { subscriptions: due, among };
         };
         due.sort_by_key(|(_, ended_among)| ended_among.unwrap_or(u32::MAX));
-        due.truncate(at_most_after(least).saturating_sub(in_hand));
+        due.truncate(at_most_after(least).saturating_sub(active_leases));
         Self { subscriptions: due, among: least / 2 }
     }
 
@@ -354,7 +354,7 @@ pub trait Notifications {
 
     /// Leases at most `most` due subscriptions, the longest due first. It skips those that another notifier is leasing,
     /// and those of owners in `served`, which have enough requests in progress. It leases fewer, or none beside the
-    /// `in_hand` leases that it has, if a notifier has ended without returning them.
+    /// `active_leases` leases that it has, if a notifier has ended without returning them.
     ///
     /// # Errors
     /// If it may not have been committed.
@@ -364,7 +364,7 @@ pub trait Notifications {
         lease: Duration,
         most: usize,
         served: &[&str],
-        in_hand: usize,
+        active_leases: usize,
     ) -> Result<Vec<Leased>, DatabaseError>;
 
     /// Extends these leases; returns the subscriptions whose lease we have lost.

@@ -51,9 +51,9 @@ impl Notifications for dyn Database + '_ {
         lease: Duration,
         most: usize,
         served: &[&str],
-        in_hand: usize,
+        active_leases: usize,
     ) -> Result<Vec<Leased>, DatabaseError> {
-        let choice = choice(self, most, served, in_hand)?;
+        let choice = choice(self, most, served, active_leases)?;
         if choice.is_empty() {
             return Ok(Vec::new());
         }
@@ -227,7 +227,12 @@ fn is_to_be_leased(dialect: Dialect) -> String {
 }
 
 /// The subscriptions to lease next. Another notifier may take them first.
-fn choice(database: &mut dyn Database, most: usize, served: &[&str], in_hand: usize) -> Result<Choice, DatabaseError> {
+fn choice(
+    database: &mut dyn Database,
+    most: usize,
+    served: &[&str],
+    active_leases: usize,
+) -> Result<Choice, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
         "SELECT {}, lease_limit FROM subscription_queues WHERE {}{} ORDER BY due_at LIMIT {most}",
@@ -236,7 +241,7 @@ fn choice(database: &mut dyn Database, most: usize, served: &[&str], in_hand: us
         of_others(served.len()),
     );
     let values: Vec<Value<'_>> = served.iter().map(|owner| Value::Text(owner)).collect();
-    Ok(Choice::of(database.query(LEASING, &sql, &values)?, in_hand))
+    Ok(Choice::of(database.query(LEASING, &sql, &values)?, active_leases))
 }
 
 /// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, its row of `subscriptions`. A removed

@@ -216,13 +216,13 @@ mod tests {
                 idle: false,
                 alone: false,
             };
-            let (told, values) = queue(Dialect::Postgresql, &settlement);
-            assert!(told.contains(&format!("failing_since = {since},")), "{settlement:?}: {told}");
+            let (shown, values) = queue(Dialect::Postgresql, &settlement);
+            assert!(shown.contains(&format!("failing_since = {since},")), "{settlement:?}: {shown}");
             let (good, bad) = (tries.iter().any(|one| one.next == done), tries.iter().any(|one| one.next != done));
-            assert_eq!(told.contains(", last_success_at = now()"), good, "{told}");
-            assert_eq!(told.contains(", last_failure_at = now(), last_failure = ?"), bad, "{told}");
+            assert_eq!(shown.contains(", last_success_at = now()"), good, "{shown}");
+            assert_eq!(shown.contains(", last_failure_at = now(), last_failure = ?"), bad, "{shown}");
             assert_eq!(values.iter().any(|value| matches!(value, Value::Text("answered 500"))), bad);
-            assert_eq!(told.matches('?').count(), values.len());
+            assert_eq!(shown.matches('?').count(), values.len());
         }
     }
 }

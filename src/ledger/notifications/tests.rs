@@ -106,9 +106,9 @@ fn how_far_behind_one_is_stands_in_columns_of_its_own() {
 /// recorded with the leases.
 #[test]
 fn where_a_notifier_has_ended_half_as_many_are_leased_and_at_last_one_alone() {
-    let choose = |ended: &[Option<u32>], in_hand| {
+    let choose = |ended: &[Option<u32>], active_leases| {
         let due = (1..).map(Uuid::from_u128).zip(ended.iter().copied()).collect();
-        let Choice { subscriptions, among } = Choice::of(due, in_hand);
+        let Choice { subscriptions, among } = Choice::of(due, active_leases);
         (subscriptions.iter().map(|(id, _)| id.as_u128()).collect::<Vec<_>>(), among)
     };
     // No notifier has ended. A single leased subscription does not count as alone: others may be leased beside it.

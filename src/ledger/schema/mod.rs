@@ -209,9 +209,9 @@ fn migrate_with(
     pause: Duration,
 ) -> Result<Migrated, MigrateError> {
     // A migration that PostgreSQL rolled back and applies again is reported once.
-    let mut told = BTreeSet::new();
+    let mut shown = BTreeSet::new();
     let mut once = |migration: &Migration, application: &Application| {
-        if told.insert(migration.number) {
+        if shown.insert(migration.number) {
             progress(migration, application);
         }
     };
@@ -416,13 +416,13 @@ mod tests {
         for takes_back in [true, false] {
             for (in_the_way, succeeds) in [(1, true), (TRIES - 1, true), (TRIES, false), (TRIES + 1, false)] {
                 let mut engine = EngineSchema { in_the_way, takes_back, ..EngineSchema::default() };
-                let mut told = Vec::new();
-                let mut tell = |migration: &Migration, _: &Application| told.push(migration.number);
+                let mut shown = Vec::new();
+                let mut tell = |migration: &Migration, _: &Application| shown.push(migration.number);
                 let migrated = migrate_with(&mut engine, &mut tell, Duration::ZERO);
                 let locks = usize::try_from(TRIES.min(in_the_way + 1)).unwrap();
                 assert_eq!((engine.locks, engine.locked), (locks, false));
                 match migrated {
-                    Ok(_) => assert_eq!((succeeds, engine.applied.len(), told), (true, 2, vec![1, 2, 3])),
+                    Ok(_) => assert_eq!((succeeds, engine.applied.len(), shown), (true, 2, vec![1, 2, 3])),
                     Err(MigrateError::Database(error)) => {
                         assert!(!succeeds && error.failure == DatabaseFailure::Contention, "{error}");
                     }
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_told_apart() {
+    fn what_is_not_ours_is_distinguished() {
         let known = [known(1, false), known(2, false), known(4, false)];
         let applied = [applied(1, "some"), applied(2, "other"), applied(3, "x"), applied(5, "x")];
         let states: Vec<_> = compare(&known, &applied).iter().map(|m| (m.number, m.state)).collect();

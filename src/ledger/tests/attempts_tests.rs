@@ -72,7 +72,7 @@ impl Site {
 }
 
 #[test]
-fn what_is_wanted_is_found_and_told_from_the_rest_in_the_same_way() {
+fn what_is_wanted_is_found_and_reported_from_the_rest_in_the_same_way() {
     let mut site = site();
     let outcomes = [
         Some("appended"),
@@ -340,7 +340,7 @@ fn a_piece_of_a_subject_or_of_an_author_is_a_piece_and_no_pattern() {
 }
 
 #[test]
-fn what_came_in_since_a_moment_is_told_to_who_asks_again_and_again() {
+fn what_came_in_since_a_moment_is_reported_to_who_asks_again_and_again() {
     let mut site = site();
     for number in 1..6 {
         site.tried(Attempt::at(number, THEN + number * MINUTE));
@@ -412,7 +412,7 @@ fn what_is_owed_is_shown_the_newest_first() {
     }
     site.message(4, THEN);
     site.copy(4, Role::Sender, "lisa", Some(9), THEN + DAY);
-    let told = |site: &mut Site, limit| {
+    let printed = |site: &mut Site, limit| {
         let (owed, more) = audit_queries::newest_owed(&mut site.database, limit).unwrap();
         let subjects: Vec<_> = owed.iter().map(|one| one.subject.clone().unwrap()).collect();
         let first = owed.first().map(|one| (one.user.clone(), one.mailbox.clone(), one.reason.clone(), one.updated_at));
@@ -420,13 +420,13 @@ fn what_is_owed_is_shown_the_newest_first() {
     };
     let first = Some(("lisa".into(), mailbox(Role::Sender).into(), Some("over quota".into()), THEN + 3));
     assert_eq!(
-        told(&mut site, 3),
+        printed(&mut site, 3),
         (vec!["number 3".into(), "number 2".into(), "number 1".into()], false, first.clone())
     );
-    assert_eq!(told(&mut site, 2), (vec!["number 3".into(), "number 2".into()], true, first));
+    assert_eq!(printed(&mut site, 2), (vec!["number 3".into(), "number 2".into()], true, first));
     let key = key(3, Role::Sender, "lisa");
     site.set("DELETE FROM copies WHERE copy_key = ?", &[Value::Bytes(key.as_bytes())]);
-    assert_eq!(told(&mut site, 1).0, ["number 2"]);
+    assert_eq!(printed(&mut site, 1).0, ["number 2"]);
 }
 
 /// More matches than one slice has; many of them in one microsecond, at which a slice may end.

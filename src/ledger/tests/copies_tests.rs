@@ -11,7 +11,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 #[test]
-fn copies_are_told_by_mailbox_by_message_and_by_name() {
+fn copies_are_reported_by_mailbox_by_message_and_by_name() {
     let mut site = site();
     for message in 1..4 {
         site.message(message, THEN + message);
@@ -102,7 +102,7 @@ fn a_source_is_read_whole_whatever_its_size() {
 }
 
 #[test]
-fn what_is_owed_is_told_in_the_order_of_its_last_tries_however_much_it_is() {
+fn what_is_owed_is_reported_in_the_order_of_its_last_tries_however_much_it_is() {
     let mut site = site();
     site.message(1, THEN);
     let users: Vec<String> = (0..501).map(|number| format!("lisa{number:04}")).collect();
@@ -169,7 +169,7 @@ fn what_is_owed_is_told_in_the_order_of_its_last_tries_however_much_it_is() {
 }
 
 #[test]
-fn how_a_copy_came_to_be_there_is_told_by_the_first_that_brought_it() {
+fn how_a_copy_came_to_be_there_is_reported_by_the_first_that_brought_it() {
     let mut site = site();
     site.message(1, THEN);
     let key = site.copy(1, Role::Recipient, "doug", Some(1), THEN);
@@ -210,9 +210,9 @@ fn an_attempt_never_ended_if_it_began_longer_ago_than_any_delivery_lives() {
         deliveries::never_ended(&mut site.database, &selection, lives).unwrap()
     };
     let all = never_ended(None, Duration::from_hours(24));
-    let told: Vec<_> =
+    let shown: Vec<_> =
         all.iter().map(|tried| (tried.user.as_str(), tried.delivered, tried.queue_id.as_deref())).collect();
-    assert_eq!(told, [("doug", false, Some("4bQ")), ("anna", true, None)]);
+    assert_eq!(shown, [("doug", false, Some("4bQ")), ("anna", true, None)]);
     assert!(all[0].age >= Duration::from_hours(48) && all[0].age < Duration::from_hours(49), "{:?}", all[0].age);
     assert_eq!((all[0].started_at, all[0].pid), (long_ago, 17));
     assert_eq!(never_ended(Some("anna"), Duration::from_hours(24)).len(), 1);

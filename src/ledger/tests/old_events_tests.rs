@@ -24,10 +24,10 @@ impl Site {
     fn happen(&mut self, events: Range<i64>, at: i64, subscription: u8) {
         self.fill("events", &format!("i, {at}"), &events);
         self.fill("notification_attempts", "i", &events);
-        self.is_to_be_told(subscription, events);
+        self.is_to_be_notified(subscription, events);
     }
 
-    pub(super) fn is_to_be_told(&mut self, subscription: u8, events: Range<i64>) {
+    pub(super) fn is_to_be_notified(&mut self, subscription: u8, events: Range<i64>) {
         self.fill("notifications", &format!("X'{}', i", hex::encode(&[subscription; 16])), &events);
     }
 
@@ -45,7 +45,7 @@ impl Site {
 }
 
 #[test]
-fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
+fn old_events_are_forgotten_with_what_subscribers_were_reported_of_them() {
     let mut site = site_with_subscribers();
     let left = |site: &mut Site| {
         ["events", "notifications", "notification_attempts"]
@@ -72,7 +72,7 @@ fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
 
 /// A notification without its event would be due for ever: nothing can be sent for it.
 #[test]
-fn what_somebody_has_told_once_more_while_old_events_are_forgotten_goes_with_them() {
+fn what_somebody_has_reported_once_more_while_old_events_are_forgotten_goes_with_them() {
     let mut site = site_with_subscribers();
     site.subscribes(7);
     site.happen(1..1201, THEN, 7);
@@ -81,16 +81,16 @@ fn what_somebody_has_told_once_more_while_old_events_are_forgotten_goes_with_the
     assert_eq!(old.delete_batch(&mut site.database).unwrap(), Some(500));
     // Between two batches a user subscribes, and requests all existing events.
     site.subscribes(8);
-    site.is_to_be_told(8, 501..1202);
+    site.is_to_be_notified(8, 501..1202);
     assert_eq!(old.delete_batch(&mut site.database).unwrap(), Some(500));
     let of_nothing = "SELECT count(*) FROM notifications n \
                       WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.position = n.event)";
     assert_eq!(site.number(of_nothing), 0);
     assert_eq!(old.delete_batch(&mut site.database).unwrap(), Some(200));
     // A user has read an event before it was deleted, and commits a redelivery request afterwards.
-    site.is_to_be_told(7, 1..601);
-    site.is_to_be_told(7, 1150..1151);
-    site.is_to_be_told(8, 1100..1101);
+    site.is_to_be_notified(7, 1..601);
+    site.is_to_be_notified(7, 1150..1151);
+    site.is_to_be_notified(8, 1100..1101);
     // They are more than one batch has.
     let mut pieces = || old.delete_batch(&mut site.database).unwrap();
     assert_eq!([pieces(), pieces(), pieces()], [Some(0), Some(0), None]);

@@ -22,8 +22,8 @@ fn subscribed(state: &str, notifications: i64) -> Site {
     }
     site.put("subscriptions", &[("id", Value::Uuid(ONE)), ("state", Value::Text(state))]);
     site.put("subscription_queues", &[("subscription", Value::Uuid(ONE)), ("due_at", Value::Integer(1))]);
-    site.is_to_be_told(7, 1..notifications + 1);
-    site.is_to_be_told(8, 1..3);
+    site.is_to_be_notified(7, 1..notifications + 1);
+    site.is_to_be_notified(8, 1..3);
     site
 }
 
@@ -47,7 +47,7 @@ fn it_is_removed_piece_by_piece_for_as_long_as_there_is_time_and_disabled_meanwh
 }
 
 #[test]
-fn one_with_little_to_be_told_is_removed_at_once() {
+fn one_with_little_to_be_reported_is_removed_at_once() {
     let mut site = subscribed("active", PIECE as i64);
     assert!(delete(&mut site.database, ONE, Some(Deadline::after(Duration::ZERO))).unwrap());
     assert_eq!(site.number("SELECT count(*) FROM notifications"), 2);

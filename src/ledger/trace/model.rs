@@ -3,7 +3,7 @@
 use crate::base::timestamp;
 use crate::database::columns_of;
 use crate::ledger::audit_queries::EarlierDelivery;
-use crate::ledger::notifications::by_message::ToldEvent;
+use crate::ledger::notifications::by_message::NotifiedEvent;
 use crate::ledger::{AttemptResult, Cause, Outcome, stage_times};
 use crate::lock::{Holder, LockName};
 use crate::message::Role;
@@ -27,7 +27,7 @@ pub(crate) struct MessageTrace {
     pub(crate) attempts: Vec<TracedAttempt>,
     /// The notifications of its events; `None` if they were not requested, or if this role may not read them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) notifications: Option<Vec<ToldEvent>>,
+    pub(crate) notifications: Option<Vec<NotifiedEvent>>,
 }
 
 /// A lock and its holder.

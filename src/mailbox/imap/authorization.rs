@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_mailbox_is_told_from_another_by_what_only_grows() {
+    fn one_mailbox_is_reported_from_another_by_what_only_grows() {
         let at = |uid_validity, uid_next| Fingerprint { position: Position { uid_validity, uid_next }, id: None };
         let one = |theirs: Fingerprint| at(7, 5).may_be(&theirs, &at(7, 6)).unwrap();
         assert!(one(at(7, 5)) && one(at(7, 6)));

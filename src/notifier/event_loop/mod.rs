@@ -2,7 +2,7 @@
 //! results.
 
 use super::connect::{Connector, by_the_system};
-use super::leased_subscription::{InHand, SETTLED_EACH, is_taken, outcome};
+use super::leased_subscription::{ActiveLease, SETTLED_EACH, is_taken, outcome};
 use super::send::{SendJob, Sender, Sent};
 use super::unanswered::{Outage, Unanswered};
 use super::{NotifierError, NotifierSettings};
@@ -89,7 +89,7 @@ struct Notifier<'a> {
     idle: Option<Idle<dyn Database>>,
     /// When the current round with the database ends.
     round_ends: Deadline,
-    in_hand: BTreeMap<Uuid, InHand>,
+    active_leases: BTreeMap<Uuid, ActiveLease>,
     /// When the database was last polled; `None`: poll immediately.
     polled_at: Option<Instant>,
     woken_at: Option<Instant>,
@@ -118,7 +118,7 @@ impl<'a> Notifier<'a> {
             sender,
             idle: None,
             round_ends: Deadline::after(ROUND),
-            in_hand: BTreeMap::new(),
+            active_leases: BTreeMap::new(),
             polled_at: None,
             woken_at: None,
             all_woken_at: None,
@@ -134,10 +134,10 @@ impl<'a> Notifier<'a> {
     fn work(&mut self, stop: &Stop) {
         let mut stopping: Option<Instant> = None;
         loop {
-            if stop.is_told() && stopping.is_none() {
-                info!(subscriptions = self.in_hand.len(), "the notifier ends after the requests under way");
+            if stop.is_requested() && stopping.is_none() {
+                info!(subscriptions = self.active_leases.len(), "the notifier ends after the requests under way");
                 stopping = Some(Instant::now());
-                self.in_hand.values_mut().for_each(InHand::close);
+                self.active_leases.values_mut().for_each(ActiveLease::close);
             }
             self.hear(stopping.is_some());
             self.hand_out();
@@ -163,7 +163,8 @@ impl<'a> Notifier<'a> {
                 self.hand_out();
             }
             if let Some(since) = stopping
-                && (self.in_hand.is_empty() || since.elapsed() > self.settings.notifications.timeout + LEASE_MARGIN)
+                && (self.active_leases.is_empty()
+                    || since.elapsed() > self.settings.notifications.timeout + LEASE_MARGIN)
             {
                 // The leases of the remaining subscriptions expire, and their notifications are sent again.
                 return;
@@ -193,8 +194,9 @@ impl<'a> Notifier<'a> {
         let now = Instant::now();
         // A notifier that stops polls no more.
         let poll = if stopping { SETTLED_EACH } else { self.until_poll() };
-        let settled = self.in_hand.values().filter_map(|hand| hand.until_settled(now)).min().unwrap_or(SETTLED_EACH);
-        let wait = if self.in_hand.is_empty() { poll } else { poll.min(settled) };
+        let settled =
+            self.active_leases.values().filter_map(|hand| hand.until_settled(now)).min().unwrap_or(SETTLED_EACH);
+        let wait = if self.active_leases.is_empty() { poll } else { poll.min(settled) };
         let blocked = self.pause_left(now).min(SETTLED_EACH);
         let wait = wait.max(blocked).min(POLL_EACH.max(SETTLED_EACH));
         match self.sender.sent.recv_timeout(wait) {
@@ -224,23 +226,23 @@ impl<'a> Notifier<'a> {
     fn has_to_do(&self, now: Instant, stopping: bool) -> bool {
         let is_to_be_settled = |hand| self.is_to_be_settled(hand, now);
         self.pause_left(now).is_zero()
-            && ((!stopping && self.until_poll().is_zero()) || self.in_hand.values().any(is_to_be_settled))
+            && ((!stopping && self.until_poll().is_zero()) || self.active_leases.values().any(is_to_be_settled))
     }
 
     /// A failover may lose the last commit. Before anything else is sent, each lease is therefore extended by a new commit, and
     /// that commit confirms the ones before it.
     fn distrust(&mut self) {
         let now = Instant::now();
-        self.in_hand
+        self.active_leases
             .values_mut()
             .for_each(|hand| hand.leased_at = now.checked_sub(LEASE_MARGIN).unwrap_or(hand.leased_at));
     }
 
-    fn is_to_be_settled(&self, hand: &InHand, now: Instant) -> bool {
+    fn is_to_be_settled(&self, hand: &ActiveLease, now: Instant) -> bool {
         hand.is_finished() || hand.wants_more() || hand.is_due(now) || self.is_to_be_leased_longer(hand, now)
     }
 
-    fn is_to_be_leased_longer(&self, hand: &InHand, now: Instant) -> bool {
+    fn is_to_be_leased_longer(&self, hand: &ActiveLease, now: Instant) -> bool {
         !hand.lost && now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN / 2
     }
 
@@ -252,7 +254,7 @@ impl<'a> Notifier<'a> {
         }
         let now = Instant::now();
         let mut jobs = Vec::new();
-        for hand in self.in_hand.values_mut() {
+        for hand in self.active_leases.values_mut() {
             // The lease has to outlive the request.
             if now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN {
                 continue;
@@ -290,7 +292,7 @@ impl<'a> Notifier<'a> {
     /// Processes one answer.
     fn answered(&mut self, sent: Sent) {
         let (schedule, disable_after) = (&self.settings.schedule, self.settings.notifications.disable_after);
-        let Some(hand) = self.in_hand.get_mut(&sent.subscription) else { return };
+        let Some(hand) = self.active_leases.get_mut(&sent.subscription) else { return };
         let (taken, outcome) = (is_taken(&sent), outcome(&sent));
         debug!(subscription = %sent.subscription, position = ?sent.position, outcome, took = ?sent.took, "a subscriber was told");
         let is_tried = match &sent.answer {
@@ -369,34 +371,35 @@ impl<'a> Notifier<'a> {
     fn keep_up(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
         let now = Instant::now();
-        if self.in_hand.values().any(|hand| hand.is_due(now)) { self.settle(database) } else { Ok(()) }
+        if self.active_leases.values().any(|hand| hand.is_due(now)) { self.settle(database) } else { Ok(()) }
     }
 
     /// The same before a step that may take long: all answers are settled, due or not.
     fn settle_all(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
-        let answered = self.in_hand.iter().filter(|(_, hand)| !hand.tries.is_empty()).map(|(id, _)| *id).collect();
+        let answered =
+            self.active_leases.iter().filter(|(_, hand)| !hand.tries.is_empty()).map(|(id, _)| *id).collect();
         self.settle_these(database, answered)
     }
 
     fn settle(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         let now = Instant::now();
         let longer: Vec<Uuid> = self
-            .in_hand
+            .active_leases
             .values()
             .filter(|hand| hand.tries.is_empty() && !hand.is_finished() && self.is_to_be_leased_longer(hand, now))
             .map(|hand| hand.leased.subscription)
             .collect();
         let lost = database.lease_longer(self.by, self.lease, &longer)?;
         for id in longer {
-            let Some(hand) = self.in_hand.get_mut(&id) else { continue };
+            let Some(hand) = self.active_leases.get_mut(&id) else { continue };
             hand.leased_at = now;
             hand.lose(lost.contains(&id));
         }
-        let has_to_be = |hand: &InHand| {
+        let has_to_be = |hand: &ActiveLease| {
             (hand.is_finished() || !hand.tries.is_empty()) && self.is_to_be_settled(hand, Instant::now())
         };
-        let these = self.in_hand.iter().filter(|(_, hand)| has_to_be(hand)).map(|(id, _)| *id).collect();
+        let these = self.active_leases.iter().filter(|(_, hand)| has_to_be(hand)).map(|(id, _)| *id).collect();
         self.settle_these(database, these)
     }
 
@@ -408,10 +411,10 @@ impl<'a> Notifier<'a> {
         for ids in ids.chunks(SETTLED_TOGETHER) {
             let asked_at = Instant::now();
             let settlements: Vec<Settlement<'_>> =
-                ids.iter().filter_map(|id| self.in_hand.get(id)).map(|hand| self.settlement(hand)).collect();
+                ids.iter().filter_map(|id| self.active_leases.get(id)).map(|hand| self.settlement(hand)).collect();
             let lost = database.settle(&settlements)?;
             for id in ids {
-                let Some(hand) = self.in_hand.get_mut(id) else { continue };
+                let Some(hand) = self.active_leases.get_mut(id) else { continue };
                 if let Some(StateChange::Disabled(why)) = &hand.state {
                     // Only the host is logged: the rest of the URL may grant access, and the log has other readers than the
                     // subscription.
@@ -423,7 +426,7 @@ impl<'a> Notifier<'a> {
                 hand.state = None;
                 (hand.settled_at, hand.leased_at) = (asked_at, asked_at);
                 if hand.is_finished() {
-                    self.in_hand.remove(id);
+                    self.active_leases.remove(id);
                     // Notifications that wait in the database may be due by now.
                     self.polled_at = if lost.contains(id) { None } else { self.polled_at };
                 } else {
@@ -435,7 +438,7 @@ impl<'a> Notifier<'a> {
     }
 
     /// The data that a settlement records for this subscription.
-    fn settlement<'b>(&'b self, hand: &'b InHand) -> Settlement<'b> {
+    fn settlement<'b>(&'b self, hand: &'b ActiveLease) -> Settlement<'b> {
         let disabled = matches!(hand.state, Some(StateChange::Disabled(_)));
         Settlement {
             subscription: hand.leased.subscription,
@@ -455,14 +458,14 @@ impl<'a> Notifier<'a> {
 
     /// Reads the due notifications of the subscriptions that can send more.
     fn read(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
-        let ids: Vec<Uuid> = self.in_hand.keys().copied().collect();
+        let ids: Vec<Uuid> = self.active_leases.keys().copied().collect();
         let mut held = self.held();
         for id in ids {
             if self.round_ends.passed() {
                 break;
             }
             self.keep_up(database)?;
-            let Some(hand) = self.in_hand.get_mut(&id).filter(|hand| hand.wants_more()) else { continue };
+            let Some(hand) = self.active_leases.get_mut(&id).filter(|hand| hand.wants_more()) else { continue };
             if hand.since.elapsed() > TURN {
                 hand.read_to_the_end = true;
                 continue;
@@ -494,14 +497,14 @@ impl<'a> Notifier<'a> {
 
     /// How much memory the waiting and the in-flight notifications take, in bytes.
     fn held(&self) -> usize {
-        self.in_hand.values().map(InHand::bytes).sum()
+        self.active_leases.values().map(ActiveLease::bytes).sum()
     }
 
     /// How many more subscriptions may be leased. If another notifier ended with one of them, at most half as many as that
     /// notifier had.
     fn left_to_lease(&self) -> usize {
-        let ended = self.in_hand.values().filter_map(|hand| hand.leased.ended_among).min();
-        ended.map_or(usize::MAX, at_most_after).saturating_sub(self.in_hand.len())
+        let ended = self.active_leases.values().filter_map(|hand| hand.leased.ended_among).min();
+        ended.map_or(usize::MAX, at_most_after).saturating_sub(self.active_leases.len())
     }
 
     /// Which subscriptions are checked now.
@@ -543,7 +546,7 @@ impl<'a> Notifier<'a> {
         }
         self.keep_up(database)?;
         // One slow answer must not delay new notifications of the same subscription.
-        self.in_hand.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
+        self.active_leases.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
         // All subscriptions of one lease statement may belong to one owner, so one statement leases a quarter of the
         // concurrency at most.
         let most = self
@@ -556,7 +559,7 @@ impl<'a> Notifier<'a> {
             let shares = self.shares();
             let served: Vec<&str> =
                 shares.iter().filter(|(_, has)| **has >= self.share()).map(|(owner, _)| owner.as_str()).collect();
-            let leased = database.lease(self.by, self.lease, most, &served, self.in_hand.len())?;
+            let leased = database.lease(self.by, self.lease, most, &served, self.active_leases.len())?;
             more |= leased.len() == most;
             for leased in leased {
                 self.begin(leased, asked_at);
@@ -570,7 +573,10 @@ impl<'a> Notifier<'a> {
 
     /// How many requests are allotted to no subscription.
     fn free(&self) -> usize {
-        self.settings.notifications.concurrency.saturating_sub(self.in_hand.values().map(|hand| hand.allotment).sum())
+        self.settings
+            .notifications
+            .concurrency
+            .saturating_sub(self.active_leases.values().map(|hand| hand.allotment).sum())
     }
 
     /// How many requests the subscriptions of one token may have at once. The other half remains for other owners, whatever
@@ -583,7 +589,7 @@ impl<'a> Notifier<'a> {
     /// not counted.
     fn shares(&self) -> BTreeMap<String, usize> {
         let mut shares = BTreeMap::new();
-        for hand in self.in_hand.values().filter(|hand| api_tokens::is_owner(&hand.leased.owner)) {
+        for hand in self.active_leases.values().filter(|hand| api_tokens::is_owner(&hand.leased.owner)) {
             *shares.entry(hand.leased.owner.clone()).or_default() += hand.allotment;
         }
         shares
@@ -593,7 +599,7 @@ impl<'a> Notifier<'a> {
     /// that answers for the first time, or after failures, may have as many as any other.
     fn allot(&mut self) {
         let (mut free, mut shares, share) = (self.free(), self.shares(), self.share());
-        for hand in self.in_hand.values_mut() {
+        for hand in self.active_leases.values_mut() {
             let of_owner = shares.get_mut(&hand.leased.owner);
             let left = of_owner.as_ref().map_or(free, |has| share.saturating_sub(**has));
             let more = hand.wants().saturating_sub(hand.allotment).min(left).min(free);
@@ -608,13 +614,13 @@ impl<'a> Notifier<'a> {
     /// Starts to serve a leased subscription.
     fn begin(&mut self, leased: Leased, asked_at: Instant) {
         let (id, state, age) = (leased.subscription, leased.state, leased.age);
-        let mut hand = InHand::new(leased.clone(), 1, asked_at);
+        let mut hand = ActiveLease::new(leased.clone(), 1, asked_at);
         if state == SubscriptionState::Unverified && !self.settings.notifications.verify_callbacks {
             hand.verified();
         } else if state == SubscriptionState::Unverified && age > VERIFIED_WITHIN {
             hand.disable(NEVER_ANSWERED.into());
         }
-        if let Some(earlier) = self.in_hand.remove(&id) {
+        if let Some(earlier) = self.active_leases.remove(&id) {
             hand.take_over(earlier);
         }
         let asks = hand.leased.state == SubscriptionState::Unverified && !hand.closing && hand.challenge.is_none();
@@ -622,7 +628,7 @@ impl<'a> Notifier<'a> {
         if asks {
             hand.challenge = Some(challenge.clone());
         }
-        self.in_hand.insert(id, hand);
+        self.active_leases.insert(id, hand);
         if asks {
             let event = payload::id(Uuid::now_v7());
             let body = payload::question(&event, timestamp::now(), id, &challenge);

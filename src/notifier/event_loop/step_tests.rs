@@ -90,15 +90,15 @@ fn ago(milliseconds: u64) -> Instant {
 }
 
 /// A subscription with this number, which has as many waiting notifications as it may send.
-fn full(number: u128) -> InHand {
+fn full(number: u128) -> ActiveLease {
     let leased = Leased { subscription: Uuid::from_u128(number), ..leased(false, 0) };
-    let mut hand = InHand::new(leased, 3, Instant::now());
+    let mut hand = ActiveLease::new(leased, 3, Instant::now());
     hand.waiting.extend((1..=3).map(due));
     hand
 }
 
-fn put(notifier: &mut Notifier<'_>, hand: InHand) {
-    notifier.in_hand.insert(hand.leased.subscription, hand);
+fn put(notifier: &mut Notifier<'_>, hand: ActiveLease) {
+    notifier.active_leases.insert(hand.leased.subscription, hand);
 }
 
 /// A try that is not settled yet.
@@ -119,7 +119,7 @@ fn a_lease_outlives_a_request_and_is_made_longer_while_half_of_that_is_left() {
     with(|notifier, _, _| {
         assert_eq!(notifier.lease, notifier.settings.notifications.timeout + Duration::from_secs(15));
         let mut hand = full(1);
-        let after = |hand: &InHand, milliseconds| hand.leased_at + Duration::from_millis(milliseconds);
+        let after = |hand: &ActiveLease, milliseconds| hand.leased_at + Duration::from_millis(milliseconds);
         assert!(!notifier.is_to_be_leased_longer(&hand, after(&hand, 7_499)));
         assert!(notifier.is_to_be_leased_longer(&hand, after(&hand, 7_500)));
         hand.lost = true;
@@ -138,13 +138,13 @@ fn the_database_is_asked_where_a_poll_is_due_or_any_subscription_wants_something
         assert!(!notifier.has_to_do(now, false));
         put(notifier, full(1));
         assert!(!notifier.has_to_do(now, false) && !notifier.has_to_do(now, true));
-        let wants = |notifier: &mut Notifier<'_>, change: fn(&mut InHand)| {
+        let wants = |notifier: &mut Notifier<'_>, change: fn(&mut ActiveLease)| {
             let mut hand = full(1);
             change(&mut hand);
             put(notifier, hand);
             assert!(notifier.has_to_do(now, false) && notifier.has_to_do(now, true));
         };
-        wants(notifier, InHand::close);
+        wants(notifier, ActiveLease::close);
         wants(notifier, |has_room| has_room.waiting.clear());
         wants(notifier, |answered| (answered.tries, answered.settled_at) = (vec![tried()], ago(1_000)));
         wants(notifier, |old| old.leased_at = ago(8_000));
@@ -175,10 +175,10 @@ fn the_database_is_asked_again_at_once_and_then_ever_more_rarely_until_it_answer
 #[test]
 fn leases_are_made_longer_of_those_that_have_nothing_to_be_written_down_and_what_is_lost_is_let_go() {
     with(|notifier, _, _| {
-        let old = |number| InHand { leased_at: ago(8_000), ..full(number) };
+        let old = |number| ActiveLease { leased_at: ago(8_000), ..full(number) };
         put(notifier, old(1));
-        put(notifier, InHand { tries: vec![tried()], ..old(2) });
-        put(notifier, InHand { closing: true, ..old(3) });
+        put(notifier, ActiveLease { tries: vec![tried()], ..old(2) });
+        put(notifier, ActiveLease { closing: true, ..old(3) });
         put(notifier, full(4));
         let mut under_way = old(5);
         under_way.next().unwrap();
@@ -186,22 +186,26 @@ fn leases_are_made_longer_of_those_that_have_nothing_to_be_written_down_and_what
         let mut database = Told { lost: vec![Uuid::from_u128(5)], ..Told::default() };
         notifier.settle(&mut database).unwrap();
         assert_eq!(database.asked, ["longer 1 5", "settle 2 3"]);
-        let lost: Vec<u128> =
-            notifier.in_hand.values().filter(|hand| hand.lost).map(|hand| hand.leased.subscription.as_u128()).collect();
-        assert_eq!((numbers(notifier.in_hand.keys()).as_str(), lost), (" 1 2 4 5", vec![5]));
+        let lost: Vec<u128> = notifier
+            .active_leases
+            .values()
+            .filter(|hand| hand.lost)
+            .map(|hand| hand.leased.subscription.as_u128())
+            .collect();
+        assert_eq!((numbers(notifier.active_leases.keys()).as_str(), lost), (" 1 2 4 5", vec![5]));
     });
 }
 
 #[test]
 fn it_is_written_down_how_a_subscription_is_left() {
     with(|notifier, _, _| {
-        let left = |hand: &InHand| {
+        let left = |hand: &ActiveLease| {
             let settlement = notifier.settlement(hand);
             (settlement.lease.is_some(), settlement.idle)
         };
         // Still leased, without any notification sent.
         assert_eq!(left(&full(1)), (true, false));
-        assert_eq!(left(&InHand { closing: true, ..full(1) }), (false, false));
+        assert_eq!(left(&ActiveLease { closing: true, ..full(1) }), (false, false));
         let mut verified = full(1);
         verified.verified();
         assert_eq!(left(&verified), (true, false));
@@ -209,21 +213,21 @@ fn it_is_written_down_how_a_subscription_is_left() {
         disabled.disable("gone".into());
         assert_eq!(left(&disabled), (false, true));
         let idle = Leased { state: SubscriptionState::Paused, ..leased(false, 0) };
-        assert_eq!(left(&InHand::new(idle, 3, Instant::now())), (false, true));
+        assert_eq!(left(&ActiveLease::new(idle, 3, Instant::now())), (false, true));
     });
 }
 
 #[test]
 fn a_subscription_is_read_to_its_end_or_for_ten_seconds() {
     with(|notifier, _, _| {
-        let empty = |number| InHand { waiting: VecDeque::new(), ..full(number) };
+        let empty = |number| ActiveLease { waiting: VecDeque::new(), ..full(number) };
         put(notifier, empty(1));
         put(notifier, empty(2));
-        put(notifier, InHand { since: ago(11_000), ..empty(3) });
+        put(notifier, ActiveLease { since: ago(11_000), ..empty(3) });
         let mut database = Told { due: [100, 99].into(), ..Told::default() };
         notifier.read(&mut database).unwrap();
         assert_eq!(database.asked, ["read 1 100", "read 2 100"]);
-        let ends: Vec<bool> = notifier.in_hand.values().map(|hand| hand.read_to_the_end).collect();
+        let ends: Vec<bool> = notifier.active_leases.values().map(|hand| hand.read_to_the_end).collect();
         assert_eq!(ends, [false, true, true]);
     });
 }
@@ -231,12 +235,12 @@ fn a_subscription_is_read_to_its_end_or_for_ten_seconds() {
 #[test]
 fn once_a_rounds_time_is_over_nothing_more_is_read_and_the_next_one_goes_on_there() {
     with(|notifier, _, _| {
-        put(notifier, InHand { waiting: VecDeque::new(), ..full(1) });
+        put(notifier, ActiveLease { waiting: VecDeque::new(), ..full(1) });
         let mut database = Told { due: [1].into(), ..Told::default() };
         notifier.round_ends = Deadline::after(Duration::ZERO);
         notifier.read(&mut database).unwrap();
         assert_eq!(database.asked, [""; 0]);
-        assert!(notifier.in_hand.values().all(InHand::wants_more));
+        assert!(notifier.active_leases.values().all(ActiveLease::wants_more));
         notifier.round_ends = Deadline::after(ROUND);
         notifier.read(&mut database).unwrap();
         assert_eq!(database.asked, ["read 1 100"]);
@@ -259,7 +263,7 @@ fn it_is_looked_for_more_at_once_where_there_was_as_much_as_could_be_had() {
                 database.asked[..2],
                 ["publish, wake All".into(), format!("lease {most} for {:?}", notifier.lease)]
             );
-            assert_eq!(notifier.in_hand.len() as u128, subscriptions);
+            assert_eq!(notifier.active_leases.len() as u128, subscriptions);
         });
     }
 }
@@ -285,7 +289,7 @@ fn who_has_all_in_hand_that_he_may_leases_nothing_more_and_what_comes_between_is
 
 /// The allotment of each leased subscription.
 fn allotments(notifier: &Notifier<'_>) -> Vec<usize> {
-    notifier.in_hand.values().map(|hand| hand.allotment).collect()
+    notifier.active_leases.values().map(|hand| hand.allotment).collect()
 }
 
 #[test]
@@ -315,11 +319,11 @@ fn who_answers_again_may_have_as_many_as_any_other_from_the_next_look_on_as_far_
         let mut database = Told { subscriptions: 2, like, ..Told::default() };
         notifier.poll(&mut database).unwrap();
         assert_eq!(allotments(notifier), [1, 1]);
-        for hand in notifier.in_hand.values_mut() {
+        for hand in notifier.active_leases.values_mut() {
             hand.failures = 0;
             hand.waiting.extend((1..=6).map(due));
         }
-        assert_eq!(notifier.in_hand.values().map(InHand::limit).max(), Some(1));
+        assert_eq!(notifier.active_leases.values().map(ActiveLease::limit).max(), Some(1));
         notifier.poll(&mut database).unwrap();
         assert_eq!((allotments(notifier), notifier.free()), (vec![6, 2], 0));
     });
@@ -365,7 +369,7 @@ fn a_question_that_was_not_asked_counts_for_none_and_is_asked_anew() {
         let (subscription, took) = (asked.subscription, Duration::ZERO);
         answers.send(Sent { subscription, position: None, started_at: 0, took, answer }).unwrap();
         notifier.hear(true);
-        let hand = notifier.in_hand.values().next().unwrap();
+        let hand = notifier.active_leases.values().next().unwrap();
         assert_eq!((hand.failures, hand.tries.len(), &hand.state), (2, 0, &None));
         assert!(hand.is_finished() && hand.rests_for.is_some());
     });
@@ -385,7 +389,7 @@ fn a_new_callback_is_asked_a_question_for_a_day_where_callbacks_are_asked() {
         with(|notifier, _, mut jobs| {
             notifier.settings.notifications.verify_callbacks = verify;
             notifier.begin(Leased { state, age, ..leased(false, 2) }, Instant::now());
-            let hand = notifier.in_hand.values().next().unwrap();
+            let hand = notifier.active_leases.values().next().unwrap();
             assert_eq!(
                 hand.state.as_ref().map(|state| matches!(state, StateChange::Verified)),
                 becomes,
@@ -402,7 +406,7 @@ fn a_new_callback_is_asked_a_question_for_a_day_where_callbacks_are_asked() {
 }
 
 #[test]
-fn a_callback_is_told_from_then_on_that_its_challenge_comes_back_in_an_answer_that_says_yes() {
+fn a_callback_is_reported_from_then_on_that_its_challenge_comes_back_in_an_answer_that_says_yes() {
     for (status, body, problem) in [
         (200, r#"{"challenge":"c"}"#, None),
         (200, "{}", Some("the answer lacks the challenge")),
@@ -410,10 +414,13 @@ fn a_callback_is_told_from_then_on_that_its_challenge_comes_back_in_an_answer_th
     ] {
         with(|notifier, answers, _| {
             let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 0) };
-            put(notifier, InHand { challenge: Some("c".into()), ..InHand::new(unverified, 3, Instant::now()) });
+            put(
+                notifier,
+                ActiveLease { challenge: Some("c".into()), ..ActiveLease::new(unverified, 3, Instant::now()) },
+            );
             answers.send(question_answered(status, body)).unwrap();
             notifier.hear(true);
-            let hand = notifier.in_hand.values().next().unwrap();
+            let hand = notifier.active_leases.values().next().unwrap();
             assert_eq!(hand.leased.state == SubscriptionState::Active, problem.is_none());
             assert_eq!(hand.tries.first().map(|one| one.outcome.as_str()), problem);
         });
@@ -423,7 +430,7 @@ fn a_callback_is_told_from_then_on_that_its_challenge_comes_back_in_an_answer_th
 #[test]
 fn nothing_is_sent_that_could_outlive_its_lease_nor_while_the_database_does_not_answer() {
     with(|notifier, _, mut jobs| {
-        put(notifier, InHand { leased_at: ago(15_000), ..full(1) });
+        put(notifier, ActiveLease { leased_at: ago(15_000), ..full(1) });
         put(notifier, full(2));
         notifier.round_failed(Instant::now());
         notifier.hand_out();
@@ -463,14 +470,14 @@ fn the_secret_before_signs_beside_the_new_one_for_a_day() {
 fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_comes_again() {
     with(|notifier, _, _jobs| {
         notifier.settings.memory = 3 * LARGEST_DUE;
-        let empty = |number| InHand { waiting: VecDeque::new(), ..full(number) };
+        let empty = |number| ActiveLease { waiting: VecDeque::new(), ..full(number) };
         (1..=4).for_each(|number| put(notifier, empty(number)));
         let mut database = Told { due: [100; 4].into(), bytes: 100 << 10, ..Told::default() };
         notifier.read(&mut database).unwrap();
         // Each read needs enough memory for the largest notifications in the requested number.
         assert_eq!(database.asked, ["read 1 3", "read 2 1"]);
         assert!(notifier.held() <= notifier.settings.memory);
-        let given_back: Vec<bool> = notifier.in_hand.values().map(InHand::is_finished).collect();
+        let given_back: Vec<bool> = notifier.active_leases.values().map(ActiveLease::is_finished).collect();
         assert_eq!(given_back, [false, false, true, true]);
         // No more subscriptions are leased if their notifications could not be read.
         database.asked.clear();
@@ -478,7 +485,7 @@ fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_c
         notifier.poll(&mut database).unwrap();
         assert!(!database.asked.iter().any(|asked| asked.starts_with("lease")), "{:?}", database.asked);
         // Once the notifications are answered, their memory is available again.
-        notifier.in_hand.clear();
+        notifier.active_leases.clear();
         put(notifier, empty(3));
         database = Told { due: [1].into(), ..Told::default() };
         notifier.poll(&mut database).unwrap();
@@ -516,7 +523,7 @@ fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
         notifier.poll(&mut database).unwrap();
         notifier.hand_out();
         assert!(jobs.try_recv().is_err());
-        let hand = notifier.in_hand.values().next().unwrap();
+        let hand = notifier.active_leases.values().next().unwrap();
         let settlement = notifier.settlement(hand);
         assert_eq!((settlement.tries.len(), settlement.failures, settlement.alone), (1, 3, true));
         assert_eq!((settlement.lease, settlement.state), (None, None));
@@ -525,7 +532,7 @@ fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
 
 /// For example resumed while a request is in flight.
 #[test]
-fn who_is_leased_anew_by_the_same_notifier_is_not_sent_again_what_is_under_way() {
+fn who_is_leased_again_by_the_same_notifier_is_not_sent_again_what_is_under_way() {
     with(|notifier, answers, mut jobs| {
         let mut hand = full(1);
         hand.next().unwrap();
@@ -534,13 +541,13 @@ fn who_is_leased_anew_by_the_same_notifier_is_not_sent_again_what_is_under_way()
         notifier.begin(leased(false, 0), Instant::now());
         let mut database = Told::default();
         notifier.read(&mut database).unwrap();
-        assert_eq!(notifier.in_hand.values().next().unwrap().in_flight.keys().copied().collect::<Vec<_>>(), [1]);
+        assert_eq!(notifier.active_leases.values().next().unwrap().in_flight.keys().copied().collect::<Vec<_>>(), [1]);
         assert!(jobs.try_recv().is_err());
         let answer = Ok(ReceiverResponse { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
         let (subscription, took) = (Uuid::from_u128(1), Duration::ZERO);
         answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
         notifier.hear(true);
-        let hand = notifier.in_hand.values().next().unwrap();
+        let hand = notifier.active_leases.values().next().unwrap();
         assert_eq!((hand.requests(), hand.tries.len()), (0, 1));
     });
 }
@@ -574,8 +581,8 @@ fn an_outage_of_our_own_network_is_no_failure_of_the_receivers() {
             answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
         }
         notifier.hear(true);
-        let failures: Vec<u32> = notifier.in_hand.values().map(|hand| hand.failures).collect();
+        let failures: Vec<u32> = notifier.active_leases.values().map(|hand| hand.failures).collect();
         assert_eq!(failures, [1, 0, 0]);
-        assert!(notifier.in_hand.values().skip(1).all(|hand| hand.tries.is_empty() && hand.is_finished()));
+        assert!(notifier.active_leases.values().skip(1).all(|hand| hand.tries.is_empty() && hand.is_finished()));
     });
 }

@@ -45,7 +45,7 @@ pub(super) struct InFlight {
 
 /// A leased subscription, with its waiting, in-flight and unsettled notifications.
 #[derive(Debug)]
-pub(super) struct InHand {
+pub(super) struct ActiveLease {
     pub(super) leased: Leased,
     /// How many requests it may have at once here. They count against the notifier's total.
     pub(super) allotment: usize,
@@ -72,7 +72,7 @@ pub(super) struct InHand {
     pub(super) settled_at: Instant,
 }
 
-impl InHand {
+impl ActiveLease {
     pub(super) fn new(leased: Leased, allotment: usize, now: Instant) -> Self {
         Self {
             failures: leased.failures,

@@ -7,13 +7,13 @@ use super::*;
 
 const DAYS: Duration = Duration::from_hours(120);
 
-fn in_hand(leased: Leased, waiting: i64) -> InHand {
-    let mut hand = InHand::new(leased, 3, Instant::now());
+fn active_leases(leased: Leased, waiting: i64) -> ActiveLease {
+    let mut hand = ActiveLease::new(leased, 3, Instant::now());
     hand.waiting.extend((1..=waiting).map(due));
     hand
 }
 
-fn answer(hand: &mut InHand, position: i64, status: u16, retry_after: Option<u64>) -> Next {
+fn answer(hand: &mut ActiveLease, position: i64, status: u16, retry_after: Option<u64>) -> Next {
     let retry_after = retry_after.map(Duration::from_secs);
     let answer = Ok(ReceiverResponse { status, retry_after, body: b"x".to_vec(), is_ours: false });
     let sent = Sent {
@@ -27,17 +27,17 @@ fn answer(hand: &mut InHand, position: i64, status: u16, retry_after: Option<u64
     hand.tries.last().unwrap().next
 }
 
-fn positions(hand: &mut InHand) -> Vec<i64> {
+fn positions(hand: &mut ActiveLease) -> Vec<i64> {
     std::iter::from_fn(|| hand.next()).map(|due| due.position).collect()
 }
 
 #[test]
 fn as_many_are_asked_at_once_as_may_be_and_in_order_one() {
-    let mut hand = in_hand(leased(false, 0), 5);
+    let mut hand = active_leases(leased(false, 0), 5);
     assert_eq!(positions(&mut hand), [1, 2, 3]);
     assert_eq!(answer(&mut hand, 2, 204, None), Next::Done);
     assert_eq!(positions(&mut hand), [4]);
-    let mut hand = in_hand(leased(true, 0), 5);
+    let mut hand = active_leases(leased(true, 0), 5);
     assert_eq!(positions(&mut hand), [1]);
     answer(&mut hand, 1, 200, None);
     assert_eq!(positions(&mut hand), [2]);
@@ -49,8 +49,8 @@ fn as_many_are_asked_at_once_as_may_be_and_in_order_one() {
 
 #[test]
 fn answers_are_written_down_within_a_tenth_of_a_second_of_the_last_time_whatever_comes_meanwhile() {
-    let mut hand = in_hand(leased(false, 0), 60);
-    let after = |hand: &InHand, milliseconds| hand.settled_at + Duration::from_millis(milliseconds);
+    let mut hand = active_leases(leased(false, 0), 60);
+    let after = |hand: &ActiveLease, milliseconds| hand.settled_at + Duration::from_millis(milliseconds);
     assert_eq!(hand.until_settled(after(&hand, 500)), None);
     let _ = positions(&mut hand);
     answer(&mut hand, 1, 204, None);
@@ -69,7 +69,7 @@ fn answers_are_written_down_within_a_tenth_of_a_second_of_the_last_time_whatever
 
 #[test]
 fn five_failures_in_a_row_give_the_receiver_a_rest_and_then_it_is_asked_once() {
-    let mut hand = in_hand(leased(false, 0), 9);
+    let mut hand = active_leases(leased(false, 0), 9);
     for position in 1..=4 {
         let _ = positions(&mut hand);
         answer(&mut hand, position, 500, None);
@@ -79,13 +79,13 @@ fn five_failures_in_a_row_give_the_receiver_a_rest_and_then_it_is_asked_once() {
     assert!(hand.rests_for.unwrap() < Duration::from_secs(7) && hand.closing);
     assert_eq!((positions(&mut hand), hand.failures), (vec![], 5));
 
-    let mut probe = in_hand(leased(false, 5), 9);
+    let mut probe = active_leases(leased(false, 5), 9);
     assert_eq!(positions(&mut probe), [1]);
     answer(&mut probe, 1, 500, None);
     // The next step of the schedule: five minutes.
     assert!(probe.rests_for.unwrap() >= Duration::from_mins(4) && probe.is_finished());
 
-    let mut well = in_hand(leased(false, 7), 9);
+    let mut well = active_leases(leased(false, 7), 9);
     assert_eq!(positions(&mut well), [1]);
     answer(&mut well, 1, 200, None);
     assert_eq!((positions(&mut well), well.failures), (vec![2, 3, 4], 0));
@@ -93,19 +93,19 @@ fn five_failures_in_a_row_give_the_receiver_a_rest_and_then_it_is_asked_once() {
 
 #[test]
 fn a_receiver_that_asks_for_a_rest_has_it_and_one_that_is_gone_is_disabled() {
-    let mut hand = in_hand(leased(false, 0), 9);
+    let mut hand = active_leases(leased(false, 0), 9);
     let _ = positions(&mut hand);
     assert_eq!(answer(&mut hand, 1, 429, Some(60)), Next::Again(Duration::from_secs(60)));
     assert_eq!(hand.rests_for, Some(Duration::from_secs(60)));
     assert!(!hand.is_finished(), "two are under way");
     assert_eq!(positions(&mut hand), [0; 0]);
 
-    let mut gone = in_hand(leased(false, 0), 9);
+    let mut gone = active_leases(leased(false, 0), 9);
     let _ = positions(&mut gone);
     assert!(matches!(answer(&mut gone, 1, 410, None), Next::Again(_)));
     assert!(matches!(&gone.state, Some(StateChange::Disabled(why)) if why.contains("410")));
 
-    let mut days = in_hand(Leased { failing_for: DAYS, ..leased(false, 9) }, 9);
+    let mut days = active_leases(Leased { failing_for: DAYS, ..leased(false, 9) }, 9);
     let _ = positions(&mut days);
     answer(&mut days, 1, 500, None);
     assert!(matches!(&days.state, Some(StateChange::Disabled(why)) if why.contains("5days") && why.contains("500")));
@@ -113,18 +113,18 @@ fn a_receiver_that_asks_for_a_rest_has_it_and_one_that_is_gone_is_disabled() {
 
 #[test]
 fn a_notification_is_given_up_after_its_last_wait() {
-    let mut hand = in_hand(leased(false, 0), 0);
+    let mut hand = active_leases(leased(false, 0), 0);
     hand.waiting.push_back(Due { tries: 9, ..due(1) });
     let _ = positions(&mut hand);
     assert_eq!(answer(&mut hand, 1, 500, None), Next::GivenUp);
-    let told = hand.tries.last().unwrap();
-    assert_eq!((told.outcome.as_str(), told.response.as_deref()), ("answered 500", Some("x")));
+    let shown = hand.tries.last().unwrap();
+    assert_eq!((shown.outcome.as_str(), shown.response.as_deref()), ("answered 500", Some("x")));
 }
 
 #[test]
 fn nobody_is_disabled_before_so_long_nor_for_a_first_failure() {
     for (failures, failing_for) in [(9, DAYS / 2), (0, DAYS * 2)] {
-        let mut hand = in_hand(Leased { failing_for, ..leased(false, failures) }, 9);
+        let mut hand = active_leases(Leased { failing_for, ..leased(false, failures) }, 9);
         let _ = positions(&mut hand);
         answer(&mut hand, 1, 500, None);
         assert_eq!(hand.state, None, "{failures}");
@@ -134,7 +134,7 @@ fn nobody_is_disabled_before_so_long_nor_for_a_first_failure() {
 /// The receiver was down for days, and accepted a notification a moment ago: the next failure is its first.
 #[test]
 fn who_has_just_taken_something_is_not_disabled_for_what_fails_then() {
-    let mut hand = in_hand(Leased { failing_for: DAYS * 2, ..leased(false, 9) }, 9);
+    let mut hand = active_leases(Leased { failing_for: DAYS * 2, ..leased(false, 9) }, 9);
     assert_eq!(positions(&mut hand), [1]);
     answer(&mut hand, 1, 204, None);
     let _ = positions(&mut hand);
@@ -144,7 +144,7 @@ fn who_has_just_taken_something_is_not_disabled_for_what_fails_then() {
 
     // Nor is a receiver disabled that has just answered its verification request.
     let unverified = Leased { state: SubscriptionState::Unverified, failing_for: DAYS * 2, ..leased(false, 9) };
-    let mut hand = in_hand(unverified, 2);
+    let mut hand = active_leases(unverified, 2);
     hand.verified();
     let _ = positions(&mut hand);
     answer(&mut hand, 1, 500, None);
@@ -153,7 +153,7 @@ fn who_has_just_taken_something_is_not_disabled_for_what_fails_then() {
 
 #[test]
 fn what_was_not_tried_is_no_failure_and_waits_as_it_was() {
-    let mut hand = in_hand(Leased { failing_for: DAYS * 2, ..leased(false, 4) }, 9);
+    let mut hand = active_leases(Leased { failing_for: DAYS * 2, ..leased(false, 4) }, 9);
     assert_eq!(positions(&mut hand), [1, 2, 3]);
     hand.not_tried(Some(2), &Schedule::default());
     assert_eq!((hand.failures, &hand.state, hand.tries.len(), hand.requests()), (4, &None, 0, 2));
@@ -173,7 +173,7 @@ fn what_was_not_tried_is_no_failure_and_waits_as_it_was() {
 fn what_notifiers_end_with_is_a_failed_try_of_what_is_due_first_and_no_failure_of_the_receivers() {
     let ended = Leased { failing_for: DAYS * 2, ended_among: Some(0), ..leased(false, 4) };
     for (tries, is_given_up) in [(0, false), (8, false), (9, true)] {
-        let mut hand = in_hand(ended.clone(), 0);
+        let mut hand = active_leases(ended.clone(), 0);
         hand.ended_notifiers(Some(&Due { tries, ..due(7) }), 5, &Schedule::default());
         let one = &hand.tries[0];
         assert_eq!((one.position, one.status, one.outcome.as_str()), (Some(7), None, ENDED_NOTIFIERS));
@@ -182,7 +182,7 @@ fn what_notifiers_end_with_is_a_failed_try_of_what_is_due_first_and_no_failure_o
         assert!(hand.is_finished() && hand.rests_for.is_some_and(|rest| rest >= Duration::from_mins(4)));
     }
     // Nothing is due any more.
-    let mut hand = in_hand(ended, 0);
+    let mut hand = active_leases(ended, 0);
     hand.ended_notifiers(None, 5, &Schedule::default());
     assert!(hand.is_finished() && hand.tries.is_empty());
 }
@@ -190,7 +190,7 @@ fn what_notifiers_end_with_is_a_failed_try_of_what_is_due_first_and_no_failure_o
 #[test]
 fn what_waits_and_what_is_under_way_takes_memory_until_it_is_answered() {
     let large = Due { diff: "x".repeat(1000), ..due(1) };
-    let mut hand = in_hand(leased(false, 0), 0);
+    let mut hand = active_leases(leased(false, 0), 0);
     assert!(large.bytes() >= 1000 && hand.bytes() == 0);
     hand.waiting.push_back(large.clone());
     assert_eq!(hand.bytes(), large.bytes());
@@ -212,19 +212,19 @@ fn who_is_asked_one_thing_at_a_time_makes_use_of_one_request() {
         // It is given back at once.
         (Disabled, false, 0, 0),
     ] {
-        let mut hand = in_hand(Leased { state, max_in_flight: 64, ..leased(in_order, failures) }, 0);
+        let mut hand = active_leases(Leased { state, max_in_flight: 64, ..leased(in_order, failures) }, 0);
         assert_eq!(hand.wants(), wants, "{state:?} {in_order} {failures}");
         hand.close();
         assert_eq!(hand.wants(), 0);
     }
-    let mut lost = in_hand(leased(false, 0), 0);
+    let mut lost = active_leases(leased(false, 0), 0);
     lost.lose(true);
     assert_eq!(lost.wants(), 0);
 }
 
 #[test]
 fn of_two_rests_the_longer_one_counts_and_each_failure_makes_the_next_one_longer() {
-    let mut hand = in_hand(leased(false, 0), 9);
+    let mut hand = active_leases(leased(false, 0), 9);
     let _ = positions(&mut hand);
     for (position, asked, rest) in [(1, 900, 900), (2, 60, 900), (3, 1000, 1000)] {
         answer(&mut hand, position, 503, Some(asked));
@@ -232,7 +232,7 @@ fn of_two_rests_the_longer_one_counts_and_each_failure_makes_the_next_one_longer
     }
     // The fifth failure takes the first step of the schedule, and so on.
     for (failures, minutes) in [(4, 0), (5, 4), (6, 24), (7, 96)] {
-        let mut hand = in_hand(leased(false, failures), 1);
+        let mut hand = active_leases(leased(false, failures), 1);
         let _ = positions(&mut hand);
         answer(&mut hand, 1, 500, None);
         let rest = hand.rests_for.unwrap();
@@ -254,7 +254,7 @@ fn a_receiver_rests_where_it_asks_for_that_or_is_overloaded_and_not_for_any_fail
         (503, None, true),
         (504, None, true),
     ] {
-        let mut hand = in_hand(leased(false, 0), 9);
+        let mut hand = active_leases(leased(false, 0), 9);
         let _ = positions(&mut hand);
         answer(&mut hand, 1, status, asked);
         assert_eq!((hand.rests_for.is_some(), hand.closing), (rests, rests), "{status} {asked:?}");
@@ -264,9 +264,9 @@ fn a_receiver_rests_where_it_asks_for_that_or_is_overloaded_and_not_for_any_fail
 /// Due notifications may be read while an answer arrives that closes the subscription.
 #[test]
 fn nothing_is_sent_any_more_where_it_is_closed_or_lost_even_if_more_is_read_meanwhile() {
-    let mut closed = in_hand(leased(false, 0), 1);
+    let mut closed = active_leases(leased(false, 0), 1);
     closed.close();
-    let mut lost = in_hand(leased(false, 0), 1);
+    let mut lost = active_leases(leased(false, 0), 1);
     lost.lose(true);
     for hand in [&mut closed, &mut lost] {
         hand.waiting.push_back(due(2));
@@ -276,20 +276,20 @@ fn nothing_is_sent_any_more_where_it_is_closed_or_lost_even_if_more_is_read_mean
 }
 
 #[test]
-fn it_is_told_in_a_line_what_came_of_a_try() {
-    let told = |status| {
-        let mut hand = in_hand(leased(false, 0), 1);
+fn it_is_reported_in_a_line_what_came_of_a_try() {
+    let shown = |status| {
+        let mut hand = active_leases(leased(false, 0), 1);
         let _ = positions(&mut hand);
         answer(&mut hand, 1, status, None);
         hand.tries.pop().unwrap().outcome
     };
-    assert_eq!([told(204), told(301)], ["taken, 204", "answered 301"]);
+    assert_eq!([shown(204), shown(301)], ["taken, 204", "answered 301"]);
 }
 
 #[test]
 fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
     let kept = |body: &[u8], is_ours| {
-        let mut hand = in_hand(leased(false, 0), 1);
+        let mut hand = active_leases(leased(false, 0), 1);
         let _ = positions(&mut hand);
         let answer = Ok(ReceiverResponse { status: 500, retry_after: None, body: body.to_vec(), is_ours });
         let subscription = hand.leased.subscription;
@@ -303,7 +303,7 @@ fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
 }
 
 /// A failed verification request, which is recorded without a position.
-fn unanswered(hand: &mut InHand, age: Duration) {
+fn unanswered(hand: &mut ActiveLease, age: Duration) {
     hand.leased.age = age;
     let answer = Err(Unanswered::Failed("no answer within 10 s".into()));
     let subscription = hand.leased.subscription;
@@ -314,19 +314,19 @@ fn unanswered(hand: &mut InHand, age: Duration) {
 #[test]
 fn a_callback_that_does_not_answer_its_question_is_asked_again_until_its_time_is_over() {
     let unverified = |failures| Leased { state: SubscriptionState::Unverified, ..leased(false, failures) };
-    let mut hand = in_hand(unverified(1), 1);
+    let mut hand = active_leases(unverified(1), 1);
     assert_eq!(positions(&mut hand), [0; 0], "it is told nothing yet");
     unanswered(&mut hand, DAYS);
-    let told = hand.tries.last().unwrap();
-    assert_eq!((hand.failures, &hand.state, told.outcome.as_str()), (2, &None, "the answer lacks the challenge"));
+    let shown = hand.tries.last().unwrap();
+    assert_eq!((hand.failures, &hand.state, shown.outcome.as_str()), (2, &None, "the answer lacks the challenge"));
     // The second step of the schedule.
     assert!(hand.rests_for.unwrap() >= Duration::from_mins(4) && hand.is_finished());
-    assert_eq!(told.next, Next::Again(hand.rests_for.unwrap()));
-    let mut late = in_hand(unverified(1), 0);
+    assert_eq!(shown.next, Next::Again(hand.rests_for.unwrap()));
+    let mut late = active_leases(unverified(1), 0);
     unanswered(&mut late, DAYS + Duration::from_secs(1));
     assert_eq!(late.state, Some(StateChange::Disabled(NEVER_ANSWERED.into())));
 
-    let mut hand = in_hand(unverified(3), 2);
+    let mut hand = active_leases(unverified(3), 2);
     hand.verified();
     assert_eq!((hand.state.clone(), hand.failures), (Some(StateChange::Verified), 0));
     assert_eq!(positions(&mut hand), [1, 2]);
@@ -334,7 +334,7 @@ fn a_callback_that_does_not_answer_its_question_is_asked_again_until_its_time_is
 
 #[test]
 fn more_is_read_where_there_is_room_and_where_it_is_known_what_comes_next() {
-    let mut hand = in_hand(leased(false, 0), 2);
+    let mut hand = active_leases(leased(false, 0), 2);
     assert!(hand.wants_more() && !hand.has_room(), "nobody is asked yet");
     assert_eq!(positions(&mut hand), [1, 2]);
     assert!(hand.wants_more() && hand.has_room());
@@ -347,26 +347,26 @@ fn more_is_read_where_there_is_room_and_where_it_is_known_what_comes_next() {
     assert!(!hand.has_room(), "three are under way");
     hand.read_to_the_end = true;
     assert!(!hand.wants_more());
-    for stops in [InHand::close, |hand: &mut InHand| hand.lose(true)] {
-        let mut hand = in_hand(leased(false, 0), 1);
+    for stops in [ActiveLease::close, |hand: &mut ActiveLease| hand.lose(true)] {
+        let mut hand = active_leases(leased(false, 0), 1);
         hand.lose(false);
         assert!(hand.wants_more() && !hand.is_finished());
         stops(&mut hand);
         assert!(!hand.wants_more() && hand.is_finished());
     }
     // In order, the next notification is known only when the previous one is settled.
-    let mut hand = in_hand(leased(true, 0), 1);
+    let mut hand = active_leases(leased(true, 0), 1);
     assert!(!hand.wants_more() && positions(&mut hand) == [1] && !hand.wants_more() && !hand.has_room());
     answer(&mut hand, 1, 204, None);
     assert!(!hand.wants_more());
     hand.tries.clear();
     assert!(hand.wants_more());
     let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 0) };
-    assert!(!in_hand(unverified, 0).wants_more());
+    assert!(!active_leases(unverified, 0).wants_more());
     let idle = Leased { state: SubscriptionState::Paused, ..leased(false, 0) };
-    assert!(in_hand(idle, 1).is_finished());
+    assert!(active_leases(idle, 1).is_finished());
     // Nothing waits, and nothing is left to read.
-    let mut empty = in_hand(leased(false, 0), 0);
+    let mut empty = active_leases(leased(false, 0), 0);
     assert!(!empty.is_finished());
     empty.read_to_the_end = true;
     assert!(empty.is_finished());

@@ -134,14 +134,14 @@ fn a_receiver_gets_what_standard_webhooks_asks_for_and_what_it_answers_is_told()
     let answer = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nslow";
     let receiver = Receiver::new([Does::ReceiverResponse(answer.into())]);
     let before = timestamp::now();
-    let told = sent(&sender(), job(&receiver, 1));
+    let shown = sent(&sender(), job(&receiver, 1));
     let after = timestamp::now();
     let subscription = Uuid::from_u128(1);
-    assert_eq!((told.subscription, told.position), (subscription, Some(7)));
-    assert!((before..=after).contains(&told.started_at));
-    assert!(told.took <= Duration::from_micros(u64::try_from(after - before + 1).unwrap()));
+    assert_eq!((shown.subscription, shown.position), (subscription, Some(7)));
+    assert!((before..=after).contains(&shown.started_at));
+    assert!(shown.took <= Duration::from_micros(u64::try_from(after - before + 1).unwrap()));
     let retry_after = Some(Duration::from_secs(7));
-    assert_eq!(told.answer, Ok(ReceiverResponse { status: 429, retry_after, body: b"slow".to_vec(), is_ours: true }));
+    assert_eq!(shown.answer, Ok(ReceiverResponse { status: 429, retry_after, body: b"slow".to_vec(), is_ours: true }));
 
     let (_, head, body) = receiver.heard.recv_timeout(LONG).unwrap();
     assert!(head.starts_with("POST /in?a=b HTTP/1.1\r\n"), "{head}");
@@ -234,8 +234,8 @@ fn the_beginning_of_an_answer_is_read_and_no_more_and_then_nothing_else_comes_on
     };
     let receiver = Receiver::new([of(LONGEST_ANSWER), of(LONGEST_ANSWER + 1), of(1)]);
     let sender = sender();
-    let told = [(0, LONGEST_ANSWER), (0, LONGEST_ANSWER), (1, 1)];
-    for expected in told {
+    let shown = [(0, LONGEST_ANSWER), (0, LONGEST_ANSWER), (1, 1)];
+    for expected in shown {
         let answer = sent(&sender, job(&receiver, 1)).answer.unwrap();
         assert_eq!((receiver.connection(), answer.body.len()), expected);
     }
@@ -245,8 +245,8 @@ fn the_beginning_of_an_answer_is_read_and_no_more_and_then_nothing_else_comes_on
 fn a_receiver_that_says_nothing_is_given_up_in_time() {
     let receiver = Receiver::new([Does::Nothing]);
     let sender = Sender::start(connector(), Duration::from_millis(50)).unwrap();
-    let told = sent(&sender, job(&receiver, 1));
-    assert_eq!(told.answer, Err(Unanswered::Failed("no answer within 0.05 s".into())));
+    let shown = sent(&sender, job(&receiver, 1));
+    assert_eq!(shown.answer, Err(Unanswered::Failed("no answer within 0.05 s".into())));
 }
 
 #[test]
@@ -294,13 +294,13 @@ fn what_waits_for_its_lookup_until_its_time_is_over_was_not_tried_and_is_not_loo
         hung
     });
     let hasty = Sender::start(connector.clone(), Duration::from_millis(50)).unwrap();
-    let told = sent(&hasty, at("given-up"));
-    assert_eq!(told.answer, Err(Unanswered::NotTried("its host was not looked up within 0.05 s".into())));
+    let shown = sent(&hasty, at("given-up"));
+    assert_eq!(shown.answer, Err(Unanswered::NotTried("its host was not looked up within 0.05 s".into())));
     // Once these have ended, the next host is looked up, and the one that was given up is not.
     let patient = Sender::start(connector, LONG).unwrap();
     drop(goes_on);
-    let told = sent(&patient, at("known"));
-    assert!(told.answer.is_ok(), "{told:?}");
+    let shown = sent(&patient, at("known"));
+    assert!(shown.answer.is_ok(), "{shown:?}");
     runtime.block_on(async {
         for one in hung {
             assert!(one.await.unwrap());

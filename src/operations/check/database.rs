@@ -86,12 +86,12 @@ fn epoch(database: &mut dyn Database, queue_lifetime: Duration) -> Found {
             let now = time_span::now(database)?;
             let since = now.saturating_sub(time_span::microseconds(began));
             let until = since.saturating_add(time_span::microseconds(looked_for(queue_lifetime)));
-            let [told_since, told_until] = [since, until].map(timestamp::told);
+            let [notified_since, notified_until] = [since, until].map(timestamp::time_text);
             if until < now {
-                format!("{present}, since {told_since}; what came before was looked for until {told_until}")
+                format!("{present}, since {notified_since}; what came before was looked for until {notified_until}")
             } else {
                 format!(
-                    "{present}, since {told_since}; until {told_until}, what came before is looked for before it is appended"
+                    "{present}, since {notified_since}; until {notified_until}, what came before is looked for before it is appended"
                 )
             }
         }
@@ -252,7 +252,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn who_refuses_for_good_where_no_commit_waits_is_told_what_that_may_cost() {
+    fn who_refuses_for_good_where_no_commit_waits_is_reported_what_that_may_cost() {
         let found = |more: &str, inspected: &[Finding]| {
             let text = format!(
                 "[database]\nengine = \"postgresql\"\nhost = \"x\"\ndatabase = \"x\"\nuser = \"x\"\n{more}\n\
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_seconds_off_is_told_and_a_slow_answer_is_not() {
+    fn a_clock_that_is_seconds_off_is_reported_and_a_slow_answer_is_not() {
         const SECOND: i64 = 1_000_000;
         let noon = 1_790_000_000 * SECOND;
         let found = |before: i64, there: i64, after: i64| {

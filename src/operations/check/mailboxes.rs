@@ -189,19 +189,19 @@ fn append_grace(config: &Config, said: &str) -> Option<Finding> {
     let what = "imap.append_grace";
     let (locks, append_grace) = (Locks::by_greeting(said), config.imap.append_grace);
     let least = config.delivery.deadline + locks.late();
-    let [told, told_least] = [append_grace, least].map(humantime::format_duration);
+    let [shown, least_text] = [append_grace, least].map(humantime::format_duration);
     match locks {
         _ if append_grace < least => {
             let found = format!(
-                "{told} is less than {} above delivery.deadline: for so long this server may still store what an attempt that \
+                "{shown} is less than {} above delivery.deadline: for so long this server may still store what an attempt that \
                  died has sent, and its copy would be there twice",
                 humantime::format_duration(locks.late())
             );
-            Some(warning(what, found, format!("say \"{told_least}\" at least: {WHY}")))
+            Some(warning(what, found, format!("say \"{least_text}\" at least: {WHY}")))
         }
         Locks::EndWithTheProcess if append_grace > least => {
-            let fix = format!("on Cyrus \"{told_least}\" can do, after which the next try looks: {WHY}");
-            Some(advised(what, told.to_string(), fix))
+            let fix = format!("on Cyrus \"{least_text}\" can do, after which the next try looks: {WHY}");
+            Some(advised(what, shown.to_string(), fix))
         }
         Locks::EndWithTheProcess | Locks::MayOutliveIt => None,
     }

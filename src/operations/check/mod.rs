@@ -61,7 +61,7 @@ fn key_file(path: &Path) -> Finding {
         Err(problem) => format!("{}: {problem}", path.display()),
     };
     let is_missing = fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    let fix = "put it there, the same file as on the other hosts (docs/notifications.md, \"Setting it up\"): until then nobody is told \
+    let fix = "put it there, the same file as on the other hosts (docs/notifications.md, \"Setting it up\"): until then nobody is shown \
                 anything from here";
     warning(what, problem, if is_missing { fix } else { as_service })
 }

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_for_somebody_else_are_told_apart() {
+    fn lines_for_somebody_else_are_distinguished() {
         let doug = PartialEnvelope { recipients: vec![("Doug@axial.net".into(), None)], ..PartialEnvelope::default() };
         let envelope = doug.envelopes().next().unwrap().unwrap();
         for (lines, ours) in [

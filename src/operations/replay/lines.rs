@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_any_length_are_told_apart() {
+    fn lines_of_any_length_are_distinguished() {
         let long = vec![b'x'; 128 * 1024 + 7];
         let head = [b'x'; 511];
         let text = [b"a\n\r\n\n".as_slice(), &long, b"\n", &head, b"\nlast"].concat();

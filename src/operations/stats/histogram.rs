@@ -63,8 +63,8 @@ mod tests {
             values.sort_unstable();
             let rank = (values.len() as u64 * percent).div_ceil(100) as usize;
             let exact = values[rank - 1] as f64;
-            let told = histogram.percentile(percent) as f64;
-            prop_assert!((told - exact).abs() <= exact * 0.01 + 0.5, "{told} for {exact}");
+            let shown = histogram.percentile(percent) as f64;
+            prop_assert!((shown - exact).abs() <= exact * 0.01 + 0.5, "{shown} for {exact}");
         }
     }
 }

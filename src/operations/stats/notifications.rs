@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 /// The notification attempts for the events of a time span.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Telling {
+pub(crate) struct NotificationStats {
     /// Attempts by the class of the HTTP status, such as `2xx`; `none` if no answer came.
     pub(crate) tries: BTreeMap<&'static str, u64>,
     /// The delay from an event's commit to the start of its first notification attempt, for each subscription. It is as
@@ -45,7 +45,10 @@ fn class(status: Option<u16>) -> &'static str {
 ///
 /// # Errors
 /// If the database query fails.
-pub(crate) fn telling(database: &mut dyn Database, span: (i64, i64)) -> Result<Option<Telling>, DatabaseError> {
+pub(crate) fn notification_stats(
+    database: &mut dyn Database,
+    span: (i64, i64),
+) -> Result<Option<NotificationStats>, DatabaseError> {
     let mut counting = Counting::default();
     let seen = each_page_of_tries(database, span, |page| page.into_iter().for_each(|tried| counting.add(tried)))?;
     Ok(seen.then(|| counting.end()))
@@ -67,9 +70,9 @@ impl Counting {
         }
     }
 
-    fn end(self) -> Telling {
+    fn end(self) -> NotificationStats {
         let took = Percentiles::of(&self.first, Duration::from_micros);
-        Telling { tries: self.tries, first_try: FirstTry { notifications: self.first.count, took } }
+        NotificationStats { tries: self.tries, first_try: FirstTry { notifications: self.first.count, took } }
     }
 }
 
@@ -91,7 +94,7 @@ mod tests {
         ] {
             counting.add(Tried { event, subscription, after, status });
         }
-        let Telling { tries, first_try } = counting.end();
+        let NotificationStats { tries, first_try } = counting.end();
         assert_eq!(tries, [("2xx", 1), ("3xx", 1), ("4xx", 1), ("5xx", 1), ("none", 1)].into());
         let micros = |span: Duration| span.as_micros();
         assert_eq!((first_try.notifications, micros(first_try.took.p50), micros(first_try.took.max)), (3, 50, 100));

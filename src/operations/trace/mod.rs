@@ -127,7 +127,8 @@ fn read(
         };
         let mut story = trace::read(database, &found, holder)?;
         let identity = hex::decode(&story.identity).and_then(|bytes| bytes.try_into().ok());
-        story.notifications = identity.map(|identity| by_message::told(database, &identity)).transpose()?.flatten();
+        story.notifications =
+            identity.map(|identity| by_message::of_message(database, &identity)).transpose()?.flatten();
         stories.push(story);
     }
     let now = time_span::now(database)?;

@@ -1,7 +1,7 @@
 //! The state of a message (delivered, deferred, under way) and the reason for it.
 
 use super::Times;
-use crate::base::timestamp::{milliseconds, span, told};
+use crate::base::timestamp::{milliseconds, span, time_text};
 use crate::ledger::trace::{LockHeldThen, MessageTrace, TracedAttempt, TracedCopy};
 use crate::ledger::{AttemptResult, Outcome};
 use crate::message::Role;
@@ -31,7 +31,7 @@ pub(crate) struct RecipientSummary {
     pub(crate) recipient: String,
     pub(crate) state: RecipientState,
     /// The state in words.
-    pub(crate) told: String,
+    pub(crate) summary: String,
     pub(crate) attempts: usize,
     /// When the last attempt began, in microseconds since 1970.
     #[serde(rename = "last_attempt_at", serialize_with = "crate::base::timestamp::serialize_optional")]
@@ -56,11 +56,11 @@ fn tries(trace: &MessageTrace) -> impl Iterator<Item = &TracedAttempt> {
 
 fn of_recipient(trace: &MessageTrace, recipient: &str, times: &Times) -> RecipientSummary {
     let attempts: Vec<&TracedAttempt> = tries(trace).filter(|attempt| attempt.recipient == recipient).collect();
-    let (state, told) = judge(trace, recipient, &attempts, times);
+    let (state, shown) = judge(trace, recipient, &attempts, times);
     RecipientSummary {
         recipient: recipient.to_owned(),
         state,
-        told,
+        summary: shown,
         attempts: attempts.len(),
         last_at: attempts.last().map(|attempt| attempt.began_at),
     }
@@ -86,10 +86,10 @@ fn judge(
     match (copy, done, attempts.last()) {
         (Some(copy), done, last) if done.is_some() || last.is_none() => {
             let at = copy.delivered_at.unwrap_or(copy.updated_at);
-            (RecipientState::Delivered, format!("delivered {}", told(at)))
+            (RecipientState::Delivered, format!("delivered {}", time_text(at)))
         }
         // The copy was pruned or never recorded, so the attempt is the only evidence.
-        (None, Some(done), _) => (RecipientState::Delivered, format!("delivered {}", told(done.began_at))),
+        (None, Some(done), _) => (RecipientState::Delivered, format!("delivered {}", time_text(done.began_at))),
         (copy, _, Some(last)) => {
             let (state, mut why) = why_not(last, times);
             if copy.is_some() {
@@ -153,12 +153,12 @@ fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
             let why = format!(
                 "the attempt of {host}:{pid} at {} never ended: it was cut short, or never heard what came of its append; \
                  the next try {until}looks for its copy first",
-                told(*began_at)
+                time_text(*began_at)
             );
             (RecipientState::Deferred, why)
         }
         AttemptResult::Delivered | AttemptResult::Audit => {
-            (RecipientState::Delivered, format!("delivered {}", told(*began_at)))
+            (RecipientState::Delivered, format!("delivered {}", time_text(*began_at)))
         }
     }
 }
@@ -173,15 +173,15 @@ pub(super) fn of_message(trace: &MessageTrace, recipients: &[RecipientSummary]) 
         (1, _) | (_, 0) => String::new(),
         (all, delivered) => format!(" Delivered to {delivered} of {all}."),
     };
-    let RecipientSummary { recipient, told, attempts, state, .. } = worst;
+    let RecipientSummary { recipient, summary: shown, attempts, state, .. } = worst;
     let times = if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
     let line = match state {
-        RecipientState::UnderWay => format!("UNDER WAY to {recipient}: {told}.{of}"),
-        RecipientState::Deferred => format!("STILL DEFERRED for {recipient} ({times}): {told}.{of}"),
-        RecipientState::Refused => format!("REFUSED for {recipient}: {told}.{of}"),
+        RecipientState::UnderWay => format!("UNDER WAY to {recipient}: {shown}.{of}"),
+        RecipientState::Deferred => format!("STILL DEFERRED for {recipient} ({times}): {shown}.{of}"),
+        RecipientState::Refused => format!("REFUSED for {recipient}: {shown}.{of}"),
         RecipientState::Owed | RecipientState::Delivered => {
             let to = match recipients {
-                [one] => format!("{}: {told}", one.recipient),
+                [one] => format!("{}: {shown}", one.recipient),
                 all => format!("all {} recipients that were tried", all.len()),
             };
             return match trace.copies.iter().find(|copy| !copy.delivered) {

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_nobody_answers_is_told_at_once_and_who_is_not_accepted_waits_no_longer_than_allowed() {
+    fn whom_nobody_answers_is_reported_at_once_and_who_is_not_accepted_waits_no_longer_than_allowed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let connect = |until| Blocking::connect(&path, settings(SocketType::Dealer), until).unwrap_err();

@@ -193,8 +193,8 @@ mod tests {
         }
         let publisher = read_ready(Router, b"\x0bSocket-Type\0\0\0\x03PUB");
         assert_eq!(publisher, Err(ZmtpError::Incompatible { ours: Router, theirs: "PUB".into() }));
-        let told = publisher.unwrap_err().to_string();
-        assert_eq!(told, "the peer is a PUB socket, which does not talk with a ROUTER");
+        let shown = publisher.unwrap_err().to_string();
+        assert_eq!(shown, "the peer is a PUB socket, which does not talk with a ROUTER");
     }
 
     #[test]

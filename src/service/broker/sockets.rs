@@ -65,9 +65,9 @@ pub struct Report {
 impl Report {
     /// Requests a report of the broker. `None`: its loop has ended.
     pub(in crate::service) async fn request(ask: &mpsc::Sender<oneshot::Sender<Self>>) -> Option<Self> {
-        let (tell, told) = oneshot::channel();
+        let (tell, shown) = oneshot::channel();
         ask.send(tell).await.ok()?;
-        told.await.ok()
+        shown.await.ok()
     }
 }
 

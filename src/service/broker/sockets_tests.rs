@@ -108,7 +108,7 @@ async fn talk(peers: Peers) -> Talk {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_worker_says_reaches_the_loop_and_what_it_is_told_reaches_it() {
+async fn what_a_worker_says_reaches_the_loop_and_what_it_is_reported_reaches_it() {
     let Talk { mut peer, orders, mut inbox, over } = talk(Peers::Workers).await;
     let connection = ConnectionId(7);
     peer.say(&FromWorker::Ready.frames()).await;
@@ -250,9 +250,9 @@ struct BrokerStage {
 
 impl BrokerStage {
     fn report(&self) -> Report {
-        let (tell, told) = oneshot::channel();
+        let (tell, shown) = oneshot::channel();
         self.ask.blocking_send(tell).unwrap();
-        told.blocking_recv().unwrap()
+        shown.blocking_recv().unwrap()
     }
 
     fn hand(&self, id: u128) -> oneshot::Receiver<Vec<Verdict>> {
@@ -362,8 +362,8 @@ async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for(
         ) {}
         // A client that sends an invalid frame is disconnected.
         client.send(&to_client(crate::protocol::MARK), Instant::now() + PATIENCE).unwrap();
-        let told = client.receive(Instant::now() + PATIENCE);
-        assert!(matches!(told, Err(BlockingError::Closed)), "{told:?}");
+        let shown = client.receive(Instant::now() + PATIENCE);
+        assert!(matches!(shown, Err(BlockingError::Closed)), "{shown:?}");
         assert_eq!(stage.report().counters.refused_requests, 1);
     })
     .await;

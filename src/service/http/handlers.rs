@@ -37,7 +37,7 @@ impl Answers {
                 let report = self.report().await;
                 let ready = ready(report.as_ref(), self.0.service.borrow().as_ref(), stops);
                 match ready {
-                    Ok(told) => text(StatusCode::OK, told),
+                    Ok(shown) => text(StatusCode::OK, shown),
                     Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
                 }
             }

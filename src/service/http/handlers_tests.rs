@@ -59,9 +59,10 @@ impl Scene {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (ask, asked) = mpsc::channel(1);
-        let ((service, told), (stop, stops)) = (watch::channel(None), watch::channel(false));
+        let ((service, printed), (stop, stops)) = (watch::channel(None), watch::channel(false));
         let disk = DiskFiguresReader::of(&crate::service::configured(folder.path()).service);
-        let sources = Sources { ask, service: told, stop: stops, tally: Tally::default(), max_connections: 77, disk };
+        let sources =
+            Sources { ask, service: printed, stop: stops, tally: Tally::default(), max_connections: 77, disk };
         let answers = Answers(sources);
         Self { answers, service, _stop: stop, asked, _folder: folder }
     }
@@ -80,7 +81,7 @@ impl Scene {
     }
 }
 
-fn told(answer: &Response<String>) -> (u16, &str, &str) {
+fn printed(answer: &Response<String>) -> (u16, &str, &str) {
     assert_eq!(answer.headers()[CACHE_CONTROL], "no-store");
     (answer.status().as_u16(), answer.headers()[CONTENT_TYPE].to_str().unwrap(), answer.body())
 }
@@ -89,17 +90,17 @@ fn told(answer: &Response<String>) -> (u16, &str, &str) {
 async fn each_path_has_its_answer() {
     let mut scene = Scene::new();
     let one = report(1, 0);
-    assert_eq!(told(&scene.get("/healthz", &one).await), (200, TEXT, "alive\n"));
-    assert_eq!(told(&scene.get("/readyz", &one).await), (200, TEXT, "ready\n"));
-    assert_eq!(told(&scene.get("/readyz", &report(0, 0)).await), (503, TEXT, "no worker is ready\n"));
+    assert_eq!(printed(&scene.get("/healthz", &one).await), (200, TEXT, "alive\n"));
+    assert_eq!(printed(&scene.get("/readyz", &one).await), (200, TEXT, "ready\n"));
+    assert_eq!(printed(&scene.get("/readyz", &report(0, 0)).await), (503, TEXT, "no worker is ready\n"));
     scene.service.send_replace(Some(service(State::Stopping, &[])));
-    assert_eq!(told(&scene.get("/readyz", &one).await), (503, TEXT, "this process is being stopped\n"));
-    assert_eq!(told(&scene.get("/", &one).await).0, 404);
+    assert_eq!(printed(&scene.get("/readyz", &one).await), (503, TEXT, "this process is being stopped\n"));
+    assert_eq!(printed(&scene.get("/", &one).await).0, 404);
     let answer = scene.answers.to(&Method::POST, "/metrics").await;
-    assert_eq!((told(&answer).0, &answer.headers()[ALLOW]), (405, &HeaderValue::from_static("GET, HEAD")));
+    assert_eq!((printed(&answer).0, &answer.headers()[ALLOW]), (405, &HeaderValue::from_static("GET, HEAD")));
     scene.service.send_replace(Some(service(State::Well, &[])));
     let head = scene.answers.to(&Method::HEAD, "/elsewhere").await;
-    assert_eq!(told(&head).0, 404);
+    assert_eq!(printed(&head).0, 404);
 }
 
 #[tokio::test]
@@ -107,7 +108,7 @@ async fn figures_are_those_of_this_moment() {
     let mut scene = Scene::new();
     scene.service.send_replace(Some(service(State::Well, &[])));
     let answer = scene.get("/metrics", &report(3, 2)).await;
-    let (status, kind, body) = told(&answer);
+    let (status, kind, body) = printed(&answer);
     assert_eq!((status, kind), (200, PROMETHEUS));
     for line in [
         "maildropd_workers{state=\"ready\"} 3",
@@ -119,12 +120,12 @@ async fn figures_are_those_of_this_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broker_that_does_not_answer_is_told_in_time() {
+async fn a_broker_that_does_not_answer_is_reported_in_time() {
     let scene = Scene::new();
     let began = tokio::time::Instant::now();
     for path in ["/healthz", "/readyz", "/metrics"] {
         let answer = scene.answers.to(&Method::GET, path).await;
-        assert_eq!(told(&answer), (503, TEXT, "the broker does not answer\n"), "{path}");
+        assert_eq!(printed(&answer), (503, TEXT, "the broker does not answer\n"), "{path}");
     }
     // Timers are sometimes a millisecond late.
     assert!((3 * BROKER..4 * BROKER).contains(&began.elapsed()), "{:?}", began.elapsed());

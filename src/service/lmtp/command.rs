@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_told_apart() {
+    fn what_is_no_command_is_distinguished() {
         use CommandError::*;
         for (line, error) in [
             ("", Unknown),

@@ -68,7 +68,7 @@ impl Surroundings {
         // The range of `block` that the session has not consumed yet.
         let mut input = 0..0;
         let mut since = Instant::now();
-        let mut told_to_end = None;
+        let mut asked_to_end = None;
         loop {
             let rest = block.get(input.clone()).unwrap_or_default();
             // A byte of a message costs far less time than a byte of a command.
@@ -81,7 +81,7 @@ impl Surroundings {
             match step {
                 Step::Deliver(transaction) => {
                     let verdicts = self.deliver(*transaction).await;
-                    told_to_end = None;
+                    asked_to_end = None;
                     // These replies are written together with those to the commands that the client has pipelined after its
                     // message, mostly QUIT.
                     session.answer(verdicts.as_deref());
@@ -92,7 +92,7 @@ impl Surroundings {
                     return Ok(Ending::Over);
                 }
                 Step::More if !input.is_empty() => yield_now().await,
-                Step::More => match self.read(stream, &mut block, session, since, &mut told_to_end).await? {
+                Step::More => match self.read(stream, &mut block, session, since, &mut asked_to_end).await? {
                     Reading::Bytes(0) => return Ok(Ending::Over),
                     Reading::Bytes(length) => input = 0..length,
                     Reading::ServiceEnds => session.close("421 4.3.2 The service ends"),
@@ -116,7 +116,7 @@ impl Surroundings {
         block: &mut [u8],
         session: &LmtpSession,
         since: Instant,
-        told_to_end: &mut Option<Instant>,
+        asked_to_end: &mut Option<Instant>,
     ) -> io::Result<Reading>
     where
         S: AsyncRead + Unpin,
@@ -126,9 +126,9 @@ impl Surroundings {
             // If the sender of the stop signal is gone, the service ends as well.
             let ends = *self.stop.borrow() || self.stop.has_changed().is_err();
             if ends {
-                told_to_end.get_or_insert_with(Instant::now);
+                asked_to_end.get_or_insert_with(Instant::now);
             }
-            let in_all = told_to_end.map(|told| told + BEGIN_IN_ALL);
+            let in_all = asked_to_end.map(|shown| shown + BEGIN_IN_ALL);
             let begins = in_all.map(|in_all| in_all.min(since + BEGIN));
             let (until, why) = match (session.phase(), begins) {
                 (Phase::Idle { has_served: true }, Some(_)) => (now, Reading::ServiceEnds),
@@ -181,15 +181,15 @@ impl Surroundings {
         let (id, queue_id) = (request.id, request.queue_id.clone());
         let limit = Duration::from_millis(request.time_left_ms).saturating_add(AFTER_DEADLINE);
         let (answer, verdicts) = oneshot::channel();
-        let told = timeout(limit, async {
+        let shown = timeout(limit, async {
             self.hand_out.send(Handed { request, message, answer }).await.ok()?;
             verdicts.await.ok()
         });
-        let told = told.await.ok().flatten();
-        if told.is_none() {
+        let shown = shown.await.ok().flatten();
+        if shown.is_none() {
             error!(%id, queue_id, "nobody has told what became of a message: it is deferred");
         }
-        told
+        shown
     }
 }
 

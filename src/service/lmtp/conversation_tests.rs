@@ -81,7 +81,7 @@ fn delivered(count: usize) -> Vec<Verdict> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_nothing_between_two_messages_is_told_why_it_has_to_go() {
+async fn a_client_that_says_nothing_between_two_messages_is_reported_why_it_has_to_go() {
     let mut scene = Scene::new();
     scene.say("LHLO x\r\n").await;
     scene.hear("SOURCE\r\n").await;

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use crate::delivery::StatusDetail;
 
-    fn told(recipients: usize, verdicts: Option<&[Verdict]>) -> Vec<String> {
+    fn shown(recipients: usize, verdicts: Option<&[Verdict]>) -> Vec<String> {
         let mut out = Vec::new();
         Replies::to(&vec![(); recipients]).tell(verdicts, &mut out);
         let text = String::from_utf8(out).unwrap();
@@ -94,9 +94,9 @@ mod tests {
             (Verdict::over_quota(""), "552 5.2.2"),
             (Verdict::too_big("x"), "552 5.3.4 x"),
         ] {
-            assert_eq!(told(1, Some(&[verdict])), [reply]);
+            assert_eq!(shown(1, Some(&[verdict])), [reply]);
         }
-        let long = told(1, Some(&[Verdict::delivered("é".repeat(1000))]));
+        let long = shown(1, Some(&[Verdict::delivered("é".repeat(1000))]));
         assert!(long[0].len() < 400 && long[0].bytes().all(|b| (b' '..=b'~').contains(&b)), "{long:?}");
     }
 
@@ -106,9 +106,9 @@ mod tests {
             for verdicts in [0, 1, 2, 49, 50, 51, 1000] {
                 let verdicts = vec![Verdict::delivered("x"); verdicts];
                 let expected = if verdicts.len() == recipients { "250 2.0.0 x" } else { NO_VERDICT };
-                assert_eq!(told(recipients, Some(&verdicts)), vec![expected; recipients]);
+                assert_eq!(shown(recipients, Some(&verdicts)), vec![expected; recipients]);
             }
-            assert_eq!(told(recipients, None), vec![NO_VERDICT; recipients]);
+            assert_eq!(shown(recipients, None), vec![NO_VERDICT; recipients]);
             let mut out = Vec::new();
             Replies::to(&vec![(); recipients]).all("452 4.3.1 Full", &mut out);
             assert_eq!(out, "452 4.3.1 Full\r\n".repeat(recipients).as_bytes());
@@ -118,6 +118,6 @@ mod tests {
     #[test]
     fn the_order_is_that_of_the_recipients() {
         let verdicts = [Verdict::delivered("a"), Verdict::unknown_recipient("b"), Verdict::delivered("c")];
-        assert_eq!(told(3, Some(&verdicts)), ["250 2.0.0 a", "550 5.1.1 b", "250 2.0.0 c"]);
+        assert_eq!(shown(3, Some(&verdicts)), ["250 2.0.0 a", "550 5.1.1 b", "250 2.0.0 c"]);
     }
 }

@@ -381,7 +381,7 @@ fn bytes_that_are_no_commands_end_the_session() {
 }
 
 #[test]
-fn tls_begins_the_session_anew_and_what_was_sent_before_is_forgotten() {
+fn tls_begins_the_session_again_and_what_was_sent_before_is_forgotten() {
     let mut talk = Talk::begun(settings(), StartTls::Required);
     // A 5xx would bounce mail if an operator has forgotten to enable TLS.
     assert_eq!(talk.say("MAIL FROM:<>\r\n"), "451 4.7.0 Say STARTTLS first\r\n");

@@ -131,20 +131,20 @@ fn count(bytes: &[u8], heard: &Heard) {
                 let Some(end) = memmem::find(&after_a_line, b"\r\n.\r\n") else { break };
                 let content = &rest[..end];
                 rest = &rest[end + 3..];
-                let told: Vec<&str> = replies.by_ref().take(recipients).map(String::as_str).collect();
-                assert!(recipients > 0 && told.len() == recipients, "{told:?} for {recipients}");
+                let shown: Vec<&str> = replies.by_ref().take(recipients).map(String::as_str).collect();
+                assert!(recipients > 0 && shown.len() == recipients, "{shown:?} for {recipients}");
                 let plain = without_dots(content);
                 // A line end counts as one byte, as in `spool`.
                 let size = plain.len() - memchr::memchr_iter(b'\n', &plain).count();
                 if size as u64 > LIMIT {
-                    assert!(told.iter().all(|code| *code == "552"), "{told:?}");
+                    assert!(shown.iter().all(|code| *code == "552"), "{shown:?}");
                 } else {
                     let delivered = delivered.next().expect("it is delivered");
                     assert_eq!(delivered.recipients.len(), recipients);
                     let after_ours = memmem::find(&delivered.message, b">\r\n").expect("a Return-Path") + 3;
                     assert!(delivered.message.starts_with(b"Return-Path: <"));
                     assert!(delivered.message[after_ours..] == plain, "the message is another one");
-                    assert!(told.iter().all(|code| matches!(*code, "250" | "451")), "{told:?}");
+                    assert!(shown.iter().all(|code| matches!(*code, "250" | "451")), "{shown:?}");
                 }
             }
             (b"DATA", code) => assert!(code.starts_with(['4', '5']), "{code}"),

@@ -292,7 +292,7 @@ impl Slot {
 
     /// How the previous process in the slot ended, in a few words.
     pub(super) fn how_it_ended(&self) -> String {
-        self.last_end.as_ref().map_or_else(|| "it has not ended yet".into(), LastEnd::told)
+        self.last_end.as_ref().map_or_else(|| "it has not ended yet".into(), LastEnd::to_text)
     }
 }
 
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_process_has_ended_is_told_with_the_last_that_it_said() {
+    fn how_a_process_has_ended_is_reported_with_the_last_that_it_said() {
         let begin = Instant::now();
         let mut slot = Slot::new(Role::Worker, 7, Restarts::new(10), begin);
         assert_eq!((slot.name().as_str(), slot.how_it_ended().as_str()), ("worker 7", "it has not ended yet"));
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!((one.name.as_str(), one.kind.as_str(), one.by_us, one.served), ("worker 7", "exit 3", false, false));
         assert_eq!((one.last.said.as_slice(), one.generation), (&["one".to_owned(), "two".to_owned()][..], 3));
         let how = "ended with exit status 3; it said: two";
-        assert_eq!((one.last.told(), slot.how_it_ended()), (how.into(), how.into()));
+        assert_eq!((one.last.to_text(), slot.how_it_ended()), (how.into(), how.into()));
         assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + Duration::from_millis(100)));
         let status = slot.status(begin);
         assert_eq!((status.starts_in_s, status.pid, status.up_s), (Some(0.1), None, None));
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_opened_anew_at_once_and_who_does_not_listen_to_that_yet_lives_on() {
+    fn a_log_is_opened_again_at_once_and_who_does_not_listen_to_that_yet_lives_on() {
         let begin = Instant::now();
         for (trap, expected) in [("trap 'exit 9' URG", "exit 9"), ("", "asked")] {
             let mut slot = Slot::new(Role::Runner, 1, Restarts::new(10), begin);
@@ -499,7 +499,7 @@ mod tests {
             }
             let one = ended(&mut slot, begin);
             assert_eq!(one.kind, expected);
-            assert!(matches!(one.last.end, End::Exit(_)), "{}", one.last.told());
+            assert!(matches!(one.last.end, End::Exit(_)), "{}", one.last.to_text());
         }
     }
 }

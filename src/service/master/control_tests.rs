@@ -70,7 +70,7 @@ fn a_request_that_comes_in_pieces_is_one_and_its_answer_ends_the_connection() {
 }
 
 #[test]
-fn what_is_no_request_is_told_so_and_who_goes_away_is_forgotten() {
+fn what_is_no_request_is_reported_so_and_who_goes_away_is_forgotten() {
     let mut scene = Scene::new();
     for nonsense in ["nonsense\n".to_owned(), "x".repeat(LONGEST_REQUEST + 1)] {
         let mut client = scene.connect();
@@ -174,7 +174,7 @@ fn the_last_answer_comes_when_the_socket_is_gone() {
 /// Each process of the service has its user. A process that the kernel confines cannot read the key, and so may only request
 /// the status.
 #[test]
-fn who_does_not_show_the_key_is_told_how_the_service_is_and_orders_nothing() {
+fn who_does_not_show_the_key_is_reported_how_the_service_is_and_orders_nothing() {
     let mut scene = Scene::new();
     let right = std::fs::read_to_string(key_beside(&scene.path)).unwrap();
     let all = [Command::Stop, Command::Restart, Command::Reload, Command::Reopen];
@@ -183,8 +183,8 @@ fn who_does_not_show_the_key_is_told_how_the_service_is_and_orders_nothing() {
             let mut client = scene.connect();
             client.write_all(line(&Request { command, key: key.clone() }).as_bytes()).unwrap();
             assert_eq!(scene.commands(), [], "{key:?}");
-            let told: Answer = serde_json::from_str(&rest(client)).unwrap();
-            assert!(told.problem.is_some_and(|problem| problem.contains("control.key")));
+            let shown: Answer = serde_json::from_str(&rest(client)).unwrap();
+            assert!(shown.problem.is_some_and(|problem| problem.contains("control.key")));
         }
     }
     let mut client = scene.connect();

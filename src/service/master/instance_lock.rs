@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_told_who_holds_it_and_what_is_left_of_a_dead_one_holds_nothing() {
+    fn the_second_is_reported_who_holds_it_and_what_is_left_of_a_dead_one_holds_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("master.lock");
         std::fs::write(&path, "99999999\n").unwrap();

@@ -11,19 +11,19 @@ fn a_restart_replaces_one_after_the_other_once_the_last_is_up() {
     let mut order = Vec::new();
     for left in (1..=5).rev() {
         assert!(scene.it.is_restarting());
-        let told = scene.told();
-        assert_eq!(told.len(), 1, "{told:?} after {order:?}");
+        let shown = scene.shown();
+        assert_eq!(shown.len(), 1, "{shown:?} after {order:?}");
         let reason = format!("a restart is under way: {left} of 5 are still to be replaced");
         assert!(scene.state().1.contains(&reason), "{:?}", scene.state());
-        let pid = scene.it.slots.iter().find(|slot| slot.name() == told[0]).unwrap().running().unwrap().pid;
+        let pid = scene.it.slots.iter().find(|slot| slot.name() == shown[0]).unwrap().running().unwrap().pid;
         scene
             .until("it is replaced", |it| it.slots.iter().all(|slot| slot.running().is_some_and(|one| one.pid != pid)));
-        order.extend(told);
+        order.extend(shown);
         // The new process is not ready yet.
         for _ in 0..3 {
             if left > 1 && order != ["worker 1", "runner 1", "worker 2", "the front"] {
                 assert!(!scene.turn());
-                assert!(scene.told().is_empty(), "{:?} after {order:?}", scene.told());
+                assert!(scene.shown().is_empty(), "{:?} after {order:?}", scene.shown());
                 assert!(waits(&mut client));
             }
         }
@@ -31,7 +31,7 @@ fn a_restart_replaces_one_after_the_other_once_the_last_is_up() {
         scene.turn();
     }
     assert_eq!(order, ["worker 1", "runner 1", "worker 2", "the front", "the timer"]);
-    assert!(!scene.it.is_restarting() && scene.told().is_empty());
+    assert!(!scene.it.is_restarting() && scene.shown().is_empty());
     assert!(scene.it.slots.iter().all(|slot| slot.running().is_some_and(|one| !before.contains(&one.pid))));
     assert!(answer(client).done);
 }
@@ -42,12 +42,12 @@ fn where_no_front_says_who_is_up_a_worker_that_runs_is() {
     let now = scene.now;
     scene.slot(Role::Front, 1).set_ready(false, now);
     let _client = scene.ask(control::Command::Restart);
-    assert_eq!(scene.told(), ["worker 1"]);
+    assert_eq!(scene.shown(), ["worker 1"]);
     scene.until("it is replaced", |it| {
         it.slots.iter().any(|slot| slot.role == Role::Worker && slot.running().is_some_and(|one| one.generation == 1))
     });
     scene.turn();
-    assert_eq!(scene.told(), ["runner 1"]);
+    assert_eq!(scene.shown(), ["runner 1"]);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn one_through_which_no_mail_goes_holds_up_no_restart() {
 }
 
 #[test]
-fn who_waits_for_a_restart_is_told_where_a_new_process_does_not_come_up() {
+fn who_waits_for_a_restart_is_reported_where_a_new_process_does_not_come_up() {
     let mut scene = Scene::up(TWO);
     // The death of an old process that was ready does not fail the restart.
     let mut client = scene.ask(control::Command::Restart);
@@ -163,7 +163,7 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
 }
 
 #[test]
-fn what_does_not_end_in_time_is_killed_and_told_twice_it_is_so_at_once() {
+fn what_does_not_end_in_time_is_killed_and_reported_twice_it_is_so_at_once() {
     for twice in [false, true] {
         let mut scene = Scene::up_with(TWO, [STUBBORN, STUBBORN]);
         let began = scene.now;
@@ -176,13 +176,13 @@ fn what_does_not_end_in_time_is_killed_and_told_twice_it_is_so_at_once() {
             assert_eq!(scene.it.next(), Some(scene.now));
             assert!(!scene.turn());
             // All processes get the second request, and end within a moment.
-            assert_eq!(scene.told().len(), 5);
+            assert_eq!(scene.shown().len(), 5);
             assert_eq!(scene.it.next(), Some(scene.now + LAST_GRACE));
             scene.now += LAST_GRACE;
         } else {
             scene.now += patience - Duration::from_millis(1);
             assert!(!scene.turn());
-            assert_eq!(scene.told(), ["the front", "runner 1", "the timer"]);
+            assert_eq!(scene.shown(), ["the front", "runner 1", "the timer"]);
             assert!(!scene.is_killed(Role::Front, 1));
             scene.now += Duration::from_millis(1);
             assert!(!scene.turn());

@@ -37,7 +37,7 @@ impl Supervisor {
     /// The overall state, and its reasons.
     fn state(&self, now: Instant) -> (State, Vec<String>) {
         let moment = if self.was_ready { MOMENT } else { LONG_MOMENT };
-        let mut reasons: Vec<String> = self.slots.iter().filter_map(|slot| amiss(slot, moment, now)).collect();
+        let mut reasons: Vec<String> = self.slots.iter().filter_map(|slot| problem_with(slot, moment, now)).collect();
         let mut workers = self.slots.iter().filter(|slot| slot.role == Role::Worker);
         if workers.all(|slot| slot.unready_for(now).is_some_and(|missing| missing >= moment)) {
             reasons.push("no worker takes work".into());
@@ -77,19 +77,19 @@ impl Supervisor {
             status.push_str(&reason.replace(['\n', '\r'], " "));
         }
         self.systemd.status(status);
-        if (state, &reasons) != (self.told.0, &self.told.1) {
+        if (state, &reasons) != (self.shown.0, &self.shown.1) {
             match state {
                 State::Degraded => warn!(reasons = reasons.join("; "), "the service is degraded"),
                 _ => info!(state = state.as_str(), reasons = reasons.join("; "), "how the service is"),
             }
-            self.told = (state, reasons);
+            self.shown = (state, reasons);
             self.tell_the_front_how_it_is(now);
         }
     }
 }
 
 /// Why one process is not well, if it is not.
-fn amiss(slot: &Slot, moment: Duration, now: Instant) -> Option<String> {
+fn problem_with(slot: &Slot, moment: Duration, now: Instant) -> Option<String> {
     let name = slot.name();
     if slot.is_throttled() {
         let how = slot.how_it_ended();
@@ -115,16 +115,16 @@ mod tests {
         let restarts = || Restarts::new(1);
         for (role, name, patience) in [(Role::Front, "the front", MOMENT), (Role::Worker, "worker 2", LONG_MOMENT)] {
             let mut slot = Slot::new(role, 2, restarts(), begin);
-            let amiss = |slot: &Slot, after: Duration| amiss(slot, MOMENT, begin + after);
-            assert_eq!(amiss(&slot, patience - Duration::from_millis(1)), None);
-            assert_eq!(amiss(&slot, patience), Some(format!("{name} does not come up: it has not ended yet")));
+            let problem_with = |slot: &Slot, after: Duration| problem_with(slot, MOMENT, begin + after);
+            assert_eq!(problem_with(&slot, patience - Duration::from_millis(1)), None);
+            assert_eq!(problem_with(&slot, patience), Some(format!("{name} does not come up: it has not ended yet")));
             let mut command = Command::new("sleep");
             command.arg("1000").stdin(Stdio::null());
             slot.start(Ok((command, None)), 0, begin);
-            assert_eq!(amiss(&slot, patience - Duration::from_millis(1)), None);
-            assert_eq!(amiss(&slot, patience), Some(format!("{name} runs, and takes no work")));
+            assert_eq!(problem_with(&slot, patience - Duration::from_millis(1)), None);
+            assert_eq!(problem_with(&slot, patience), Some(format!("{name} runs, and takes no work")));
             slot.set_ready(true, begin);
-            assert_eq!(amiss(&slot, 9 * patience), None);
+            assert_eq!(problem_with(&slot, 9 * patience), None);
             if let Some(running) = slot.running_mut() {
                 running.kill();
             }
@@ -132,9 +132,9 @@ mod tests {
             assert!(!slot.is_throttled());
             // One death is allowed within the window; this is the second.
             slot.start(Ok((Command::new("/nonexistent"), None)), 0, begin);
-            let told = amiss(&slot, Duration::ZERO).unwrap();
+            let shown = problem_with(&slot, Duration::ZERO).unwrap();
             let dies = format!("{name} dies again and again, and is started once a minute: could not be started: ");
-            assert!(told.starts_with(&dies), "{told}");
+            assert!(shown.starts_with(&dies), "{shown}");
         }
     }
 }

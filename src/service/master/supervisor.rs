@@ -82,7 +82,7 @@ pub(super) struct Supervisor {
     pub(super) began: Instant,
     pub(super) began_wall: i64,
     /// The state and the reasons that were last logged.
-    pub(super) told: (State, Vec<String>),
+    pub(super) shown: (State, Vec<String>),
     pub(super) counted: Counted,
     lock: OneMaster,
 }
@@ -151,7 +151,7 @@ impl Supervisor {
             timer: Vec::new(),
             began: now,
             began_wall: timestamp::now(),
-            told: (State::Starting, Vec::new()),
+            shown: (State::Starting, Vec::new()),
             counted: Counted::default(),
             lock,
         };
@@ -303,7 +303,7 @@ impl Supervisor {
             self.counted.ended(one.role, one.kind.clone());
             let is_waited_for = one.role.carries_mail() && one.generation == self.generation;
             if !one.by_us && !one.served && is_waited_for {
-                self.fail_who_waits(&one.name, &one.last.told(), now);
+                self.fail_who_waits(&one.name, &one.last.to_text(), now);
             }
             match one.role {
                 Role::Front => {

@@ -133,9 +133,9 @@ impl Scene {
     }
 
     /// The processes that were requested to end.
-    fn told(&self) -> Vec<String> {
-        let told = self.it.slots.iter().filter(|slot| slot.running().is_some_and(Running::is_asked_to_end));
-        told.map(Slot::name).collect()
+    fn shown(&self) -> Vec<String> {
+        let shown = self.it.slots.iter().filter(|slot| slot.running().is_some_and(Running::is_asked_to_end));
+        shown.map(Slot::name).collect()
     }
 
     /// Sends a request to the control socket.
@@ -274,9 +274,9 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     loop {
         let notices = scene.notices();
         let named = |pid| notices.contains(&Notice::WorkerStarted { pid });
-        let told = |one: &Notice| matches!(one, Notice::Service { status } if status.front.is_null());
-        if pids.into_iter().all(named) && notices.iter().any(told) {
-            assert!(notices.iter().all(|one| !matches!(one, Notice::Service { .. }) || told(one)));
+        let shown = |one: &Notice| matches!(one, Notice::Service { status } if status.front.is_null());
+        if pids.into_iter().all(named) && notices.iter().any(shown) {
+            assert!(notices.iter().all(|one| !matches!(one, Notice::Service { .. }) || shown(one)));
             break;
         }
         assert!(Instant::now() < until, "{notices:?}");
@@ -286,14 +286,14 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     let (state, reasons) = scene.state();
     assert_eq!(state, State::Degraded);
     assert_eq!(reasons, ["the database is away, and mail is deferred: no way"]);
-    let told_of_it = |notices: &[Notice]| {
+    let notified_of_it = |notices: &[Notice]| {
         let last = notices.iter().rev().find_map(|one| match one {
             Notice::Service { status } => Some((status.state, status.front.is_null())),
             _ => None,
         });
         last == Some((State::Degraded, true))
     };
-    while !told_of_it(&scene.notices()) {
+    while !notified_of_it(&scene.notices()) {
         assert!(Instant::now() < until, "{:?}", scene.notices());
         scene.turn();
     }
@@ -318,7 +318,7 @@ fn a_front_that_talks_nonsense_is_ready_no_more_and_is_killed() {
     scene.all_ready();
     scene.until("it is heard", |it| it.slots[0].running().is_some_and(|one| one.link.is_none()));
     assert!(!scene.slot(Role::Front, 1).is_ready());
-    assert!(scene.told().is_empty(), "not told to end: where it has died, that is a death");
+    assert!(scene.shown().is_empty(), "not told to end: where it has died, that is a death");
     assert_eq!(scene.running(Role::Front, 1).kill_at(), Some(scene.now + LAST_GRACE));
     scene.now += LAST_GRACE;
     scene.until("it is killed", |it| it.counted.roles[&Role::Front].ended == BTreeMap::from([("killed".into(), 1)]));
@@ -335,7 +335,7 @@ fn a_service_without_workers_is_degraded_after_a_moment_that_is_longer_at_the_be
     assert!(reasons.contains(&"no worker takes work".to_owned()), "{reasons:?}");
     assert!(reasons.contains(&"worker 2 runs, and takes no work".to_owned()), "{reasons:?}");
     scene.turn();
-    assert_eq!(scene.it.told, (State::Degraded, reasons));
+    assert_eq!(scene.it.shown, (State::Degraded, reasons));
     // Without a front, the service is not ready.
     let now = scene.now;
     scene.slot(Role::Worker, 1).set_ready(true, now);
@@ -366,7 +366,7 @@ fn a_service_without_workers_is_degraded_after_a_moment_that_is_longer_at_the_be
 }
 
 #[test]
-fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
+fn a_configuration_that_is_read_again_counts_at_once_or_not_at_all() {
     let mut scene = Scene::up(TWO);
     let write = |scene: &Scene, text: &str| std::fs::write(&scene.it.file, text).unwrap();
     let here = scene.folder.path().to_owned();
@@ -375,7 +375,7 @@ fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
         let problem = answer(scene.ask(control::Command::Reload)).problem.unwrap();
         assert!(problem.starts_with(&format!("service.{key} has changed")), "{problem}");
         assert_eq!(scene.it.not_taken_over, Some(problem));
-        assert!(!scene.it.counted.configuration_is_taken_over && scene.told().is_empty());
+        assert!(!scene.it.counted.configuration_is_taken_over && scene.shown().is_empty());
         assert_eq!(scene.state().0, State::Degraded);
     }
     // LMTP has no name of a logged-in user. So a Sent copy needs Authentication-Results only if LMTP is used.
@@ -399,7 +399,7 @@ fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
     let mut client = scene.ask(control::Command::Reload);
     assert!(waits(&mut client));
     assert!(scene.it.counted.configuration_is_taken_over && scene.it.not_taken_over.is_none());
-    assert_eq!(scene.told(), ["worker 2"]);
+    assert_eq!(scene.shown(), ["worker 2"]);
     assert_eq!(std::fs::read_to_string(scene.it.config.service.checked_configuration()).unwrap(), fewer);
     assert!(scene.it.is_restarting());
 }

@@ -161,7 +161,7 @@ impl Link {
         if self.recycling.is_due_by_age() {
             self.stop.tell();
         }
-        self.stop.is_told()
+        self.stop.is_requested()
     }
 
     fn talk(&mut self, mut connection: Blocking) -> Result<(), LinkEnd> {
@@ -249,7 +249,7 @@ impl Link {
         }
         let stop = self.stop.as_fd();
         // After a request to stop, this descriptor stays readable.
-        if !self.stop.is_told() {
+        if !self.stop.is_requested() {
             waited.push(PollFd::new(&stop, PollFlags::IN));
         }
         // A signal ends the wait early, which does no harm.

@@ -101,12 +101,12 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
             if had_it_alone || recycling.is_due(delivered) {
                 stop.tell();
             }
-            leaving = stop.is_told();
+            leaving = stop.is_requested();
             leaving
         });
-        let told = answer.send(DeliveryReply { address, body, leaving });
+        let shown = answer.send(DeliveryReply { address, body, leaving });
         wake.wake();
-        if told.is_err() {
+        if shown.is_err() {
             break;
         }
         worker.between_deliveries();

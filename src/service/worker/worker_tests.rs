@@ -39,9 +39,9 @@ fn a_message_is_answered_and_the_next_one_is_delivered_by_the_same_session() {
             });
             let Ok((Header::Reply(reply), rest)) = Header::read(&answer) else { panic!("{answer:?}") };
             assert!(rest.is_empty() && reply.id == Uuid::from_u128(7) && reply.leaving == leaves);
-            let told =
-                reply.results.into_iter().map(|told| Verdict::try_from(told).unwrap().class()).collect::<Vec<_>>();
-            assert_eq!(told, [2]);
+            let shown =
+                reply.results.into_iter().map(|shown| Verdict::try_from(shown).unwrap().class()).collect::<Vec<_>>();
+            assert_eq!(shown, [2]);
             opened.push(reply.logins.database);
             worker.between_deliveries();
         }
@@ -66,7 +66,7 @@ fn what_is_no_message_of_ours_goes_back_as_it_came() {
 }
 
 #[test]
-fn sessions_are_told_once() {
+fn sessions_are_reported_once() {
     let logins = |database, imap| site::Logins { database, imap };
     assert_eq!(opened_since(logins(2, 3), logins(7, 4)), Logins { database: 5, imap: 1 });
 }

@@ -4,7 +4,7 @@ use crate::not_run::did_not_run;
 use crate::queue_of_tests::{Counts, QueueOfTests, finish};
 use crate::support::clients_and_processes::{child, subject};
 use maildrop_command::lock::{LockName, Slice};
-use maildrop_command::queue::{ByHandError, NewMail, Queue, QueueError, Recipient, Settlement, State};
+use maildrop_command::queue::{NewMail, Queue, QueueAdminError, QueueError, Recipient, Settlement, State};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -138,7 +138,7 @@ fn with_held_elsewhere() {
     let path = Path::new(&folder).join("queue");
     let queue = Queue::open(&path).unwrap();
     let id = queue.enqueue(&lock("x"), mail(&["a@x"]), b"x", SystemTime::now()).unwrap().id();
-    let ByHandError::Queue(error) = queue.hold(&id).unwrap_err() else { panic!() };
+    let QueueAdminError::Queue(error) = queue.hold(&id).unwrap_err() else { panic!() };
     assert!(matches!(&error, QueueError::AnotherFileSystem { path: there } if *there == path.join("held")), "{error}");
     assert!(error.to_string().contains("EXDEV"), "{error}");
     assert_eq!(queue.counts().unwrap(), Counts { new: 1, ..Counts::default() });

@@ -253,7 +253,7 @@ fn a_subscription_is_tested_paused_resumed_and_given_another_secret(engine: Engi
     happen(&mut scene, 1, "message.delivered");
     wait_until("it is kept", || scene.database.count(PENDING) == 1);
     let told = text(anna.get(&it).shown());
-    assert!(told.contains("State paused") && told.contains("To be told 1, the oldest of them for"), "{told}");
+    assert!(told.contains("State paused") && told.contains("Pending 1, the oldest of them for"), "{told}");
     assert!(after("resume").contains("It is told again"));
     wait_until("what was kept is told", || receiver.taken("/quick").len() == 2);
     for generation in [1, 2] {
@@ -341,17 +341,17 @@ fn who_was_told_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine
     };
     let told = |visitor: &Visitor<'_>, id: &str| {
         let screen = screen(visitor, id);
-        let (_, told) = screen.split_once("Who was told").expect("it says who was told");
+        let (_, told) = screen.split_once("Notifications of this message").expect("it says who was told");
         (text(told.split("</table>").next().unwrap()), screen)
     };
-    assert!(!screen(&anna, "none").contains("Who was told"));
+    assert!(!screen(&anna, "none").contains("Notifications of this message"));
     let (nobody, _) = told(&anna, "one");
     assert!(
         nobody.contains("message.delivered INBOX of") && nobody.contains("nobody has asked for it 0 –"),
         "{nobody}"
     );
     let (two, page_of_two) = told(&anna, "two");
-    assert!(two.contains("told 1 ") && two.contains("204"), "{two}");
+    assert!(two.contains("delivered 1 ") && two.contains("204"), "{two}");
     assert!(two.contains("pending 3 ") && two.contains("answered 500"), "{two}");
     // Each leads to what was sent, for whoever looks after subscriptions.
     for id in [quick, broken] {
@@ -465,7 +465,11 @@ fn in_a_browser_what_failed_is_sent_again_and_arrives() {
     });
     let message_id: String = url::form_urlencoded::byte_serialize(scene.message_id("one").as_bytes()).collect();
     browser.go(&format!("{origin}/?q={message_id}"));
-    assert!(browser.text().contains("Who was told") && browser.text().contains("204"), "{}", browser.text());
+    assert!(
+        browser.text().contains("Notifications of this message") && browser.text().contains("204"),
+        "{}",
+        browser.text()
+    );
     browser.is_for_everybody("message-told", &browser.url());
     notifier.end();
     served.end();

@@ -28,7 +28,7 @@ const ROWS: usize = 50;
 
 /// The settings of notifications that this process needs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Telling {
+pub(super) struct NotificationStats {
     key: Key,
     /// The URL of the API for other machines: notifications contain the URL of their message.
     api: Option<String>,
@@ -43,7 +43,7 @@ enum Key {
     Read(Box<MasterKey>),
 }
 
-impl Telling {
+impl NotificationStats {
     /// The settings of a configuration. If the key cannot be read, everything but the secrets can be shown.
     pub(super) fn of(config: &Config) -> Self {
         let key = match MasterKey::configured(&config.notifications) {
@@ -67,10 +67,10 @@ pub(super) async fn list(
     Query(After { after }): Query<After>,
 ) -> Answered {
     if page.site.config().is_none() {
-        let told = html! {
+        let printed = html! {
             p { "What is delivered into a directory (" code { "--embedded" } ") is told to nobody: subscriptions need a database server." }
         };
-        return Ok(shown("Subscriptions", &viewer, &told));
+        return Ok(shown("Subscriptions", &viewer, &printed));
     }
     let Ok(after) = after.as_deref().map(Uuid::try_parse).transpose() else { return Ok(auth::nothing_here().await) };
     let those = Those { after, ..Those::default() };
@@ -109,7 +109,7 @@ fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Respons
         Some(Engine::Postgresql) => "postgres",
         _ => "mysql",
     };
-    let told = match failure {
+    let printed = match failure {
         DatabaseFailure::AccessDenied => html! {
             p { "The page may not see or do this: its role in the database lacks the rights for it." }
             p { "An administrator of the database gives them by " code { "sql/" (folder) "/grants-api.sql" } ", for the role " code { "database.roles.web" } ". Then it is shown here." }
@@ -120,7 +120,7 @@ fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Respons
         },
         _ => return failed(problem, Some(viewer)),
     };
-    shown("Subscriptions", viewer, &told)
+    shown("Subscriptions", viewer, &printed)
 }
 
 /// The path of one subscription's screen.
@@ -130,11 +130,11 @@ fn path(id: Uuid) -> String {
 
 const COLUMNS: [Column; 8] = [
     ("Whose", ""),
-    ("Told of", ""),
+    ("Events of", ""),
     ("Callback", ""),
     ("State", ""),
     ("Behind", "n"),
-    ("To be told", "n"),
+    ("Pending", "n"),
     ("Given up", "n"),
     ("Last answer", ""),
 ];

@@ -25,26 +25,26 @@ pub(in crate::http::web) async fn show(
     let asked = one.clone();
     let read = ask(&page, &viewer, move |database| {
         let Some(due) = notifications::event_of(database, &asked, event)? else { return Ok(None) };
-        let untold = notifications::pending_one(database, asked.id, due.position)?;
+        let pending = notifications::pending_one(database, asked.id, due.position)?;
         let tries = notifications::tries(database, &[due.position], Some(asked.id), MOST_TRIES)?;
-        Ok(Some((due, untold, tries)))
+        Ok(Some((due, pending, tries)))
     });
-    let Some((due, untold, tries)) = read.await? else { return Ok(auth::nothing_here().await) };
-    let main = main(&one, &due, untold.as_ref(), &tries, page.settings.telling.api.as_deref());
+    let Some((due, pending, tries)) = read.await? else { return Ok(auth::nothing_here().await) };
+    let main = main(&one, &due, pending.as_ref(), &tries, page.settings.notification_stats.api.as_deref());
     Ok(shown("Notification", &viewer, &main))
 }
 
 fn main(
     one: &Subscription,
     due: &Due,
-    untold: Option<&Pending>,
+    pending: Option<&Pending>,
     tries: &[NotificationAttempt],
     api: Option<&str>,
 ) -> Markup {
     html! {
         p {
-            @match (untold, tries) {
-                (Some(untold), _) => { (standing(untold)) @if let Some(at) = untold.due_at { ", due " (moment(at)) } }
+            @match (pending, tries) {
+                (Some(pending), _) => { (standing(pending)) @if let Some(at) = pending.due_at { ", due " (moment(at)) } }
                 (None, []) => { "It was never told: it is of before the subscription, or of a type that it has not asked for." }
                 (None, _) => { span .good { "taken" } }
             }
@@ -65,7 +65,7 @@ fn main(
             p { "None yet." }
         } @else {
             ol .steps {
-                @for told in tries { (try_of(told)) }
+                @for printed in tries { (try_of(printed)) }
             }
         }
         h2 { "What is sent" }
@@ -73,18 +73,18 @@ fn main(
     }
 }
 
-fn try_of(told: &NotificationAttempt) -> Markup {
-    let class = if told.status.is_some_and(|status| (200..300).contains(&status)) { "good" } else { "bad" };
+fn try_of(printed: &NotificationAttempt) -> Markup {
+    let class = if printed.status.is_some_and(|status| (200..300).contains(&status)) { "good" } else { "bad" };
     html! {
         li {
-            p { (moment(told.started_at)) " from " (told.host) ", " (milliseconds(told.milliseconds as f64)) ": " span class=(class) { bdi { (told.outcome) } } }
-            @if let Some(next) = told.next_at { p .hint { "The next one was to be " (moment(next)) "." } }
-            @match told.response.as_deref().filter(|response| !response.is_empty()) {
+            p { (moment(printed.started_at)) " from " (printed.host) ", " (milliseconds(printed.milliseconds as f64)) ": " span class=(class) { bdi { (printed.outcome) } } }
+            @if let Some(next) = printed.next_at { p .hint { "The next one was to be " (moment(next)) "." } }
+            @match printed.response.as_deref().filter(|response| !response.is_empty()) {
                 Some(response) => {
                     p { "The beginning of the answer:" }
                     pre tabindex="0" { (visible(response)) }
                 }
-                None => { p .hint { @if told.status.is_some() { "Nothing is kept of the answer's text." } @else { "There was no answer." } } }
+                None => { p .hint { @if printed.status.is_some() { "Nothing is kept of the answer's text." } @else { "There was no answer." } } }
             }
         }
     }

@@ -28,11 +28,11 @@ pub(in crate::http::web) struct Asked {
 
 /// The lists of notifications: the query parameter, and its label.
 const SHOWN: [(&str, &str); 4] =
-    [("", "Not told yet"), ("pending", "To be told"), ("failed", "Given up"), ("taken", "Taken")];
+    [("", "Not delivered yet"), ("pending", "Pending"), ("failed", "Given up"), ("taken", "Taken")];
 
 /// The notifications of one page, and the position before which there may be more.
 enum NotificationPage {
-    Untold(Vec<Pending>, Option<i64>),
+    Pending(Vec<Pending>, Option<i64>),
     Taken(Vec<Taken>, Option<i64>),
 }
 
@@ -59,13 +59,13 @@ pub(in crate::http::web) async fn show(
         };
         let found = notifications::pending(database, id, before, failed, ROWS)?;
         let onward = found.last().filter(|_| found.len() == ROWS).map(|last| last.position);
-        Ok(NotificationPage::Untold(found, onward))
+        Ok(NotificationPage::Pending(found, onward))
     });
     Ok(shown("Subscription", &viewer, &main(&one, &asked, &read.await?)))
 }
 
 fn main(one: &Subscription, asked: &Asked, found: &NotificationPage) -> Markup {
-    let (NotificationPage::Untold(_, onward) | NotificationPage::Taken(_, onward)) = found;
+    let (NotificationPage::Pending(_, onward) | NotificationPage::Taken(_, onward)) = found;
     html! {
         @if let Some(done) = done(asked) { p .verdict .good role="status" { (done) } }
         (settings(one))
@@ -80,7 +80,7 @@ fn main(one: &Subscription, asked: &Asked, found: &NotificationPage) -> Markup {
             }
         }
         @match found {
-            NotificationPage::Untold(found, _) => { (untold(one.id, found)) }
+            NotificationPage::Pending(found, _) => { (pending(one.id, found)) }
             NotificationPage::Taken(found, onward) => { (taken(one.id, found, *onward)) }
         }
         @if onward.is_some() { (pager(&address(one.id, &asked.show, *onward), "Older")) }
@@ -122,12 +122,12 @@ fn settings(one: &Subscription) -> Markup {
             dt { "Id" } dd { code { (one.id) } }
             dt { "Whose" } dd { (one.owner) }
             @if !one.description.is_empty() { dt { "Description" } dd { bdi { (visible(&one.description)) } } }
-            dt { "Told of" } dd { (of(one)) }
+            dt { "Events of" } dd { (of(one)) }
             dt { "Types" } dd { @if one.types.is_empty() { "all" } @else { (one.types.join(", ")) } }
             dt { "Callback" } dd { code { (one.callback_url) } }
             dt { "State" } dd { (state(one)) }
             dt { "Last answer" } dd { (last_answer(one)) @if progress.failures > 1 { ", " (number(progress.failures.into())) " times in a row" } }
-            dt { "To be told" } dd { (number(progress.pending)) @if let Some(behind) = progress.behind_s { ", the oldest of them for " (seconds(behind)) } }
+            dt { "Pending" } dd { (number(progress.pending)) @if let Some(behind) = progress.behind_s { ", the oldest of them for " (seconds(behind)) } }
             dt { "Given up" } dd { (number(progress.given_up)) }
             dt { "Detail" } dd { (one.detail) }
             dt { "Requests" } dd { @if one.in_order { "one after the other, in order" } @else { (one.max_in_flight) " at once" } }
@@ -167,7 +167,7 @@ fn actions(one: &Subscription) -> Markup {
     }
 }
 
-fn untold(subscription: Uuid, found: &[Pending]) -> Markup {
+fn pending(subscription: Uuid, found: &[Pending]) -> Markup {
     let columns =
         [("Event", ""), ("Type", ""), ("State", ""), ("Tries", "n"), ("Due", "t"), ("Last answer", ""), ("Again", "")];
     let rows = found.iter().map(|one| {

@@ -16,7 +16,7 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
 
 #[test]
 fn a_version_that_is_too_old_is_bad() {
-    for (product, told, state) in [
+    for (product, shown, state) in [
         (Dialect::Mysql, "8.0.15", FindingState::Bad),
         (Dialect::Mysql, "8.0.16", FindingState::Good),
         (Dialect::Mysql, "9.7.4-2", FindingState::Good),
@@ -25,8 +25,8 @@ fn a_version_that_is_too_old_is_bad() {
         (Dialect::Mariadb, "10.6.0-MariaDB", FindingState::Good),
         (Dialect::Mariadb, "unknown", FindingState::Warning),
     ] {
-        let finding = version(product, told);
-        assert_eq!((finding.state, finding.found.as_str()), (state, told));
+        let finding = version(product, shown);
+        assert_eq!((finding.state, finding.found.as_str()), (state, shown));
     }
 }
 

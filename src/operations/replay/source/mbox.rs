@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_has_not_ended_is_told_by_its_length() {
+    fn a_message_that_has_not_ended_is_reported_by_its_length() {
         let begins = |text: &str| {
             let (mut divider, mut offset) = (Divider::default(), 0);
             let lines = text.split_inclusive('\n').map(|line| {

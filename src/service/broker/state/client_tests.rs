@@ -1,6 +1,6 @@
 //! Requests of clients, event by event.
 
-use super::tests::{BYTES, Scene, codes, deliver, delivered, frame, go, one_work, request, told};
+use super::tests::{BYTES, Scene, codes, deliver, delivered, frame, go, one_work, request, shown};
 use super::*;
 use crate::service::counters::Via;
 use crate::service::inflight_message::MessageFile;
@@ -23,11 +23,11 @@ fn who_says_go_for_a_request_that_is_not_there_is_cut_off_at_once() {
 fn a_clients_request_waits_for_its_word() {
     let mut scene = Scene::with_workers(&[1]);
     let actions = scene.say(5, &deliver(10, &["a@x"]));
-    assert_eq!(told(&actions), [(5, Header::Received { id: Uuid::from_u128(10) })]);
+    assert_eq!(shown(&actions), [(5, Header::Received { id: Uuid::from_u128(10) })]);
     assert_eq!(actions.len(), 1);
     let (_, address, _) = one_work(scene.say(5, &go(10)));
     assert_eq!(scene.say(5, &go(10)), []);
-    assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(5, delivered(10, 1))]);
+    assert_eq!(shown(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(5, delivered(10, 1))]);
     assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
     assert_eq!(scene.broker.counters().late_answers, 1);
     assert_eq!(scene.say(5, &go(10)), [Action::CloseClient { connection: ConnectionId(5) }]);
@@ -43,7 +43,7 @@ fn a_message_in_a_file_has_its_file_until_it_is_answered_or_its_client_has_left(
         let request = Box::new(Request { file: Some(path.clone()), ..request(10, &["a@x"]) });
         let connection = ConnectionId(connection);
         let actions = scene.handle(Event::ClientDelivers { connection, request, body });
-        assert_eq!(told(&actions), [(connection.0, Header::Received { id: Uuid::from_u128(10) })]);
+        assert_eq!(shown(&actions), [(connection.0, Header::Received { id: Uuid::from_u128(10) })]);
     }
     assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(6) }), []);
     assert!(first.exists() && !second.exists());
@@ -51,7 +51,7 @@ fn a_message_in_a_file_has_its_file_until_it_is_answered_or_its_client_has_left(
     let [Action::Work { address, body, .. }] = &actions[..] else { panic!("{actions:?}") };
     let Ok((Header::Deliver(request), message)) = Header::read(body) else { panic!("{body:?}") };
     assert_eq!((request.file.as_deref(), message), (Some(first.as_path()), &b""[..]));
-    assert_eq!(told(&scene.reply(1, address, frame(&delivered(10, 1)))), [(5, delivered(10, 1))]);
+    assert_eq!(shown(&scene.reply(1, address, frame(&delivered(10, 1)))), [(5, delivered(10, 1))]);
     assert!(!first.exists());
 }
 
@@ -61,7 +61,7 @@ fn a_request_whose_client_never_lets_it_begin_is_deferred() {
     scene.say(5, &deliver(10, &["a@x"]));
     assert_eq!(scene.broker.standing(scene.now).held, 1);
     let actions = scene.pass(240, &[1]);
-    assert_eq!(told(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.4.5"]]);
+    assert_eq!(shown(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.4.5"]]);
     assert_eq!(scene.say(5, &go(10)), [Action::CloseClient { connection: ConnectionId(5) }]);
 }
 
@@ -96,12 +96,12 @@ fn a_request_that_is_sent_again_begins_by_the_word_of_its_own_connection_alone()
     let mut scene = Scene::with_workers(&[1, 2]);
     for connection in [6, 5] {
         let received = Header::Received { id: Uuid::from_u128(10) };
-        assert_eq!(told(&scene.say(connection, &deliver(10, &["a@x"]))), [(connection, received)]);
+        assert_eq!(shown(&scene.say(connection, &deliver(10, &["a@x"]))), [(connection, received)]);
     }
     let (_, address, _) = one_work(scene.say(6, &go(10)));
     assert_eq!(scene.say(7, &go(10)), [Action::CloseClient { connection: ConnectionId(7) }]);
     assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
-    assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
+    assert_eq!(shown(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
     assert_eq!(scene.replies(Via::Command), [("2.0.0", 1)]);
     assert_eq!(scene.broker.standing(scene.now), Gauges { ready: 2, ..Gauges::default() });
 }
@@ -115,8 +115,8 @@ fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     let actions = scene.say_bytes(5, b"17".to_vec());
     let [Action::Work { connection, address, body }] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!((connection.0, body), (1, &b"17".to_vec()));
-    let told = Action::Tell { connection: ConnectionId(5), body: b"17".to_vec() };
-    assert_eq!(scene.reply(1, address, b"17".to_vec()), [told]);
+    let shown = Action::Tell { connection: ConnectionId(5), body: b"17".to_vec() };
+    assert_eq!(scene.reply(1, address, b"17".to_vec()), [shown]);
     // If the worker ends, the client gets no answer, since its program would not understand ours.
     scene.say_bytes(5, b"18".to_vec());
     assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }), []);
@@ -131,7 +131,7 @@ fn what_was_taken_in_already_may_have_any_number_of_recipients() {
     let mut scene = Scene::new();
     for (id, source) in [(10, Source::Queue), (11, Source::Shunt)] {
         let request = Header::Deliver(Request { source, ..request(id, &["a@x"; 6]) });
-        assert_eq!(told(&scene.say(5, &request)), [(5, Header::Received { id: Uuid::from_u128(id) })]);
+        assert_eq!(shown(&scene.say(5, &request)), [(5, Header::Received { id: Uuid::from_u128(id) })]);
     }
 }
 

@@ -163,16 +163,16 @@ fn a_message_that_has_been_at_work_for_long_counts_as_one_for_somebody_who_is_sl
 
 /// The mailbox may be one that is always slow. From then on it gets all of the remaining time.
 #[test]
-fn a_worker_is_told_of_who_has_had_one_wait_in_vain() {
+fn a_worker_is_reported_of_who_has_had_one_wait_in_vain() {
     let mut scene = Scene::of(4, SETTINGS);
-    let told = |action: Vec<Action>| match one_work(action).2 {
+    let shown = |action: Vec<Action>| match one_work(action).2 {
         Header::Deliver(Request { slow, .. }) => slow,
         other => panic!("{other:?}"),
     };
     scene.wait_in_vain(&["a@x"], 20, &Found::There);
-    assert!(told(scene.hand(10, &["a@x"])));
-    assert!(!told(scene.hand(11, &["b@x"])));
-    assert!(!told(scene.hand(12, &["b@x", "A@x"])), "the other one may be delivered to soon");
+    assert!(shown(scene.hand(10, &["a@x"])));
+    assert!(!shown(scene.hand(11, &["b@x"])));
+    assert!(!shown(scene.hand(12, &["b@x", "A@x"])), "the other one may be delivered to soon");
 }
 
 #[test]

@@ -24,7 +24,7 @@ enum Step {
     DieOf {
         at: usize,
         own_hand: bool,
-        told_first: bool,
+        notified_first: bool,
     },
     /// It replies to its last message in this way.
     Answer(usize, Answered),
@@ -67,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_usize..8).prop_map(Step::Stop),
         1 => (0_usize..8).prop_map(Step::Die),
         3 => (0_usize..8, prop::bool::weighted(0.8), any::<bool>())
-            .prop_map(|(at, own_hand, told_first)| Step::DieOf { at, own_hand, told_first }),
+            .prop_map(|(at, own_hand, notified_first)| Step::DieOf { at, own_hand, notified_first }),
         6 => (0_usize..8, answered).prop_map(|(worker, how)| Step::Answer(worker, how)),
         3 => (0_u8..3).prop_map(|user| Step::Hand { user }),
         3 => (0_u8..6, any::<bool>()).prop_map(|(request, again)| Step::Deliver { request, again }),
@@ -160,7 +160,7 @@ impl BrokerWorld {
                     assert!(self.clients.contains(&connection), "a client that is there");
                     if let Ok((Header::Reply(reply), _)) = Header::read(&body) {
                         let verdicts: Vec<_> =
-                            reply.results.into_iter().map(|told| Verdict::try_from(told).unwrap()).collect();
+                            reply.results.into_iter().map(|shown| Verdict::try_from(shown).unwrap()).collect();
                         self.is_shunted_with_reason(&verdicts[0]);
                         self.only_those_are_delivered_whom_a_worker_had(reply.id, &verdicts);
                         assert!(self.named.remove(&(reply.id, connection)), "answered once, where it was sent");
@@ -253,7 +253,7 @@ impl BrokerWorld {
                 let connection = self.workers.remove(at).connection;
                 self.event(Event::WorkerGone { connection });
             }
-            Step::DieOf { at, own_hand, told_first } if at < self.workers.len() => {
+            Step::DieOf { at, own_hand, notified_first } if at < self.workers.len() => {
                 let Outside { connection, in_hand, .. } = self.workers.remove(at);
                 if let Some(Ok((Header::Deliver(_), message))) =
                     in_hand.as_ref().filter(|_| own_hand).map(|(_, body)| Header::read(body))
@@ -261,11 +261,11 @@ impl BrokerWorld {
                     *self.deaths.entry(Digest::of(message).to_string()).or_default() += 1;
                 }
                 let end = End::Signal(if own_hand { 6 } else { 9 });
-                if told_first {
+                if notified_first {
                     self.ended(pid(connection), end.clone());
                 }
                 self.event(Event::WorkerGone { connection });
-                if !told_first {
+                if !notified_first {
                     self.ended(pid(connection), end);
                 }
             }

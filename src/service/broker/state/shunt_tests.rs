@@ -1,6 +1,6 @@
 //! Messages that crash workers, event by event.
 
-use super::tests::{BYTES, Scene, delivered, frame, go, leaving, one_answer, one_work, request, told};
+use super::tests::{BYTES, Scene, delivered, frame, go, leaving, one_answer, one_work, request, shown};
 use super::*;
 use crate::protocol::Source;
 use crate::protocol::control::End;
@@ -80,7 +80,7 @@ fn refusal(actions: Vec<Action>) -> String {
 }
 
 #[test]
-fn after_one_crash_the_next_try_is_alone_and_its_worker_is_told_to_end() {
+fn after_one_crash_the_next_try_is_alone_and_its_worker_is_reported_to_end() {
     let mut scene = Scene::new();
     scene.crash(1, 10);
     let orders = scene.orders();
@@ -120,7 +120,7 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
     let text = refusal(scene.hand(12, &["b@x"]));
     assert_eq!(text, format!("4.3.0 shunted: it has crashed 2 workers ({})", Digest::of(BYTES)));
     let actions = scene.say(50, &Header::Deliver(request(20, &["a@x"])));
-    assert!(matches!(&told(&actions)[..], [(50, Header::Reply(_))]), "{actions:?}");
+    assert!(matches!(&shown(&actions)[..], [(50, Header::Reply(_))]), "{actions:?}");
     assert_eq!(scene.say(50, &go(20)), [Action::CloseClient { connection: ConnectionId(50) }]);
     assert_eq!(scene.broker.counters().refused_shunted, 2);
     // Other messages are delivered.

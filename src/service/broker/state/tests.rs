@@ -98,10 +98,10 @@ pub(super) fn go(id: u128) -> Header {
 }
 
 pub(super) fn delivered(id: u128, recipients: usize) -> Header {
-    let told = WireVerdict::from(&Verdict::delivered("INBOX appended"));
+    let shown = WireVerdict::from(&Verdict::delivered("INBOX appended"));
     Header::Reply(Reply {
         id: Uuid::from_u128(id),
-        results: vec![told; recipients],
+        results: vec![shown; recipients],
         leaving: false,
         logins: Logins::default(),
         database: Found::NotAsked,
@@ -140,17 +140,17 @@ pub(super) fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
 }
 
 /// The frames that clients get.
-pub(super) fn told(actions: &[Action]) -> Vec<(u64, Header)> {
-    let told = |action: &Action| match action {
+pub(super) fn shown(actions: &[Action]) -> Vec<(u64, Header)> {
+    let shown = |action: &Action| match action {
         Action::Tell { connection, body, .. } => Some((connection.0, Header::read(body).unwrap().0)),
         _ => None,
     };
-    actions.iter().filter_map(told).collect()
+    actions.iter().filter_map(shown).collect()
 }
 
 pub(super) fn codes(header: &Header) -> Vec<String> {
     let Header::Reply(reply) = header else { panic!("{header:?}") };
-    reply.results.iter().map(|told| Verdict::try_from(told.clone()).unwrap().code()).collect()
+    reply.results.iter().map(|shown| Verdict::try_from(shown.clone()).unwrap().code()).collect()
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_message_does_not_wait_for_the_worker_that_has_its_session_while_another_is_
 }
 
 #[test]
-fn who_asks_is_told_whether_anything_is_under_way() {
+fn who_asks_is_reported_whether_anything_is_under_way() {
     let mut scene = Scene::with_workers(&[1, 2]);
     assert!(scene.broker.is_idle());
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
@@ -577,7 +577,7 @@ fn a_broker_that_is_stopped_delivers_what_waits_while_there_are_workers_and_defe
     // A request without GO is deferred.
     let actions = scene.handle(Event::Stop);
     assert_eq!(actions.len(), 1);
-    assert_eq!(told(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.3.2"]]);
+    assert_eq!(shown(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.3.2"]]);
     let actions = scene.reply(1, &first, frame(&delivered(10, 1)));
     let [Action::Answer { .. }, Action::Work { address, .. }] = actions.as_slice() else { panic!("{actions:?}") };
     // A message that the LMTP server was just receiving.
