@@ -2,12 +2,13 @@
 
 use super::activity::in_words;
 use super::layout::{self, Column, Screen, class, milliseconds, moment, number, or_dash, table};
-use super::time_line::{self, in_milliseconds};
+use super::time_line::{self, in_milliseconds, sign};
 use super::{Answered, Page, auth, notifications, redeliver};
 use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp::exact;
 use crate::ledger::CopyKey;
+use crate::ledger::stage_times::STAGES;
 use crate::ledger::trace::{Had, LockSpan, MessageTrace, RecordedMessage, TracedAttempt, TracedCopy, TriedCopy};
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::lock::LockName;
@@ -214,7 +215,7 @@ fn step(now: i64, attempt: &TracedAttempt, message: Option<&RecordedMessage>) ->
             }
         }
         @if !attempt.stages.is_empty() {
-            p .hint { "in " (milliseconds(all)) ": " (stages_in_words(attempt)) }
+            (stages(attempt, all))
         }
     }
 }
@@ -232,8 +233,24 @@ fn lock_in_words(now: i64, LockSpan { asked_at, waited_until, had }: LockSpan) -
     }
 }
 
-fn stages_in_words(attempt: &TracedAttempt) -> String {
-    let parts: Vec<String> =
-        attempt.stages.iter().map(|(name, took)| format!("{name} {}", milliseconds(*took))).collect();
-    parts.join(", ")
+/// A bar of the stages of an attempt, with its legend.
+fn stages(attempt: &TracedAttempt, all: f64) -> Markup {
+    let colour = |name: &str| format!("stage{}", STAGES.iter().position(|stage| *stage == name).unwrap_or_default());
+    let ends = attempt.stages.iter().scan(0.0, |end, (_, took)| {
+        *end += took / all.max(f64::MIN_POSITIVE) * 600.0;
+        Some(*end)
+    });
+    let bar: Vec<(f64, &str)> = ends.zip(attempt.stages.iter().map(|(name, _)| *name)).collect();
+    html! {
+        svg viewBox="0 0 600 10" width="600" height="10" aria-hidden="true" focusable="false" {
+            // Each is drawn over the end of the one after it.
+            @for (end, name) in bar.iter().rev() { rect class=(colour(name)) width=(format!("{end:.1}")) height="10" {} }
+        }
+        ul .stages {
+            li { "in " (milliseconds(all)) ":" }
+            @for (name, took) in &attempt.stages {
+                li { (sign(&html! { rect class=(colour(name)) width="24" height="12" {} })) (name) " " (milliseconds(*took)) }
+            }
+        }
+    }
 }

@@ -182,7 +182,8 @@ fn legend() -> Markup {
     }
 }
 
-fn sign(drawn: &Markup) -> Markup {
+/// A drawing of a legend.
+pub(super) fn sign(drawn: &Markup) -> Markup {
     html! { svg viewBox="0 0 24 12" width="24" height="12" aria-hidden="true" focusable="false" { (drawn) } }
 }
 
