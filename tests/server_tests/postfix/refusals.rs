@@ -65,7 +65,7 @@ fn a_refusal_is_one_row_of_its_host_updated_in_place(engine: Engine) {
             so_far += 1000;
             scene.database.count(size) <= before + 2 * 8192
         });
-        assert_eq!(scene.database.count("SELECT pg_relation_size('refusals_pkey')"), 2 * 8192);
+        assert_eq!(scene.database.count("SELECT pg_relation_size('unknown_recipients_pkey')"), 2 * 8192);
     } else {
         refuse_a_thousand();
         so_far += 1000;
