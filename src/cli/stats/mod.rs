@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut counted = stats::count(database.as_mut(), arguments.since)?;
     counted.notifications = notifications::figures(database.as_mut())?;
     let span = (counted.from, counted.until.saturating_add(1));
-    counted.notification_stats = stats::notification_stats(database.as_mut(), span)?;
+    counted.notification_attempts = stats::notification_stats(database.as_mut(), span)?;
     drop(progress);
     let text = match format {
         Format::Table => table::text(&counted),

@@ -38,11 +38,11 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     for stage in stages {
         text.percentiles(name, &[("stage", stage.stage)], &stage.took);
     }
-    if let Some(notification_stats) = &counted.notification_stats {
+    if let Some(notification_attempts) = &counted.notification_attempts {
         let help = "Tries at notifying of what happened within the window, by class of answer; none: no answer.";
-        let tries = notification_stats.tries.iter().map(|(class, number)| (*class, *number));
+        let tries = notification_attempts.tries.iter().map(|(class, number)| (*class, *number));
         text.counts("maildrop_notification_attempts", help, "class", tries);
-        let first = &notification_stats.first_try;
+        let first = &notification_attempts.first_try;
         if first.notifications > 0 {
             let name = "maildrop_notification_first_try_seconds";
             let help = "How long after its commit an event was first sent, in this percentage at most.";

@@ -16,7 +16,7 @@ pub(super) fn text(counted: &Statistics) -> String {
         copies_owed_now,
         messages,
         notifications,
-        notification_stats,
+        notification_attempts,
         lock,
         stages,
     } = counted;
@@ -69,12 +69,12 @@ pub(super) fn text(counted: &Statistics) -> String {
         });
         parts.push(table(["stage (ms)", "attempts", "50 %", "90 %", "99 %", "greatest"], rows));
     }
-    if let Some(notification_stats) =
-        notification_stats.as_ref().filter(|notification_stats| notification_stats.first_try.notifications > 0)
+    if let Some(notification_attempts) =
+        notification_attempts.as_ref().filter(|notification_attempts| notification_attempts.first_try.notifications > 0)
     {
-        let rows = notification_stats.tries.iter().map(|(class, number)| [(*class).to_owned(), number.to_string()]);
+        let rows = notification_attempts.tries.iter().map(|(class, number)| [(*class).to_owned(), number.to_string()]);
         parts.push(table(["answers to notifications", "tries"], rows));
-        let first = &notification_stats.first_try;
+        let first = &notification_attempts.first_try;
         let [half, most, all] = [first.took.p50, first.took.p99, first.took.max].map(milliseconds);
         parts.push(format!(
             "Told: half of {} notifications were tried first within {half} ms of their commit, 99 % within {most} ms, all within \

@@ -60,7 +60,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use subscriptions::{NotificationStats, actions};
+use subscriptions::{NotificationSettings, actions};
 use thiserror::Error;
 use tracing::info;
 
@@ -85,7 +85,7 @@ pub struct WebSettings {
     trusted_proxies: Vec<TrustedProxy>,
     /// The control socket of the service's master; none if the web UI runs alone.
     control: Option<PathBuf>,
-    notification_stats: NotificationStats,
+    notifications: NotificationSettings,
     /// How much memory messages may take while they are read or transferred, in bytes.
     memory: usize,
 }
@@ -111,8 +111,8 @@ impl WebSettings {
     /// # Errors
     /// If the configuration has no web UI.
     pub fn of(config: &Config) -> Result<Self, WebError> {
-        let (control, notification_stats) = (Some(config.service.control_socket()), NotificationStats::of(config));
-        Ok(Self { control, notification_stats, memory: memory(&config.service), ..Self::by(&config.web)? })
+        let (control, notifications) = (Some(config.service.control_socket()), NotificationSettings::of(config));
+        Ok(Self { control, notifications, memory: memory(&config.service), ..Self::by(&config.web)? })
     }
 
     /// A web UI at this endpoint of this machine, with defaults for all other settings.
@@ -135,7 +135,7 @@ impl WebSettings {
             trusted: TrustedUsers::of(web),
             trusted_proxies: web.trusted_proxies.clone(),
             control: None,
-            notification_stats: NotificationStats::default(),
+            notifications: NotificationSettings::default(),
             memory: memory(&Service::default()),
         })
     }

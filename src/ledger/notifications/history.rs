@@ -274,7 +274,7 @@ pub(crate) fn enqueue_event(database: &mut dyn Database, subscription: Uuid, eve
     let printed = format!("INSERT INTO notifications (subscription, event, due_at) VALUES (?, ?, {now}) {again}");
     let (wake, id) = (wake(dialect, now), [Value::Uuid(subscription)]);
     let values = [Value::Uuid(subscription), Value::Integer(event)];
-    database.change_together("notification_stats an event once more", &[(&wake, &id), (&printed, &values)]).map(drop)
+    database.change_together("sending an event again", &[(&wake, &id), (&printed, &values)]).map(drop)
 }
 
 /// The assignments that make a notification due now, with its tries reset.

@@ -45,7 +45,7 @@ pub(crate) struct Statistics {
     /// How far behind subscribers are now. `None` if it was not requested, or if this role may not read it.
     pub(crate) notifications: Option<NotificationFigures>,
     /// The notification attempts for events of the time span. `None` in the same cases.
-    pub(crate) notification_stats: Option<NotificationStats>,
+    pub(crate) notification_attempts: Option<NotificationStats>,
     pub(crate) lock: Contention,
     /// In the order of the stages; `total` is the last.
     pub(crate) stages: Vec<StageDuration>,
@@ -183,7 +183,7 @@ impl StatsTally {
             copies_owed_now,
             messages: Messages { recorded, bytes },
             notifications: None,
-            notification_stats: None,
+            notification_attempts: None,
             lock: Contention { busy, busy_share: share(busy) },
             stages: STAGES.into_iter().chain([TOTAL]).filter_map(stage).collect(),
         }

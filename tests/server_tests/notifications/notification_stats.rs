@@ -13,7 +13,7 @@ on_two_engines![answers_are_counted_by_their_class_and_how_long_after_its_commit
 fn answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happened_was_told(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let operator = Operator::new(&mut scene);
-    let counted = || operator.said(&["stats", "--since", "2h"])["telling"].clone();
+    let counted = || operator.said(&["stats", "--since", "2h"])["notification_attempts"].clone();
     let first = |told: &Value| told["first_try"]["notifications"].clone();
     assert_eq!((&counted()["tries"], first(&counted())), (&json!({}), 0.into()));
     subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
@@ -73,5 +73,5 @@ fn answers_are_counted_by_their_class_and_how_long_after_its_commit_what_happene
     std::fs::write(&deliveries, text).unwrap();
     let said = program(&["stats", "--json", "--config", &deliveries]).output().unwrap();
     let told: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
-    assert_eq!(told["telling"], Value::Null);
+    assert_eq!(told["notification_attempts"], Value::Null);
 }

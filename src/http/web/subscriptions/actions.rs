@@ -120,7 +120,7 @@ pub(in crate::http::web) async fn secret(
     Path(id): Path<String>,
 ) -> Answered {
     let one = found(&page, &viewer, &id).await?;
-    let missing = match &page.settings.notification_stats.key {
+    let missing = match &page.settings.notifications.key {
         Key::Read(_) => None,
         Key::NotNamed => Some("it is not named in the configuration, so that nobody is told anything"),
         Key::Unreadable(problem) => Some(problem.as_str()),
@@ -136,7 +136,7 @@ pub(in crate::http::web) async fn secret(
     let logged = move |database: &mut dyn Database| subscriptions::shows_secret(database, actor(&shared.site, &by), of);
     ask(&page, &viewer, logged).await?;
     info!(by = viewer.name, subscription = %one.id, "the secret of a subscription is shown");
-    let Key::Read(key) = &page.settings.notification_stats.key else { return Ok(auth::nothing_here().await) };
+    let Key::Read(key) = &page.settings.notifications.key else { return Ok(auth::nothing_here().await) };
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     let printed = html! {
         p { "It signs what " a href=(path(one.id)) { (one.owner) } " is told at " code { (one.callback_url) } ":" }

@@ -28,7 +28,7 @@ const ROWS: usize = 50;
 
 /// The settings of notifications that this process needs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct NotificationStats {
+pub(super) struct NotificationSettings {
     key: Key,
     /// The URL of the API for other machines: notifications contain the URL of their message.
     api: Option<String>,
@@ -43,7 +43,7 @@ enum Key {
     Read(Box<MasterKey>),
 }
 
-impl NotificationStats {
+impl NotificationSettings {
     /// The settings of a configuration. If the key cannot be read, everything but the secrets can be shown.
     pub(super) fn of(config: &Config) -> Self {
         let key = match MasterKey::configured(&config.notifications) {

@@ -30,7 +30,7 @@ pub(in crate::http::web) async fn show(
         Ok(Some((due, pending, tries)))
     });
     let Some((due, pending, tries)) = read.await? else { return Ok(auth::nothing_here().await) };
-    let main = main(&one, &due, pending.as_ref(), &tries, page.settings.notification_stats.api.as_deref());
+    let main = main(&one, &due, pending.as_ref(), &tries, page.settings.notifications.api.as_deref());
     Ok(shown("Notification", &viewer, &main))
 }
 
