@@ -168,12 +168,12 @@ mod tests {
                 _ => failed(DatabaseFailure::AccessDenied),
             }
         };
-        let shown = match first_that_writes(all, deadline, open) {
+        let outcome = match first_that_writes(all, deadline, open) {
             Ok(Connected::Writing(session)) => Ok(session.name),
             Ok(Connected::Reading(session)) => Ok(format!("reading {}", session.name)),
             Err(error) => Err(error.failure),
         };
-        (shown, tried.into_inner())
+        (outcome, tried.into_inner())
     }
 
     fn server(name: char) -> Server {

@@ -133,7 +133,7 @@ fn try_each(
     deadline: Deadline,
     open: impl Fn(&mut Config, Duration) -> Result<PostgresConnection, Failed>,
 ) -> Result<PostgresConnection, Failed> {
-    let mut shown: Option<Failed> = None;
+    let mut worst: Option<Failed> = None;
     let mut reading: Option<PostgresConnection> = None;
     for address in addresses {
         let left = deadline.remaining();
@@ -146,13 +146,13 @@ fn try_each(
             Err(failed) => {
                 // The error of a server is more informative than that of an address without one.
                 let silent = error::no_server_answered;
-                if shown.as_ref().is_none_or(|shown| silent(shown) && !silent(&failed)) {
-                    shown = Some(failed);
+                if worst.as_ref().is_none_or(|worst| silent(worst) && !silent(&failed)) {
+                    worst = Some(failed);
                 }
             }
         }
     }
-    match (reading, shown) {
+    match (reading, worst) {
         (Some(connection), _) => Ok(connection),
         (None, Some(failed)) => Err(failed),
         (None, None) => open(&mut config.clone(), deadline.remaining()),

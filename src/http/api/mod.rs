@@ -258,13 +258,13 @@ async fn path_id(parts: &mut Parts) -> Result<String, Problem> {
 
 /// The token of a request (RFC 6750).
 async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result<ApiToken, Problem> {
-    let Some(shown) = headers.get(AUTHORIZATION) else { return Err(Problem::no_token()) };
-    let bearer = shown.to_str().ok().and_then(|shown| shown.split_once(' '));
+    let Some(header) = headers.get(AUTHORIZATION) else { return Err(Problem::no_token()) };
+    let bearer = header.to_str().ok().and_then(|header| header.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
     let text = bearer.and_then(TokenText::parse).ok_or_else(Problem::wrong_token)?;
     let (digest, client) = (text.digest(), |token: &ApiToken| tokens::owner(&token.name));
-    let shown = api.blocking.authenticate(caller, digest, client, move |database| tokens::shown(database, &text)).await;
-    let token = shown.map_err(|problem| match problem {
+    let found = api.blocking.authenticate(caller, digest, client, move |database| tokens::shown(database, &text)).await;
+    let token = found.map_err(|problem| match problem {
         NotAuthenticated::TooManyFailures { wait } => Problem::too_many_requests(wait),
         NotAuthenticated::Unanswered(unanswered) => unanswered_as(&unanswered),
     })?;

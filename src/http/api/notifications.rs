@@ -71,10 +71,10 @@ pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Respon
     is_verified(&one)?;
     let since = since.unwrap_or(until);
     let (span, soon) = ((since, until), Some(notifications::soon()));
-    let printed = notifications::tell_all(database, call.actor(), one.id, span, after, only == "failed", soon)?;
-    Ok(accepted(match printed.next {
-        None => json!({ "notifications": printed.notifications }),
-        Some(next) => json!({ "notifications": printed.notifications, "next": next }),
+    let queued = notifications::tell_all(database, call.actor(), one.id, span, after, only == "failed", soon)?;
+    Ok(accepted(match queued.next {
+        None => json!({ "notifications": queued.notifications }),
+        Some(next) => json!({ "notifications": queued.notifications, "next": next }),
     }))
 }
 

@@ -268,8 +268,9 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
     let count =
         |of: fn(&Figures) -> u64| figures.as_ref().map_or_else(|| "…".to_owned(), |figures| number(of(figures)));
     // Subscriptions have a screen of their own, which not all roles may see.
-    let shown = figures.and_then(|figures| figures.shown).filter(|_| viewer.role >= Screen::Subscriptions.least());
-    let last = match shown {
+    let at_a_glance =
+        figures.and_then(|figures| figures.shown).filter(|_| viewer.role >= Screen::Subscriptions.least());
+    let last = match at_a_glance {
         Some(AtAGlance { behind_s, .. }) => {
             let behind = behind_s.and_then(|behind| Duration::try_from_secs_f64(behind).ok());
             let behind = behind.map_or_else(|| "none".to_owned(), timestamp::span);
@@ -284,7 +285,7 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
         last,
     ];
     html! {
-        @if let Some(trouble) = shown.and_then(|shown| notification_trouble(&shown)) {
+        @if let Some(trouble) = at_a_glance.and_then(|at_a_glance| notification_trouble(&at_a_glance)) {
             p .bad { (trouble) ". " a href="/subscriptions" { "Subscriptions" } }
         }
         ul .figures aria-label="Now" {

@@ -54,16 +54,16 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
         },
         Err(problem) => {
             warn!(%problem, "somebody whom the proxy has let in is not let in here");
-            let printed = html! { p { (problem) "." } };
-            return (StatusCode::FORBIDDEN, layout::page("Not for you", None, None, &printed)).into_response();
+            let content = html! { p { (problem) "." } };
+            return (StatusCode::FORBIDDEN, layout::page("Not for you", None, None, &content)).into_response();
         }
     };
     let Some(viewer) = viewer else { return log_in_first(&request) };
     if viewer.role < least {
-        let printed = html! {
+        let content = html! {
             p { "This needs the role " b { (least.as_str()) } ". You, " (viewer.name) ", are logged in as " b { (viewer.role.as_str()) } "." }
         };
-        return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &printed)).into_response();
+        return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &content)).into_response();
     }
     let client = client(&viewer);
     request.extensions_mut().insert(viewer);
@@ -91,9 +91,9 @@ async fn who(page: &Page, caller: &Caller, headers: &HeaderMap) -> Result<Option
 fn log_in_first(request: &Request) -> Response {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     if request.method() != Method::GET {
-        let printed =
+        let content =
             html! { p { "You are not logged in any more. " a href="/login" { "Log in" } ", and try again." } };
-        return (StatusCode::FORBIDDEN, layout::page("Logged out", None, None, &printed)).into_response();
+        return (StatusCode::FORBIDDEN, layout::page("Logged out", None, None, &content)).into_response();
     }
     // A browser that follows a link from another site, for example a chat, does not send the cookie. This answer makes the
     // browser request the page again from here, with the cookie.
@@ -107,7 +107,7 @@ fn log_in_first(request: &Request) -> Response {
 /// Middleware that refuses changes not sent by our own pages, and requests that another site embeds in its pages.
 pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let printed = if [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
+    let content = if [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
         if !is_loaded_elsewhere(headers) {
             return next.run(request).await;
         }
@@ -120,7 +120,7 @@ pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, n
         }
         html! { p { "This was sent by another site, and nothing was done." } }
     };
-    (StatusCode::FORBIDDEN, layout::page("Refused", None, None, &printed)).into_response()
+    (StatusCode::FORBIDDEN, layout::page("Refused", None, None, &content)).into_response()
 }
 
 /// Whether a page of another site embeds this: as a picture, a frame, through a script, or by prefetching (Fetch Metadata
@@ -158,8 +158,8 @@ pub(super) fn here(to: Option<&str>) -> &str {
 
 /// The answer to an unknown path.
 pub(super) async fn nothing_here() -> Response {
-    let printed = html! { p { "There is nothing at this address. " a href="/" { "Activity" } } };
-    (StatusCode::NOT_FOUND, layout::page("Not found", None, None, &printed)).into_response()
+    let content = html! { p { "There is nothing at this address. " a href="/" { "Activity" } } };
+    (StatusCode::NOT_FOUND, layout::page("Not found", None, None, &content)).into_response()
 }
 
 #[cfg(test)]

@@ -345,9 +345,9 @@ fn requests(body: &str) -> Result<Vec<RedeliveryRequest>, &'static str> {
 
 /// The copies that a form asks for, or the error page.
 async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec<RedeliveryRequest>> {
-    let no = |status: StatusCode, printed: &str| {
-        let printed = html! { p .bad role="alert" { (printed) } p { a href="/again" { "Deliver again" } } };
-        (status, layout::page("Nothing was done", None, Some(viewer), &printed)).into_response()
+    let no = |status: StatusCode, reason: &str| {
+        let content = html! { p .bad role="alert" { (reason) } p { a href="/again" { "Deliver again" } } };
+        (status, layout::page("Nothing was done", None, Some(viewer), &content)).into_response()
     };
     if !page.site.opens_mailboxes() {
         return Err(no(
@@ -450,13 +450,13 @@ pub(super) async fn job(
 ) -> Response {
     let found = Uuid::parse_str(&id).ok().and_then(|id| page.jobs.of(id));
     let Some(mut job) = found else {
-        let printed = html! {
+        let content = html! {
             p {
                 "This process of the page does not know of it any more. "
                 "What was delivered is on the screen of each message."
             }
         };
-        return (StatusCode::NOT_FOUND, layout::page("Not found", None, Some(&viewer), &printed)).into_response();
+        return (StatusCode::NOT_FOUND, layout::page("Not found", None, Some(&viewer), &content)).into_response();
     };
     let (came, ended) = job.so_far(AWAITED).await;
     let (class, verdict) = verdict(&came, job.of, ended);
@@ -512,9 +512,9 @@ fn outcome_text(outcome: &ReplayOutcome) -> Markup {
 }
 
 fn not_done(why: NotDone, viewer: &WebSession) -> Response {
-    let printed = html! {
+    let content = html! {
         p .bad role="alert" { "Nothing was done: " (why) "." }
         @if why == NotDone::Busy { p { "Others are at it. Try again in a moment." } }
     };
-    (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &printed)).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &content)).into_response()
 }

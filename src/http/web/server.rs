@@ -42,7 +42,7 @@ pub(super) struct WebEndpoint {
 
 /// Serves until the stop signal, then until the requests in progress are answered and the work that they started has ended.
 pub(super) fn run(places: Vec<WebEndpoint>, stop: Stop, end: impl Future<Output = ()>) -> io::Result<()> {
-    let (tell, shown) = watch::channel(false);
+    let (tell, stopping) = watch::channel(false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         while !stop.is_requested() {
@@ -55,7 +55,7 @@ pub(super) fn run(places: Vec<WebEndpoint>, stop: Stop, end: impl Future<Output 
     runtime.block_on(async {
         let mut all = Vec::new();
         let served = places.into_iter().flat_map(|WebEndpoint { listening, router }| {
-            let server = WebServer::of(router, shown.clone());
+            let server = WebServer::of(router, stopping.clone());
             all.push(Arc::clone(&server.slots));
             listening.into_iter().map(move |listening| (server.clone(), listening))
         });
@@ -78,7 +78,7 @@ pub(super) fn run(places: Vec<WebEndpoint>, stop: Stop, end: impl Future<Output 
                 }
             }
         }
-        until(shown).await;
+        until(stopping).await;
         let answered = async {
             for slots in all {
                 slots.are_free().await;
@@ -93,22 +93,22 @@ pub(super) fn run(places: Vec<WebEndpoint>, stop: Stop, end: impl Future<Output 
 }
 
 /// Waits for the stop signal.
-async fn until(mut shown: watch::Receiver<bool>) {
+async fn until(mut stopping: watch::Receiver<bool>) {
     // If the signal thread has ended, the server stops as well.
-    let _ = shown.wait_for(|shown| *shown).await;
+    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 #[derive(Clone)]
 struct WebServer {
     router: Router,
     slots: Arc<Slots>,
-    shown: watch::Receiver<bool>,
+    stopping: watch::Receiver<bool>,
 }
 
 impl WebServer {
     /// Serves one endpoint. Each endpoint has its own slots, so that a client that fills one does not block the other.
-    fn of(router: Router, shown: watch::Receiver<bool>) -> Self {
-        Self { router, slots: Slots::new(MOST_CONNECTIONS), shown }
+    fn of(router: Router, stopping: watch::Receiver<bool>) -> Self {
+        Self { router, slots: Slots::new(MOST_CONNECTIONS), stopping }
     }
 
     async fn accept<S>(self, next: impl AsyncFn() -> io::Result<(S, Option<IpAddr>)>)
@@ -131,7 +131,7 @@ impl WebServer {
         };
         tokio::select! {
             () = accepted => {}
-            () = until(self.shown.clone()) => {}
+            () = until(self.stopping.clone()) => {}
         }
     }
 
@@ -154,7 +154,7 @@ impl WebServer {
         let served = async {
             tokio::select! {
                 served = connection.as_mut() => served,
-                () = until(self.shown) => {
+                () = until(self.stopping) => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     impl Served {
-        fn begin(shown: &watch::Receiver<bool>) -> Self {
+        fn begin(stopping: &watch::Receiver<bool>) -> Self {
             let (queue, waiting) = mpsc::unbounded_channel();
             let accepted = Arc::new(AtomicUsize::new(0));
             let (waiting, count) = (Mutex::new(waiting), Arc::clone(&accepted));
@@ -205,7 +205,7 @@ mod tests {
                 "here"
             };
             let router = Router::new().route("/", get(|| async { "here" })).route("/login/{number}", get(login));
-            let server = WebServer::of(router.route("/long", get(|| async { vec![0; LONG] })), shown.clone());
+            let server = WebServer::of(router.route("/long", get(|| async { vec![0; LONG] })), stopping.clone());
             tokio::spawn(server.accept(async move || {
                 let stream = waiting.lock().await.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
                 count.fetch_add(1, Ordering::Relaxed);
@@ -263,8 +263,8 @@ mod tests {
     #[test]
     fn clients_that_send_requests_and_read_nothing_give_way_to_who_reads() {
         run(async {
-            let (_tell, shown) = watch::channel(false);
-            let page = Served::begin(&shown);
+            let (_tell, stopping) = watch::channel(false);
+            let page = Served::begin(&stopping);
             let mut all = Vec::new();
             for _ in 0..MOST {
                 all.push(page.connect());
@@ -279,8 +279,8 @@ mod tests {
     #[test]
     fn a_client_that_reads_nothing_is_cut_off_and_one_that_reads_slowly_is_not() {
         run(async {
-            let (_tell, shown) = watch::channel(false);
-            let page = Served::begin(&shown);
+            let (_tell, stopping) = watch::channel(false);
+            let page = Served::begin(&stopping);
             let mut silent = page.connect();
             stuff(&mut silent).await;
             sleep(Duration::from_mins(3)).await;
@@ -306,8 +306,8 @@ mod tests {
     #[test]
     fn who_comes_when_256_are_connected_gets_the_place_of_the_one_who_waits_longest_without_a_login() {
         run(async {
-            let (_tell, shown) = watch::channel(false);
-            let (page, api) = (Served::begin(&shown), Served::begin(&shown));
+            let (_tell, stopping) = watch::channel(false);
+            let (page, api) = (Served::begin(&stopping), Served::begin(&stopping));
             let mut all: Vec<DuplexStream> = (0..MOST).map(|_| page.connect()).collect();
             for (number, connection) in all.iter_mut().enumerate() {
                 let path = if number < 2 { "/login/1" } else { "/" };
@@ -329,8 +329,8 @@ mod tests {
     #[test]
     fn a_login_that_has_most_connections_keeps_no_other_one_out() {
         run(async {
-            let (_tell, shown) = watch::channel(false);
-            let page = Served::begin(&shown);
+            let (_tell, stopping) = watch::channel(false);
+            let page = Served::begin(&stopping);
             let mut all: Vec<DuplexStream> = (0..MOST).map(|_| page.connect()).collect();
             for (number, connection) in all.iter_mut().enumerate() {
                 let login = if number < 2 { number } else { 2 };
@@ -347,8 +347,8 @@ mod tests {
     #[test]
     fn where_each_has_a_login_who_comes_waits_until_one_has_gone() {
         run(async {
-            let (_tell, shown) = watch::channel(false);
-            let page = Served::begin(&shown);
+            let (_tell, stopping) = watch::channel(false);
+            let page = Served::begin(&stopping);
             let mut all: Vec<DuplexStream> = (0..MOST).map(|_| page.connect()).collect();
             for (number, connection) in all.iter_mut().enumerate() {
                 ask_for(connection, &format!("/login/{number}")).await;

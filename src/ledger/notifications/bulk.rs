@@ -159,7 +159,7 @@ pub(crate) fn enqueue_range(
     let matching = matches(dialect, &format!("e.position > ? AND e.position <= ? AND {span} AND s.id = ?"));
     // The columns have the names of the first of the joins. A test event is in the past, and belongs to the one
     // subscription that it names.
-    let shown = format!(
+    let insert = format!(
         "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) AS m {}",
         again(dialect, now)
     );
@@ -169,7 +169,7 @@ pub(crate) fn enqueue_range(
         let values = of_one.repeat(matching.matches("s.id = ?").count());
         let count = database.query_number(doing, &format!("SELECT count(*) FROM ({matching}) m"), &values)?;
         if count > 0 {
-            database.change_together(doing, &[(&queue, &[id]), (&shown, &values)])?;
+            database.change_together(doing, &[(&queue, &[id]), (&insert, &values)])?;
         }
         many = Many { notifications: many.notifications + count.unsigned_abs(), next: Some(end) };
         if until.is_some_and(|until| until.passed()) {

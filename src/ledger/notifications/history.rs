@@ -258,9 +258,9 @@ pub(crate) fn tries(
         dialect.microseconds("a.started_at"),
         dialect.microseconds("a.next_at"),
     );
-    let mut printed = database.query("reading what was told", &sql, &values)?;
-    printed.reverse();
-    Ok(printed)
+    let mut tries = database.query("reading the tries at notifications", &sql, &values)?;
+    tries.reverse();
+    Ok(tries)
 }
 
 /// Queues one event (its position) for a subscription: for the first time, or as a redelivery with its tries reset.
@@ -271,10 +271,10 @@ pub(crate) fn enqueue_event(database: &mut dyn Database, subscription: Uuid, eve
     let dialect = database.dialect();
     let now = now(dialect);
     let again = again(dialect, now);
-    let printed = format!("INSERT INTO notifications (subscription, event, due_at) VALUES (?, ?, {now}) {again}");
+    let insert = format!("INSERT INTO notifications (subscription, event, due_at) VALUES (?, ?, {now}) {again}");
     let (wake, id) = (wake(dialect, now), [Value::Uuid(subscription)]);
     let values = [Value::Uuid(subscription), Value::Integer(event)];
-    database.change_together("sending an event again", &[(&wake, &id), (&printed, &values)]).map(drop)
+    database.change_together("sending an event again", &[(&wake, &id), (&insert, &values)]).map(drop)
 }
 
 /// The assignments that make a notification due now, with its tries reset.

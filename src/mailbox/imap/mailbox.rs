@@ -239,14 +239,14 @@ impl ImapMailbox {
     pub(super) fn id(&mut self) -> Option<String> {
         let doing = self.doing("asking for the id of");
         let mut id = None;
-        let shown = match self.conversation.can("OBJECTID") {
+        let identified = match self.conversation.can("OBJECTID") {
             true => self.select("EXAMINE", &doing).map(|selected| id = selected.id),
             false => self.command("STATUS", &doing).and_then(|command| {
                 let mut take = |untagged: &Reply| id = fetch::guid(untagged.data()).or(id.take());
                 self.must(&doing, &command.word("(X-GUID)"), &mut take).map(drop)
             }),
         };
-        if let Err(error) = shown {
+        if let Err(error) = identified {
             tracing::debug!(%error, "the server tells no id of the mailbox");
         }
         id
@@ -290,11 +290,11 @@ impl ImapMailbox {
         let command = self.command(verb, doing)?;
         let (mut uid_validity, mut uid_next, mut empty, mut id) = (None, None, false, None);
         self.must(doing, &command, &mut |untagged| {
-            if let Some(shown) = untagged.code("UIDVALIDITY") {
-                uid_validity = shown.parse().ok();
+            if let Some(number) = untagged.code("UIDVALIDITY") {
+                uid_validity = number.parse().ok();
             }
-            if let Some(shown) = untagged.code("UIDNEXT") {
-                uid_next = shown.parse().ok();
+            if let Some(number) = untagged.code("UIDNEXT") {
+                uid_next = number.parse().ok();
             }
             id = untagged.code("MAILBOXID").map(str::to_owned).or(id.take());
             if let Some(exists) = fetch::exists(untagged.data()) {

@@ -132,7 +132,7 @@ impl Job {
                 StatusDetail::CONGESTION,
                 "too many messages for this recipient are delivered at once",
             )),
-            false => results.next().and_then(|shown| Verdict::try_from(shown).ok()),
+            false => results.next().and_then(|result| Verdict::try_from(result).ok()),
         };
         let verdicts: Option<Vec<Verdict>> = (0..request.recipients.len()).map(verdict).collect();
         Some((verdicts?, reply))

@@ -128,7 +128,7 @@ impl Surroundings {
             if ends {
                 asked_to_end.get_or_insert_with(Instant::now);
             }
-            let in_all = asked_to_end.map(|shown| shown + BEGIN_IN_ALL);
+            let in_all = asked_to_end.map(|asked| asked + BEGIN_IN_ALL);
             let begins = in_all.map(|in_all| in_all.min(since + BEGIN));
             let (until, why) = match (session.phase(), begins) {
                 (Phase::Idle { has_served: true }, Some(_)) => (now, Reading::ServiceEnds),
@@ -181,15 +181,15 @@ impl Surroundings {
         let (id, queue_id) = (request.id, request.queue_id.clone());
         let limit = Duration::from_millis(request.time_left_ms).saturating_add(AFTER_DEADLINE);
         let (answer, verdicts) = oneshot::channel();
-        let shown = timeout(limit, async {
+        let ended = timeout(limit, async {
             self.hand_out.send(Handed { request, message, answer }).await.ok()?;
             verdicts.await.ok()
         });
-        let shown = shown.await.ok().flatten();
-        if shown.is_none() {
+        let ended = ended.await.ok().flatten();
+        if ended.is_none() {
             error!(%id, queue_id, "nobody has told what became of a message: it is deferred");
         }
-        shown
+        ended
     }
 }
 

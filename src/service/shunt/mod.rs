@@ -35,7 +35,7 @@ const CRASHES_A_MINUTE: usize = 4;
 const MINUTE: Duration = Duration::from_mins(1);
 /// The largest number of crash records.
 const MOST_RECORDS: usize = 1000;
-/// How far apart the end of a worker's connection and the master's report of its process may be, in either order.
+/// How long after the end of a worker's connection the master may report the end of its process.
 const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The identity of a message: its size in bytes, which is known first, and its digest.

@@ -126,11 +126,11 @@ pub(in crate::http::web) async fn secret(
         Key::Unreadable(problem) => Some(problem.as_str()),
     };
     if let Some(missing) = missing {
-        let printed = html! {
+        let content = html! {
             p { "The secret cannot be shown: it is derived from the file " code { "notifications.secret_key_file" } ", and the page cannot read that: " (missing) "." }
             p { a href=(path(one.id)) { "Back" } }
         };
-        return Ok(shown("Secret", &viewer, &printed));
+        return Ok(shown("Secret", &viewer, &content));
     }
     let (of, by, shared) = (one.id, viewer.clone(), page.clone());
     let logged = move |database: &mut dyn Database| subscriptions::shows_secret(database, actor(&shared.site, &by), of);
@@ -138,11 +138,11 @@ pub(in crate::http::web) async fn secret(
     info!(by = viewer.name, subscription = %one.id, "the secret of a subscription is shown");
     let Key::Read(key) = &page.settings.notifications.key else { return Ok(auth::nothing_here().await) };
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
-    let printed = html! {
+    let content = html! {
         p { "It signs what " a href=(path(one.id)) { (one.owner) } " is told at " code { (one.callback_url) } ":" }
         pre #secret tabindex="0" { (key.secret(one.id, one.secret_generation).expose()) }
         @if let Some(until) = until.filter(|until| *until > timestamp::now()) { p { "The one before it signs beside it until " (moment(until)) "." } }
         p .hint { "Whoever has it can sign for you. That you have looked at it is in the operations log." }
     };
-    Ok(shown("Secret", &viewer, &printed))
+    Ok(shown("Secret", &viewer, &content))
 }

@@ -67,10 +67,10 @@ pub(super) async fn list(
     Query(After { after }): Query<After>,
 ) -> Answered {
     if page.site.config().is_none() {
-        let printed = html! {
+        let content = html! {
             p { "What is delivered into a directory (" code { "--embedded" } ") is told to nobody: subscriptions need a database server." }
         };
-        return Ok(shown("Subscriptions", &viewer, &printed));
+        return Ok(shown("Subscriptions", &viewer, &content));
     }
     let Ok(after) = after.as_deref().map(Uuid::try_parse).transpose() else { return Ok(auth::nothing_here().await) };
     let those = Those { after, ..Those::default() };
@@ -109,7 +109,7 @@ fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Respons
         Some(Engine::Postgresql) => "postgres",
         _ => "mysql",
     };
-    let printed = match failure {
+    let content = match failure {
         DatabaseFailure::AccessDenied => html! {
             p { "The page may not see or do this: its role in the database lacks the rights for it." }
             p { "An administrator of the database gives them by " code { "sql/" (folder) "/grants-api.sql" } ", for the role " code { "database.roles.web" } ". Then it is shown here." }
@@ -120,7 +120,7 @@ fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Respons
         },
         _ => return failed(problem, Some(viewer)),
     };
-    shown("Subscriptions", viewer, &printed)
+    shown("Subscriptions", viewer, &content)
 }
 
 /// The path of one subscription's screen.
