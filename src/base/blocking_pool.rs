@@ -30,7 +30,7 @@ pub(crate) enum Length {
 
 /// Why a piece of work was not done, or why its result is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NotDone {
+pub enum Rejected {
     /// No thread was free in time.
     #[error("too much else is done at once")]
     Busy,
@@ -79,27 +79,27 @@ impl BlockingPool {
         length: Length,
         patience: Duration,
         work: impl FnOnce(Deadline, oneshot::Sender<T>) + Send + 'static,
-    ) -> Result<T, NotDone> {
+    ) -> Result<T, Rejected> {
         let end = Instant::now() + patience;
-        let permits = timeout_at(end, self.permits(length)).await.map_err(|_| NotDone::Busy)??;
+        let permits = timeout_at(end, self.permits(length)).await.map_err(|_| Rejected::Busy)??;
         // The deadline of `work` is a little earlier, so that a statement that takes too long fails with its own error before the
         // wait ends.
         let left = end.saturating_duration_since(Instant::now()).saturating_sub(patience / 16);
         if left.is_zero() {
-            return Err(NotDone::Busy);
+            return Err(Rejected::Busy);
         }
         let (tell, shown) = oneshot::channel();
         let deadline = Deadline::after(left);
         in_a_thread(permits, move || work(deadline, tell))?;
-        timeout_at(end, shown).await.map_err(|_| NotDone::TooLate)?.map_err(|_| NotDone::Failed)
+        timeout_at(end, shown).await.map_err(|_| Rejected::TooLate)?.map_err(|_| Rejected::Failed)
     }
 
     /// Starts work that goes on after the request that asked for it, if a thread is free now.
     ///
     /// # Errors
     /// If it has not started.
-    pub(crate) fn begin(&self, work: impl FnOnce() + Send + 'static) -> Result<(), NotDone> {
-        let permit = Arc::clone(&self.running).try_acquire_owned().map_err(|_| NotDone::Busy)?;
+    pub(crate) fn begin(&self, work: impl FnOnce() + Send + 'static) -> Result<(), Rejected> {
+        let permit = Arc::clone(&self.running).try_acquire_owned().map_err(|_| Rejected::Busy)?;
         in_a_thread([Some(permit), None, None, None], work)
     }
 
@@ -109,7 +109,7 @@ impl BlockingPool {
     }
 
     /// Waits for the client's own share first, so that one client fills no queue in which others wait.
-    async fn permits(&self, length: Length) -> Result<Permits, NotDone> {
+    async fn permits(&self, length: Length) -> Result<Permits, Rejected> {
         let own = CLIENT.try_with(Clone::clone).ok().map(|client| {
             let mut all = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
             // Each permit, and each task that waits for one, holds a reference to its semaphore.
@@ -126,7 +126,7 @@ impl BlockingPool {
             Length::Long => Arc::clone(&self.long).acquire_owned().await.ok(),
             Length::Short => None,
         };
-        let admitted = Arc::clone(&self.admitted).try_acquire_owned().map_err(|_| NotDone::Busy)?;
+        let admitted = Arc::clone(&self.admitted).try_acquire_owned().map_err(|_| Rejected::Busy)?;
         let running = Arc::clone(&self.running).acquire_owned().await.ok();
         Ok([running, Some(admitted), long, own])
     }
@@ -143,7 +143,7 @@ impl BlockingPool {
     }
 }
 
-fn in_a_thread(permits: Permits, work: impl FnOnce() + Send + 'static) -> Result<(), NotDone> {
+fn in_a_thread(permits: Permits, work: impl FnOnce() + Send + 'static) -> Result<(), Rejected> {
     let work = move || {
         // Its sender is dropped with it, so that the receiver does not wait.
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
@@ -154,7 +154,7 @@ fn in_a_thread(permits: Permits, work: impl FnOnce() + Send + 'static) -> Result
     let started = std::thread::Builder::new().name("blocking".into()).spawn(work);
     started.map(drop).map_err(|problem| {
         error!(%problem, "there is no thread for the work of a request");
-        NotDone::Failed
+        Rejected::Failed
     })
 }
 
@@ -171,7 +171,7 @@ mod tests {
         pool: &BlockingPool,
         patience: Duration,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NotDone> {
+    ) -> Result<T, Rejected> {
         pool.run(Length::Short, patience, |_, tell| drop(tell.send(work()))).await
     }
 
@@ -185,7 +185,7 @@ mod tests {
     async fn work_that_panics_leaves_its_thread_to_others() {
         let pool = BlockingPool::new(THREADS, 0);
         for _ in 0..=THREADS {
-            assert_eq!(run(&pool, LONG, || panic!("as a bug would")).await, Err::<(), _>(NotDone::Failed));
+            assert_eq!(run(&pool, LONG, || panic!("as a bug would")).await, Err::<(), _>(Rejected::Failed));
         }
         let in_time = pool.run(Length::Short, LONG, |deadline, tell| {
             tell.send(!deadline.passed()).unwrap();
@@ -200,10 +200,10 @@ mod tests {
         for _ in 0..THREADS {
             let (gate, work) = gated();
             gates.push(gate);
-            assert_eq!(run(&pool, SOON, work).await, Err(NotDone::TooLate));
+            assert_eq!(run(&pool, SOON, work).await, Err(Rejected::TooLate));
         }
-        assert_eq!(run(&pool, SOON, || ()).await, Err(NotDone::Busy));
-        assert_eq!(pool.begin(|| ()), Err(NotDone::Busy));
+        assert_eq!(run(&pool, SOON, || ()).await, Err(Rejected::Busy));
+        assert_eq!(pool.begin(|| ()), Err(Rejected::Busy));
         assert!(!pool.ends_within(SOON).await);
         gates.clear();
         assert_eq!(run(&pool, LONG, || ()).await, Ok(()));
@@ -233,7 +233,7 @@ mod tests {
         for one in waiting {
             done.push(one.await.unwrap());
         }
-        assert_eq!(done.iter().filter(|done| **done == Err(NotDone::Busy)).count(), 1, "{done:?}");
+        assert_eq!(done.iter().filter(|done| **done == Err(Rejected::Busy)).count(), 1, "{done:?}");
         assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 3, "{done:?}");
     }
 }

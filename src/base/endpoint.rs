@@ -57,7 +57,7 @@ impl Endpoint {
         (!host.is_empty() && !host.contains(is_odd)).then(|| Self::Tcp { host: host.to_owned(), port })
     }
 
-    /// Whether data sent there never leaves this machine.
+    /// Whether data sent to it stays on this machine.
     #[must_use]
     pub(crate) fn is_on_this_machine(&self) -> bool {
         match self {

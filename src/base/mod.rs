@@ -7,6 +7,7 @@ pub(crate) mod core_dumps;
 pub mod deadline;
 pub mod endpoint;
 pub(crate) mod exposition;
+pub mod fair_quota;
 #[cfg(feature = "test-faults")]
 pub(crate) mod fault_injection;
 pub(crate) mod files;
@@ -20,7 +21,6 @@ pub mod readiness;
 pub mod secret;
 pub(crate) mod sent_body;
 pub(crate) mod server_waits;
-pub mod shares;
 pub(crate) mod stop;
 pub(crate) mod summary_cache;
 pub(crate) mod terminal;

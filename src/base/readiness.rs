@@ -11,11 +11,11 @@ pub(crate) const READY: &str = "{\"kind\":\"ready\",\"ready\":true}\n";
 pub(crate) const UNREADY: &str = "{\"kind\":\"ready\",\"ready\":false}\n";
 
 /// Reports to the master, if there is one.
-pub fn tell_master(ready: bool) {
+pub fn report_readiness(ready: bool) {
     let line = if ready { READY } else { UNREADY };
     match send(io::stdin(), line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
         // Without a master, or after its end, nobody needs the report.
         Ok(_) | Err(Errno::NOTSOCK | Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {}
-        Err(error) => warn!(%error, "the master cannot be told whether this process is ready"),
+        Err(error) => warn!(%error, "the master was not notified whether this process is ready"),
     }
 }

@@ -1,6 +1,6 @@
 //! The body of an answer that contains a message. The memory of the message counts until it is sent.
 
-use super::shares::Share;
+use super::fair_quota::Reservation;
 use axum::body::Bytes;
 use hyper::body::{Frame, SizeHint};
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) struct SentBody {
 }
 
 impl SentBody {
-    pub(crate) fn begin(mut message: Vec<u8>, mut share: Share) -> Self {
+    pub(crate) fn begin(mut message: Vec<u8>, mut share: Reservation) -> Self {
         let (give, pieces) = mpsc::channel(1);
         message.shrink_to_fit();
         share.becomes(message.len());
@@ -80,7 +80,7 @@ impl hyper::body::Body for SentBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::shares::Shares;
+    use crate::base::fair_quota::FairQuota;
     use axum::body::{Body, to_bytes};
     use hyper::body::Body as _;
     use std::future::poll_fn;
@@ -102,7 +102,7 @@ mod tests {
     fn a_message_comes_whole_and_its_share_is_given_back() {
         run(async {
             for message in [Vec::new(), b"x".to_vec(), message(9)] {
-                let shares = Shares::of(MEMORY);
+                let shares = FairQuota::of(MEMORY);
                 let sent = SentBody::begin(message.clone(), shares.take(TOKEN, 1).unwrap());
                 assert_eq!(sent.size_hint().exact(), Some(message.len() as u64));
                 assert_eq!(to_bytes(Body::new(sent), usize::MAX).await.unwrap(), message);
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn what_is_not_read_keeps_its_share_for_so_long_and_is_cut_off_then() {
         run(async {
-            let shares = Shares::of(MEMORY);
+            let shares = FairQuota::of(MEMORY);
             let mut sent = SentBody::begin(message(9), shares.take(TOKEN, 1).unwrap());
             let mut next = async || poll_fn(|context| Pin::new(&mut sent).poll_frame(context)).await.unwrap();
             next().await.unwrap();
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn who_has_gone_leaves_the_share_to_others() {
         run(async {
-            let shares = Shares::of(MEMORY);
+            let shares = FairQuota::of(MEMORY);
             let sent = SentBody::begin(message(9), shares.take(TOKEN, 1).unwrap());
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert!(shares.take(TOKEN, 1).is_none());

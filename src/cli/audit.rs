@@ -145,7 +145,7 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
         ),
         (_, mailboxes) => {
             let (copies, mailboxes) = (copies(found.copies), plural(mailboxes, "mailbox", "mailboxes"));
-            let looked = format!("Looked for {copies} in {mailboxes}, of messages recorded since {since}");
+            let looked = format!("Snapshot for {copies} in {mailboxes}, of messages recorded since {since}");
             (looked, "all are there, once, and no attempt is overdue")
         }
     };
@@ -153,7 +153,7 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     let (taken_out, would) = (repaired(&Repair::Removed), repaired(&Repair::Would));
     let counts = [
         (lost.len(), "lost"),
-        (repairs.len() - taken_out, "there twice"),
+        (repairs.len() - taken_out, "duplicated"),
         (taken_out, "taken out"),
         (owed.len(), "owed"),
         (found.never_ended.len(), "never ended"),

@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Log in to the mailbox of this address [default: some address of the table]
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     recipient: Option<Address>,
-    /// Prove anew that logins lead to the mailboxes of their users, and check nothing else: once a day, by a timer, where no
+    /// Prove again that logins lead to the mailboxes of their users, and check nothing else: once a day, by a timer, where no
     /// maildropd runs, which does it by itself
     #[arg(long, conflicts_with_all = ["self_test", "recipient", "json"])]
     renew_proof: bool,

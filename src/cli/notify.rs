@@ -5,7 +5,7 @@ use super::subscription::{one, open};
 use super::{Ended, Failure, fail, help, print, table};
 use crate::base::timestamp;
 use crate::ledger::time_span;
-use crate::operations::notifications::{self, Behind, GivenUp, Overview};
+use crate::operations::notifications::{self, Behind, DropSelection, Overview};
 use crate::operations::subscriptions::{SubscriptionState, UNANSWERED, notifications_are};
 use crate::webhook::payload;
 use clap::{Args, Subcommand};
@@ -86,7 +86,7 @@ fn redeliver(Redeliver { query, all, subscription, since, .. }: &Redeliver) -> R
     let due = match (all, *subscription, *since) {
         (true, Some(id), Some(since)) => {
             let until = time_span::now(database)?;
-            notifications::tell_all(database, by, id, (since, until), None, false, None)?
+            notifications::enqueue_range(database, by, id, (since, until), None, false, None)?
         }
         (_, subscription, since) => notifications::redeliver(database, by, subscription, since, None)?,
     };
@@ -101,9 +101,9 @@ fn give_up(GiveUp { query, subscription, before, event }: &GiveUp) -> Result<(),
     let (database, by) = session.parts();
     one(database, *subscription)?;
     let what = match (event, before) {
-        (Some(event), _) => GivenUp::Event(*event),
-        (None, Some(moment)) => GivenUp::Before(*moment),
-        (None, None) => GivenUp::All,
+        (Some(event), _) => DropSelection::Event(*event),
+        (None, Some(moment)) => DropSelection::Before(*moment),
+        (None, None) => DropSelection::All,
     };
     let given_up = notifications::give_up(database, by, *subscription, what)?;
     let missing = "there is no such event: it has not happened, is not published yet, or was pruned";

@@ -128,7 +128,7 @@ fn kept(pruned: &Pruned) -> String {
     let kept = [
         (pruned.open, "that never ended"),
         (pruned.owed, "with a copy that is owed"),
-        (pruned.heard_of, "heard of since, or with an attempt that never ended"),
+        (pruned.kept_referenced, "with later attempts or notifications, or with an attempt that never ended"),
         (pruned.locked, "being delivered just now"),
     ];
     let kept = kept.iter().filter(|(number, _)| *number > 0);

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
 use crate::operations::submission::shunted_request;
 use crate::protocol::Request;
-use crate::protocol::client::{self, Handed, Handing, Lost, NotTaken};
+use crate::protocol::client::{self, Handing, HandoverResult, Lost, NotTaken};
 use crate::queue::{CrashedMessage, Envelope, MessageHolder, Origin, Queue};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -188,18 +188,18 @@ fn retry_one(config: &Config, id: &str, envelope: Envelope, message: &[u8]) -> R
     let request = shunted_request(envelope);
     let deadline = Deadline::after(config.delivery.deadline);
     let why = match client::hand_over(&socket, Handing { request: &request, message, caller: &NoCaller, deadline }) {
-        Handed::Answered(verdicts) => return report(id, &request, &verdicts),
-        Handed::NotTaken(NotTaken { why, no_service }) => {
+        HandoverResult::Answered(verdicts) => return report(id, &request, &verdicts),
+        HandoverResult::NotTaken(NotTaken { why, no_service }) => {
             let (exit, advice) = match no_service {
                 true => (ExitCode::Unavailable, "\nstart it: maildrop_command service start"),
                 false => (ExitCode::TempFail, ""),
             };
             return Err(fail(exit, format!("{id}: the service does not accept it: {why}{advice}")));
         }
-        Handed::CallerGone => "it was withdrawn",
-        Handed::Lost(Lost::Connection) => "the connection to the service was lost",
-        Handed::Lost(Lost::Silent) => "the service has not answered in time",
-        Handed::Lost(Lost::Nonsense) => "the service's answer makes no sense",
+        HandoverResult::CallerGone => "it was withdrawn",
+        HandoverResult::Lost(Lost::Connection) => "the connection to the service was lost",
+        HandoverResult::Lost(Lost::Silent) => "the service has not answered in time",
+        HandoverResult::Lost(Lost::Nonsense) => "the service's answer makes no sense",
     };
     Err(fail(ExitCode::TempFail, format!("{id}: {why}: its holder's next try finds out what became of it")))
 }

@@ -240,7 +240,7 @@ fn servers(source: &Source<'_>, hosts: &[String], port: u16) -> Result<Vec<Endpo
             );
             source.error(key, &problem)
         })?;
-        source.refuse_if(servers.contains(&server), key, || format!("{host:?} is there twice"))?;
+        source.refuse_if(servers.contains(&server), key, || format!("{host:?} is listed twice"))?;
         servers.push(server);
     }
     Ok(servers)

@@ -102,8 +102,8 @@ impl ImapSection {
         ])?;
         let user = section.text("user", self.user, "name the service account that appends for everybody")?;
         let password = PasswordFile::named(self.password_file, "imap");
-        let mend = "name the file that the service account's password is in";
-        let password = section.required("password_file", password, mend)?;
+        let fix = "name the file that the service account's password is in";
+        let password = section.required("password_file", password, fix)?;
         Ok(Imap {
             address,
             encryption,
@@ -121,7 +121,7 @@ impl ImapSection {
 
 /// The default of `append_grace` is the deadline plus this time. By the deadline every delivery has ended. The value holds for any
 /// server, since the configuration does not name the product, and adds 30 seconds.
-const APPEND_GRACE: Duration = Locks::MayOutliveIt.late().saturating_add(Duration::from_secs(30));
+const APPEND_GRACE: Duration = Locks::MayOutliveIt.max_late_append().saturating_add(Duration::from_secs(30));
 
 /// A section being checked.
 pub(super) struct Section<'a> {

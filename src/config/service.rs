@@ -227,7 +227,7 @@ impl Service {
             let endpoint = read_endpoint(source, "service.lmtp", text, "host:port")?;
             source.refuse_if(for_nobody && !endpoint.is_on_this_machine(), "service.lmtp", || {
                 format!(
-                    "{text} can be reached from other machines, and whoever connects can hand in mail: say lmtp_clients or \
+                    "{text} can be reached from other machines, and any client that connects can send mail: say lmtp_clients or \
                      client_ca_file"
                 )
             })?;

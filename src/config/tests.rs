@@ -334,7 +334,7 @@ fn the_wait_for_a_lock_that_nobody_chose_makes_room_for_the_deadline() {
 // --- errors are one line: file, line, key, fix
 
 #[test]
-fn a_mistake_is_reported_by_file_line_key_and_what_mends_it() {
+fn a_mistake_is_reported_by_file_line_key_and_fix() {
     let mut cases = 0;
     let (mut taken_out, mut put_in) = (None, Vec::new());
     for line in include_str!("mistakes.txt").lines() {

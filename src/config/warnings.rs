@@ -16,11 +16,11 @@ impl Config {
             // A file that cannot be examined is reported where it is used.
             let Ok(found) = fs::metadata(path) else { return };
             let mode = found.permissions().mode() & 0o777;
-            let (bad, mend) = if secret { (0o027, "chmod 640, or 600") } else { (0o022, "chmod go-w") };
+            let (bad, fix) = if secret { (0o027, "chmod 640, or 600") } else { (0o022, "chmod go-w") };
             if mode & bad != 0 {
                 let what =
                     if secret { "others may read it, or more than its owner write it" } else { "others may write it" };
-                warnings.push(format!("{}: mode {mode:03o}: {what}: {mend}", path.display()));
+                warnings.push(format!("{}: mode {mode:03o}: {what}: {fix}", path.display()));
             }
         };
         look(&self.file, false);

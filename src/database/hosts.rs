@@ -22,7 +22,7 @@ pub(crate) enum Connected<S: ?Sized> {
 
 /// Opens a session with the first server that takes writes. If there are several, an unresponsive one gets the full
 /// time only if no other takes writes.
-pub(crate) fn first_that_writes<S: Session + ?Sized>(
+pub(crate) fn connect_primary<S: Session + ?Sized>(
     servers: &[Server],
     deadline: Deadline,
     open: impl Fn(&Server) -> Result<Box<S>, DatabaseError>,
@@ -30,7 +30,7 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
     let (mut reading, mut failures) = (Vec::new(), Vec::new());
     let mut to_ask = match servers {
         [only] => vec![only.clone()],
-        several => several.iter().map(Server::in_haste).collect(),
+        several => several.iter().map(Server::with_short_timeout).collect(),
     };
     while !to_ask.is_empty() {
         let mut silent = Vec::new();
@@ -60,7 +60,7 @@ pub(crate) fn first_that_writes<S: Session + ?Sized>(
         if let Some(at) = reading.iter_mut().position(|session| matches!(session.is_read_only(), Ok(false))) {
             return Ok(Connected::Writing(reading.swap_remove(at)));
         }
-        to_ask = silent.into_iter().filter_map(Server::at_leisure).collect();
+        to_ask = silent.into_iter().filter_map(Server::with_full_timeout).collect();
     }
     if reading.is_empty() { Err(all_of(failures)) } else { Ok(Connected::Reading(reading.swap_remove(0))) }
 }
@@ -78,12 +78,12 @@ fn all_of(mut failures: Vec<DatabaseError>) -> DatabaseError {
 }
 
 /// For how long a delivery that has written nothing yet waits for a server that takes writes.
-pub(crate) struct Patience {
+pub(crate) struct RetryUntil {
     until: Deadline,
     pause: Duration,
 }
 
-impl Patience {
+impl RetryUntil {
     /// Waits for `wait`, and at most for half of the time left until `deadline`.
     pub(crate) fn new(wait: Duration, deadline: Deadline) -> Self {
         Self { until: Deadline::after(wait).or_sooner(deadline.half_way()), pause: PAUSE }
@@ -95,14 +95,14 @@ impl Patience {
             return false;
         }
         info!(%error, "waiting for a database server that takes writes");
-        thread::sleep(by_chance(self.pause).min(self.until.remaining()));
+        thread::sleep(jittered(self.pause).min(self.until.remaining()));
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         true
     }
 }
 
 /// A random time from half to one and a half of `pause`.
-fn by_chance(pause: Duration) -> Duration {
+fn jittered(pause: Duration) -> Duration {
     // The keys of the standard library's hashes are random (`RandomState::new`).
     let chance = RandomState::new().hash_one(0) % 1024;
     pause / 2 + pause.mul_f64(chance as f64 / 1024.0)
@@ -112,7 +112,7 @@ fn by_chance(pause: Duration) -> Duration {
 mod tests {
     use super::*;
     use crate::base::endpoint::Endpoint;
-    use crate::database::{ByIdle, Client, Limits, Tls};
+    use crate::database::{Client, Limits, Sealed, Tls};
     use std::cell::RefCell;
 
     /// A session whose server reported this on connecting, and answers this when asked.
@@ -132,10 +132,10 @@ mod tests {
         fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
             self.asked.map_err(|()| DatabaseError::other("asking", "no"))
         }
-        fn begin(&mut self, _: &Client, _: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+        fn begin(&mut self, _: &Client, _: Deadline, _: Sealed) -> Result<(), DatabaseError> {
             Ok(())
         }
-        fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+        fn end(&mut self, _: Sealed) -> Result<(), DatabaseError> {
             Ok(())
         }
     }
@@ -168,7 +168,7 @@ mod tests {
                 _ => failed(DatabaseFailure::AccessDenied),
             }
         };
-        let outcome = match first_that_writes(all, deadline, open) {
+        let outcome = match connect_primary(all, deadline, open) {
             Ok(Connected::Writing(session)) => Ok(session.name),
             Ok(Connected::Reading(session)) => Ok(format!("reading {}", session.name)),
             Err(error) => Err(error.failure),
@@ -236,23 +236,23 @@ mod tests {
     fn nobody_waits_for_what_does_not_pass_or_for_longer_than_half_of_the_time() {
         let error = |failure| DatabaseError::new(failure, "connecting", "no");
         let (long, passing) = (Duration::from_hours(1), error(DatabaseFailure::Unreachable));
-        assert!(!Patience::new(long, Deadline::after(long)).once_more_after(&error(DatabaseFailure::AccessDenied)));
-        assert!(!Patience::new(Duration::ZERO, Deadline::after(long)).once_more_after(&passing));
-        assert!(!Patience::new(long, Deadline::after(Duration::ZERO)).once_more_after(&passing));
-        assert!(Patience::new(long, Deadline::after(long)).once_more_after(&passing));
+        assert!(!RetryUntil::new(long, Deadline::after(long)).once_more_after(&error(DatabaseFailure::AccessDenied)));
+        assert!(!RetryUntil::new(Duration::ZERO, Deadline::after(long)).once_more_after(&passing));
+        assert!(!RetryUntil::new(long, Deadline::after(Duration::ZERO)).once_more_after(&passing));
+        assert!(RetryUntil::new(long, Deadline::after(long)).once_more_after(&passing));
     }
 
     #[test]
     fn each_pause_is_twice_the_one_before() {
         let mut patience =
-            Patience { until: Deadline::after(Duration::from_hours(1)), pause: Duration::from_millis(1) };
+            RetryUntil { until: Deadline::after(Duration::from_hours(1)), pause: Duration::from_millis(1) };
         assert!(patience.once_more_after(&DatabaseError::new(DatabaseFailure::Unreachable, "connecting", "no")));
         assert_eq!(patience.pause, Duration::from_millis(2));
     }
 
     #[test]
     fn pauses_differ_by_chance() {
-        let pauses: Vec<Duration> = (0..50).map(|_| by_chance(PAUSE)).collect();
+        let pauses: Vec<Duration> = (0..50).map(|_| jittered(PAUSE)).collect();
         assert!(pauses.iter().all(|pause| *pause >= PAUSE / 2 && *pause < PAUSE * 3 / 2), "{pauses:?}");
         assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
     }

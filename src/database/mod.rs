@@ -6,21 +6,21 @@
 mod hosts;
 pub(crate) mod mysql;
 pub(crate) mod postgres;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod property_tests;
 mod row;
 mod session;
 pub(crate) mod sqlite;
 mod tables;
-#[cfg(any(test, feature = "test-properties"))]
-pub mod test_properties;
 mod timelines;
 pub(crate) mod unsupported_products;
 
-pub(crate) use self::hosts::{Connected, Patience, first_that_writes};
+pub(crate) use self::hosts::{Connected, RetryUntil, connect_primary};
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
 pub use self::row::{Columns, FromColumn, FromRow, Row};
 pub(crate) use self::row::{columns_of, unreadable};
-pub use self::session::{ByIdle, Client, Idle, Privacy, Session};
+pub use self::session::{Client, Idle, Privacy, Sealed, Session};
 pub use self::sqlite::SqliteDatabase;
 pub use self::tables::{Dialect, Tables, UnlockedChange, Value};
 pub(crate) use self::tables::{Query, without_nul};
@@ -82,13 +82,13 @@ impl Server {
     }
 
     /// The same server, given less time to let us in: another one may do better.
-    pub(crate) fn in_haste(&self) -> Self {
+    pub(crate) fn with_short_timeout(&self) -> Self {
         let let_in = self.limits.let_in.min(LET_IN_BY_ONE_OF_SEVERAL);
         Self { limits: Limits { let_in, ..self.limits }, ..self.clone() }
     }
 
     /// The same server, given its full time, if it has not had that.
-    fn at_leisure(self) -> Option<Self> {
+    fn with_full_timeout(self) -> Option<Self> {
         let Limits { let_in, silence, .. } = self.limits;
         (let_in < silence).then_some(Self { limits: Limits { let_in: silence, ..self.limits }, ..self })
     }

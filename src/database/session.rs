@@ -27,7 +27,7 @@ pub struct Client {
 /// How long to wait for the answer at a session's [`end`](Session::end), even if there is no other server. A healthy
 /// server answers at once. The limit is less than what a worker's watchdog leaves between two deliveries. So a server
 /// that hangs costs the session, and not the process.
-pub(super) const PROOF: Duration = Duration::from_secs(5);
+pub(super) const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Who could read the traffic, or impersonate the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub trait Session {
     /// Whether no commit can finish there, as far as is known without asking: each waits for a standby, and none
     /// follows. That is so on a primary whose standby is away for a moment, and on one that was left behind when its
     /// standby took over.
-    fn commits_wait_in_vain(&self) -> bool {
+    fn lacks_sync_standby(&self) -> bool {
         false
     }
 
@@ -74,13 +74,13 @@ pub trait Session {
     ///
     /// # Errors
     /// If so, with [`DatabaseFailure::Behind`](super::DatabaseFailure::Behind).
-    fn compare_again(&mut self) -> Result<(), DatabaseError> {
+    fn check_still_primary(&mut self) -> Result<(), DatabaseError> {
         Ok(())
     }
 
     /// The next statement is one that a server answers at once, if it answers at all. If there are several servers, an
     /// unresponsive one is given up soon ([`Limits::let_in`](super::Limits::let_in)), as the next one may do better.
-    fn hurry(&mut self) {}
+    fn expect_fast_reply(&mut self) {}
 
     /// From now on the server itself ends a statement that only reads ([`Tables::select`](super::Tables::select)) after
     /// this time, or at the deadline if that is sooner. So it does not continue for a client that no longer waits.
@@ -89,25 +89,25 @@ pub trait Session {
     /// statement. One that hangs and keeps its connections would never answer. (MySQL's socket has such a limit in any
     /// case.) Takes no round trip. For processes that neither a watchdog nor a person ends; a lock's session has limits
     /// of its own. SQLite runs in this process.
-    fn end_long_questions(&mut self, _longest: Duration) {}
+    fn limit_statement_time(&mut self, _longest: Duration) {}
 
     /// Begins another delivery. Takes no round trip: the settings are sent with the first statement.
     ///
     /// # Errors
     /// If the server has ended the session by now, as far as is known without asking. If a time limit of its socket is
     /// too short for this deadline.
-    fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError>;
+    fn begin(&mut self, client: &Client, deadline: Deadline, _: Sealed) -> Result<(), DatabaseError>;
 
     /// Proves that the delivery left nothing behind: no transaction, no lock. One round trip.
     ///
     /// # Errors
     /// If something is left, or may be: an error came in the conversation, or an answer did not come. If the server takes
     /// no writes any more.
-    fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError>;
+    fn end(&mut self, _: Sealed) -> Result<(), DatabaseError>;
 }
 
 /// Lets only [`Idle`] begin and end deliveries of a session.
-pub struct ByIdle(());
+pub struct Sealed(());
 
 /// A session between two deliveries, proven to carry nothing over. The only operation on it is to begin the next
 /// delivery.
@@ -144,7 +144,7 @@ impl<S: Session + ?Sized> Idle<S> {
     /// closed, and the log says why.
     #[must_use]
     pub fn after(mut session: Box<S>) -> Option<Self> {
-        match session.end(ByIdle(())) {
+        match session.end(Sealed(())) {
             Ok(()) => Some(Self(session)),
             Err(error) => {
                 debug!(%error, "this database session is not used again");
@@ -158,7 +158,7 @@ impl<S: Session + ?Sized> Idle<S> {
     /// # Errors
     /// If the session cannot serve it; it has been closed, and a new one can.
     pub fn begin(mut self, client: &Client, deadline: Deadline) -> Result<Box<S>, DatabaseError> {
-        self.0.begin(client, deadline, ByIdle(()))?;
+        self.0.begin(client, deadline, Sealed(()))?;
         Ok(self.0)
     }
 }
@@ -176,10 +176,10 @@ mod tests {
         fn round_trips(&self) -> u32 {
             0
         }
-        fn begin(&mut self, _: &Client, _: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+        fn begin(&mut self, _: &Client, _: Deadline, _: Sealed) -> Result<(), DatabaseError> {
             Ok(())
         }
-        fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+        fn end(&mut self, _: Sealed) -> Result<(), DatabaseError> {
             if self.ends { Ok(()) } else { Err(DatabaseError::other("ending", "a lock is still held")) }
         }
     }
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn one_that_has_said_nothing_of_itself_takes_writes() {
         let mut session = Plain { ends: true };
-        assert!(!session.said_read_only() && !session.is_read_only().unwrap() && !session.commits_wait_in_vain());
+        assert!(!session.said_read_only() && !session.is_read_only().unwrap() && !session.lacks_sync_standby());
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub trait Tables {
     ///
     /// # Errors
     /// If they may not have been committed.
-    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError>;
+    fn execute_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError>;
 
     /// Changes the rows of a table that no other session has locked, in a transaction of its own; returns their keys.
     ///
@@ -311,7 +311,12 @@ fn without_nul_escapes(json: &str) -> Cow<'_, str> {
 }
 
 /// The statement with a literal for each `?`.
-pub(super) fn filled(dialect: Dialect, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<String, DatabaseError> {
+pub(super) fn interpolate(
+    dialect: Dialect,
+    doing: &str,
+    sql: &str,
+    values: &[Value<'_>],
+) -> Result<String, DatabaseError> {
     let pieces: Vec<&str> = sql.split('?').collect();
     let [first, rest @ ..] = pieces.as_slice() else { return Ok(String::new()) };
     if rest.len() != values.len() {
@@ -332,7 +337,7 @@ mod tests {
 
     #[test]
     fn each_place_gets_its_value() {
-        let filled = |sql, values: &[Value<'_>]| filled(Dialect::Mysql, "x", sql, values).ok();
+        let filled = |sql, values: &[Value<'_>]| interpolate(Dialect::Mysql, "x", sql, values).ok();
         assert_eq!(filled("a ? b ?", &[Value::Integer(1), Value::Null]).as_deref(), Some("a 1 b NULL"));
         assert_eq!(filled("a", &[]).as_deref(), Some("a"));
         assert_eq!(filled("a ?", &[]), None);

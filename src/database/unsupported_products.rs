@@ -17,7 +17,7 @@ pub(crate) fn of_postgresql(version: &str) -> Option<&'static str> {
 }
 
 /// The product, by the parameters that a server reports when it greets us.
-pub(super) fn that_greets<'a>(parameter: impl Fn(&str) -> Option<&'a str>) -> Option<&'static str> {
+pub(super) fn detect_from_parameters<'a>(parameter: impl Fn(&str) -> Option<&'a str>) -> Option<&'static str> {
     let version = parameter("server_version").unwrap_or_default();
     match parameter("crdb_version") {
         Some(_) => Some("CockroachDB"),
@@ -28,7 +28,7 @@ pub(super) fn that_greets<'a>(parameter: impl Fn(&str) -> Option<&'a str>) -> Op
 }
 
 /// The product, by the text of `VERSION()`; `None` if it is MySQL or MariaDB.
-pub(super) fn of_mysql(version: &str) -> Option<&'static str> {
+pub(super) fn detect_mysql_fork(version: &str) -> Option<&'static str> {
     OF_MYSQL.iter().find(|name| version.contains(**name)).copied()
 }
 
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn what_only_speaks_the_protocol_is_known_by_its_greeting() {
         let greets = |version: &'static str, more: Option<&'static str>| {
-            that_greets(move |name| match name {
+            detect_from_parameters(move |name| match name {
                 "server_version" => Some(version),
                 "crdb_version" => more,
                 _ => None,
@@ -60,10 +60,10 @@ mod tests {
         for version in ["17.11 (Debian 17.11-0+deb13u1)", "18beta2", "15.8"] {
             assert_eq!(greets(version, None), None, "{version}");
         }
-        assert_eq!(of_mysql("8.0.11-TiDB-v8.1.0"), Some("TiDB"));
-        assert_eq!(of_mysql("8.0.30-Vitess"), Some("Vitess"));
+        assert_eq!(detect_mysql_fork("8.0.11-TiDB-v8.1.0"), Some("TiDB"));
+        assert_eq!(detect_mysql_fork("8.0.30-Vitess"), Some("Vitess"));
         for version in ["9.7.4-2", "11.8.6-MariaDB-0+deb13u1 from Debian", "8.0.42-33"] {
-            assert_eq!(of_mysql(version), None, "{version}");
+            assert_eq!(detect_mysql_fork(version), None, "{version}");
         }
     }
 }

@@ -234,7 +234,7 @@ impl Try<'_, '_> {
                 self.ends(End::Done(Manner::Appended(placement)));
                 return Ok(());
             }
-            Appended::MadeAnew => {
+            Appended::Recreated => {
                 self.stage = Stage::ToAppend;
                 return Ok(());
             }

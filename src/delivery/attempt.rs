@@ -3,7 +3,7 @@
 use super::other_attempts::OtherAttempts;
 use super::report::{CopyReport, Deferral, Manner, Refusal};
 use super::{Delivery, NotOpened, OwedCopy, Whose};
-use crate::ledger::event::Standing;
+use crate::ledger::event::EventState;
 use crate::ledger::{Cause, CopyKey, CopyRecord, CopyState, Outcome};
 use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Position};
 use crate::message::Role;
@@ -148,11 +148,11 @@ impl End {
     }
 
     /// The copy's state for its event; `None` if it does not change.
-    pub fn standing(&self) -> Option<Standing<'_>> {
+    pub fn event_state(&self) -> Option<EventState<'_>> {
         match (self.state(), self) {
-            (Some(CopyState::Delivered(placement)), _) => Some(Standing::Delivered(placement)),
-            (Some(CopyState::Owed(reason)), _) => Some(Standing::Owed(reason)),
-            (None, Self::Failed { outcome: Some(Outcome::Refused(why)), .. }) => Some(Standing::Refused(why)),
+            (Some(CopyState::Delivered(placement)), _) => Some(EventState::Delivered(placement)),
+            (Some(CopyState::Owed(reason)), _) => Some(EventState::Owed(reason)),
+            (None, Self::Failed { outcome: Some(Outcome::Refused(why)), .. }) => Some(EventState::Refused(why)),
             (None, _) => None,
         }
     }

@@ -3,7 +3,7 @@
 use super::Delivery;
 use super::attempt::{Attempt, End};
 use super::report::Manner;
-use crate::ledger::event::{EventRecord, Standing, change};
+use crate::ledger::event::{EventRecord, EventState, change};
 use uuid::Uuid;
 
 /// The event of one copy: from its state in the ledger under the lock to its recorded state. `None` if the state does not
@@ -14,9 +14,9 @@ pub(super) fn event<'a>(
     recipient: &'a str,
 ) -> Option<EventRecord<'a>> {
     let Attempt { others, end, .. } = attempt;
-    let delivered = others.delivered.map(|at| Standing::Delivered(at.placement));
-    let before = delivered.or_else(|| others.owed.as_deref().map(Standing::Owed));
-    let (kind, diff) = change(attempt.role, before, end.standing()?)?;
+    let delivered = others.delivered.map(|at| EventState::Delivered(at.placement));
+    let before = delivered.or_else(|| others.owed.as_deref().map(EventState::Owed));
+    let (kind, diff) = change(attempt.role, before, end.event_state()?)?;
     let manner = match end {
         End::Done(manner @ (Manner::Appended(_) | Manner::Adopted(_))) => Some(manner.as_str()),
         _ => None,

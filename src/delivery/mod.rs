@@ -50,7 +50,7 @@ pub use verdict::{StatusDetail, Verdict};
 use crate::config::HeaderFields;
 pub use crate::config::Policy;
 use crate::database::DatabaseError;
-use crate::ledger::{AcquiredAndLooked, Cause, CopyKey, EndedAttempt, Journal, JournalCopy, Ledger};
+use crate::ledger::{Cause, CopyKey, EndedAttempt, Journal, JournalCopy, Ledger, LockResult};
 use crate::ledger::{MessageRecord, Outcome, Record};
 use crate::lock::LockName;
 use crate::mailbox::{Mailbox, MailboxError};
@@ -206,12 +206,12 @@ fn deliver_copies(
     let acquired = database.acquire_and_look(delivery.lock, delivery.policy.lock_wait, &keys);
     stages.lock = began.elapsed();
     let looked = match acquired {
-        Ok(AcquiredAndLooked::Held { looked, took }) => {
+        Ok(LockResult::Held { looked, took }) => {
             stages.lock = stages.lock.saturating_sub(took);
             stages.look = took;
             looked
         }
-        Ok(AcquiredAndLooked::Busy(holder)) => {
+        Ok(LockResult::Busy(holder)) => {
             end_attempts(delivery, database, attempts, &Outcome::Busy, stages);
             return Err(Deferral::Busy(holder));
         }

@@ -3,7 +3,7 @@
 
 use super::attempt::Attempt;
 use super::{Deferral, Delivery, lost_commits};
-use crate::ledger::{Cause, CopyHistory, DeliveredAt, Looked, OpenAttempt};
+use crate::ledger::{Cause, CopyHistory, DeliveredAt, OpenAttempt, Snapshot};
 use crate::lock::LockName;
 use crate::mailbox::{FoundCopy, Placement, Position};
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl OtherAttempts {
     pub fn read(
         delivery: &Delivery<'_>,
         attempts: &mut [Attempt<'_>],
-        looked: &Looked,
+        looked: &Snapshot,
     ) -> Result<(), (Cause, Deferral)> {
         let histories = &looked.copies[..];
         let forgets = lost_commits::may_be(delivery.came, looked.epoch, delivery.policy.queue_lifetime);
@@ -268,7 +268,7 @@ mod tests {
         open_attempts.push(open(own, 5.0, "doug"));
         let history = CopyHistory { key: attempt.key, delivered: None, owed: None, recorded: None, open_attempts };
         let mut attempts = [attempt];
-        OtherAttempts::read(&delivery, &mut attempts, &Looked { copies: vec![history], epoch: None })
+        OtherAttempts::read(&delivery, &mut attempts, &Snapshot { copies: vec![history], epoch: None })
             .map_err(|(_, deferral)| deferral)?;
         let [Attempt { others, .. }] = attempts;
         if let Some(age) = others.unsettled {

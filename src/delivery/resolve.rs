@@ -290,9 +290,9 @@ fn take_out_all_but(
         // Our attempt stays open, so no other delivery relies on the mailbox before that is settled.
         let removal = mailbox.remove(extra, keep, wanted, &mut || under_lock.is_held()).map_err(Failure::Unknown)?;
         match removal {
-            Removal::Removed => info!(?extra, ?keep, "took out a copy that was there twice"),
+            Removal::Removed => info!(?extra, ?keep, "removed a duplicate copy"),
             Removal::Withheld => return Err(Failure::LockLost),
-            left => warn!(?extra, ?keep, ?left, "a copy is there twice, and was left"),
+            left => warn!(?extra, ?keep, ?left, "a duplicate copy was not removed"),
         }
     }
     Ok(())

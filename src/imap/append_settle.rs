@@ -25,7 +25,7 @@ impl Locks {
 
     /// How long after the end of our process its APPEND may still land. A proxy in between may add to that: see
     /// config.example.toml.
-    pub(crate) const fn late(self) -> Duration {
+    pub(crate) const fn max_late_append(self) -> Duration {
         match self {
             Self::EndWithTheProcess => USER_TIMEOUT,
             Self::MayOutliveIt => USER_TIMEOUT.saturating_add(DEAD_LOCKS),
@@ -51,7 +51,7 @@ mod tests {
         ] {
             assert_eq!(Locks::by_greeting(greeting), expected, "{greeting}");
         }
-        assert_eq!(Locks::EndWithTheProcess.late(), Duration::from_secs(30));
-        assert_eq!(Locks::MayOutliveIt.late(), Duration::from_secs(150));
+        assert_eq!(Locks::EndWithTheProcess.max_late_append(), Duration::from_secs(30));
+        assert_eq!(Locks::MayOutliveIt.max_late_append(), Duration::from_secs(150));
     }
 }

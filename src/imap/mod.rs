@@ -17,10 +17,10 @@ pub(crate) mod fetch;
 #[cfg(test)]
 #[path = "../../tests/properties/imap/mod.rs"]
 mod properties_test;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod property_tests;
 pub(crate) mod session;
 mod stream;
-#[cfg(any(test, feature = "test-properties"))]
-pub mod test_properties;
 mod token;
 pub(crate) mod wire;
 

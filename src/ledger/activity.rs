@@ -128,7 +128,7 @@ impl Tried {
 pub(crate) struct FoundTried {
     pub(crate) tried: Vec<Tried>,
     pub(crate) more: bool,
-    /// How far back the search went, if not all the way: in microseconds since 1970.
+    /// How far back the search went, if it was cut short: in microseconds since 1970.
     pub(crate) looked_back_to: Option<i64>,
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn lock_of_queue_id(
     queue_id: &str,
     arrived: i64,
 ) -> Result<Option<LockName>, DatabaseError> {
-    database.end_long_questions(LONGEST);
+    database.limit_statement_time(LONGEST);
     let sql = format!(
         "SELECT {} FROM attempts a WHERE a.started_at >= ? AND a.started_at < ? AND a.queue_id = ? ORDER BY a.started_at LIMIT 1",
         database.dialect().hex("a.lock_digest")
@@ -218,7 +218,7 @@ pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -
 
 fn search(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
     let began = Instant::now();
-    database.end_long_questions(LONGEST);
+    database.limit_statement_time(LONGEST);
     let now = time_span::now(database)?;
     // An attempt may have begun at this very moment.
     let newest = wanted.until.unwrap_or_else(|| now.saturating_add(MINUTE));

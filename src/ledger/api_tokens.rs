@@ -204,7 +204,7 @@ pub(crate) fn revoke(database: &mut dyn Database, id: Uuid) -> Result<Option<Api
     // the changes of the first. InnoDB, too, locks each row that an UPDATE finds, whether its values change or not
     // (MySQL manual, "Locks Set by Different SQL Statements in InnoDB").
     let locked = "UPDATE api_tokens SET last_used_at = last_used_at WHERE name = ?";
-    database.change_together(
+    database.execute_together(
         "revoking a token of the API",
         &[
             (locked, &[Value::Text(&found.name)]),

@@ -2,7 +2,7 @@
 //! come in parts: a span of time, or a few hundred rows.
 
 use super::columns::IS_DELIVERED;
-use super::event::{self, Diff, EventRecord, EventType, Standing, change};
+use super::event::{self, Diff, EventRecord, EventState, EventType, change};
 use super::{CopyKey, Database, statements, time_span};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value, columns_of};
@@ -138,7 +138,7 @@ impl RecordedCopy {
     }
 
     /// Its present location in its mailbox; `None` if it is not there. The inner `None` is a store without UIDs.
-    pub fn whereabouts(
+    pub fn locate(
         &self,
         mailbox: &mut dyn ReadableMailbox,
         has_uids: bool,
@@ -274,7 +274,7 @@ pub(crate) fn by_key(
 }
 
 /// The owed copies, the last tried first, at most `limit`; and whether there are more.
-pub(crate) fn newest_owed(
+pub(crate) fn latest_owed(
     database: &mut dyn Database,
     limit: usize,
 ) -> Result<(Vec<RecordedCopy>, bool), DatabaseError> {
@@ -442,8 +442,8 @@ pub(crate) fn adopt_owed(
         Value::optional_number(placement.map(|at| at.uid)),
         Value::Bytes(key.as_bytes()),
     ];
-    let before = Standing::Owed(copy.reason.as_deref().unwrap_or_default());
-    let Some((kind, diff)) = change(copy.role, Some(before), Standing::Delivered(placement)) else { return Ok(()) };
+    let before = EventState::Owed(copy.reason.as_deref().unwrap_or_default());
+    let Some((kind, diff)) = change(copy.role, Some(before), EventState::Delivered(placement)) else { return Ok(()) };
     let address = copy.address();
     let event = EventRecord { manner: Some(ADOPTED), ..copy.event(kind, &address, host, diff) };
     // The event depends on the change: this runs without the lock.
@@ -459,7 +459,7 @@ pub(crate) fn adopt_owed(
             let if_adopted = statements::event(dialect, &event, "FROM (SELECT 1 AS one) one WHERE ROW_COUNT() > 0");
             match database.select(doing, "SELECT id FROM subscriptions LIMIT 1", &[]) {
                 Ok(subscribed) if subscribed.is_empty() => database.change(doing, &adopt, &values).map(drop),
-                Ok(_) => database.change_together(doing, &[(&adopt, &values), (&if_adopted, &[])]).map(drop),
+                Ok(_) => database.execute_together(doing, &[(&adopt, &values), (&if_adopted, &[])]).map(drop),
                 Err(error) => Err(error),
             }
         }

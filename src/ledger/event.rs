@@ -31,7 +31,7 @@ words! {
 
 /// The state of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing<'a> {
+pub enum EventState<'a> {
     /// It is in its mailbox; with its location, if the server reported it.
     Delivered(Option<Placement>),
     /// It is owed, with the reason.
@@ -40,7 +40,7 @@ pub enum Standing<'a> {
     Refused(&'a str),
 }
 
-impl<'a> Standing<'a> {
+impl<'a> EventState<'a> {
     const fn state(self) -> &'static str {
         match self {
             Self::Delivered(_) => "delivered",
@@ -71,14 +71,14 @@ pub struct Diff(Map<String, Value>);
 
 impl Diff {
     /// What has changed; empty if the state is the same.
-    fn between(before: Option<Standing<'_>>, after: Standing<'_>) -> Self {
-        let of = |standing: Option<Standing<'_>>| {
-            let at = standing.and_then(Standing::placement);
+    fn between(before: Option<EventState<'_>>, after: EventState<'_>) -> Self {
+        let of = |standing: Option<EventState<'_>>| {
+            let at = standing.and_then(EventState::placement);
             [
-                ("state", json!(standing.map(Standing::state))),
+                ("state", json!(standing.map(EventState::state))),
                 ("uid_validity", json!(at.map(|at| at.uid_validity))),
                 ("uid", json!(at.map(|at| at.uid))),
-                ("reason", json!(standing.and_then(Standing::reason))),
+                ("reason", json!(standing.and_then(EventState::reason))),
             ]
         };
         let both = of(before).into_iter().zip(of(Some(after)));
@@ -109,8 +109,8 @@ fn changed(before: &Value, after: &Value) -> Value {
 /// only the reason for owing it has changed. Also `None` for a delivered copy that is now owed or refused: the ledger
 /// never reverts a delivered copy.
 #[must_use]
-pub fn change<'a>(role: Role, before: Option<Standing<'a>>, after: Standing<'a>) -> Option<(EventType, Diff)> {
-    use Standing::{Delivered, Owed, Refused};
+pub fn change<'a>(role: Role, before: Option<EventState<'a>>, after: EventState<'a>) -> Option<(EventType, Diff)> {
+    use EventState::{Delivered, Owed, Refused};
     let kind = match (before, after) {
         (Some(Delivered(_)), Delivered(_)) => EventType::CopyRestored,
         (Some(Delivered(_)), Owed(_) | Refused(_)) | (Some(Owed(_)), Owed(_)) => return None,
@@ -162,8 +162,8 @@ pub(crate) fn address(role: Role, recipient: &str, from: Option<&str>) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use EventState::{Delivered, Owed, Refused};
     use EventType::{CopyRestored, MessageDelivered, MessageRefused, SentDelivered, SentOwed};
-    use Standing::{Delivered, Owed, Refused};
 
     const fn at(uid: u32) -> Option<Placement> {
         Some(Placement { uid_validity: 7, uid })

@@ -69,5 +69,5 @@ pub(crate) fn commit_a_change(database: &mut dyn Database) -> Result<(), Databas
         "INSERT INTO subscription_queues (subscription) VALUES (?)",
         "DELETE FROM subscription_queues WHERE subscription = ?",
     );
-    database.change_together("committing that the lock is held", &[(insert, &id), (delete, &id)]).map(drop)
+    database.execute_together("committing that the lock is held", &[(insert, &id), (delete, &id)]).map(drop)
 }

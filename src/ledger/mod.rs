@@ -275,11 +275,11 @@ impl LoginCheck {
 
 /// The result of a request for a lock, and for the history of some copies under it.
 #[derive(Debug)]
-pub enum AcquiredAndLooked {
+pub enum LockResult {
     /// The lock is ours.
     Held {
         /// The copies' history, or why it could not be read.
-        looked: Result<Looked, DatabaseError>,
+        looked: Result<Snapshot, DatabaseError>,
         /// How long the look took; zero if it shared a round trip with the lock.
         took: Duration,
     },
@@ -289,7 +289,7 @@ pub enum AcquiredAndLooked {
 
 /// What the ledger knows of some copies, and since when its memory is complete.
 #[derive(Clone, Debug, Default)]
-pub struct Looked {
+pub struct Snapshot {
     /// In the order asked for.
     pub copies: Vec<CopyHistory>,
     /// How long ago the present [`Epoch`] began, by the database's clock; `None`: the ledger has forgotten nothing.
@@ -373,16 +373,16 @@ pub trait Ledger: NamedLock {
         lock: &LockName,
         wait: Duration,
         copies: &[CopyKey],
-    ) -> Result<AcquiredAndLooked, DatabaseError> {
+    ) -> Result<LockResult, DatabaseError> {
         Ok(match self.acquire(lock, wait)? {
-            Acquired::Held => looked_by_itself(|| {
+            Acquired::Held => timed_look(|| {
                 let epoch = self.epoch()?;
                 if epoch.is_unwritten() {
                     self.begin_epoch()?;
                 }
-                Ok(Looked { copies: self.look(copies)?, epoch: epoch.began() })
+                Ok(Snapshot { copies: self.look(copies)?, epoch: epoch.began() })
             }),
-            Acquired::Busy(holder) => AcquiredAndLooked::Busy(holder),
+            Acquired::Busy(holder) => LockResult::Busy(holder),
         })
     }
 
@@ -429,10 +429,10 @@ pub trait Ledger: NamedLock {
 }
 
 /// Runs the look in a round trip of its own.
-fn looked_by_itself(look: impl FnOnce() -> Result<Looked, DatabaseError>) -> AcquiredAndLooked {
+fn timed_look(look: impl FnOnce() -> Result<Snapshot, DatabaseError>) -> LockResult {
     let began = Instant::now();
     let looked = look();
-    AcquiredAndLooked::Held { looked, took: began.elapsed() }
+    LockResult::Held { looked, took: began.elapsed() }
 }
 
 #[cfg(test)]

@@ -152,7 +152,7 @@ impl Cause {
             Self::JournalForgotten => "the journal was forgotten",
             Self::LedgerUnreadable => "the ledger could not be read",
             Self::LockUnanswered => "the lock could not be asked for",
-            Self::CallerGone => "whoever handed the message over has died",
+            Self::CallerGone => "the client that passed the message has died",
             Self::RecipientsCopyFailed => "the recipient's copy failed",
             Self::Mailbox(failure) => failure.as_str(),
             Self::Another(_) => ANOTHER_CAUSE,
@@ -270,7 +270,7 @@ mod tests {
             "the lock could not be asked for",
             "the recipient's copy failed",
             "another host has another lock",
-            "whoever handed the message over has died",
+            "the client that passed the message has died",
             "the mailbox store refused",
             "the mailbox store refused for good",
         ] {

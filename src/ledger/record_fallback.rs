@@ -30,7 +30,7 @@ pub(super) fn record_with_fallback(
             record_without_header(&pending, &mut write)?;
             warn!(
                 %error,
-                "subscribers are not told of this delivery: the tables outbox and subscriptions want `migrate`, and grants.sql"
+                "no notification is sent of this delivery: the tables outbox and subscriptions want `migrate`, and grants.sql"
             );
             Ok(())
         }

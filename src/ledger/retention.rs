@@ -46,8 +46,12 @@ pub(crate) fn count_owed_messages(database: &mut dyn Database, before: i64) -> R
 }
 
 /// How many messages from before this time have no owed copy, and are [referenced](REFERENCED_SINCE) since, or are not.
-pub(crate) fn count_messages(database: &mut dyn Database, before: i64, heard_of: bool) -> Result<u64, DatabaseError> {
-    let not = if heard_of { "" } else { "NOT" };
+pub(crate) fn count_messages(
+    database: &mut dyn Database,
+    before: i64,
+    is_referenced: bool,
+) -> Result<u64, DatabaseError> {
+    let not = if is_referenced { "" } else { "NOT" };
     let old = format!("messages m WHERE m.recorded_at < ? AND NOT {OWED} AND {not} {REFERENCED_SINCE}");
     count(database, &old, &[Value::Moment(before); 3])
 }
@@ -160,7 +164,7 @@ impl OldEvents {
         if !subscriptions.is_empty() {
             changes.insert(0, (&pending, &of_subscribers));
         }
-        database.change_together(doing, &changes)?;
+        database.execute_together(doing, &changes)?;
         self.last = *last;
         Ok(Some(old as u64))
     }
@@ -270,7 +274,7 @@ impl OldMessage {
             return Ok(false);
         }
         // Children before their parent. A newer attempt stays: its delivery waits for our lock.
-        database.change_together(
+        database.execute_together(
             doing,
             &[
                 (

@@ -256,7 +256,7 @@ pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, Data
         return Ok(false);
     }
     let [forgiven, resumed] = resumed(database.dialect());
-    database.change_together(doing, &[(&forgiven, &[id, id]), (&resumed, &[id])])?;
+    database.execute_together(doing, &[(&forgiven, &[id, id]), (&resumed, &[id])])?;
     Ok(true)
 }
 
@@ -322,7 +322,7 @@ pub(crate) fn delete(database: &mut dyn Database, id: Uuid, until: Option<Deadli
             return Ok(false);
         }
     }
-    database.change_together(
+    database.execute_together(
         doing,
         &[
             ("DELETE FROM subscription_queues WHERE subscription = ?", &values),
@@ -464,6 +464,6 @@ pub(crate) fn change(
         Some(Turn::Pause) => &[(&paused, &one)],
         Some(Turn::Resume) => &[(&forgiven, &[id, id]), (&resumed, &one)],
     };
-    database.change_together(doing, &[turn, &[(&*set, &*values)]].concat())?;
+    database.execute_together(doing, &[turn, &[(&*set, &*values)]].concat())?;
     Ok(true)
 }

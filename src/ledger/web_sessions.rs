@@ -89,7 +89,7 @@ pub(crate) fn make_login(
         ("DELETE FROM web_logins WHERE expires_at < ?", &[Value::Moment(now)]),
         ("DELETE FROM web_sessions WHERE created_at < ?", &[Value::Moment(over)]),
     ];
-    database.change_together("making a login", &changes).map(drop)
+    database.execute_together("making a login", &changes).map(drop)
 }
 
 /// The name and role of a link; `None` if it is not valid any more.

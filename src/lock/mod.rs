@@ -10,7 +10,7 @@ pub(crate) use mysql::or_unknown;
 pub(crate) use name::OF_PROGRAMS;
 pub use name::{DEFAULT_NAMESPACE, LockName};
 pub(crate) use postgres::AcquiredAnd;
-pub use shard::Slice;
+pub use shard::Shard;
 
 use crate::base::timestamp::span;
 use crate::database::{DatabaseError, columns_of};

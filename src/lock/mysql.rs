@@ -124,7 +124,7 @@ impl Holder {
 /// statement fails, too.
 pub(crate) fn or_unknown(holder: Result<Option<Holder>, DatabaseError>) -> Option<Holder> {
     holder.unwrap_or_else(|error| {
-        warn!(%error, "who holds the lock cannot be told");
+        warn!(%error, "the holder of the lock is unknown");
         None
     })
 }

@@ -6,7 +6,7 @@
 //! has.)
 
 use super::{Acquired, Holder, LockName, NamedLock};
-use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, ProcessName, Transaction, milliseconds};
+use crate::database::postgres::{PostgresDatabase, ProcessName, SHOW_COMMIT_WARNINGS, Transaction, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value, unreadable};
 use std::time::Duration;
 
@@ -69,10 +69,10 @@ impl NamedLock for PostgresDatabase {
         if self.transaction != Transaction::Lock(name.postgres_key()) {
             return Err(DatabaseError::other(doing, "the lock is not held"));
         }
-        let committed = self.batch(doing, &format!("{HEAR_OF_THE_COMMIT} COMMIT"));
+        let committed = self.batch(doing, &format!("{SHOW_COMMIT_WARNINGS} COMMIT"));
         self.transaction = Transaction::None;
         committed?;
-        self.replicated(doing)
+        self.check_commit_warning(doing)
     }
 }
 
@@ -119,7 +119,7 @@ impl PostgresDatabase {
             "{begin}; SELECT set_config('lock_timeout', '{limit}', true); SELECT pg_advisory_xact_lock({key}); \
              SELECT set_config('lock_timeout', '0', true); {then}"
         );
-        self.without_doubt(|database| match database.batch(doing, &waiting) {
+        self.keep_doubtful_flag(|database| match database.batch(doing, &waiting) {
             Ok(answers) => database.held(key, answers.rows, ROWS_OF_BEGIN + 3),
             // 55P03, the lock_timeout. The lock may have been granted at that moment; the rollback frees it.
             Err(error) if error.failure == DatabaseFailure::Contention => database.busy(key),

@@ -1,4 +1,4 @@
-//! Shards (`Slice`): which of several queue runners has a message.
+//! Shards (`Shard`): which of several queue runners has a message.
 //!
 //! The lock's name decides. So two deliveries of one Message-ID never run at once, and no job waits for a lock that
 //! another one holds. As among GNU Mailman's queue runners, each has a range of the hashes, all of equal size. The
@@ -8,12 +8,12 @@ use std::str::FromStr;
 
 /// One of several shards of all Message-IDs. The shards cover everything, and none overlaps another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slice {
+pub struct Shard {
     index: u32,
     count: u32,
 }
 
-impl Slice {
+impl Shard {
     /// The only shard, with all messages.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
@@ -31,14 +31,14 @@ impl Slice {
     }
 }
 
-impl FromStr for Slice {
+impl FromStr for Shard {
     type Err = &'static str;
 
     /// Parses `0/4`, the first of four.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts = text.split_once('/').and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
-        let slice = parts.and_then(|(index, count)| Self::new(index, count));
-        slice.ok_or("write it like 0/4, 1/4, 2/4 and 3/4: one for each of four runners")
+        let shard = parts.and_then(|(index, count)| Self::new(index, count));
+        shard.ok_or("write it like 0/4, 1/4, 2/4 and 3/4: one for each of four runners")
     }
 }
 
@@ -53,14 +53,14 @@ mod tests {
     use crate::lock::LockName;
 
     #[test]
-    fn slices_cover_everything_once_and_evenly() {
+    fn shards_cover_everything_once_and_evenly() {
         for count in [1_u32, 2, 3, 4, 7, 64] {
-            let slices: Vec<Slice> = (0..count).map(|i| format!("{i}/{count}").parse().unwrap()).collect();
+            let shards: Vec<Shard> = (0..count).map(|i| format!("{i}/{count}").parse().unwrap()).collect();
             let mut sizes = vec![0; count as usize];
             for n in 0..2000 {
                 let lock = LockName::new("maildrop", format!("<{n}@mail.google.com>").as_bytes());
                 let found: Vec<usize> =
-                    (0..slices.len()).filter(|&i| slices[i].has_first_bytes(lock.number_at(0))).collect();
+                    (0..shards.len()).filter(|&i| shards[i].has_first_bytes(lock.number_at(0))).collect();
                 assert_eq!(found.len(), 1, "{n} of {count}");
                 sizes[found[0]] += 1;
             }
@@ -70,21 +70,21 @@ mod tests {
     }
 
     #[test]
-    fn with_a_power_of_two_the_highest_bits_are_the_slice() {
+    fn with_a_power_of_two_the_highest_bits_are_the_shard() {
         for bits in 0..5_u32 {
             for first in [0, 1, u64::MAX, u64::MAX >> 1, (u64::MAX >> 1) + 1, 0x1234_5678_9abc_def0, 0xf000 << 48] {
                 let high = u32::try_from(u128::from(first) << bits >> 64).unwrap();
-                assert!(Slice::new(high, 1 << bits).unwrap().has_first_bytes(first), "{first:x} {bits}");
+                assert!(Shard::new(high, 1 << bits).unwrap().has_first_bytes(first), "{first:x} {bits}");
             }
         }
     }
 
     #[test]
-    fn slices_are_read_and_have_the_ends_of_the_range() {
+    fn shards_are_read_and_have_the_ends_of_the_range() {
         assert_eq!((range_of(0, 3), range_of(u64::MAX, 3), range_of(u64::MAX / 3 + 1, 3)), (0, 2, 1));
-        assert_eq!("3/4".parse(), Ok(Slice { index: 3, count: 4 }));
+        assert_eq!("3/4".parse(), Ok(Shard { index: 3, count: 4 }));
         for text in ["4/4", "0/0", "1", "a/b", "-1/4", ""] {
-            assert!(text.parse::<Slice>().unwrap_err().contains("0/4"), "{text}");
+            assert!(text.parse::<Shard>().unwrap_err().contains("0/4"), "{text}");
         }
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_excludes_whoever_wants_the_same_name_until_it_is_let_go() {
+    fn a_lock_excludes_others_of_the_same_name_until_it_is_released() {
         let directory = tempfile::tempdir().unwrap();
         let (mut one, mut other) = (session(directory.path(), "4bONE"), session(directory.path(), "4bTWO"));
         let (name, another) = (LockName::new("maildrop", b"1@x"), LockName::new("maildrop", b"2@x"));

@@ -56,7 +56,7 @@ pub enum Appended {
     Unknown(MailboxError),
     /// The mailbox had just been removed, so nothing is stored. It has been recreated: the caller may append the copy once
     /// more.
-    MadeAnew,
+    Recreated,
 }
 
 /// The copy to search for in a mailbox.
@@ -169,11 +169,11 @@ pub trait Mailbox {
             }
             self.complete();
             match self.answer() {
-                Appended::MadeAnew => {}
+                Appended::Recreated => {}
                 appended => return appended,
             }
         }
-        Appended::MadeAnew
+        Appended::Recreated
     }
 
     /// Searches for copies. Selects the mailbox each time: a session that selected it earlier does not see what another

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cr_that_ends_no_line_is_told() {
+    fn a_cr_that_ends_no_line_is_reported() {
         let bare = |message: &[u8]| Fields::of(message).next().unwrap().has_bare_cr();
         for ordinary in
             [&b"A: b"[..], b"A: b\n", b"A: b\r\n", b"A: b\r\n c\r\n", b"A: b\n\tc\n\nx\ry", b"A: b\r\r\n c\r\r"]

@@ -3,7 +3,7 @@
 
 use super::redelivery::{self, MessageSource, RedeliveryError};
 use crate::base::deadline::Deadline;
-use crate::base::shares::{Share, Shares};
+use crate::base::fair_quota::{FairQuota, Reservation};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::operations_log::{self, Actor, Affected, Operation};
 use crate::ledger::{Database, audit_queries};
@@ -19,13 +19,13 @@ pub(crate) struct Look<'a> {
     /// The part of the message: `HTML`, `part 2`.
     pub(crate) object: Option<&'a str>,
     /// The memory to read into, and the client that it is charged to: a token or a login.
-    pub(crate) memory: (&'a Arc<Shares>, &'a str),
+    pub(crate) memory: (&'a Arc<FairQuota>, &'a str),
 }
 
 /// The result of a request.
 pub(crate) enum ContentResult<T> {
     /// The result, and the share of memory that it occupies.
-    Shown(T, Share),
+    Shown(T, Reservation),
     /// The ledger has no message with that identity, or the message has no such part.
     Unknown,
     /// There is not enough free memory at the moment. Nothing was read.

@@ -116,10 +116,10 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
     let mut ledger = site.open_database(None, all_of_it)?;
     let plan = Plan::now(site, ledger.as_mut())?;
     let mut run = OwedRun::default();
-    let mut shown = Shown::default();
+    let mut shown = FailureTracker::default();
     let mut turns = Turns::of(&plan, ledger.as_mut())?;
     while let Some(owed) = turns.next(ledger.as_mut())? {
-        if shown.rules_out(&owed) {
+        if shown.should_skip(&owed) {
             run.passed_over += 1;
             continue;
         }
@@ -149,7 +149,13 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
 }
 
 /// Tries to finish one copy, and counts the result.
-fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, shown: &mut Shown, run: &mut OwedRun) {
+fn try_to_finish(
+    site: &Site,
+    owed: &OwedCopyKey,
+    ledger: &mut dyn Database,
+    shown: &mut FailureTracker,
+    run: &mut OwedRun,
+) {
     let begun = match audit_queries::begin_try(ledger, &owed.key) {
         Ok(true) => audit_queries::by_key(ledger, &owed.key),
         Ok(false) => Ok(None),
@@ -306,7 +312,7 @@ fn is_due(now: i64, recorded_at: i64, last_try: i64) -> bool {
 
 /// The scope of a failure, beyond the copy that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Blame {
+enum FailureScope {
     /// Only this copy.
     Copy,
     /// This user's login is refused.
@@ -317,7 +323,7 @@ enum Blame {
     Store,
 }
 
-impl Blame {
+impl FailureScope {
     fn of(failure: MailboxFailure) -> Self {
         use MailboxFailure as F;
         match failure {
@@ -331,7 +337,7 @@ impl Blame {
 
 /// What this run has learned so far about the mailbox store and about users' mailboxes.
 #[derive(Default)]
-struct Shown {
+struct FailureTracker {
     /// Consecutive failures that may be the store's.
     in_a_row: u32,
     /// Whether any copy was finished, or another user was let in.
@@ -344,9 +350,9 @@ struct Shown {
     recipients: BTreeSet<String>,
 }
 
-impl Shown {
+impl FailureTracker {
     /// Whether a copy would fail as another one did.
-    fn rules_out(&self, copy: &OwedCopyKey) -> bool {
+    fn should_skip(&self, copy: &OwedCopyKey) -> bool {
         self.users.contains(&copy.user) || self.recipients.contains(&copy.recipient)
     }
 
@@ -357,16 +363,16 @@ impl Shown {
 
     /// Records the mailboxes that failed for a copy: its own, or those that should have provided its message.
     fn failed(&mut self, copy: &RecordedCopy, mailboxes: &[(String, MailboxFailure)]) {
-        let blames = || mailboxes.iter().map(|(user, failure)| (user, Blame::of(*failure)));
-        let any = |blame: Blame| blames().any(|(_, one)| one == blame);
-        self.in_a_row = if any(Blame::Store) || any(Blame::Mailbox) { self.in_a_row + 1 } else { 0 };
+        let blames = || mailboxes.iter().map(|(user, failure)| (user, FailureScope::of(*failure)));
+        let any = |blame: FailureScope| blames().any(|(_, one)| one == blame);
+        self.in_a_row = if any(FailureScope::Store) || any(FailureScope::Mailbox) { self.in_a_row + 1 } else { 0 };
         // If the store has failed, nothing is known about any user.
-        if any(Blame::Store) {
+        if any(FailureScope::Store) {
             return;
         }
-        for (user, blame) in blames().filter(|(_, blame)| *blame != Blame::Copy) {
+        for (user, blame) in blames().filter(|(_, blame)| *blame != FailureScope::Copy) {
             self.users.insert(user.clone());
-            if blame == Blame::Login {
+            if blame == FailureScope::Login {
                 self.refused.insert(user.clone());
             }
             if *user != copy.user {
@@ -395,7 +401,7 @@ impl Shown {
 ///
 /// # Errors
 /// If the database fails: every other copy would fail, too.
-fn finish(site: &Site, copy: &RecordedCopy, shown: &mut Shown) -> Result<ReplayOutcome, String> {
+fn finish(site: &Site, copy: &RecordedCopy, shown: &mut FailureTracker) -> Result<ReplayOutcome, String> {
     let deadline = Deadline::after(site.deadline());
     // The panic of one delivery is logged; the next delivery may succeed.
     let ended = catch_unwind(AssertUnwindSafe(|| redelivery::finish(site, copy, deadline)));

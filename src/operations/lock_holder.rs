@@ -58,7 +58,7 @@ pub(crate) enum HolderReport {
     /// The lock is lost; the reason.
     Lost(String),
     /// The lock was held to the end, and is released.
-    LetGo,
+    Released,
 }
 
 /// Another connection to the server that holds the lock, which commits meanwhile: on PostgreSQL the lock's own connection
@@ -126,7 +126,7 @@ pub(crate) fn hold(
     if let Err(error) = database.release(&request.lock) {
         warn!(%error, "the lock was not let go; the server frees it with the connection");
     }
-    report(HolderReport::LetGo);
+    report(HolderReport::Released);
 }
 
 fn take(database: &mut dyn Database, request: &LockRequest) -> Result<Acquired, DatabaseError> {
@@ -196,7 +196,7 @@ mod tests {
             drop(done);
             // One more report may have been on its way.
             let last = reports.iter().find(|report| !matches!(report, HolderReport::Still(_)));
-            assert!(matches!(last, Some(HolderReport::LetGo)), "{last:?}");
+            assert!(matches!(last, Some(HolderReport::Released)), "{last:?}");
         });
         assert!(matches!(other.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
         let (send, reports) = mpsc::channel();

@@ -97,9 +97,9 @@ enum RedeliverableCopy {
 }
 
 /// The description of a copy (`None` if the ledger has no such copy), and the copy to deliver or else the result of the request.
-type Standing = (Option<SelectedCopy>, Result<RedeliverableCopy, ReplayOutcome>);
+type LocatedCopy = (Option<SelectedCopy>, Result<RedeliverableCopy, ReplayOutcome>);
 
-fn find(site: &Site, database: &mut dyn Database, request: RedeliveryRequest) -> Result<Standing, DatabaseError> {
+fn find(site: &Site, database: &mut dyn Database, request: RedeliveryRequest) -> Result<LocatedCopy, DatabaseError> {
     let unknown = || Err(ReplayOutcome::Refused("the ledger does not know it any more".into()));
     let RedeliveryRequest { kind, copy } = request;
     if kind == RedeliveryKind::Deliver {
@@ -192,7 +192,7 @@ fn restoring(
 pub(crate) fn why_gone(gone: Gone) -> &'static str {
     match gone {
         Gone::OlderMailbox => "its mailbox has lost it, having come back from a backup: it is appended",
-        Gone::NewMailbox => "its mailbox has lost it, having been made anew: it is appended",
+        Gone::NewMailbox => "its mailbox was recreated, and has lost it: it is appended",
         Gone::NoMailbox => "its mailbox is not there any more: it is made, if need be, and gets it",
         Gone::Removed => "most likely its owner has deleted or filed it: it is brought back",
         Gone::Renumbered(_) | Gone::Elsewhere(_) => "it is there",

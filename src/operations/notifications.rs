@@ -60,7 +60,7 @@ pub(crate) fn tell_one(
 }
 
 /// Queues the events of a time span for redelivery to a subscription, or only those given up.
-pub(crate) fn tell_all(
+pub(crate) fn enqueue_range(
     database: &mut dyn Database,
     by: Actor<'_>,
     subscription: Uuid,
@@ -95,7 +95,7 @@ fn due_again(many: &Many) -> Came {
 
 /// Which of a subscription's pending notifications are given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GivenUp {
+pub(crate) enum DropSelection {
     All,
     /// Events before this moment, in microseconds since 1970.
     Before(i64),
@@ -107,12 +107,12 @@ pub(crate) fn give_up(
     database: &mut dyn Database,
     by: Actor<'_>,
     subscription: Uuid,
-    what: GivenUp,
+    what: DropSelection,
 ) -> Result<Option<u64>, DatabaseError> {
     let (event, before) = match what {
-        GivenUp::All => (None, None),
-        GivenUp::Before(moment) => (None, Some(moment)),
-        GivenUp::Event(event) => match history::event(database, event)? {
+        DropSelection::All => (None, None),
+        DropSelection::Before(moment) => (None, Some(moment)),
+        DropSelection::Event(event) => match history::event(database, event)? {
             Some(event) => (Some(event.position), None),
             None => return Ok(None),
         },

@@ -53,8 +53,7 @@ pub(crate) struct Pruned {
     #[serde(rename = "kept_owed")]
     pub(crate) owed: u64,
     /// Messages that were referenced since, or that have an attempt that never ended.
-    #[serde(rename = "kept_heard_of")]
-    pub(crate) heard_of: u64,
+    pub(crate) kept_referenced: u64,
     /// Messages whose lock was held.
     #[serde(rename = "kept_locked")]
     pub(crate) locked: u64,
@@ -142,7 +141,7 @@ fn before(database: &mut dyn Database, age: Duration) -> Result<i64, DatabaseErr
 }
 
 fn nothing(kind: Kind, age: Duration, before: i64) -> Pruned {
-    Pruned { kind, age, before, removed: 0, would_remove: None, open: 0, owed: 0, heard_of: 0, locked: 0 }
+    Pruned { kind, age, before, removed: 0, would_remove: None, open: 0, owed: 0, kept_referenced: 0, locked: 0 }
 }
 
 /// The counts of old rows that are kept.
@@ -153,7 +152,7 @@ fn kept(database: &mut dyn Database, kind: Kind, age: Duration, before: i64) -> 
         Kind::Sources => Pruned { owed: retention::count_sources(database, before, true)?, ..none },
         Kind::Messages => Pruned {
             owed: retention::count_owed_messages(database, before)?,
-            heard_of: retention::count_messages(database, before, true)?,
+            kept_referenced: retention::count_messages(database, before, true)?,
             ..none
         },
         Kind::Events | Kind::Operations => none,

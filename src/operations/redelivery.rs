@@ -252,7 +252,7 @@ fn read_wherever_it_is(
         return Ok(Some(bytes));
     }
     let has_uids = mailbox.presence(&[])?.position.is_some();
-    match copy.whereabouts(mailbox, has_uids)? {
+    match copy.locate(mailbox, has_uids)? {
         Some(placement) => mailbox.read(&Recorded { placement, ..recorded }),
         None => Ok(None),
     }

@@ -18,7 +18,7 @@ use tracing::debug;
 pub(crate) enum Turn {
     Ours(Held),
     /// Another host holds the lock; which one, as far as the server reports it.
-    Anothers(Option<Holder>),
+    HeldBy(Option<Holder>),
 }
 
 /// The lock, for the lifetime of this value.
@@ -41,7 +41,7 @@ pub(crate) fn take(site: &Site, name: &str, at_most: Duration, silence: Duration
             database.keep(silence)?;
             Ok(Turn::Ours(Held { database, lock }))
         }
-        Acquired::Busy(holder) => Ok(Turn::Anothers(holder)),
+        Acquired::Busy(holder) => Ok(Turn::HeldBy(holder)),
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) const OPERATOR: &str = "operator";
 
 /// Why an unverified subscription receives no redelivery.
 pub(crate) const UNANSWERED: &str =
-    "it is unverified: its callback has not answered its question yet, and is told nothing before it has";
+    "it is unverified: its callback has not answered the verification request yet, and gets nothing before";
 
 /// The number of notifications and their new state, for output and the operations log: "1 notification is due again".
 pub(crate) fn notifications_are(many: u64, are: &str) -> String {
@@ -141,7 +141,7 @@ pub(crate) fn delete(
 ) -> Result<bool, DatabaseError> {
     let came = |gone: &bool| match gone {
         true => Came::to(format!("it was of {}, and made by {}", resource_of(one), one.owner)),
-        false => Came::to("a part of what it was to be told is removed"),
+        false => Came::to("a part of its pending notifications is removed"),
     };
     let delete = |database: &mut dyn Database| rows::delete(database, one.id, until);
     on(database, by, Operation::RemovedSubscription, one.id, delete, came)

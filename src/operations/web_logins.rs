@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(database.change("turning the clock", &sql, &[by]).unwrap(), 1);
         };
         back("last_seen_at", lifetimes.idle - Duration::from_mins(5));
-        assert!(is_in(database), "it is younger than twelve hours, and begins anew");
+        assert!(is_in(database), "it is younger than twelve hours, and begins again");
         assert!(is_in(database));
         let mut back = |column: &str, by: Duration| {
             let by = Value::Integer(i64::try_from(by.as_micros()).unwrap());

@@ -131,7 +131,7 @@ mod tests {
 
     /// No other test of this library may claim the verdict: there is one for each process.
     #[test]
-    fn whoever_comes_second_waits_for_the_line_of_the_first_but_not_for_ever() {
+    fn the_second_waits_for_the_line_of_the_first_but_not_for_ever() {
         claim(&Verdict::deferred(StatusDetail::SYSTEM, "the watchdog's")).unwrap();
         let begun = Instant::now();
         assert_eq!(report(&Verdict::delivered("too late")), ExitCode::TempFail);

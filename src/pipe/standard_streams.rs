@@ -19,7 +19,7 @@ pub(super) struct StandardStreams;
 impl Caller for StandardStreams {
     fn is_gone(&self) -> bool {
         reader_of_stdout_is_gone().unwrap_or_else(|error| {
-            warn!(%error, "whether anybody reads standard output cannot be told: taken for nobody");
+            warn!(%error, "whether standard output has a reader is unknown: taken for none");
             true
         })
     }

@@ -25,15 +25,17 @@ pub(super) fn hand_over(
 ) -> Result<Verdict, String> {
     let request = request(envelope, lock_wait, raw);
     let verdict = match client::hand_over(socket, Handing { request: &request, message: raw, caller, deadline }) {
-        client::Handed::NotTaken(NotTaken { why, .. }) => return Err(why),
-        client::Handed::CallerGone => {
+        client::HandoverResult::NotTaken(NotTaken { why, .. }) => return Err(why),
+        client::HandoverResult::CallerGone => {
             let verdict = caller_gone();
             warn!(verdict = %verdict, queue_id = envelope.queue_id, "no message");
             verdict
         }
         // There is one recipient, and so there is one verdict.
-        client::Handed::Answered(verdicts) => verdicts.into_iter().next().unwrap_or_else(|| deferred(Lost::Nonsense)),
-        client::Handed::Lost(lost) => deferred(lost),
+        client::HandoverResult::Answered(verdicts) => {
+            verdicts.into_iter().next().unwrap_or_else(|| deferred(Lost::Nonsense))
+        }
+        client::HandoverResult::Lost(lost) => deferred(lost),
     };
     debug!(id = %request.id, queue_id = envelope.queue_id, %verdict, "handed over to the service");
     Ok(verdict)

@@ -75,7 +75,7 @@ enum Command {
     Stats(cli::stats::Arguments),
     /// Forget what is older than it has to be remembered: attempts, sources, messages
     Prune(cli::prune::Arguments),
-    /// Compare the ledger with the mailboxes: copies gone, there twice or still owed, attempts that never ended
+    /// Compare the ledger with the mailboxes: copies lost, duplicated or still owed, attempts that never ended
     Audit(cli::audit::Arguments),
     /// Deliver again, or at last: from files, folders, mboxes, queue files, or what the ledger knows
     Replay(cli::replay::Arguments),
@@ -90,7 +90,7 @@ enum Command {
     /// Messages that crashed workers of the service: list, show, retry, drop
     #[command(subcommand)]
     Shunt(cli::shunt::Command),
-    /// Who is told of what happens to messages: create, list, show, pause, resume, secret, delete
+    /// Manage webhook subscriptions: create, list, show, pause, resume, secret, delete
     #[command(subcommand)]
     Subscription(cli::subscription::Command),
     /// Who may use the API: create, list and revoke tokens

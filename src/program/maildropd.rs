@@ -9,7 +9,7 @@ use crate::config::{Config, DatabaseRole};
 use crate::http::api::{self, ApiSettings};
 use crate::http::web::{self, WebSettings};
 use crate::ledger::web_sessions::WebRole;
-use crate::lock::Slice;
+use crate::lock::Shard;
 use crate::notifier::{self, NotifierSettings};
 use crate::operations::operations_log::CommandLine;
 use crate::operations::web_logins;
@@ -22,7 +22,7 @@ use crate::service::master::child_start::{self, CannotBegin};
 use crate::service::master::front_channel::to_the_master;
 use crate::service::master::listeners::{self, Inherited};
 use crate::service::master::{self, MasterError};
-use crate::service::master_link::tell_master;
+use crate::service::master_link::report_to_master;
 use crate::service::runner;
 use crate::service::timer::{self, TimerSettings};
 use crate::service::worker::{self, WorkerSettings};
@@ -52,9 +52,9 @@ Examples:
   maildropd --config /etc/maildrop_command/config.toml
   maildropd --embedded /tmp/maildrop-demo --web 127.0.0.1:8025
 
-Signals: SIGTERM and SIGINT end it after the messages in hand, a second one at once. SIGHUP reads the configuration anew (one \
-with a mistake in it changes nothing) and opens the log anew, SIGUSR1 replaces one process after the other, SIGUSR2 opens the \
-log anew.
+Signals: SIGTERM and SIGINT end it after the messages in progress, a second one at once. SIGHUP reads the configuration again (one \
+with a mistake in it changes nothing) and reopens the log, SIGUSR1 replaces one process after the other, SIGUSR2 opens the \
+log again.
 
 Exit status: 0 shown to end, 69 if a socket cannot be listened at, 73 if its folders or its log cannot be had, 75 if another one \
 is running, 78 if the configuration cannot be read."
@@ -78,7 +78,7 @@ struct Arguments {
     /// Which of its role this process is
     #[arg(long, hide = true, default_value = "1")]
     number: u32,
-    /// The process id of the master; without one it is started by hand
+    /// The process id of the master; without one it is started manually
     #[arg(long, hide = true, requires = "checked")]
     master: Option<u32>,
     /// The configuration as the master has checked it
@@ -86,7 +86,7 @@ struct Arguments {
     checked: Option<PathBuf>,
     /// Which part of all messages a runner takes: 0/4, the first of four [default: by its number, of service.runners]
     #[arg(long, value_name = "N/M", hide = true)]
-    slice: Option<Slice>,
+    shard: Option<Shard>,
 }
 
 /// The time limit for opening the ledger of a directory.
@@ -243,7 +243,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             match master {
                 None => std::future::pending().await,
                 Some(master) => {
-                    if let Err(error) = tell_master(master, ask, started, ended, stop.clone(), tell, disk).await {
+                    if let Err(error) = report_to_master(master, ask, started, ended, stop.clone(), tell, disk).await {
                         tracing::warn!(%error, "the master cannot be talked with");
                     }
                 }
@@ -288,9 +288,9 @@ fn could_work(file: &Path, checked: Option<&Path>) -> Result<(), CannotBegin> {
 /// The runner reads no password.
 fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Runner, arguments)?;
-    let by_number = || Slice::new(arguments.number.checked_sub(1)?, config.service.runners);
-    let slice = arguments.slice.or_else(by_number).ok_or_else(|| unusable("there is no runner of this number"))?;
-    runner::run(&config, slice).map_err(|error| (ExitCode::CantCreat, error.to_string()))
+    let by_number = || Shard::new(arguments.number.checked_sub(1)?, config.service.runners);
+    let shard = arguments.shard.or_else(by_number).ok_or_else(|| unusable("there is no runner of this number"))?;
+    runner::run(&config, shard).map_err(|error| (ExitCode::CantCreat, error.to_string()))
 }
 
 /// The timer reads no database password except that of its own role.

@@ -57,7 +57,7 @@ pub(crate) struct Handing<'a> {
 
 /// The result of passing a message to the service.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Handed {
+pub(crate) enum HandoverResult {
     /// The service has never confirmed the message: nothing was delivered, and nothing will be.
     NotTaken(NotTaken),
     /// The caller was gone when the service had the message. The service never got Go: nothing was delivered.
@@ -98,7 +98,7 @@ enum Failed {
 }
 
 /// Passes a message to the service, and waits for the result.
-pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> Handed {
+pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> HandoverResult {
     let patience = for_one_try(handing.deadline.remaining());
     let mut reason = String::new();
     for number in 1..=TRIES {
@@ -109,15 +109,15 @@ pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> Handed {
                 debug!(id = %handing.request.id, number, why, "the service did not take the message");
                 reason = why;
             }
-            Err(Failed::ForGood(not_taken)) => return Handed::NotTaken(not_taken),
+            Err(Failed::ForGood(not_taken)) => return HandoverResult::NotTaken(not_taken),
         }
     }
-    Handed::NotTaken(NotTaken { why: reason, no_service: false })
+    HandoverResult::NotTaken(NotTaken { why: reason, no_service: false })
 }
 
 impl Handing<'_> {
     /// One attempt. `Ok` if no further attempt may follow. The end of its connection withdraws a message that has no Go.
-    fn once(&self, socket: &Path, until: Instant) -> Result<Handed, Failed> {
+    fn once(&self, socket: &Path, until: Instant) -> Result<HandoverResult, Failed> {
         // Replies are small.
         let longest = LONGEST_HEADER + 8;
         let settings = Settings {
@@ -143,17 +143,17 @@ impl Handing<'_> {
         }
         // The bytes that were read may be only the beginning of a message: see `StandardStreams`.
         if self.caller.is_gone() {
-            return Ok(Handed::CallerGone);
+            return Ok(HandoverResult::CallerGone);
         }
         Ok(self.go(&mut connection))
     }
 
     /// Sends Go, and waits for the answer. From here on, only the service delivers the message.
-    fn go(&self, connection: &mut Blocking) -> Handed {
+    fn go(&self, connection: &mut Blocking) -> HandoverResult {
         let until = Instant::now() + for_the_answer(self.deadline.remaining());
         let lost = |error: &dyn std::fmt::Display| {
             warn!(id = %self.id(), %error, queue_id = self.queue_id(), "the service had the message, and was lost");
-            Handed::Lost(Lost::Connection)
+            HandoverResult::Lost(Lost::Connection)
         };
         let gone = Header::Go { id: self.id() }.frame(b"").map_err(|error| lost(&error));
         let sent = gone.and_then(|go| connection.send(&to_client(&go), until).map_err(|error| lost(&error)));
@@ -162,22 +162,24 @@ impl Handing<'_> {
             Ok(None) => {
                 let queue_id = self.queue_id();
                 warn!(id = %self.id(), queue_id, "the service has the message, and has not answered");
-                return Handed::Lost(Lost::Silent);
+                return HandoverResult::Lost(Lost::Silent);
             }
             Ok(Some(answer)) => answer,
         };
         match read(answer) {
-            Ok(Header::Reply(reply)) => self.verdicts(reply).map_or_else(|why| self.nonsense(why), Handed::Answered),
+            Ok(Header::Reply(reply)) => {
+                self.verdicts(reply).map_or_else(|why| self.nonsense(why), HandoverResult::Answered)
+            }
             Ok(_) => self.nonsense("it is no reply"),
             Err(problem) => self.nonsense(&problem),
         }
     }
 
     /// Handles a reply that came instead of a receipt. The service may defer a message without Go, but may do nothing else.
-    fn refused(&self, reply: Reply) -> Handed {
+    fn refused(&self, reply: Reply) -> HandoverResult {
         match self.verdicts(reply) {
-            Ok(verdicts) if verdicts.iter().all(|verdict| verdict.class() == 4) => Handed::Answered(verdicts),
-            Ok(_) => self.nonsense("it was not told to go on, and says that it did"),
+            Ok(verdicts) if verdicts.iter().all(|verdict| verdict.class() == 4) => HandoverResult::Answered(verdicts),
+            Ok(_) => self.nonsense("it got no Go, and says that it delivered"),
             Err(problem) => self.nonsense(problem),
         }
     }
@@ -194,9 +196,9 @@ impl Handing<'_> {
         verdicts.map_err(|_| "its status code is none of ours")
     }
 
-    fn nonsense(&self, problem: &str) -> Handed {
+    fn nonsense(&self, problem: &str) -> HandoverResult {
         warn!(id = %self.id(), problem, queue_id = self.queue_id(), "the service's answer makes no sense");
-        Handed::Lost(Lost::Nonsense)
+        HandoverResult::Lost(Lost::Nonsense)
     }
 
     fn id(&self) -> Uuid {
@@ -254,7 +256,7 @@ fn failed(error: BlockingError) -> Failed {
 /// Checks whether the listening program may read this mail: it runs as root, as our own user, or as the owner of the socket's
 /// folder.
 fn peer_may_have_it(socket: &Path, stream: &UnixStream) -> Result<(), String> {
-    let problem = |error: std::io::Error| format!("who listens on {} cannot be told: {error}", socket.display());
+    let problem = |error: std::io::Error| format!("the listener of {} is unknown: {error}", socket.display());
     let peer = socket_peercred(stream).map_err(|error| problem(error.into()))?.uid.as_raw();
     let folder = socket.parent().unwrap_or(socket);
     let owner = fs::metadata(folder).map_err(problem)?.uid();
@@ -304,7 +306,7 @@ mod tests {
         let deadline = Deadline::after(Duration::from_mins(4));
         let handing = Handing { request: &request, message: b"", caller: &NoCaller, deadline };
         let is_missing = || match hand_over(&path, handing) {
-            Handed::NotTaken(not_taken) => not_taken.no_service,
+            HandoverResult::NotTaken(not_taken) => not_taken.no_service,
             other => panic!("{other:?}"),
         };
         assert!(is_missing());

@@ -13,8 +13,8 @@ pub mod zmtp;
 
 pub use crate::config::LARGEST_MESSAGE;
 pub use crate::message::Recipient;
-pub(crate) use recipient_batches::portions;
-pub use results::{Untellable, WireVerdict};
+pub(crate) use recipient_batches::chunk_recipients;
+pub use results::{UnknownCode, WireVerdict};
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -10,7 +10,7 @@ const MOST: usize = 500;
 const LONGEST: usize = LONGEST_HEADER / 2;
 
 /// The recipients in their order, in batches that fit into one request. No batch is empty.
-pub(crate) fn portions(recipients: &[Recipient]) -> Vec<&[Recipient]> {
+pub(crate) fn chunk_recipients(recipients: &[Recipient]) -> Vec<&[Recipient]> {
     let (mut portions, mut begin, mut length) = (Vec::new(), 0, 0);
     for (at, recipient) in recipients.iter().enumerate() {
         let more = serde_json::to_vec(recipient).map_or(LONGEST, |json| json.len() + 1);
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn a_portion_is_as_many_as_one_request_can_have() {
         let to = |number: usize| vec![Recipient { address: "a@x".into(), original: None }; number];
-        let lengths = |number| portions(&to(number)).iter().map(|portion| portion.len()).collect::<Vec<_>>();
+        let lengths = |number| chunk_recipients(&to(number)).iter().map(|portion| portion.len()).collect::<Vec<_>>();
         assert_eq!(lengths(0), [0; 0]);
         assert_eq!(lengths(1), [1]);
         assert_eq!(lengths(MOST), [MOST]);
@@ -50,7 +50,7 @@ mod tests {
         };
         let lengths = |list: &[usize]| {
             let list: Vec<_> = list.iter().map(|&length| of_length(length)).collect();
-            portions(&list).iter().map(|portion| portion.len()).collect::<Vec<_>>()
+            chunk_recipients(&list).iter().map(|portion| portion.len()).collect::<Vec<_>>()
         };
         let half = LONGEST / 2;
         assert_eq!(lengths(&[half, LONGEST - half]), [2]);
@@ -70,7 +70,7 @@ mod tests {
                 .into_iter()
                 .flat_map(|(text, number)| vec![Recipient { address: text.clone(), original: Some(text) }; number])
                 .collect();
-            let portions = portions(&recipients);
+            let portions = chunk_recipients(&recipients);
             prop_assert_eq!(&portions.concat(), &recipients);
             for portion in portions {
                 let request = Request { recipients: portion.to_vec(), sender: "\u{1}".repeat(300), ..Request::to(&[], 0) };

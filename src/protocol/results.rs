@@ -16,7 +16,7 @@ pub struct WireVerdict {
 /// The code is none of this program's verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("its status code is none of ours")]
-pub struct Untellable;
+pub struct UnknownCode;
 
 impl From<&Verdict> for WireVerdict {
     fn from(verdict: &Verdict) -> Self {
@@ -25,12 +25,12 @@ impl From<&Verdict> for WireVerdict {
 }
 
 impl TryFrom<WireVerdict> for Verdict {
-    type Error = Untellable;
+    type Error = UnknownCode;
 
     /// # Errors
     /// If the code is not one of this program's verdicts. A `5` that came about by accident would bounce mail.
-    fn try_from(shown: WireVerdict) -> Result<Self, Untellable> {
-        Verdict::by_code(&shown.code, shown.text).ok_or(Untellable)
+    fn try_from(shown: WireVerdict) -> Result<Self, UnknownCode> {
+        Verdict::by_code(&shown.code, shown.text).ok_or(UnknownCode)
     }
 }
 
@@ -47,7 +47,7 @@ mod tests {
             ["", "2", "5.0.0", "5.3.0", "3.0.0", "2.1.0", "250", "4.3", "4.3.0 ", "4.3.0.0", "4.+3.0", "4.99999.0"]
         {
             let shown = WireVerdict { code: code.into(), text: "x".into() };
-            assert_eq!(Verdict::try_from(shown), Err(Untellable), "{code}");
+            assert_eq!(Verdict::try_from(shown), Err(UnknownCode), "{code}");
         }
     }
 }

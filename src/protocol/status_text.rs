@@ -14,7 +14,7 @@ impl Process {
 
     /// The state of the process: `ready`, or `starts in 42s, throttled`.
     #[must_use]
-    pub fn standing(&self) -> String {
+    pub fn state(&self) -> String {
         let state = match (self.pid, self.starts_in_s) {
             (Some(_), _) if self.ending => "ending".into(),
             (Some(_), _) if self.ready => "ready".into(),
@@ -27,7 +27,7 @@ impl Process {
 
     /// How the previous process ended, and the last line that it wrote.
     #[must_use]
-    pub fn how_the_last_ended(&self) -> Option<String> {
+    pub fn last_exit(&self) -> Option<String> {
         self.last_end.as_ref().map(LastEnd::to_text)
     }
 }
@@ -112,7 +112,7 @@ pub(crate) mod tests {
             (Process { starts_in_s: Some(42.0), throttled: true, ..gone.clone() }, "starts in 42s, throttled"),
             (gone, "gone"),
         ] {
-            assert_eq!(process.standing(), standing);
+            assert_eq!(process.state(), standing);
         }
         assert_eq!((age(3600.0), age(-1.0), age(f64::NAN)), ("1h".into(), "-".into(), "-".into()));
     }
@@ -122,11 +122,11 @@ pub(crate) mod tests {
         let last = |said: &[&str]| {
             let said = said.iter().map(ToString::to_string).collect();
             let last_end = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(11), said };
-            Process { last_end: Some(last_end), ..gone(Role::Worker) }.how_the_last_ended()
+            Process { last_end: Some(last_end), ..gone(Role::Worker) }.last_exit()
         };
         assert_eq!(last(&[]).as_deref(), Some("ended by SIGSEGV"));
         assert_eq!(last(&["one", "two"]).as_deref(), Some("ended by SIGSEGV; it said: two"));
-        assert_eq!(gone(Role::Worker).how_the_last_ended(), None);
+        assert_eq!(gone(Role::Worker).last_exit(), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub enum QueueAdminError {
     NotFrom { id: String, state: State, allowed: &'static str, done: &'static str },
     /// The ledger may have forgotten the delivery of a message that is older than it remembers.
     #[error(
-        "{id} has been in the queue for longer than the ledger remembers: if it was delivered, it would be there twice"
+        "{id} has been in the queue for longer than the ledger remembers: if it was delivered, it would be duplicated"
     )]
     TooOld { id: String },
     #[error("{id} cannot be read: {problem}")]
@@ -39,7 +39,7 @@ impl Queue {
     /// If it is not in `new/`.
     pub fn hold(&self, id: &str) -> Result<Name, QueueAdminError> {
         self.act(id, |folders, state, name| match state {
-            State::New => Ok(move_for_good(&folders.new, &folders.held, name, name)?),
+            State::New => Ok(rename_durably(&folders.new, &folders.held, name, name)?),
             state => Err(not_from(id, state, "new/", "held")),
         })
     }
@@ -66,7 +66,7 @@ impl Queue {
             if !again && age_limit.is_some_and(|limit| name.age(now) > limit) {
                 return Err(QueueAdminError::TooOld { id: id.to_owned() });
             }
-            Ok(move_for_good(folders.folder(state), &folders.new, name, name.due_at_once())?)
+            Ok(rename_durably(folders.folder(state), &folders.new, name, name.due_at_once())?)
         })
     }
 
@@ -155,7 +155,7 @@ fn not_from(id: &str, state: State, allowed: &'static str, done: &'static str) -
 }
 
 /// Moves a message. Once this returns, the move survives a power failure.
-pub(super) fn move_for_good(
+pub(super) fn rename_durably(
     from: &Folder,
     to: &Folder,
     name: Name,

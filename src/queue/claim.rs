@@ -3,7 +3,7 @@
 use super::envelope::Unreadable;
 use super::folder::{Folder, Moved};
 use super::{Envelope, Folders, Name, Queue, QueueError, Recipient};
-use crate::lock::Slice;
+use crate::lock::Shard;
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::Read;
@@ -59,7 +59,7 @@ const AHEAD: Duration = Duration::from_mins(1);
 /// Tried messages still get their turn, however many new ones arrive. It comes when the untried ones have had as much time as the
 /// last tried one took, and at least a minute.
 #[derive(Debug)]
-pub struct Listed {
+pub struct DueList {
     /// The untried messages and the tried ones, each in the order in which they became due.
     untried: VecDeque<Name>,
     tried: VecDeque<Name>,
@@ -70,7 +70,7 @@ pub struct Listed {
     remembered: Option<Duration>,
 }
 
-impl Listed {
+impl DueList {
     /// A tried message that has been in the queue for longer than the ledger remembers is held, not claimed. An earlier attempt
     /// may have delivered it, and the ledger may have forgotten that while its mailbox was unreachable.
     #[must_use]
@@ -105,8 +105,8 @@ impl Queue {
     /// If a system call fails. The message in question is still in the queue; others may be claimed.
     pub fn claim_listed(
         &self,
-        listed: &mut Listed,
-        slice: Slice,
+        listed: &mut DueList,
+        shard: Shard,
         now: SystemTime,
     ) -> Result<Option<Claim>, QueueError> {
         let mut failed = None;
@@ -116,7 +116,7 @@ impl Queue {
                 return Ok(claim);
             }
         }
-        listed.set(self.due(slice, now)?);
+        listed.set(self.due(shard, now)?);
         listed.at = Some(Instant::now());
         let claim = self.first_of(listed, now, &mut failed);
         if claim.is_some() { Ok(claim) } else { failed.map_or(Ok(None), Err) }
@@ -125,9 +125,9 @@ impl Queue {
     /// The messages that may be tried now, ordered by the moment at which they became due, so that each has its turn. In the
     /// order of acceptance, old messages for mailboxes that hang would go before all newer ones each time they are due. A few of
     /// them would take all of a runner's time.
-    fn due(&self, slice: Slice, now: SystemTime) -> Result<Vec<Name>, QueueError> {
+    fn due(&self, shard: Shard, now: SystemTime) -> Result<Vec<Name>, QueueError> {
         let busy = self.0.locks_in_work()?;
-        let mine = |name: &Name| slice.has_first_bytes(name.lock) && name.is_due(now) && !busy.contains(&name.lock);
+        let mine = |name: &Name| shard.has_first_bytes(name.lock) && name.is_due(now) && !busy.contains(&name.lock);
         let mut due: Vec<Name> = self.0.new.messages()?.into_iter().filter(mine).collect();
         due.sort_by_key(|name| (name.due_since(now), *name));
         Ok(due)
@@ -135,7 +135,7 @@ impl Queue {
 
     /// Claims the first of them that can be claimed. One that cannot does not keep the runner from the others; the first error is
     /// kept.
-    fn first_of(&self, listed: &mut Listed, now: SystemTime, failed: &mut Option<QueueError>) -> Option<Claim> {
+    fn first_of(&self, listed: &mut DueList, now: SystemTime, failed: &mut Option<QueueError>) -> Option<Claim> {
         while let Some(name) = listed.next() {
             let is_forgotten = listed.remembered.is_some_and(|remembered| name.was_tried_before(now, remembered));
             let claim =
@@ -157,8 +157,8 @@ impl Queue {
         match Claim::read(&self.0, name, locked, now)? {
             Ok(claim) => Ok(Some(claim)),
             Err((_locked, unreadable)) => {
-                warn!(message = name.id(), %unreadable, "a file of the queue is set aside in bad/");
-                self.0.set_aside(&self.0.work, name.to_string().as_str(), name)?;
+                warn!(message = name.id(), %unreadable, "a file of the queue is moved to bad/");
+                self.0.move_to_bad(&self.0.work, name.to_string().as_str(), name)?;
                 Ok(None)
             }
         }
@@ -192,7 +192,7 @@ impl Folders {
     }
 
     /// Moves an unreadable file to `bad/`, where no runner tries it. The caller holds its lock.
-    pub(super) fn set_aside(
+    pub(super) fn move_to_bad(
         &self,
         from: &Folder,
         file: impl rustix::path::Arg + Copy,

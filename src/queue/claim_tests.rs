@@ -3,7 +3,7 @@
 use super::tests::{Counts, accepted, at, claim_nothing, claimed, queue};
 use super::*;
 use crate::base::files::synced;
-use crate::lock::Slice;
+use crate::lock::Shard;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -51,9 +51,9 @@ fn what_was_tried_has_its_turn_once_the_others_have_had_as_much_time() {
         claimed(&queue, 3000).defer(at(3000)).unwrap();
     }
     let new: Vec<String> = (1..=8).map(|n| accepted(&queue, &n.to_string(), 4000 + n).id()).collect();
-    let (mut listed, mut claims) = (Listed::remembering(None), Vec::new());
+    let (mut listed, mut claims) = (DueList::remembering(None), Vec::new());
     let mut next = |took: u64| {
-        let claim = queue.claim_listed(&mut listed, Slice::WHOLE, at(5000)).unwrap().unwrap();
+        let claim = queue.claim_listed(&mut listed, Shard::WHOLE, at(5000)).unwrap().unwrap();
         listed.took(claim.tries(), Duration::from_secs(took));
         claims.push(claim);
         claims.last().unwrap().name().id()
@@ -72,8 +72,8 @@ fn what_was_tried_has_its_turn_once_the_others_have_had_as_much_time() {
 fn a_runner_that_goes_by_its_list_takes_nothing_twice_and_overlooks_nothing() {
     let (_directory, queue) = queue();
     let names: Vec<Name> = (1..=4).map(|n| accepted(&queue, &n.to_string(), n)).collect();
-    let mut listed = Listed::remembering(None);
-    let mut next = || queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap();
+    let mut listed = DueList::remembering(None);
+    let mut next = || queue.claim_listed(&mut listed, Shard::WHOLE, at(100)).unwrap();
     let first = next().unwrap();
     assert_eq!(first.name(), names[0]);
     // Another runner claims a message. A new one arrives, of a lock that is already claimed.
@@ -92,14 +92,14 @@ fn a_runner_that_goes_by_its_list_takes_nothing_twice_and_overlooks_nothing() {
 fn what_comes_meanwhile_and_is_older_is_claimed_first_as_soon_as_a_list_is_a_second_old() {
     let (_directory, queue) = queue();
     let names: Vec<Name> = (2..=4).map(|n| accepted(&queue, &n.to_string(), n)).collect();
-    let mut listed = Listed::remembering(None);
-    let first = queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap().unwrap();
+    let mut listed = DueList::remembering(None);
+    let first = queue.claim_listed(&mut listed, Shard::WHOLE, at(100)).unwrap().unwrap();
     let older = accepted(&queue, "1", 1);
     // This is within the second, however busy the machine is.
     listed.at = Some(Instant::now() + Duration::from_hours(1));
-    let second = queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap().unwrap();
+    let second = queue.claim_listed(&mut listed, Shard::WHOLE, at(100)).unwrap().unwrap();
     listed.at = Instant::now().checked_sub(Duration::from_secs(1));
-    let third = queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap().unwrap();
+    let third = queue.claim_listed(&mut listed, Shard::WHOLE, at(100)).unwrap().unwrap();
     assert_eq!([first.name(), second.name(), third.name()], [names[0], names[1], older]);
 }
 
@@ -111,8 +111,8 @@ fn what_was_tried_for_longer_than_the_ledger_remembers_is_held_and_what_somebody
     claimed(&queue, 1000).defer(at(1000)).unwrap();
     let untried = accepted(&queue, "b", 1000);
     let next = |seconds| {
-        let mut listed = Listed::remembering(Some(Duration::from_secs(5000)));
-        queue.claim_listed(&mut listed, Slice::WHOLE, at(seconds)).unwrap()
+        let mut listed = DueList::remembering(Some(Duration::from_secs(5000)));
+        queue.claim_listed(&mut listed, Shard::WHOLE, at(seconds)).unwrap()
     };
     let [first, second] = [(); 2].map(|()| next(6000).unwrap());
     assert_eq!([first.name(), second.name()].map(|name| name.id()), [untried.id(), old.clone()]);
@@ -130,7 +130,7 @@ fn what_was_tried_for_longer_than_the_ledger_remembers_is_held_and_what_somebody
     assert!(next(9000).is_none());
     assert_eq!(queue.counts().unwrap().held, 1);
     // A ledger that forgets nothing.
-    let mut listed = Listed::remembering(None);
+    let mut listed = DueList::remembering(None);
     queue.release(&queue.list().unwrap().pop().unwrap().id, None, false, at(9000)).unwrap();
-    assert!(queue.claim_listed(&mut listed, Slice::WHOLE, at(1_000_000)).unwrap().is_some());
+    assert!(queue.claim_listed(&mut listed, Shard::WHOLE, at(1_000_000)).unwrap().is_some());
 }

@@ -2,7 +2,7 @@
 
 use super::tests::{Counts, at, lock, mail};
 use super::*;
-use crate::lock::Slice;
+use crate::lock::Shard;
 use rustix::process::{Signal, getpid, kill_process};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ fn everything_that_a_queue_does() {
         notes.add(&format!("accepted {message} 123"));
         ids.insert(message, name.id());
     }
-    let claim = || queue.claim(Slice::WHOLE, at(100)).unwrap().unwrap();
+    let claim = || queue.claim(Shard::WHOLE, at(100)).unwrap().unwrap();
     let a = claim();
     notes.add("open a -");
     a.finish().unwrap();
@@ -196,7 +196,7 @@ fn a_process_that_is_killed_at_any_step_loses_nothing_and_leaves_nothing_half() 
         let counts = queue.counts().unwrap();
         assert_eq!(counts.work, 0, "step {step}");
         // None of them is stuck.
-        while let Some(claim) = queue.claim(Slice::WHOLE, at(100_000)).unwrap() {
+        while let Some(claim) = queue.claim(Shard::WHOLE, at(100_000)).unwrap() {
             claim.finish().unwrap();
         }
         let counts = queue.counts().unwrap();
@@ -216,7 +216,7 @@ fn a_runner() {
     let queue = Queue::open(&folder.join("queue")).unwrap();
     let notes = Notes(folder.join(format!("notes-{}", std::process::id())));
     while queue.counts().unwrap().new > 0 {
-        let Some(claim) = queue.claim(Slice::WHOLE, at(100)).unwrap() else { continue };
+        let Some(claim) = queue.claim(Shard::WHOLE, at(100)).unwrap() else { continue };
         // No other runner works on a message of this lock.
         let busy = folder.join(format!("busy-{:016x}", claim.name().lock));
         fs::create_dir(&busy).unwrap();

@@ -3,7 +3,7 @@
 use super::crash_tests::interrupted;
 use super::tests::{at, lock, mail};
 use super::*;
-use crate::lock::Slice;
+use crate::lock::Shard;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -67,7 +67,7 @@ fn world() -> World {
     let held = add("held", "one", 1);
     queue.hold(&held.id()).unwrap();
     add("of the dead", "of the dead", 2);
-    drop(queue.claim(Slice::WHOLE, at(9)).unwrap().unwrap());
+    drop(queue.claim(Shard::WHOLE, at(9)).unwrap().unwrap());
     let first = add("first", "one", 3);
     add("second", "one", 4);
     World { folder, queue, first, held, expected, made: 0, claims: Vec::new(), listed: Vec::new() }
@@ -77,7 +77,7 @@ fn act(world: &Rc<RefCell<World>>, act: Act) {
     // The world must not be borrowed while the queue works, because the other action runs in between.
     let queue = world.borrow().queue.clone();
     let (first, held) = (world.borrow().first.to_string(), world.borrow().held.to_string());
-    let claim = || queue.claim(Slice::WHOLE, at(9)).unwrap();
+    let claim = || queue.claim(Shard::WHOLE, at(9)).unwrap();
     let body = |claim: &Claim| String::from_utf8(claim.message().to_vec()).unwrap();
     let gone = |body: &str| drop(world.borrow_mut().expected.remove(body));
     match act {

@@ -43,7 +43,7 @@ mod shunted;
 
 pub use crate::message::Recipient;
 pub use admin::QueueAdminError;
-pub use claim::{Claim, Listed, Settled, Settlement};
+pub use claim::{Claim, DueList, Settled, Settlement};
 pub use envelope::Envelope;
 pub use error::QueueError;
 pub use listing::{Entry, State, Waiting};

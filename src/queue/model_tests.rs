@@ -2,7 +2,7 @@
 
 use super::tests::{at, lock, mail};
 use super::*;
-use crate::lock::Slice;
+use crate::lock::Shard;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ enum Act {
     },
     Claim {
         runner: usize,
-        slice: u32,
+        shard: u32,
     },
     Settle {
         claim: usize,
@@ -77,7 +77,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     ];
     let act = prop_oneof![
         4 => (0..3_usize, 1..4_usize).prop_map(|(lock, recipients)| Act::Enqueue { lock, recipients }),
-        5 => (0..2_usize, 0..3_u32).prop_map(|(runner, slice)| Act::Claim { runner, slice }),
+        5 => (0..2_usize, 0..3_u32).prop_map(|(runner, shard)| Act::Claim { runner, shard }),
         2 => (n(), vec(settlement, 0..4)).prop_map(|(claim, outcome)| Act::Settle { claim, outcome }),
         1 => n().prop_map(|claim| Act::Finish { claim }),
         1 => n().prop_map(|claim| Act::Defer { claim }),
@@ -149,7 +149,7 @@ impl World {
                 self.files.insert(File { state: State::New, name, body: self.bodies, recipients, spoilt: false });
                 self.bodies += 1;
             }
-            Act::Claim { runner, slice } => self.claim(runner, slice),
+            Act::Claim { runner, shard } => self.claim(runner, shard),
             Act::Settle { claim, outcome } => {
                 let Some(claim) = self.take_claim(claim) else { return };
                 let file = self.file(claim.name());
@@ -223,20 +223,20 @@ impl World {
 
     /// Claims the expected message: untried ones first, then the one that has been due for longest. It skips messages that are
     /// not in `new/`, and those whose lock is in use.
-    fn claim(&mut self, runner: usize, slice: u32) {
-        let slice = [Slice::WHOLE, Slice::new(0, 2).unwrap(), Slice::new(1, 2).unwrap()][slice as usize];
+    fn claim(&mut self, runner: usize, shard: u32) {
+        let shard = [Shard::WHOLE, Shard::new(0, 2).unwrap(), Shard::new(1, 2).unwrap()][shard as usize];
         let now = at(self.clock);
         let busy: BTreeSet<u64> =
             self.files.iter().filter(|file| file.state == State::Work).map(|file| file.name.lock).collect();
         let may = |file: &&File| {
             file.state == State::New
-                && slice.has_first_bytes(file.name.lock)
+                && shard.has_first_bytes(file.name.lock)
                 && file.name.is_due(now)
                 && !busy.contains(&file.name.lock)
         };
         let mut expected: Vec<File> = self.files.iter().filter(may).cloned().collect();
         expected.sort_by_key(|file| (file.name.tries > 0, file.name.due_since(now), file.name));
-        let claim = self.runners[runner].claim(slice, now).unwrap();
+        let claim = self.runners[runner].claim(shard, now).unwrap();
         for file in expected {
             if file.spoilt {
                 // It has left `new/` for `bad/`, where its name may differ.
@@ -258,7 +258,7 @@ impl World {
     fn newest_in_bad(&self) -> Name {
         let known = |name: &Name| self.files.iter().any(|file| file.state == State::Bad && file.name == *name);
         let names = self.runners[0].0.bad.messages().unwrap();
-        names.into_iter().find(|name| !known(name)).expect("one was set aside")
+        names.into_iter().find(|name| !known(name)).expect("one was moved to bad/")
     }
 
     fn settled(&mut self, file: &File, outcome: &[Settlement], settled: &Settled) {

@@ -1,7 +1,7 @@
 //! Cleans up after dead processes, at the start of a runner and once a minute. It also holds messages whose delivery the ledger
 //! may have forgotten.
 
-use super::admin::move_for_good;
+use super::admin::rename_durably;
 use super::folder::Folder;
 use super::{Folders, Name, Queue, QueueError};
 use crate::lock::LockName;
@@ -68,7 +68,7 @@ impl Folders {
 
     /// Moves a message that waits for a further attempt to `held/`, where no runner tries it.
     pub(super) fn hold_forgotten(&self, name: Name) -> Result<(), QueueError> {
-        if move_for_good(&self.new, &self.held, name, name)?.is_some() {
+        if rename_durably(&self.new, &self.held, name, name)?.is_some() {
             warn!(
                 message = name.id(),
                 tries = name.tries,
@@ -93,9 +93,9 @@ impl Folders {
             return Ok(());
         }
         let Some(_locked) = folder.lock(name)? else { return Ok(()) };
-        warn!(name = %name.to_string_lossy(), "a file whose name is none of the queue's is set aside in bad/");
+        warn!(name = %name.to_string_lossy(), "a file whose name is none of the queue's is moved to bad/");
         let lock = LockName::new("a name that is none", name.as_encoded_bytes());
-        self.set_aside(folder, name, Name::new(now, &lock))
+        self.move_to_bad(folder, name, Name::new(now, &lock))
     }
 }
 

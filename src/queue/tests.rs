@@ -1,6 +1,6 @@
 use super::*;
 use crate::base::files::synced;
-use crate::lock::Slice;
+use crate::lock::Shard;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, UNIX_EPOCH};
@@ -26,8 +26,8 @@ impl Queue {
     }
 
     /// Claims the next message by a listing of its own.
-    pub(crate) fn claim(&self, slice: Slice, now: SystemTime) -> Result<Option<Claim>, QueueError> {
-        self.claim_listed(&mut Listed::remembering(None), slice, now)
+    pub(crate) fn claim(&self, shard: Shard, now: SystemTime) -> Result<Option<Claim>, QueueError> {
+        self.claim_listed(&mut DueList::remembering(None), shard, now)
     }
 }
 
@@ -70,11 +70,11 @@ pub(super) fn accepted(queue: &Queue, lock_name: &str, seconds: u64) -> Name {
 }
 
 pub(super) fn claimed(queue: &Queue, seconds: u64) -> Claim {
-    queue.claim(Slice::WHOLE, at(seconds)).unwrap().expect("there is one")
+    queue.claim(Shard::WHOLE, at(seconds)).unwrap().expect("there is one")
 }
 
 pub(super) fn claim_nothing(queue: &Queue, seconds: u64) {
-    assert!(queue.claim(Slice::WHOLE, at(seconds)).unwrap().is_none());
+    assert!(queue.claim(Shard::WHOLE, at(seconds)).unwrap().is_none());
 }
 
 /// The folder and the name of each message.
@@ -132,7 +132,7 @@ fn a_message_that_is_moved_has_its_new_name_on_the_disk_before_the_old_one_is_go
 }
 
 #[test]
-fn names_are_on_the_disk_before_anybody_is_told() {
+fn names_are_on_the_disk_before_success_is_reported() {
     let (_directory, queue) = queue();
     let synced = |expected: &[&str]| {
         let folders = synced::take_directories();
@@ -169,15 +169,15 @@ fn two_messages_of_one_lock_are_never_claimed_at_once() {
 }
 
 #[test]
-fn a_runner_claims_what_is_in_its_slice() {
+fn a_runner_claims_what_is_in_its_shard() {
     let (_directory, queue) = queue();
     for n in 0..32 {
         accepted(&queue, &n.to_string(), 1);
     }
     let mut claims = Vec::new();
     for index in 0..4 {
-        let slice = Slice::new(index, 4).unwrap();
-        while let Some(claim) = queue.claim(slice, at(1)).unwrap() {
+        let shard = Shard::new(index, 4).unwrap();
+        while let Some(claim) = queue.claim(shard, at(1)).unwrap() {
             assert_eq!(claim.name().lock >> 62, u64::from(index));
             claims.push(claim);
         }
@@ -313,7 +313,7 @@ fn copy_back(queue: &Queue, file: &str) {
 }
 
 #[test]
-fn what_cannot_be_read_is_set_aside_with_the_reason() {
+fn an_unreadable_file_is_moved_to_bad_with_the_reason() {
     let (_directory, queue) = queue();
     let good = accepted(&queue, "good", 5);
     let whole = fs::read(queue.path().join("new").join(good.to_string())).unwrap();
@@ -337,7 +337,7 @@ fn what_cannot_be_read_is_set_aside_with_the_reason() {
         queue.release(&entry.id, None, false, at(10)).unwrap();
     }
     let mut read = Vec::new();
-    while let Some(claim) = queue.claim(Slice::WHOLE, at(20)).unwrap() {
+    while let Some(claim) = queue.claim(Shard::WHOLE, at(20)).unwrap() {
         assert_eq!(claim.message(), MESSAGE);
         read.push(claim);
     }

@@ -5,7 +5,7 @@
 
 use super::broker::sockets::{Peers, Report, Sockets, Started};
 use super::broker::state::{Broker, Settings};
-use super::inflight_message::Handed;
+use super::inflight_message::InflightMessage;
 use super::lmtp::Spool;
 use super::shunt::WorkerEnd;
 use super::shunt::upgrade;
@@ -73,7 +73,7 @@ pub enum FrontError {
 #[derive(Clone, Debug)]
 pub struct Inside {
     /// Passes a message to the broker.
-    pub hand: mpsc::Sender<Handed>,
+    pub hand: mpsc::Sender<InflightMessage>,
     /// Requests a report of the broker.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
     /// The workers that the master has started, and that have not ended.

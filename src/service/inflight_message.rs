@@ -12,7 +12,7 @@ use tracing::warn;
 
 /// A message that the LMTP server has received completely, and passes on for delivery.
 #[derive(Debug)]
-pub struct Handed {
+pub struct InflightMessage {
     /// The envelope. `file` is the path if `message` is a file, and `size` is the size of the message in bytes.
     pub request: Request,
     /// The bytes: a Return-Path line, and the data after DATA.

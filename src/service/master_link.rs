@@ -2,7 +2,7 @@
 
 use super::broker::sockets::{Report as Broker, Started};
 use super::disk_figures::DiskFiguresReader;
-use super::master::front_channel::{Notice, Report};
+use super::master::front_channel::{FromFront, ToFront};
 use super::shunt::WorkerEnd;
 use crate::protocol::control::{Status, line};
 use crate::queue::{State, Waiting};
@@ -19,7 +19,7 @@ use tracing::warn;
 ///
 /// # Errors
 /// If the master cannot be reached any more. It has ended, and the system is about to send us SIGTERM.
-pub async fn tell_master(
+pub async fn report_to_master(
     master: UnixStream,
     ask: mpsc::Sender<oneshot::Sender<Broker>>,
     started: watch::Sender<Started>,
@@ -32,7 +32,7 @@ pub async fn tell_master(
     let mut notices = BufReader::new(heard).lines();
     while let Some(notice) = notices.next_line().await? {
         match serde_json::from_str(&notice) {
-            Ok(Notice::Ask) => {
+            Ok(ToFront::Ask) => {
                 // The broker ends with this process.
                 let Some(broker) = Broker::request(&ask).await else { return Ok(()) };
                 let status = service.borrow().clone();
@@ -40,13 +40,13 @@ pub async fn tell_master(
                 let figures = timeout(Duration::ZERO, disk.read(status.as_ref())).await.unwrap_or_default();
                 let known = known(&broker, figures.queue.iter().flatten());
                 let (accepting, database_away) = (!*stop.borrow(), broker.database_away);
-                let report = Report::Standing { accepting, database_away, known, timer: figures.timer };
+                let report = FromFront::Status { accepting, database_away, known, timer: figures.timer };
                 says.write_all(line(&report).as_bytes()).await?;
             }
-            Ok(Notice::Service { status }) => drop(service.send_replace(Some(*status))),
+            Ok(ToFront::Service { status }) => drop(service.send_replace(Some(*status))),
             // The system has no larger process ids.
-            Ok(Notice::WorkerStarted { pid }) => started.send_modify(|started| started.extend(i32::try_from(pid))),
-            Ok(Notice::WorkerEnded(worker)) => {
+            Ok(ToFront::WorkerStarted { pid }) => started.send_modify(|started| started.extend(i32::try_from(pid))),
+            Ok(ToFront::WorkerEnded(worker)) => {
                 // From now on, another process may have this id.
                 let pid = i32::try_from(worker.pid).ok();
                 started.send_modify(|started| started.retain(|one| Some(*one) != pid));
@@ -63,8 +63,8 @@ pub async fn tell_master(
 
 /// The figures for `service status`.
 fn known<'a>(broker: &Broker, queue: impl Iterator<Item = &'a (State, Waiting)>) -> Map<String, Value> {
-    let standing = serde_json::to_value(broker.standing).unwrap_or_default();
-    let mut known = standing.as_object().cloned().unwrap_or_default();
+    let gauges = serde_json::to_value(broker.gauges).unwrap_or_default();
+    let mut known = gauges.as_object().cloned().unwrap_or_default();
     known.extend(queue.map(|(state, it)| (format!("file_queue_{state}"), Value::from(it.messages))));
     known
 }

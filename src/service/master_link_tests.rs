@@ -40,15 +40,14 @@ impl Scene {
             }
         });
         let disk = DiskFiguresReader::of(&crate::service::configured(folder).service);
-        let front =
-            tokio::spawn(
-                async move { tell_master(theirs, ask, tell_started, tell_ended, stops, tell_service, disk).await },
-            );
+        let front = tokio::spawn(async move {
+            report_to_master(theirs, ask, tell_started, tell_ended, stops, tell_service, disk).await
+        });
         let (hears, says) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
         Self { says, hears: BufReader::new(hears).lines(), broker, started, ended, stop, service, front }
     }
 
-    async fn say(&mut self, notice: &Notice) {
+    async fn say(&mut self, notice: &ToFront) {
         self.says.write_all(line(notice).as_bytes()).await.unwrap();
     }
 
@@ -56,10 +55,10 @@ impl Scene {
     async fn hear(&mut self) -> (bool, bool, Map<String, Value>, Vec<Task>) {
         let text = tokio::time::timeout(LONG, self.hears.next_line()).await.unwrap().unwrap().unwrap();
         match serde_json::from_str(&text).unwrap() {
-            Report::Standing { accepting, database_away, known, timer } => {
+            FromFront::Status { accepting, database_away, known, timer } => {
                 (accepting, database_away.is_some(), known, timer)
             }
-            Report::Ready { .. } => panic!("{text}"),
+            FromFront::Ready { .. } => panic!("{text}"),
         }
     }
 }
@@ -67,14 +66,14 @@ impl Scene {
 #[tokio::test]
 async fn it_says_how_it_stands_when_it_is_asked() {
     let mut scene = Scene::new(Path::new("/nonexistent"));
-    scene.say(&Notice::Ask).await;
+    scene.say(&ToFront::Ask).await;
     let (accepting, away, known, _) = scene.hear().await;
     assert_eq!((accepting, away, known.get("busy")), (true, false, Some(&Value::from(0))));
-    let standing = Gauges { busy: 3, ready: 2, ..Gauges::default() };
-    scene.broker.send_modify(|broker| broker.standing = standing);
+    let gauges = Gauges { busy: 3, ready: 2, ..Gauges::default() };
+    scene.broker.send_modify(|broker| broker.gauges = gauges);
     scene.broker.send_modify(|broker| broker.database_away = Some("no".into()));
     scene.stop.send_replace(true);
-    scene.say(&Notice::Ask).await;
+    scene.say(&ToFront::Ask).await;
     let (accepting, away, known, _) = scene.hear().await;
     assert_eq!((accepting, away), (false, true));
     assert_eq!((known.get("busy"), known.get("ready")), (Some(&Value::from(3)), Some(&Value::from(2))));
@@ -87,11 +86,11 @@ async fn what_the_master_says_reaches_whom_it_is_for() {
     let mut scene = Scene::new(Path::new("/nonexistent"));
     scene.says.write_all(b"nonsense\n").await.unwrap();
     for pid in [7, 8, u32::MAX] {
-        scene.say(&Notice::WorkerStarted { pid }).await;
+        scene.say(&ToFront::WorkerStarted { pid }).await;
     }
     scene.started.wait_for(|started| *started == Started::from([7, 8])).await.unwrap();
     let end = WorkerEnd { pid: 7, end: End::Signal(11), by_us: false, said: vec!["x".to_owned()] };
-    scene.say(&Notice::WorkerEnded(end.clone())).await;
+    scene.say(&ToFront::WorkerEnded(end.clone())).await;
     assert_eq!(scene.ended.recv().await, Some(end));
     // Another process may have this id by now.
     assert_eq!(*scene.started.borrow(), Started::from([8]));
@@ -110,7 +109,7 @@ async fn what_the_master_says_reaches_whom_it_is_for() {
         timer: Vec::new(),
         counted: Counted::default(),
     };
-    scene.say(&Notice::Service { status: Box::new(status) }).await;
+    scene.say(&ToFront::Service { status: Box::new(status) }).await;
     let shown = scene.service.wait_for(Option::is_some).await.unwrap().clone();
     assert_eq!(shown.map(|shown| (shown.pid, shown.state)), Some((6, Service::Well)));
 }
@@ -125,7 +124,7 @@ async fn what_the_timer_has_written_down_is_reported_as_soon_as_it_is_seen() {
     let mut scene = Scene::new(folder.path());
     let until = Instant::now() + LONG;
     let timer = loop {
-        scene.say(&Notice::Ask).await;
+        scene.say(&ToFront::Ask).await;
         let (.., timer) = scene.hear().await;
         if !timer.is_empty() {
             break timer;
@@ -142,7 +141,7 @@ async fn what_is_in_the_file_queue_is_reported_as_soon_as_it_is_seen() {
     let mut scene = Scene::new(folder.path());
     let until = Instant::now() + LONG;
     loop {
-        scene.say(&Notice::Ask).await;
+        scene.say(&ToFront::Ask).await;
         let (_, _, known, _) = scene.hear().await;
         if known.contains_key("file_queue_new") {
             break;

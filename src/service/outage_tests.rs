@@ -349,8 +349,8 @@ impl OutageWorld {
     }
 
     fn workers_that_take_work(&self) -> usize {
-        let standing = self.front.as_ref().map(|front| front.standing(self.now)).unwrap_or_default();
-        standing.ready + standing.busy
+        let gauges = self.front.as_ref().map(|front| front.gauges(self.now)).unwrap_or_default();
+        gauges.ready + gauges.busy
     }
 
     #[track_caller]

@@ -2,7 +2,7 @@
 //! A message with many recipients goes in batches, one after the other.
 //!
 //! Since it has one message in progress at a time, a mailbox that hangs delays all others. So [the first attempts](time_for)
-//! have little time, and [messages without an attempt](Listed) come first.
+//! have little time, and [messages without an attempt](DueList) come first.
 //!
 //! | result of a message | what the runner does |
 //! |---|---|
@@ -21,11 +21,11 @@ use crate::base::readiness;
 use crate::base::stop::Stop;
 use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
-use crate::lock::Slice;
-use crate::protocol::client::{self, Handed, Handing, Lost, NotTaken};
+use crate::lock::Shard;
+use crate::protocol::client::{self, Handing, HandoverResult, Lost, NotTaken};
 use crate::protocol::zmtp::{FIRST_PAUSE, LONGEST_PAUSE};
-use crate::protocol::{Recipient, Request, Source, portions};
-use crate::queue::{Claim, Listed, Queue, QueueError, Settlement};
+use crate::protocol::{Recipient, Request, Source, chunk_recipients};
+use crate::queue::{Claim, DueList, Queue, QueueError, Settlement};
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
@@ -55,11 +55,11 @@ pub enum RunnerError {
 ///
 /// # Errors
 /// If the queue cannot be opened, or the system provides no signal handlers.
-pub fn run(config: &Config, slice: Slice) -> Result<(), RunnerError> {
+pub fn run(config: &Config, shard: Shard) -> Result<(), RunnerError> {
     let stop = Stop::on_signals().map_err(|source| RunnerError::System { doing: "setting up signals", source })?;
-    let mut runner = Runner::new(config, slice, stop)?;
-    info!(queue = %runner.queue.path().display(), ?slice, "the runner has begun");
-    readiness::tell_master(true);
+    let mut runner = Runner::new(config, shard, stop)?;
+    info!(queue = %runner.queue.path().display(), ?shard, "the runner has begun");
+    readiness::report_readiness(true);
     while !runner.stop.is_requested() {
         let wait = runner.once();
         runner.stop.wait(wait).map_err(|source| RunnerError::System { doing: "waiting", source })?;
@@ -71,7 +71,7 @@ pub fn run(config: &Config, slice: Slice) -> Result<(), RunnerError> {
 struct Runner<'a> {
     config: &'a Config,
     /// The runner's shard of all messages.
-    slice: Slice,
+    shard: Shard,
     queue: Queue,
     stop: Stop,
     /// The pause after a system error, or if no broker runs.
@@ -79,16 +79,16 @@ struct Runner<'a> {
     /// When claims of dead runners were last recovered.
     recovered: Option<Instant>,
     /// The last listing of the queue.
-    listed: Listed,
+    listed: DueList,
 }
 
 impl<'a> Runner<'a> {
-    fn new(config: &'a Config, slice: Slice, stop: Stop) -> Result<Self, QueueError> {
+    fn new(config: &'a Config, shard: Shard, stop: Stop) -> Result<Self, QueueError> {
         let queue = Queue::open(&config.service.queue())?;
-        let listed = Listed::remembering(config.retention.messages_older_than);
+        let listed = DueList::remembering(config.retention.messages_older_than);
         Ok(Self {
             config,
-            slice,
+            shard,
             queue,
             stop,
             pause: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
@@ -100,7 +100,7 @@ impl<'a> Runner<'a> {
     /// Handles one message, if there is one. Returns how long to wait before the next.
     fn once(&mut self) -> Duration {
         self.recover();
-        let claim = match self.queue.claim_listed(&mut self.listed, self.slice, SystemTime::now()) {
+        let claim = match self.queue.claim_listed(&mut self.listed, self.shard, SystemTime::now()) {
             Ok(Some(claim)) => claim,
             Ok(None) => return LOOK_EACH,
             Err(error) => {
@@ -140,7 +140,7 @@ impl<'a> Runner<'a> {
     fn run(&self, claim: Claim) -> Result<Next, QueueError> {
         let id = claim.name().id();
         let (mut settlements, mut next) = (Vec::new(), Next::Go);
-        for some in portions(&claim.envelope().recipients) {
+        for some in chunk_recipients(&claim.envelope().recipients) {
             // Recipients without a settlement are deferred.
             if !settlements.is_empty() && self.stop.is_requested() {
                 break;
@@ -150,24 +150,24 @@ impl<'a> Runner<'a> {
             let deadline = Deadline::after(time_for(some.len(), claim.message().len(), claim.tries(), longest));
             let handing = Handing { request: &request, message: claim.message(), caller: &NoCaller, deadline };
             let (why, then) = match client::hand_over(&self.config.service.clients_socket(), handing) {
-                Handed::Answered(verdicts) => {
+                HandoverResult::Answered(verdicts) => {
                     for (recipient, verdict) in some.iter().zip(&verdicts) {
                         info!(queue_id = id, recipient = recipient.address, %verdict, "a message of the queue was tried");
                     }
                     settlements.extend(verdicts.iter().map(settlement));
                     continue;
                 }
-                Handed::NotTaken(NotTaken { why, no_service: true }) if settlements.is_empty() => {
+                HandoverResult::NotTaken(NotTaken { why, no_service: true }) if settlements.is_empty() => {
                     warn!(queue_id = id, why, "no service takes what is in the queue; it waits");
                     claim.give_back()?;
                     return Ok(Next::Pause);
                 }
                 // The pause keeps a broker that temporarily takes nothing from having the whole queue deferred.
-                Handed::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
-                Handed::CallerGone => ("it was taken back".into(), Next::Pause),
-                Handed::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
-                Handed::Lost(Lost::Silent) => ("the service has not answered in time".into(), Next::Go),
-                Handed::Lost(Lost::Nonsense) => ("the service's answer makes no sense".into(), Next::Go),
+                HandoverResult::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
+                HandoverResult::CallerGone => ("it was taken back".into(), Next::Pause),
+                HandoverResult::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
+                HandoverResult::Lost(Lost::Silent) => ("the service has not answered in time".into(), Next::Go),
+                HandoverResult::Lost(Lost::Nonsense) => ("the service's answer makes no sense".into(), Next::Go),
             };
             warn!(queue_id = id, why, tries = claim.tries() + 1, "a message of the queue is deferred");
             next = then;
@@ -235,7 +235,7 @@ mod tests {
             let mail =
                 NewMail { sender: sender.into(), recipients, injected_by: "a test".into(), may_owe_sent, vouches };
             let name = queue.enqueue(&LockName::new("x", b"x"), mail, b"Subject: x\n\nx\n", SystemTime::now()).unwrap();
-            let claim = queue.claim(Slice::new(0, 1).unwrap(), SystemTime::now()).unwrap().unwrap();
+            let claim = queue.claim(Shard::new(0, 1).unwrap(), SystemTime::now()).unwrap().unwrap();
             let request = request(&claim, &claim.envelope().recipients);
             assert_eq!(request.sasl_username.as_deref(), (vouches && !sender.is_empty()).then_some(sender));
             assert_eq!((request.no_sent, request.queue_id), (!may_owe_sent, Some(name.id())));
@@ -268,7 +268,7 @@ mod tests {
     fn what_was_left_behind_is_looked_for_each_minute() {
         let folder = tempfile::tempdir().unwrap();
         let config = crate::service::configured(folder.path());
-        let mut runner = Runner::new(&config, Slice::WHOLE, Stop::on_signals().unwrap()).unwrap();
+        let mut runner = Runner::new(&config, Shard::WHOLE, Stop::on_signals().unwrap()).unwrap();
         runner.recover();
         let first = runner.recovered;
         assert!(first.is_some());

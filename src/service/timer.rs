@@ -94,7 +94,7 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     let mut tasks = planned_tasks(&settings, site.imap_of_named_users().is_some(), &written);
     let timer = Timer { site, stop, watchdog };
     info!(tasks = ?tasks.iter().map(|task| task.kind.name()).collect::<Vec<_>>(), "the timer has begun");
-    readiness::tell_master(true);
+    readiness::report_readiness(true);
     while !timer.stop.is_requested() {
         write_down(&settings.state, &tasks);
         let Some(next) = tasks.iter_mut().min_by_key(|task| task.next) else { break };
@@ -215,7 +215,7 @@ impl Timer<'_> {
     fn run(&self, planned: &mut Planned) {
         let (began, at) = (Instant::now(), wall_clock());
         let name = planned.kind.name();
-        let came = catch_unwind(AssertUnwindSafe(|| self.come_of(planned.kind)));
+        let came = catch_unwind(AssertUnwindSafe(|| self.run_task(planned.kind)));
         let came = came.unwrap_or_else(|_| Err("an internal error, which the log has".into()));
         let took = began.elapsed();
         let well = came.is_ok();
@@ -232,7 +232,7 @@ impl Timer<'_> {
         planned.after(pause);
     }
 
-    fn come_of(&self, kind: TaskKind) -> Came {
+    fn run_task(&self, kind: TaskKind) -> Came {
         let mut watched = Some(self.watchdog.watch("what is done at intervals", BEGINNING));
         let (at_most, silence) = match kind {
             TaskKind::FinishOwed => {
@@ -245,7 +245,7 @@ impl Timer<'_> {
         let lock = format!("maildropd {}", kind.name());
         let mut held = match singleton_lock::take(self.site, &lock, at_most, silence).map_err(shown)? {
             Turn::Ours(held) => held,
-            Turn::Anothers(holder) => {
+            Turn::HeldBy(holder) => {
                 let host = holder.and_then(|holder| holder.host).map(|host| format!(" ({host})")).unwrap_or_default();
                 return Ok(format!("another host is at it{host}"));
             }

@@ -113,7 +113,7 @@ fn the_proof_is_renewed_once_a_day_by_a_timer_that_logs_in() {
     assert_eq!(names(false), [finish_owed]);
     assert_eq!(names(true), [finish_owed, ("renew_proof", DAY)]);
     with_timer(|timer, _| {
-        let said = timer.come_of(TaskKind::RenewProof).unwrap();
+        let said = timer.run_task(TaskKind::RenewProof).unwrap();
         assert!(said.starts_with("nothing to renew"), "{said}");
     });
 }
@@ -127,11 +127,11 @@ fn old() -> Retention {
 #[test]
 fn what_is_old_is_forgotten_kind_by_kind_and_no_more_of_it_once_it_is_reported_to_end() {
     with_timer(|timer, _| {
-        assert_eq!(timer.come_of(TaskKind::Prune(Retention::default())), Ok(String::new()));
-        let came = timer.come_of(TaskKind::Prune(old())).unwrap();
+        assert_eq!(timer.run_task(TaskKind::Prune(Retention::default())), Ok(String::new()));
+        let came = timer.run_task(TaskKind::Prune(old())).unwrap();
         assert!(came.contains("0 attempts removed") && came.contains("0 messages removed"), "{came}");
         timer.stop.flag().store(true, std::sync::atomic::Ordering::Release);
-        assert_eq!(timer.come_of(TaskKind::Prune(old())), Ok(String::new()));
+        assert_eq!(timer.run_task(TaskKind::Prune(old())), Ok(String::new()));
     });
 }
 
@@ -143,11 +143,11 @@ fn another_host_is_kept_from_it_by_the_name_that_an_operator_knows() {
             (TaskKind::Prune(old()), "maildropd prune"),
             (TaskKind::RenewProof, "maildropd renew_proof"),
         ] {
-            assert_ne!(timer.come_of(kind).unwrap(), "another host is at it");
+            assert_ne!(timer.run_task(kind).unwrap(), "another host is at it");
             let Ok(Turn::Ours(held)) = singleton_lock::take(timer.site, lock, DAY, DAY) else {
                 panic!("{lock} is held")
             };
-            let came = timer.come_of(kind).unwrap();
+            let came = timer.run_task(kind).unwrap();
             assert!(came.starts_with("another host is at it"), "{came}");
             held.end();
         }

@@ -28,7 +28,7 @@ fn end_the_process(what: &'static str) {
     let (done, wait) = mpsc::channel();
     // If no thread can be started, there is no record.
     let _ = thread::Builder::new().name("last record".into()).spawn(move || {
-        error!(what, waits_for_a_server, "it took too long: this process ends, and what it had in hand is deferred");
+        error!(what, waits_for_a_server, "it took too long: this process ends, and its message is deferred");
         let _ = done.send(());
     });
     let _ = wait.recv_timeout(LAST_RECORD);

@@ -4,8 +4,8 @@ use super::{Configured, Kind, Site};
 use crate::base::deadline::Deadline;
 use crate::config::Engine;
 use crate::database::{
-    Client, Connected, DatabaseError, DatabaseFailure, MysqlDatabase, Patience, PostgresDatabase, Server,
-    first_that_writes,
+    Client, Connected, DatabaseError, DatabaseFailure, MysqlDatabase, PostgresDatabase, RetryUntil, Server,
+    connect_primary,
 };
 use crate::ledger::Database;
 use crate::ledger::schema;
@@ -36,7 +36,7 @@ impl Site {
     /// As [`Self::open_database`].
     pub(crate) fn open_to_ask(&self, deadline: Deadline) -> Result<Box<dyn Database>, DatabaseError> {
         let mut database = self.open_database(None, deadline)?;
-        database.end_long_questions(deadline.remaining());
+        database.limit_statement_time(deadline.remaining());
         Ok(database)
     }
 
@@ -66,7 +66,7 @@ impl Site {
         &self,
         queue_id: Option<&str>,
         deadline: Deadline,
-        patience: &mut Patience,
+        patience: &mut RetryUntil,
     ) -> Result<Box<dyn Database>, DatabaseError> {
         loop {
             let error = match self.find_database(queue_id, deadline) {
@@ -84,8 +84,8 @@ impl Site {
     }
 
     /// How long a delivery with this deadline waits for a server that accepts writes.
-    pub(super) fn patience(&self, deadline: Deadline) -> Patience {
-        Patience::new(self.config().map_or(Duration::ZERO, |config| config.database.failover_timeout), deadline)
+    pub(super) fn patience(&self, deadline: Deadline) -> RetryUntil {
+        RetryUntil::new(self.config().map_or(Duration::ZERO, |config| config.database.failover_timeout), deadline)
     }
 
     /// If no commit completes, asks each server how far its history reaches, and whether it accepts writes. That reveals a
@@ -99,24 +99,24 @@ impl Site {
         deadline: Deadline,
     ) -> Result<(), DatabaseError> {
         let Some(site) = self.as_configured() else { return Ok(()) };
-        if !database.commits_wait_in_vain() || site.database.len() < 2 {
+        if !database.lacks_sync_standby() || site.database.len() < 2 {
             return Ok(());
         }
         debug!("commits wait for a standby, and none follows: are the other servers further?");
         let client = self.client(None);
         for server in &site.database {
-            let asked = site.open(&server.in_haste(), &client, deadline).and_then(|mut other| {
+            let asked = site.open(&server.with_short_timeout(), &client, deadline).and_then(|mut other| {
                 self.logins.database();
                 // Any statement also returns how far the server's history reaches. Its answer is awaited no longer than a
                 // login.
-                other.hurry();
+                other.expect_fast_reply();
                 if other.said_read_only() { Ok(true) } else { other.is_read_only() }
             });
             if let Err(error) = asked {
                 debug!(%error, "this database server cannot be asked");
             }
             // Once another server is known to have taken over, the remaining ones need no connection.
-            database.compare_again()?;
+            database.check_still_primary()?;
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Site {
                     self.logins.database();
                     Ok(opened)
                 };
-                first_that_writes(&site.database, deadline, open)
+                connect_primary(&site.database, deadline, open)
             }
             Kind::Embedded(embedded) => {
                 let opened = schema::open_embedded(embedded.directory(), &client, deadline)?;

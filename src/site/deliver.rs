@@ -4,7 +4,7 @@ use super::Site;
 use super::destinations::{Destinations, role_of_sent};
 use super::login_check::{COUNTS_FOR, PROOFS};
 use super::mailboxes::{Greeting, OpeningTimes, Owed, RecipientsMailbox, silent_a_moment_ago};
-use super::sessions::{Opened, SILENT, Sessions, Silent};
+use super::sessions::{Opened, SILENT, Sessions, UnresponsiveHosts};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseFailure;
 use crate::delivery::{
@@ -59,12 +59,12 @@ pub(crate) struct PlannedCopy {
     /// The mailbox.
     pub mailbox: String,
     /// Its state before the delivery.
-    pub standing: Standing,
+    pub state: StateBefore,
 }
 
 /// The state of a copy before a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum StateBefore {
     /// It is delivered, with its place if the server reported one.
     ThereAlready(Option<Placement>),
     /// No attempt exists, or all have ended without a copy.
@@ -79,12 +79,12 @@ impl fmt::Display for PlannedCopy {
     /// `INBOX of doug (recipient): to be appended`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} ({}): ", self.mailbox, self.user, self.role.as_str())?;
-        match self.standing {
-            Standing::ThereAlready(Some(at)) => write!(f, "there already (uid {})", at.uid),
-            Standing::ThereAlready(None) => f.write_str("there already"),
-            Standing::ToBeAppended => f.write_str("to be appended"),
-            Standing::ToBeLeft => f.write_str("to be left to the author's own mail program"),
-            Standing::ToBeLookedFor(open) => write!(f, "to be looked for: {open} attempts at it have not ended"),
+        match self.state {
+            StateBefore::ThereAlready(Some(at)) => write!(f, "there already (uid {})", at.uid),
+            StateBefore::ThereAlready(None) => f.write_str("there already"),
+            StateBefore::ToBeAppended => f.write_str("to be appended"),
+            StateBefore::ToBeLeft => f.write_str("to be left to the author's own mail program"),
+            StateBefore::ToBeLookedFor(open) => write!(f, "to be looked for: {open} attempts at it have not ended"),
         }
     }
 }
@@ -158,7 +158,7 @@ impl Site {
             if !at_once && !patience.once_more_after(error) {
                 break routed;
             }
-            debug!(%error, "the session with the database is opened anew");
+            debug!(%error, "the session with the database is reopened");
             let began = Instant::now();
             let opened = self.await_database(queue_id, terms.deadline, &mut patience);
             database = opened.map_err(Deferral::Database)?;
@@ -286,7 +286,7 @@ impl Site {
         Destinations { recipients, sender, proven }: &Destinations,
         terms: &Terms<'_>,
         database: &mut dyn Database,
-        silent: &mut Silent,
+        silent: &mut UnresponsiveHosts,
     ) -> Result<Option<MailboxError>, Deferral> {
         if !self.is_proof_due(*proven) {
             return Ok(None);
@@ -425,14 +425,14 @@ impl Site {
         let histories = database.look(&keys).map_err(Deferral::Database)?;
         let left_to_authors = self.left_to_authors_for().is_some();
         let planned = copies.into_iter().zip(&histories).enumerate().map(|(at, ((role, user, mailbox), history))| {
-            let standing = match (&history.delivered, history.open_attempts.len()) {
-                (Some(delivered), 0) => Standing::ThereAlready(delivered.placement),
+            let state = match (&history.delivered, history.open_attempts.len()) {
+                (Some(delivered), 0) => StateBefore::ThereAlready(delivered.placement),
                 // The author's copy is the second.
-                (None, _) if at > 0 && left_to_authors => Standing::ToBeLeft,
-                (None, 0) => Standing::ToBeAppended,
-                (_, open) => Standing::ToBeLookedFor(open),
+                (None, _) if at > 0 && left_to_authors => StateBefore::ToBeLeft,
+                (None, 0) => StateBefore::ToBeAppended,
+                (_, open) => StateBefore::ToBeLookedFor(open),
             };
-            PlannedCopy { role, user, mailbox, standing }
+            PlannedCopy { role, user, mailbox, state }
         });
         Ok(planned.collect())
     }

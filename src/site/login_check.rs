@@ -85,7 +85,7 @@ impl Site {
             let only_try = (left > 0).then_some(only_try);
             match self.prove_login_by_one(unless_within, *mailbox, database, deadline, only_try) {
                 Err(Deferral::Mailbox(error)) if error.failure != MailboxFailure::IdentityIgnored && left > 0 => {
-                    debug!(%error, user = mailbox.0, "the way in is proven by another user's mailbox");
+                    debug!(%error, user = mailbox.0, "the login path is proven by another user's mailbox");
                 }
                 proven => return proven,
             }
@@ -125,7 +125,7 @@ impl Site {
                 Err(Deferral::Mailbox(error))
                     if error.failure == MailboxFailure::TimedOut && only_try.is_none() && !until.passed() =>
                 {
-                    debug!(%error, user, "the way in is not proven yet");
+                    debug!(%error, user, "the login path is not proven yet");
                     patience_with_one = patience_with_one.saturating_mul(2);
                 }
                 proven => return proven,
@@ -177,7 +177,7 @@ impl Site {
                 // No delivery may rely on the earlier proof while others find the same failure.
                 && let Err(error) = database.record_login_check(login_check, &self.host, false)
             {
-                warn!(%error, "that the way in is disproved is not written down");
+                warn!(%error, "that the login path is disproved was not recorded");
             }
             Deferral::Mailbox(error)
         })?;

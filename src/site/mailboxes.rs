@@ -152,10 +152,10 @@ impl Site {
                     let (user, mailbox) = (user.to_owned(), mailbox.to_owned());
                     let (settings, session) = (site.imap().cloned(), kept.take(&user, now));
                     let logins = Arc::clone(&self.logins);
-                    Beside::start(name, move || {
+                    Background::start(name, move || {
                         let settings = settings?;
-                        let anew = || imap::connect(&settings, in_time);
-                        open_mailbox(&settings, session, anew, &user, &mailbox, in_time, &logins)
+                        let reconnect = || imap::connect(&settings, in_time);
+                        open_mailbox(&settings, session, reconnect, &user, &mailbox, in_time, &logins)
                     })
                 };
                 let others: Vec<_> = others
@@ -169,7 +169,7 @@ impl Site {
                 // This thread opens the first mailbox.
                 let first = site.imap().and_then(|settings| {
                     // The time for a greeting is that of a single mailbox, so it is not used for several.
-                    let anew = || match greeting.filter(|_| !times.several) {
+                    let reconnect = || match greeting.filter(|_| !times.several) {
                         Some(greeting) => {
                             let mut connection = greeting.finish("opening the recipient's mailbox")?;
                             connection.set_deadline(times.recipients);
@@ -180,7 +180,7 @@ impl Site {
                     open_mailbox(
                         settings,
                         firsts_session,
-                        anew,
+                        reconnect,
                         &first.user,
                         &first.inbox,
                         times.recipients,
@@ -217,12 +217,12 @@ impl Site {
     }
 }
 
-/// Opens a mailbox of a user and asks for its position, over this user's kept session or over the connection from `anew`.
+/// Opens a mailbox of a user and asks for its position, over this user's kept session or over the connection from `reconnect`.
 /// Nothing is journalled yet, so a kept session may fail.
 fn open_mailbox(
     settings: &imap::Settings,
     session: Option<imap::Session>,
-    anew: impl FnOnce() -> Result<imap::Connection, MailboxError>,
+    reconnect: impl FnOnce() -> Result<imap::Connection, MailboxError>,
     user: &str,
     mailbox: &str,
     deadline: Deadline,
@@ -236,16 +236,16 @@ fn open_mailbox(
             mailbox.set_deadline(deadline);
             return Ok(mailbox);
         }
-        Some(Err(error)) => debug!(%error, user, "a session that was kept fails: logging in anew"),
+        Some(Err(error)) => debug!(%error, user, "a kept session fails: logging in again"),
         None => {}
     }
-    let opened = anew()?.open(user, mailbox)?;
+    let opened = reconnect()?.open(user, mailbox)?;
     logins.imap();
     opened.ask_position()
 }
 
 /// A connection to the IMAP server whose greeting has not come yet.
-pub(super) type Greeting = Beside<imap::Connection>;
+pub(super) type Greeting = Background<imap::Connection>;
 
 impl Greeting {
     pub(super) fn begin(settings: &imap::Settings, deadline: Deadline) -> Self {
@@ -255,9 +255,9 @@ impl Greeting {
 }
 
 /// Work on another thread, whose result is fetched later. A panic there becomes a failure like any other.
-pub(super) struct Beside<T>(Result<thread::JoinHandle<Result<T, MailboxError>>, std::io::Error>);
+pub(super) struct Background<T>(Result<thread::JoinHandle<Result<T, MailboxError>>, std::io::Error>);
 
-impl<T: Send + 'static> Beside<T> {
+impl<T: Send + 'static> Background<T> {
     fn start(name: &str, work: impl FnOnce() -> Result<T, MailboxError> + Send + 'static) -> Self {
         #[cfg(feature = "test-faults")]
         let work = {

@@ -21,7 +21,7 @@ pub(crate) mod routing;
 mod sessions;
 mod setup;
 
-pub(crate) use deliver::Standing;
+pub(crate) use deliver::StateBefore;
 pub use deliver::{Envelope, Outcome, Terms};
 pub use delivery_log::log_delivery;
 pub(crate) use login_check::{RENEWAL, RENEWED_EVERY};

@@ -2,7 +2,7 @@
 
 use super::mailboxes::Greeting;
 use super::{Site, Terms};
-use crate::database::{DatabaseError, Idle, Patience};
+use crate::database::{DatabaseError, Idle, RetryUntil};
 use crate::imap;
 use crate::ledger::Database;
 use crate::mailbox::ImapMailbox;
@@ -30,7 +30,7 @@ pub struct Sessions {
     /// The sessions between two deliveries.
     database: Option<Idle<dyn Database>>,
     pub(super) kept: Kept<imap::Session>,
-    pub(super) silent: Silent,
+    pub(super) silent: UnresponsiveHosts,
 }
 
 /// The connections that are opened before the route of a message is known.
@@ -50,7 +50,7 @@ impl Sessions {
         site: &Site,
         queue_id: Option<&str>,
         Terms { policy, deadline, .. }: &Terms<'_>,
-        patience: &mut Patience,
+        patience: &mut RetryUntil,
     ) -> Result<Opened, DatabaseError> {
         self.used_database = None;
         self.used_mailboxes.clear();
@@ -58,10 +58,10 @@ impl Sessions {
         match self.database.take().map(|idle| idle.begin(&site.client(queue_id), *deadline)) {
             Some(Ok(mut database)) => {
                 // The session may hang by now, and the next statement asks for addresses.
-                database.hurry();
+                database.expect_fast_reply();
                 return Ok(Opened { database, greeting: None, has_served: true });
             }
-            Some(Err(error)) => debug!(%error, "the session with the database is opened anew"),
+            Some(Err(error)) => debug!(%error, "the session with the database is reopened"),
             None => {}
         }
         let imap = site.imap_settings().filter(|_| self.kept.is_empty());
@@ -144,9 +144,9 @@ impl<S> Kept<S> {
 
 /// Authors whose mailbox has recently timed out, with the time until which it is not opened.
 #[derive(Default)]
-pub(super) struct Silent(Vec<(String, Instant)>);
+pub(super) struct UnresponsiveHosts(Vec<(String, Instant)>);
 
-impl Silent {
+impl UnresponsiveHosts {
     /// Notes the user for this span from now.
     pub(super) fn note(&mut self, user: &str, now: Instant, span: Duration) {
         self.drop_old(now);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn who_did_not_answer_is_left_alone_for_so_long() {
-        let (now, mut silent) = (Instant::now(), Silent::default());
+        let (now, mut silent) = (Instant::now(), UnresponsiveHosts::default());
         silent.note("lisa", now, 60 * SECOND);
         assert!(silent.holds("lisa", now + 59 * SECOND) && !silent.holds("lis", now));
         assert!(!silent.holds("lisa", now + 60 * SECOND) && silent.0.is_empty());

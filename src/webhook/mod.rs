@@ -7,10 +7,10 @@ mod callback;
 mod networks;
 pub(crate) mod payload;
 mod retry;
-mod secret;
+mod signature;
 
 pub use callback::{Callback, Refused};
 #[cfg(test)]
 pub(crate) use callback::{NOT_PUBLIC, THIS_MACHINE};
 pub use retry::{RetryAfter, Schedule};
-pub use secret::{MasterKey, ROTATION, WebhookSecret, sign};
+pub use signature::{MasterKey, ROTATION, WebhookSecret, sign};

@@ -326,7 +326,7 @@ fn after_a_crash(before: Before, engine: Engine) -> Scenario {
         Before::SentUnderWay => "a Sent copy is on its way, and INBOX is done",
         Before::BesideRecorded => "a copy beside the recorded one",
         Before::TwoUnrecorded => "two copies, and none recorded",
-        Before::WentBack | Before::MadeAnew | Before::Renumbered => "a mailbox from a backup",
+        Before::WentBack | Before::Recreated | Before::Renumbered => "a mailbox from a backup",
         Before::InFlight => "APPENDs of others in flight",
         Before::Lowered => "copies below the UIDNEXT that was noted",
         Before::AboveOwners => "copies above what owners put there",
@@ -390,14 +390,14 @@ fn random_schedules_after_a_crash_days_ago() {
 fn restored(before: Before, others: &'static str, engine: Engine) -> Scenario {
     let name = match before {
         Before::WentBack => "restored, into mailboxes that went back",
-        Before::MadeAnew => "restored, into mailboxes made anew",
+        Before::Recreated => "restored, into mailboxes made anew",
         _ => "restored, although nothing is lost",
     };
     let restore = |recipient| Job { restore: true, ..to(recipient) };
     Scenario { name, before, jobs: vec![restore("scuba"), restore(others)], ..two_recipients(engine) }
 }
 
-const BACKUPS: [Before; 3] = [Before::WentBack, Before::MadeAnew, Before::Renumbered];
+const BACKUPS: [Before; 3] = [Before::WentBack, Before::Recreated, Before::Renumbered];
 
 #[test]
 fn random_schedules_of_restores() {
@@ -422,7 +422,7 @@ fn every_schedule_of_restores() {
 /// A restore that appends without having looked doubles what is there.
 #[test]
 fn a_restore_that_does_not_look_is_found() {
-    for before in [Before::MadeAnew, Before::Renumbered] {
+    for before in [Before::Recreated, Before::Renumbered] {
         let blind = Scenario { mistake: Some(Mistake::NeverSearch), ..restored(before, "doug", Engine::Postgresql) };
         let broken = |seed| run(&blind, &mut Choice::Random(Random::new(seed)), &mut Trace::default()).is_err();
         assert!((0..100).any(broken), "{before:?}");

@@ -55,7 +55,7 @@ pub enum Before {
     /// so that UIDs are given out for a second time.
     WentBack,
     /// They were made anew, and the copies are not in them.
-    MadeAnew,
+    Recreated,
     /// They were made anew, and the copies are in them.
     Renumbered,
     /// Each mailbox has given a UID to an APPEND of somebody else's that is in flight.
@@ -99,7 +99,7 @@ impl Before {
         }
         let inbox_key = CopyKey::new(&identity, Role::Recipient, inbox.0, inbox.1);
         let sent_key = CopyKey::new(&identity, Role::Sender, sent.0, sent.1);
-        if matches!(self, Self::WentBack | Self::MadeAnew | Self::Renumbered) {
+        if matches!(self, Self::WentBack | Self::Recreated | Self::Renumbered) {
             for (name, key) in [(inbox, inbox_key), (sent, sent_key)] {
                 world.copies.insert(key, Row::Delivered(Some((1, 2))));
                 let mailbox = world.mailbox(name);

@@ -31,9 +31,9 @@ impl Checked {
     }
 
     /// What mends this, which was found.
-    pub fn mend(&self, found: &str) -> &str {
+    pub fn fix(&self, found: &str) -> &str {
         let of = self.findings.iter().find(|finding| finding["found"] == found);
-        of.map(|finding| text(finding, "mend")).unwrap_or_else(|| panic!("no {found} in {:#?}", self.findings))
+        of.map(|finding| text(finding, "fix")).unwrap_or_else(|| panic!("no {found} in {:#?}", self.findings))
     }
 }
 
@@ -52,7 +52,7 @@ pub fn said_beforehand(scene: &Scene, what: &str, found: &str, states: [&str; 2]
         });
         let checked = Checked::by(&config);
         assert_eq!(checked.on(what), [(state, found)], "durability = {durability}: {:#?}", checked.findings);
-        let mend = checked.mend(found);
+        let mend = checked.fix(found);
         let told =
             if state == "ok" { mend.is_empty() } else { mend.contains("a fail-over forgets what has not arrived yet") };
         assert!(told, "durability = {durability}: {mend}");

@@ -5,7 +5,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
 use maildrop_command::database::{Client, Limits, MysqlDatabase, Server, Tls};
-use maildrop_command::ledger::event::{Standing, change};
+use maildrop_command::ledger::event::{EventState, change};
 use maildrop_command::ledger::schema::{Application, Schema};
 use maildrop_command::ledger::{
     CopyKey, CopyRecord, CopyState, EndedAttempt, EventRecord, Journal, JournalCopy, MessageRecord, Outcome, Record,
@@ -277,8 +277,8 @@ impl Mail {
     /// What there is to tell of a copy of which nothing was known.
     fn event<'a>(&'a self, copy: &CopyRecord<'a>) -> EventRecord<'a> {
         let standing = match copy.state {
-            CopyState::Delivered(placement) => Standing::Delivered(placement),
-            CopyState::Owed(reason) => Standing::Owed(reason),
+            CopyState::Delivered(placement) => EventState::Delivered(placement),
+            CopyState::Owed(reason) => EventState::Owed(reason),
         };
         let (kind, diff) = change(copy.role, None, standing).unwrap();
         EventRecord {

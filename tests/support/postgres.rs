@@ -5,7 +5,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
 use maildrop_command::database::{Client, Limits, PostgresDatabase, Server, Tls};
-use maildrop_command::ledger::event::{Standing, change};
+use maildrop_command::ledger::event::{EventState, change};
 use maildrop_command::ledger::schema;
 use maildrop_command::ledger::{
     CopyKey, CopyRecord, CopyState, EndedAttempt, EventRecord, Journal, JournalCopy, MessageRecord, Outcome, Record,
@@ -292,8 +292,8 @@ impl Mail {
         mailbox: &'a str,
     ) -> EventRecord<'a> {
         let standing = match state {
-            CopyState::Delivered(placement) => Standing::Delivered(placement),
-            CopyState::Owed(reason) => Standing::Owed(reason),
+            CopyState::Delivered(placement) => EventState::Delivered(placement),
+            CopyState::Owed(reason) => EventState::Owed(reason),
         };
         let (kind, diff) = change(role, None, standing).unwrap();
         EventRecord {

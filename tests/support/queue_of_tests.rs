@@ -1,7 +1,7 @@
 //! What tests ask of a file queue: how many messages there are in each folder, and one message at a time.
 
-use maildrop_command::lock::Slice;
-use maildrop_command::queue::{Claim, Listed, Queue, QueueError, Settlement, State};
+use maildrop_command::lock::Shard;
+use maildrop_command::queue::{Claim, DueList, Queue, QueueError, Settlement, State};
 use std::time::SystemTime;
 
 /// How many messages there are in each folder.
@@ -17,7 +17,7 @@ pub struct Counts {
 pub trait QueueOfTests {
     fn counts(&self) -> Result<Counts, QueueError>;
     /// Claims the next message by a listing of its own.
-    fn claim(&self, slice: Slice, now: SystemTime) -> Result<Option<Claim>, QueueError>;
+    fn claim(&self, slice: Shard, now: SystemTime) -> Result<Option<Claim>, QueueError>;
 }
 
 impl QueueOfTests for Queue {
@@ -29,8 +29,8 @@ impl QueueOfTests for Queue {
         Ok(Counts { new, work, held, refused, bad })
     }
 
-    fn claim(&self, slice: Slice, now: SystemTime) -> Result<Option<Claim>, QueueError> {
-        self.claim_listed(&mut Listed::remembering(None), slice, now)
+    fn claim(&self, slice: Shard, now: SystemTime) -> Result<Option<Claim>, QueueError> {
+        self.claim_listed(&mut DueList::remembering(None), slice, now)
     }
 }
 

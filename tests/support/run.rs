@@ -324,7 +324,7 @@ impl Run {
             let wanted = self.sent.iter().map(|id| self.scene.message_id(id));
             self.report.compare(name, wanted, mailbox.iter().map(|copy| copy.field("Message-ID")));
         }
-        self.report.taken_out = self.scene.log().matches("took out a copy that was there twice").count();
+        self.report.taken_out = self.scene.log().matches("removed a duplicate copy").count();
         self.report.tell(self.scene.database.engine, kind);
 
         let (messages, copies) = (self.sent.len() as i64, (self.sent.len() * (RECIPIENTS.len() + 1)) as i64);

@@ -263,7 +263,7 @@ impl ServiceRun {
         (report.tries, report.deferred) = (counted(&load.tries), counted(&load.deferred));
         let log = scene.log();
         report.adopted = log.matches(" adopted").count();
-        report.taken_out = log.matches("took out a copy that was there twice").count();
+        report.taken_out = log.matches("removed a duplicate copy").count();
         report.tell(scene.database.engine, kind);
 
         let (messages, copies) = (sent.len() as i64, (sent.len() * (RECIPIENTS.len() + 1)) as i64);

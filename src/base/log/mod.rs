@@ -7,7 +7,7 @@
 //! message.)
 
 #[cfg(any(test, feature = "test-properties"))]
-pub mod test_properties;
+pub mod property_tests;
 
 use crate::base::files;
 use serde::Deserialize;

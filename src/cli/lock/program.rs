@@ -117,7 +117,7 @@ fn let_go(events: &Receiver<ProgramEvent>) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {
         match events.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(ProgramEvent::Lock(HolderReport::LetGo)) => return Ok(()),
+            Ok(ProgramEvent::Lock(HolderReport::Released)) => return Ok(()),
             Ok(ProgramEvent::Lock(HolderReport::Lost(why))) => return Err(why),
             Ok(_) => {}
             Err(_) => return Err("the server does not answer".into()),
@@ -198,7 +198,7 @@ impl RunningProgram {
                 Ok(ProgramEvent::Signal(signal)) => self.pass_on(signal),
                 Ok(ProgramEvent::Lock(HolderReport::Still(asked))) => proved = asked,
                 Ok(ProgramEvent::Lock(HolderReport::Lost(why))) => break why,
-                Ok(ProgramEvent::Lock(HolderReport::Asked(_) | HolderReport::LetGo)) => {}
+                Ok(ProgramEvent::Lock(HolderReport::Asked(_) | HolderReport::Released)) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     break format!("the server has not answered for {} s", (PERIOD + PATIENCE).as_secs());
                 }
@@ -252,7 +252,7 @@ pub(super) fn die_with(parent: u32, command: &[OsString]) -> io::Error {
     }
     // The parent may have ended before PDEATHSIG was set.
     if std::os::unix::process::parent_id() != parent {
-        return io::Error::other("whoever started this has ended");
+        return io::Error::other("the parent process has ended");
     }
     crate::base::core_dumps::leave_to_others();
     Command::new(program).args(arguments).exec()

@@ -63,8 +63,8 @@ pub(crate) struct Arguments {
     /// Finish the Sent copies that deliveries left owed
     #[arg(long, conflicts_with_all = ["sources", "message_id", "failed"], conflicts_with_all = FOR_MESSAGES)]
     owed: bool,
-    /// Show what the ledger has delivered since --since and a mailbox has lost, by coming back from an old backup or being made
-    /// anew, and with --yes deliver it again
+    /// Show what the ledger has delivered since --since and a mailbox has lost, since it came back from an old backup or was
+    /// recreated, and with --yes deliver it again
     #[arg(long, requires = "since", conflicts_with_all = ["sources", "message_id", "failed", "owed", "dry_run"],
         conflicts_with_all = FOR_MESSAGES)]
     restore: bool,
@@ -84,7 +84,7 @@ pub(crate) struct Arguments {
     /// An envelope recipient; may be given several times. From the ledger, only deliveries to these
     #[arg(long, value_name = "ADDRESS", allow_hyphen_values = true, value_parser = Address::parse)]
     recipient: Vec<Address>,
-    /// The name that the SMTP client had logged in with: whoever vouches that the author may have a Sent copy
+    /// The login name of the SMTP client, as Postfix passes it: it proves who the author is
     #[arg(long, value_name = "USER", allow_hyphen_values = true)]
     sasl_username: Option<String>,
     /// Postfix's queue id, for the ledger and the log

@@ -56,10 +56,10 @@ fn row(process: &Process) -> [String; 6] {
     [
         process.name(),
         or_dash(process.pid),
-        process.standing(),
+        process.state(),
         or_dash(process.up_s.map(age)),
         process.restarts.to_string(),
-        or_dash(process.how_the_last_ended()),
+        or_dash(process.last_exit()),
     ]
 }
 

@@ -77,7 +77,7 @@ pub(super) fn text(counted: &Statistics) -> String {
         let first = &notification_attempts.first_try;
         let [half, most, all] = [first.took.p50, first.took.p99, first.took.max].map(milliseconds);
         parts.push(format!(
-            "Told: half of {} notifications were tried first within {half} ms of their commit, 99 % within {most} ms, all within \
+            "Notifications: half of {} were tried first within {half} ms of their commit, 99 % within {most} ms, all within \
              {all} ms.",
             first.notifications
         ));

@@ -164,7 +164,7 @@ fn attempts_text(trace: &MessageTrace) -> String {
     text
 }
 
-/// For each recipient's copy that already existed, the way in which it had been delivered.
+/// For each recipient's copy that already existed, how it had been delivered.
 fn already_there_text(trace: &MessageTrace) -> String {
     let tried = trace.attempts.iter().flat_map(|attempt| &attempt.copies);
     let line = |TriedCopy { mailbox, user, earlier, .. }: &TriedCopy| {

@@ -31,7 +31,7 @@ pub(crate) mod sql;
 mod tables;
 
 use super::timelines::Timeline;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Privacy, Row, Server, Session};
+use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Privacy, Row, Sealed, Server, Session};
 use super::{session, unreadable, unsupported_products};
 use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
@@ -105,7 +105,7 @@ pub struct MysqlDatabase {
     is_outside: bool,
     /// The answers to that question.
     timeline: Option<Timeline>,
-    commits_wait_in_vain: bool,
+    lacks_sync_standby: bool,
     /// The longest packet that the server takes in this session, in bytes.
     pub(crate) max_allowed_packet: usize,
     privacy: Privacy,
@@ -139,11 +139,11 @@ impl Session for MysqlDatabase {
         self.said_read_only
     }
 
-    fn commits_wait_in_vain(&self) -> bool {
-        self.commits_wait_in_vain
+    fn lacks_sync_standby(&self) -> bool {
+        self.lacks_sync_standby
     }
 
-    fn compare_again(&mut self) -> Result<(), DatabaseError> {
+    fn check_still_primary(&mut self) -> Result<(), DatabaseError> {
         self.compare("comparing it with the other servers")
     }
 
@@ -156,16 +156,16 @@ impl Session for MysqlDatabase {
         Ok(is_read_only)
     }
 
-    fn hurry(&mut self) {
+    fn expect_fast_reply(&mut self) {
         // If there is no other server, this one gets its full time.
         self.hurried = self.server.limits.let_in < self.server.limits.silence;
     }
 
-    fn end_long_questions(&mut self, longest: Duration) {
+    fn limit_statement_time(&mut self, longest: Duration) {
         self.longest = Some(longest);
     }
 
-    fn begin(&mut self, _: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+    fn begin(&mut self, _: &Client, deadline: Deadline, _: Sealed) -> Result<(), DatabaseError> {
         let doing = "beginning a delivery";
         self.usable(doing)?;
         if deadline.remaining() > self.patience {
@@ -175,11 +175,11 @@ impl Session for MysqlDatabase {
         (self.deadline, self.round_trips, self.hurried, self.longest) = (deadline, 0, false, None);
         self.to_set = Some(format!("SET SESSION {}", time_limits(deadline)));
         self.who_answers_is_asked = self.group.is_some();
-        (self.timeline, self.commits_wait_in_vain, self.is_outside) = (None, false, false);
+        (self.timeline, self.lacks_sync_standby, self.is_outside) = (None, false, false);
         Ok(())
     }
 
-    fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+    fn end(&mut self, _: Sealed) -> Result<(), DatabaseError> {
         let doing = "ending a delivery's use of the session";
         let left = |what: &str| Err(DatabaseError::other(doing, what));
         if self.doubtful {
@@ -242,7 +242,7 @@ impl MysqlDatabase {
             who_answers_is_asked: false,
             is_outside: false,
             timeline: None,
-            commits_wait_in_vain: false,
+            lacks_sync_standby: false,
             max_allowed_packet: 0,
             privacy: connect::privacy(server),
             round_trips: 0,
@@ -277,7 +277,7 @@ impl MysqlDatabase {
         let answers = self.run(doing, &batch, 5)?;
         let comment: String;
         (self.version, self.max_allowed_packet, comment, self.said_read_only) = only(&answers)?;
-        if let Some(product) = unsupported_products::of_mysql(&self.version) {
+        if let Some(product) = unsupported_products::detect_mysql_fork(&self.version) {
             return Err(unsupported_products::refused(doing, product, "MySQL or MariaDB"));
         }
         self.product =
@@ -358,7 +358,7 @@ impl MysqlDatabase {
         let (Some(group), Some(row)) = (&self.group, answer.first()) else { return Ok(()) };
         let (view, state) = (row.text(0), row.text(1));
         self.timeline = view.and_then(|view| timeline(group, view));
-        self.commits_wait_in_vain = row.value(2)?.unwrap_or(false);
+        self.lacks_sync_standby = row.value(2)?.unwrap_or(false);
         let is_inside = match state {
             Some(state) => state == ONLINE,
             None => view.is_some_and(|view| !view.is_empty()),
@@ -401,7 +401,7 @@ impl MysqlDatabase {
             None => (0, Cow::Borrowed(batch)),
         };
         let read = if std::mem::take(&mut self.hurried) {
-            self.read_soon(doing, batch.into_owned())?
+            self.send_batch_with_timeout(doing, batch.into_owned())?
         } else {
             read_every_result_set(self.connection(doing)?, &batch)
         };
@@ -462,12 +462,16 @@ impl MysqlDatabase {
 
     /// Reads the answers, and gives up a server that does not answer in time: the socket's own limit is that of a whole
     /// delivery.
-    fn read_soon(&mut self, doing: &str, batch: String) -> Result<Result<Vec<Answer>, mysql::Error>, DatabaseError> {
+    fn send_batch_with_timeout(
+        &mut self,
+        doing: &str,
+        batch: String,
+    ) -> Result<Result<Vec<Answer>, mysql::Error>, DatabaseError> {
         self.connection(doing)?;
         let Some(mut connection) = self.connection.take() else {
             return Err(DatabaseError::other(doing, "no connection"));
         };
-        let let_in = self.server.limits.let_in.min(session::PROOF);
+        let let_in = self.server.limits.let_in.min(session::RESET_TIMEOUT);
         let read = move || {
             let read = read_every_result_set(&mut connection, &batch);
             (connection, read)
@@ -557,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn views_of_one_group_compare_until_it_is_made_anew() {
+    fn views_of_one_group_compare_until_it_is_bootstrapped_again() {
         let shown = |view| timeline("7b2f", view);
         let first = shown("17638565520143210:3").unwrap();
         assert_eq!((first.cluster.as_str(), first.number), ("group/7b2f/17638565520143210", 3));

@@ -1,7 +1,7 @@
 //! The statements of commands on MySQL's and MariaDB's tables.
 
 use super::MysqlDatabase;
-use crate::database::tables::{Dialect, Tables, UnlockedChange, Value, filled};
+use crate::database::tables::{Dialect, Tables, UnlockedChange, Value, interpolate};
 use crate::database::{DatabaseError, Row};
 use uuid::Uuid;
 
@@ -11,22 +11,22 @@ impl Tables for MysqlDatabase {
     }
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
-        let sql = self.in_time(filled(self.dialect(), doing, sql, values)?);
+        let sql = self.in_time(interpolate(self.dialect(), doing, sql, values)?);
         Ok(self.run(doing, &sql, 1)?.concat())
     }
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
-        let sql = filled(self.dialect(), doing, sql, values)?;
+        let sql = interpolate(self.dialect(), doing, sql, values)?;
         self.retrying(|database| {
             database.run(doing, &sql, 1)?;
             Ok(database.connection(doing)?.affected_rows())
         })
     }
 
-    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
+    fn execute_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
         let mut statements = vec!["START TRANSACTION".to_owned()];
         for (sql, values) in changes {
-            statements.push(filled(self.dialect(), doing, sql, values)?);
+            statements.push(interpolate(self.dialect(), doing, sql, values)?);
         }
         statements.push("COMMIT".to_owned());
         let batch = statements.join("; ");

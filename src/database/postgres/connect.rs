@@ -95,7 +95,7 @@ impl PostgresDatabase {
             who_answers_is_asked: server.timelines.is_some(),
             hurried: false,
             timeline: None,
-            commits_wait_in_vain: false,
+            lacks_sync_standby: false,
             called,
             name: None,
             deadline,

@@ -29,7 +29,7 @@ pub(super) enum Failed {
     /// The server did not answer for this long, and the connection was given up.
     Silent(Duration),
     /// The connection was given up earlier.
-    GivenUp,
+    DropSelection,
     /// This machine has no resources for another connection.
     Local(io::Error),
 }
@@ -95,7 +95,7 @@ impl PostgresConnection {
         limit: Option<Duration>,
         ask: impl AsyncFnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, Failed> {
-        let Some(client) = &self.client else { return Err(Failed::GivenUp) };
+        let Some(client) = &self.client else { return Err(Failed::DropSelection) };
         let line = &mut self.line;
         let answered = async {
             let mut asked = pin!(ask(client));
@@ -134,7 +134,7 @@ impl PostgresConnection {
 
     /// The product, if the server has reported that it is not PostgreSQL itself.
     pub(super) fn relative(&self) -> Option<&'static str> {
-        unsupported_products::that_greets(|name| self.line.traffic.parameter(name))
+        unsupported_products::detect_from_parameters(|name| self.line.traffic.parameter(name))
     }
 
     /// Whether the server has reported that it takes no writes. One before version 14 does not report it.

@@ -12,7 +12,7 @@ mod tables;
 pub(crate) use application_name::ProcessName;
 
 use super::timelines::Timeline;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Row, Server, Session, Value};
+use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Row, Sealed, Server, Session, Value};
 use super::{session, unreadable};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
@@ -43,17 +43,17 @@ const CACHED_PLANS: &str = "coalesce(has_function_privilege(to_regproc('maildrop
 /// for a standby while none follows. Only a role with `pg_read_all_stats` sees of which kind each standby is: for
 /// others it is NULL. The reach comes from the write-ahead log's own position. `pg_control_checkpoint()` has the
 /// timeline of the last checkpoint, for which a promotion does not wait.
-const WHO_ANSWERS: &str = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, system_identifier, \
+const SERVER_STATUS: &str = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, system_identifier, \
      CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_insert_lsn()) END, \
      CASE WHEN current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local') \
           THEN NOT EXISTS (SELECT FROM pg_stat_get_wal_senders() WHERE sync_state IS DISTINCT FROM 'async') ELSE false END \
      FROM pg_control_system()";
 
 /// At the beginning of a transaction that writes: suppresses the warnings of its statements.
-pub(crate) const HEAR_NOTHING: &str = "SET LOCAL client_min_messages = error;";
+pub(crate) const SUPPRESS_NOTICES: &str = "SET LOCAL client_min_messages = error;";
 /// Right before its COMMIT, whatever the role's setting is: a warning after this is about the COMMIT itself, also while
 /// it waits for a standby.
-pub(crate) const HEAR_OF_THE_COMMIT: &str = "SET LOCAL client_min_messages = warning;";
+pub(crate) const SHOW_COMMIT_WARNINGS: &str = "SET LOCAL client_min_messages = warning;";
 
 /// A session with PostgreSQL.
 pub struct PostgresDatabase {
@@ -66,7 +66,7 @@ pub struct PostgresDatabase {
     hurried: bool,
     /// The answers to that question.
     timeline: Option<Timeline>,
-    commits_wait_in_vain: bool,
+    lacks_sync_standby: bool,
     /// The session's name on the server, and this delivery's if that is another.
     called: ProcessName,
     name: Option<String>,
@@ -114,29 +114,29 @@ impl Session for PostgresDatabase {
         self.read(doing, ask, &[])?.first().ok_or_else(|| unreadable("no answer".into()))?.read()
     }
 
-    fn commits_wait_in_vain(&self) -> bool {
-        self.commits_wait_in_vain
+    fn lacks_sync_standby(&self) -> bool {
+        self.lacks_sync_standby
     }
 
-    fn compare_again(&mut self) -> Result<(), DatabaseError> {
+    fn check_still_primary(&mut self) -> Result<(), DatabaseError> {
         self.compare("comparing it with the other servers")
     }
 
-    fn hurry(&mut self) {
+    fn expect_fast_reply(&mut self) {
         self.hurried = true;
     }
 
-    fn end_long_questions(&mut self, longest: Duration) {
+    fn limit_statement_time(&mut self, longest: Duration) {
         // The server's limit comes before our own, so that a slow server is not taken for one that hangs.
         let silence = self.server.limits.silence;
         self.longest = Some(longest.min(silence - silence / 8));
     }
 
-    fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+    fn begin(&mut self, client: &Client, deadline: Deadline, _: Sealed) -> Result<(), DatabaseError> {
         // Reads without waiting what has arrived meanwhile: the server may have ended the session.
         self.connection.hear().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
         (self.who_answers_is_asked, self.hurried) = (self.server.timelines.is_some(), false);
-        (self.timeline, self.commits_wait_in_vain) = (None, false);
+        (self.timeline, self.lacks_sync_standby) = (None, false);
         let process = ProcessName::of(client);
         self.name = (process != self.called).then(|| process.to_string());
         (self.deadline, self.round_trips, self.longest) = (deadline, 0, None);
@@ -146,7 +146,7 @@ impl Session for PostgresDatabase {
     /// In a transaction, `transaction_timestamp()` is when it began; outside of one, a statement is a transaction of
     /// its own. The name that the session was opened with is removed if it contains a queue id: no other delivery may
     /// have it.
-    fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+    fn end(&mut self, _: Sealed) -> Result<(), DatabaseError> {
         let doing = "ending a delivery's use of the session";
         let left = |what: &str| Err(DatabaseError::other(doing, what));
         if self.transaction != Transaction::None {
@@ -171,10 +171,10 @@ impl Session for PostgresDatabase {
              {CACHED_PLANS}, \
              pg_advisory_unlock_all(){rename}"
         );
-        let by = Deadline::after(session::PROOF);
+        let by = Deadline::after(session::RESET_TIMEOUT);
         let soon = |this: &Self| this.silence().map(|silence| silence.min(by.remaining()));
         self.ask_who_answers_within(doing, soon(self))?;
-        self.hurry();
+        self.expect_fast_reply();
         let soon = soon(self);
         let answers = self.ask(doing, soon, async |client| client.simple_query(&proof).await)?;
         let (is_open, is_read_only, cached_plans): (bool, bool, bool) = Batch::of(doing, &answers)?.last()?;
@@ -223,7 +223,7 @@ impl PostgresDatabase {
     }
 
     /// Does work whose inner failures leave nothing in doubt, because it ends with a ROLLBACK.
-    pub(crate) fn without_doubt<T>(
+    pub(crate) fn keep_doubtful_flag<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, DatabaseError>,
     ) -> Result<T, DatabaseError> {
@@ -247,11 +247,11 @@ impl PostgresDatabase {
             self.who_answers_is_asked = false;
             // Both are sent before either is answered.
             let (who, rows) = self.ask(doing, silence, async |client| {
-                let asked = (client.simple_query(WHO_ANSWERS), client.query_typed(sql, values));
+                let asked = (client.simple_query(SERVER_STATUS), client.query_typed(sql, values));
                 let (who, rows) = tokio::join!(biased; asked.0, asked.1);
                 Ok((who, rows?))
             })?;
-            self.judge_who_answers(doing, who)?;
+            self.check_server_status(doing, who)?;
             rows
         };
         let cells = |row: &postgres::Row| (0..row.len()).map(|index| row.try_get(index)).collect::<Result<_, _>>();
@@ -316,11 +316,11 @@ impl PostgresDatabase {
         if !std::mem::take(&mut self.who_answers_is_asked) {
             return Ok(());
         }
-        let who = self.ask(doing, silence, async |client| Ok(client.simple_query(WHO_ANSWERS).await))?;
-        self.judge_who_answers(doing, who)
+        let who = self.ask(doing, silence, async |client| Ok(client.simple_query(SERVER_STATUS).await))?;
+        self.check_server_status(doing, who)
     }
 
-    fn judge_who_answers(
+    fn check_server_status(
         &mut self,
         doing: &str,
         who: Result<Vec<SimpleQueryMessage>, Error>,
@@ -343,7 +343,7 @@ impl PostgresDatabase {
             return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail));
         }
         self.timeline = timeline(cluster.as_deref(), log_file.as_deref());
-        self.commits_wait_in_vain = wait_in_vain;
+        self.lacks_sync_standby = wait_in_vain;
         self.compare(doing)
     }
 
@@ -362,7 +362,7 @@ impl PostgresDatabase {
     ///
     /// # Errors
     /// If that wait was ended, with [`DatabaseFailure::InDoubt`].
-    pub(crate) fn replicated(&mut self, doing: &str) -> Result<(), DatabaseError> {
+    pub(crate) fn check_commit_warning(&mut self, doing: &str) -> Result<(), DatabaseError> {
         let Some(notice) = self.connection.notices().into_iter().find(error::in_doubt) else { return Ok(()) };
         self.doubtful = true;
         Err(DatabaseError::new(DatabaseFailure::InDoubt, doing, error::said_in_full(&notice)))
@@ -455,7 +455,7 @@ mod tests {
     use std::time::Instant;
 
     /// A server that accepts a client and then hangs. Returns its port.
-    fn stands_still() -> u16 {
+    fn hanging_server() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         thread::spawn(move || {
@@ -470,7 +470,7 @@ mod tests {
     /// A session with such a server.
     fn session(limits: Limits) -> PostgresDatabase {
         let server = Server {
-            address: Endpoint::Tcp { host: "127.0.0.1".into(), port: stands_still() },
+            address: Endpoint::Tcp { host: "127.0.0.1".into(), port: hanging_server() },
             database: "x".into(),
             user: "x".into(),
             password: None,
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_stands_still_between_two_deliveries_costs_the_session_and_that_soon() {
+    fn a_server_that_hangs_between_two_deliveries_costs_the_session_and_that_soon() {
         let limits = Limits::default();
         let (session, began) = (session(limits), Instant::now());
         assert!(Idle::after(Box::new(session)).is_none());
@@ -491,14 +491,14 @@ mod tests {
     }
 
     #[test]
-    fn where_long_questions_are_ended_a_server_that_stands_still_is_given_up_whatever_it_is_asked() {
+    fn with_a_statement_time_limit_a_server_that_hangs_is_given_up_whatever_it_is_asked() {
         for ask in [
             |session: &mut PostgresDatabase| session.select("asking", "SELECT 1", &[]).map(drop),
             |session: &mut PostgresDatabase| session.change("changing", "DELETE FROM x", &[]).map(drop),
             |session: &mut PostgresDatabase| session.execute("changing", "DELETE FROM x", &[]).map(drop),
         ] {
             let mut session = session(Limits::default());
-            session.end_long_questions(Duration::from_mins(1));
+            session.limit_statement_time(Duration::from_mins(1));
             session.deadline = Deadline::after(Duration::ZERO);
             let error = ask(&mut session).unwrap_err();
             assert_eq!(error.failure, DatabaseFailure::TimedOut, "{error}");

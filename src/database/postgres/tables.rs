@@ -1,7 +1,7 @@
 //! The statements of commands on PostgreSQL's tables.
 
-use super::{Batch, HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction};
-use crate::database::tables::{Dialect, Tables, UnlockedChange, Value, filled};
+use super::{Batch, PostgresDatabase, SHOW_COMMIT_WARNINGS, SUPPRESS_NOTICES, Transaction};
+use crate::database::tables::{Dialect, Tables, UnlockedChange, Value, interpolate};
 use crate::database::{DatabaseError, Row};
 
 impl Tables for PostgresDatabase {
@@ -10,17 +10,17 @@ impl Tables for PostgresDatabase {
     }
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
-        let sql = filled(Dialect::Postgresql, doing, sql, values)?;
+        let sql = interpolate(Dialect::Postgresql, doing, sql, values)?;
         Ok(self.batch(doing, &format!("{}{sql}", self.time_limit()))?.rows)
     }
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
         // The count of the statement: the settings around it change no row.
-        Ok(self.change_batch(doing, &filled(Dialect::Postgresql, doing, sql, values)?)?.count)
+        Ok(self.change_batch(doing, &interpolate(Dialect::Postgresql, doing, sql, values)?)?.count)
     }
 
-    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
-        let changes = changes.iter().map(|(sql, values)| filled(Dialect::Postgresql, doing, sql, values));
+    fn execute_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
+        let changes = changes.iter().map(|(sql, values)| interpolate(Dialect::Postgresql, doing, sql, values));
         let batch = changes.collect::<Result<Vec<_>, _>>()?.join("; ");
         Ok(self.change_batch(doing, &batch)?.rows)
     }
@@ -45,10 +45,10 @@ impl PostgresDatabase {
             return self.batch(doing, &format!("{}{sql}", self.limits_of_changes()));
         }
         let answers = self.retrying(|this| {
-            let sql = format!("{HEAR_NOTHING} {}{sql}; {HEAR_OF_THE_COMMIT}", this.limits_of_changes());
+            let sql = format!("{SUPPRESS_NOTICES} {}{sql}; {SHOW_COMMIT_WARNINGS}", this.limits_of_changes());
             this.batch(doing, &sql)
         })?;
-        self.replicated(doing)?;
+        self.check_commit_warning(doing)?;
         Ok(answers)
     }
 }

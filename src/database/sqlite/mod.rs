@@ -10,7 +10,7 @@
 pub(crate) mod file_locks;
 mod tables;
 
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Session};
+use super::{Client, DatabaseError, DatabaseFailure, Sealed, Session};
 use crate::base::deadline::Deadline;
 use crate::base::files::create_directory;
 use file_locks::FileLocks;
@@ -48,13 +48,13 @@ impl Session for SqliteDatabase {
         0
     }
 
-    fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+    fn begin(&mut self, client: &Client, deadline: Deadline, _: Sealed) -> Result<(), DatabaseError> {
         self.deadline = deadline;
         self.locks.begin(client.clone(), deadline);
         Ok(())
     }
 
-    fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+    fn end(&mut self, _: Sealed) -> Result<(), DatabaseError> {
         let left = |what| Err(DatabaseError::other("ending a delivery's use of the session", what));
         if self.doubtful {
             return left("an error came in its conversation");

@@ -20,7 +20,7 @@ impl Tables for SqliteDatabase {
         Ok(changed as u64)
     }
 
-    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
+    fn execute_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
         self.writing(doing, |transaction| {
             let answers = changes.iter().map(|(sql, values)| rows(transaction, sql, values));
             Ok(answers.collect::<rusqlite::Result<Vec<_>>>()?.concat())

@@ -19,7 +19,7 @@ use url::form_urlencoded;
 use uuid::Uuid;
 
 /// A request: its token and its parameters.
-pub(super) struct Call {
+pub(super) struct ApiRequest {
     pub(super) api: Arc<Api>,
     pub(super) token: ApiToken,
     /// The value of `{id}` in the path.
@@ -28,7 +28,7 @@ pub(super) struct Call {
     pub(super) body: Bytes,
 }
 
-impl Call {
+impl ApiRequest {
     /// The owner of the token's subscriptions.
     pub(super) fn owner(&self) -> String {
         tokens::owner(&self.token.name)
@@ -79,7 +79,7 @@ impl Query {
     }
 
     /// Refuses unknown parameters: a misspelt one must not be ignored silently.
-    pub(super) fn only(&self, known: &[&str]) -> Result<(), Problem> {
+    pub(super) fn reject_unknown(&self, known: &[&str]) -> Result<(), Problem> {
         match self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
             Some((name, _)) => Err(Problem::wrong_parameter(name, format!("known here: {}", known.join(", ")))),
             None => Ok(()),

@@ -1,6 +1,6 @@
 //! Events, polled instead of pushed: in the order of their commits, without a gap.
 
-use super::call::{Call, page};
+use super::call::{ApiRequest, page};
 use super::problem::{ApiFailure, Problem};
 use crate::ledger::Database;
 use crate::ledger::notifications::TEST;
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 const READ_AT_ONCE: usize = 500;
 const READ_AT_MOST: usize = 5000;
 
-pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&["after", "limit"])?;
+pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&["after", "limit"])?;
     let limit = call.query.limit()?;
     let mut after = match call.query.one("after")? {
         None => 0,

@@ -1,9 +1,9 @@
 //! Messages: what the ledger knows of one, and submission of mail by HTTP.
 
-use super::call::{Call, accepted, ok};
+use super::call::{ApiRequest, accepted, ok};
 use super::problem::{self, ApiFailure, Problem, Wrong};
 use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length};
-use crate::base::shares::{Share, Shares};
+use crate::base::fair_quota::{FairQuota, Reservation};
 use crate::base::{hex, timestamp};
 use crate::delivery::Deferral;
 use crate::http::blocking::Work;
@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn show(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let identity = identity.ok_or_else(Problem::not_found)?;
     let found = notifications::message(database, &identity)?.ok_or_else(Problem::not_found)?;
@@ -74,8 +74,8 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response,
 const WRITING: Duration = Duration::from_secs(30);
 
 /// Accepts a message into the file queue of the service. After the answer it is safely on disk.
-pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Result<Response, Problem> {
-    call.query.only(&["author", "recipient", "sender"])?;
+pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -> Result<Response, Problem> {
+    call.query.reject_unknown(&["author", "recipient", "sender"])?;
     let (api, settings) = (Arc::clone(&call.api), &call.api.settings);
     let as_author = call.query.word("author", ["true", "false"])? == Some("true");
     if as_author && !Scope::Sent.is_of(&call.token) {
@@ -150,9 +150,9 @@ pub(super) async fn read(
     headers: &HeaderMap,
     mut body: Body,
     largest: usize,
-    memory: &Arc<Shares>,
+    memory: &Arc<FairQuota>,
     token: &str,
-) -> Result<(Vec<u8>, Share), Problem> {
+) -> Result<(Vec<u8>, Reservation), Problem> {
     // The announced length limits the reserve.
     let expected = check_length(headers, largest)?.unwrap_or(largest);
     let mut share = memory.take(token, 0).ok_or_else(Problem::unavailable)?;
@@ -174,7 +174,7 @@ pub(super) async fn read(
 }
 
 /// Reserves space for so many more bytes. The buffer doubles, up to `expected`, so that its bytes are rarely moved.
-fn make_place(raw: &mut Vec<u8>, more: usize, expected: usize, share: &mut Share) -> Result<(), Problem> {
+fn make_place(raw: &mut Vec<u8>, more: usize, expected: usize, share: &mut Reservation) -> Result<(), Problem> {
     let (now, needed) = (raw.capacity(), raw.len() + more);
     if needed <= now {
         return Ok(());
@@ -191,7 +191,7 @@ fn wrong(detail: String) -> Wrong {
 }
 
 /// The recipients without duplicates, if the token covers all of them.
-fn recipients(call: &Call) -> Result<Vec<Address>, Problem> {
+fn recipients(call: &ApiRequest) -> Result<Vec<Address>, Problem> {
     let mut recipients: Vec<Address> = Vec::new();
     for text in call.query.all("recipient") {
         let address =

@@ -15,7 +15,7 @@ mod source;
 mod subscriptions;
 
 use crate::base::blocking_pool::asked_by;
-use crate::base::shares::Shares;
+use crate::base::fair_quota::FairQuota;
 use crate::config::{Config, MAX_RECIPIENTS, Notifications};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::http::blocking::{Blocking, Caller, NotAuthenticated, Unanswered};
@@ -31,7 +31,7 @@ use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_T
 use axum::http::{HeaderMap, HeaderValue, Method, request::Parts};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, get, on};
-use call::{Call, Query};
+use call::{ApiRequest, Query};
 use problem::{ApiFailure, Problem};
 use queued::Queued;
 use rates::Rates;
@@ -101,7 +101,7 @@ struct Api {
     rates: Rates,
     /// The memory of messages, those of the web UI included, in bytes. Of an incoming message only the received part counts, so
     /// that a slow body holds up no other message.
-    memory: Arc<Shares>,
+    memory: Arc<FairQuota>,
     /// The bytes in the file queue, by token.
     queued: Queued,
 }
@@ -109,7 +109,7 @@ struct Api {
 /// The work of a request: with the ledger, with an incoming message, or with a stored one.
 #[derive(Clone, Copy)]
 enum Work {
-    Ledger(fn(&Call, &mut dyn Database) -> Result<Response, ApiFailure>),
+    Ledger(fn(&ApiRequest, &mut dyn Database) -> Result<Response, ApiFailure>),
     Message,
     Source,
 }
@@ -180,7 +180,7 @@ static OPERATIONS: [Operation; 16] = {
 };
 
 /// The API, under `/api`.
-pub(crate) fn router(blocking: Blocking, settings: ApiSettings, memory: Arc<Shares>) -> Router {
+pub(crate) fn router(blocking: Blocking, settings: ApiSettings, memory: Arc<FairQuota>) -> Router {
     let api = Arc::new(Api { settings, blocking, rates: Rates::default(), memory, queued: Queued::default() });
     let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
     for operation in &OPERATIONS {
@@ -228,13 +228,18 @@ async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -
     let id = path_id(&mut parts).await?;
     let query = Query::parse(parts.uri.query().unwrap_or_default())?;
     check_content(operation.content, &parts.headers)?;
-    let call = Call { api, token, id, query, body: Bytes::new() };
+    let call = ApiRequest { api, token, id, query, body: Bytes::new() };
     let mut response = asked_by(call.owner(), answer(operation, call, &parts.headers, body)).await?;
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
 
-async fn answer(operation: &Operation, mut call: Call, headers: &HeaderMap, body: Body) -> Result<Response, Problem> {
+async fn answer(
+    operation: &Operation,
+    mut call: ApiRequest,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
     match operation.work {
         Work::Message => messages::take_in(call, headers, body).await,
         Work::Source => source::hand_out(call).await,

@@ -1,6 +1,6 @@
 //! Notifications of a subscription, and their redelivery.
 
-use super::call::{Call, accepted, ok, page};
+use super::call::{ApiRequest, accepted, ok, page};
 use super::problem::{ApiFailure, Problem};
 use crate::base::timestamp;
 use crate::ledger::Database;
@@ -18,7 +18,7 @@ const MOST_TRIES: usize = 100;
 const NO_EVENT: &str = "an event's id is wanted, as in webhook-id: evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01";
 
 /// The event with this id, if the subscription covers it.
-fn event_of(call: &Call, database: &mut dyn Database, one: &Subscription, id: Uuid) -> Result<Due, ApiFailure> {
+fn event_of(call: &ApiRequest, database: &mut dyn Database, one: &Subscription, id: Uuid) -> Result<Due, ApiFailure> {
     let event = notifications::event_of(database, one, id)?;
     let sees = |event: &Due| {
         event.event_type == TEST || call.token.bounds.hold_copy(&event.recipient, &event.imap_user, &event.mailbox)
@@ -26,8 +26,8 @@ fn event_of(call: &Call, database: &mut dyn Database, one: &Subscription, id: Uu
     Ok(event.filter(sees).ok_or_else(Problem::not_found)?)
 }
 
-pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn test(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     let one = call.subscription(database)?;
     if one.state != SubscriptionState::Active {
         return Err(Problem::another_state(one.state).into());
@@ -41,8 +41,8 @@ fn is_verified(one: &Subscription) -> Result<(), Problem> {
     if one.state == SubscriptionState::Unverified { Err(Problem::another_state(one.state)) } else { Ok(()) }
 }
 
-pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn redeliver(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     let one = call.subscription(database)?;
     let mut fields = call.fields()?;
     let id = fields.text("event", None, 64);
@@ -58,8 +58,8 @@ pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Resp
     Ok(accepted(json!({ "notifications": 1 })))
 }
 
-pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn recover(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     let one = call.subscription(database)?;
     let mut fields = call.fields()?;
     let since = fields.moment("since").flatten();
@@ -71,15 +71,15 @@ pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Respon
     is_verified(&one)?;
     let since = since.unwrap_or(until);
     let (span, soon) = ((since, until), Some(notifications::soon()));
-    let queued = notifications::tell_all(database, call.actor(), one.id, span, after, only == "failed", soon)?;
+    let queued = notifications::enqueue_range(database, call.actor(), one.id, span, after, only == "failed", soon)?;
     Ok(accepted(match queued.next {
         None => json!({ "notifications": queued.notifications }),
         Some(next) => json!({ "notifications": queued.notifications, "next": next }),
     }))
 }
 
-pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&["cursor", "limit", "state"])?;
+pub(super) fn notifications(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&["cursor", "limit", "state"])?;
     let one = call.subscription(database)?;
     let (limit, before) = (call.query.limit()?, call.query.cursor(|text| text.parse().ok())?);
     let failed = call.query.word("state", ["pending", "failed"])?.map(|state| state == "failed");
@@ -90,8 +90,8 @@ pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<
     Ok(page(items, json!(next), &call.query, "cursor", goes_on))
 }
 
-pub(super) fn attempts(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&["event"])?;
+pub(super) fn attempts(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&["event"])?;
     let one = call.subscription(database)?;
     let id = call.query.one("event")?.and_then(read_id);
     let id = id.ok_or_else(|| Problem::wrong_parameter("event", NO_EVENT))?;

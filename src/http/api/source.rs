@@ -1,13 +1,13 @@
 //! The source of a message, for tokens that may read it: by the same code as in the web UI, with the same entry in the
 //! operations log.
 
-use super::call::Call;
+use super::call::ApiRequest;
 use super::problem::Problem;
 use super::{Api, ask, unanswered_as};
+use crate::base::fair_quota::Reservation;
 use crate::base::hex;
 use crate::base::sent_body::SentBody;
-use crate::base::shares::Share;
-use crate::http::blocking::{NotDone, Unanswered, Work};
+use crate::http::blocking::{Rejected, Unanswered, Work};
 use crate::ledger::operations_log::{Actor, Operation};
 use crate::operations::content::{ContentResult, Look, look};
 use crate::operations::notifications;
@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Sends the source, if the token may see a copy of the message. It is the form for display, since not every reader may learn
 /// the other recipients.
-pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
-    call.query.only(&[])?;
+pub(super) async fn hand_out(call: ApiRequest) -> Result<Response, Problem> {
+    call.query.reject_unknown(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let identity = identity.ok_or_else(Problem::not_found)?;
     let (api, who, bounds) = (Arc::clone(&call.api), call.token.name.clone(), call.token.bounds);
@@ -48,7 +48,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
         look(site, database, &identity, wanted, mailboxes, |message| Ok(Some(message.into_received())))
     });
     let found = read.await.map_err(|unanswered| match unanswered {
-        Unanswered::NotDone(NotDone::TooLate) => Problem::out_of_reach(),
+        Unanswered::Rejected(Rejected::TooLate) => Problem::out_of_reach(),
         other => unanswered_as(&other),
     });
     match found? {
@@ -69,7 +69,7 @@ fn why_for_others(api: &Api, why: String) -> String {
     }
 }
 
-fn answer(message: Vec<u8>, share: Share) -> Response {
+fn answer(message: Vec<u8>, share: Reservation) -> Response {
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static("message/rfc822")),
         // If a browser opens it: the content is a stranger's, so it is downloaded.

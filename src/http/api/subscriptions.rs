@@ -1,6 +1,6 @@
 //! Subscriptions: list, create, change and delete.
 
-use super::call::{Call, Fields, ok, page};
+use super::call::{ApiRequest, Fields, ok, page};
 use super::problem::{ApiFailure, Problem};
 use super::{Api, BASE};
 use crate::base::timestamp;
@@ -71,12 +71,12 @@ fn with_secret(key: &MasterKey, one: &Subscription) -> Value {
 }
 
 fn master_key(api: &Api) -> Result<&MasterKey, Problem> {
-    let missing = || Problem::not_set_up("nobody is told anything here: notifications.secret_key_file is not named");
+    let missing = || Problem::not_set_up("no notifications are sent here: notifications.secret_key_file is not named");
     api.settings.key.as_ref().ok_or_else(missing)
 }
 
-pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&["cursor", "limit", "resource", "resource_id", "state"])?;
+pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&["cursor", "limit", "resource", "resource_id", "state"])?;
     if call.query.one("resource_id")?.is_some_and(|id| id.chars().count() > LONGEST) {
         return Err(Problem::wrong_parameter("resource_id", format!("it is longer than {LONGEST} characters")).into());
     }
@@ -99,13 +99,13 @@ pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Response,
     Ok(page(items, json!(next), &call.query, "cursor", goes_on))
 }
 
-pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn show(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     Ok(ok(shown(&call.subscription(database)?)))
 }
 
-pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn create(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     let settings = &call.api.settings;
     let key = master_key(&call.api)?;
     let mut fields = call.fields()?;
@@ -136,7 +136,7 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Respons
         may_read_messages(call)?;
     }
     if !call.token.bounds.hold_resource(resource.kind, &resource.id) {
-        let detail = format!("it may not be told of {} {}", resource.kind, resource.id);
+        let detail = format!("it may not see {} {}", resource.kind, resource.id);
         return Err(Problem::out_of_bounds(detail.trim_end()).into());
     }
     let after = |at: i64| Duration::from_micros(u64::try_from(at.saturating_sub(timestamp::now())).unwrap_or_default());
@@ -170,13 +170,13 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Respons
 }
 
 /// A subscription with full detail sends the same data as `GET /messages/{id}`, so it needs the same scope.
-fn may_read_messages(call: &Call) -> Result<(), Problem> {
+fn may_read_messages(call: &ApiRequest) -> Result<(), Problem> {
     let scope = Scope::MessagesRead;
     if scope.is_of(&call.token) { Ok(()) } else { Err(Problem::out_of_scope(scope.as_str())) }
 }
 
 /// The callback URL, if it may be called.
-fn callback_url(call: &Call, fields: &mut Fields) -> Option<String> {
+fn callback_url(call: &ApiRequest, fields: &mut Fields) -> Option<String> {
     let url = fields.text("callback_url", None, 2048)?;
     match Callback::parse(&url, &call.api.settings.notifications) {
         Ok(_) => Some(url),
@@ -208,8 +208,8 @@ fn named(kind: &str, id: &str) -> Result<Resource, &'static str> {
     }
 }
 
-pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn change(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     let is = call.subscription(database)?;
     let mut fields = call.fields()?;
     let wanted = Change {
@@ -251,8 +251,8 @@ fn may_become(is: SubscriptionState, state: SubscriptionState) -> bool {
     matches!((state, is), (Paused, Active) | (Active, Paused | Disabled))
 }
 
-pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn delete(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     let one = call.subscription(database)?;
     if subscriptions::delete(database, call.actor(), &one, Some(notifications::soon()))? {
         Ok(StatusCode::NO_CONTENT.into_response())
@@ -261,16 +261,16 @@ pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Respons
     }
 }
 
-pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn secret(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     let key = master_key(&call.api)?;
     let one = call.subscription(database)?;
     subscriptions::shows_secret(database, call.actor(), one.id)?;
     Ok(ok(secret_json(key, &one)))
 }
 
-pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Response, ApiFailure> {
-    call.query.only(&[])?;
+pub(super) fn new_secret(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
     let key = master_key(&call.api)?;
     let one = call.subscription(database)?;
     subscriptions::new_secret(database, call.actor(), one.id)?;

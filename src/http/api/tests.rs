@@ -29,7 +29,7 @@ fn api_by(blocking: Blocking, directory: &Path) -> Router {
         public: None,
         site,
     };
-    router(blocking, settings, Shares::of(1 << 20))
+    router(blocking, settings, FairQuota::of(1 << 20))
 }
 
 /// The answer: status, header fields and body.
@@ -281,10 +281,11 @@ impl hyper::body::Body for Endless {
 fn a_message_takes_memory_as_it_comes_and_no_more_than_its_tokens_share() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let (memory, token) = (Shares::of(20), "one");
+        let (memory, token) = (FairQuota::of(20), "one");
         let (nothing, ten) = (HeaderMap::new(), Body::from("0123456789"));
-        let status =
-            |read: Result<(Vec<u8>, crate::base::shares::Share), Problem>| read.err().unwrap().into_response().status();
+        let status = |read: Result<(Vec<u8>, crate::base::fair_quota::Reservation), Problem>| {
+            read.err().unwrap().into_response().status()
+        };
         let read = |body, largest| messages::read(&nothing, body, largest, &memory, token);
         // A body that has not arrived takes no memory.
         let endless = read(Body::new(Endless), 10);

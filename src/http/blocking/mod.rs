@@ -9,7 +9,7 @@ mod authentication;
 use authentication::Memory;
 pub(crate) use authentication::{Caller, NotAuthenticated};
 
-pub use crate::base::blocking_pool::NotDone;
+pub use crate::base::blocking_pool::Rejected;
 use crate::base::blocking_pool::{BlockingPool, Length};
 use crate::base::deadline::Deadline;
 use crate::database::{Client, DatabaseError, Idle};
@@ -80,7 +80,7 @@ struct Inner {
 #[derive(Debug, Error)]
 pub enum Unanswered {
     #[error("the database has not answered: {0}")]
-    NotDone(#[from] NotDone),
+    Rejected(#[from] Rejected),
     #[error(transparent)]
     Database(#[from] DatabaseError),
 }
@@ -90,7 +90,7 @@ impl Unanswered {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::NotDone(why) => *why != NotDone::Failed,
+            Self::Rejected(why) => *why != Rejected::Failed,
             Self::Database(error) => error.may_pass() || error.trying_again_at_once_can_help(),
         }
     }
@@ -195,7 +195,7 @@ impl Blocking {
         kind: Work,
         patience: Duration,
         work: impl FnOnce(&Site, Deadline) -> T + Send + 'static,
-    ) -> Result<T, NotDone> {
+    ) -> Result<T, Rejected> {
         let inner = Arc::clone(&self.0);
         let done = self.pool(kind).run(Length::Short, patience.min(inner.site.deadline()), move |deadline, tell| {
             drop(tell.send(work(&inner.site, deadline)));
@@ -220,7 +220,7 @@ impl Blocking {
     pub(crate) fn begin_redelivery(
         &self,
         work: impl FnOnce(&Site, &AtomicBool) + Send + 'static,
-    ) -> Result<(), NotDone> {
+    ) -> Result<(), Rejected> {
         let inner = Arc::clone(&self.0);
         self.0.redeliveries.begin(move || work(&inner.site, &inner.stop))
     }
@@ -246,7 +246,7 @@ impl Inner {
         {
             // A query whose caller has gone must not run on in the server, and a server that hangs must not block this thread
             // for ever.
-            session.end_long_questions(deadline.remaining());
+            session.limit_statement_time(deadline.remaining());
             if since.elapsed() < TRUSTED_FOR
                 || session.select("looking whether the session is there", "SELECT 1", &[]).is_ok()
             {

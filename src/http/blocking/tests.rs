@@ -23,7 +23,7 @@ fn a_question_that_fails_or_panics_leaves_the_threads_for_others() {
             let failed = blocking.ask(|database| database.select("asking", "SELECT nothing", &[])).await;
             assert!(matches!(failed, Err(Unanswered::Database(_))), "{failed:?}");
             let panicked: Result<(), _> = blocking.ask(|_| panic!("as a bug would")).await;
-            assert!(matches!(panicked, Err(Unanswered::NotDone(NotDone::Failed))), "{panicked:?}");
+            assert!(matches!(panicked, Err(Unanswered::Rejected(Rejected::Failed))), "{panicked:?}");
             let rows = blocking.ask(|database| database.select("asking", "SELECT 1", &[])).await.unwrap();
             assert_eq!(rows[0].text(0), Some("1"));
         }
@@ -137,7 +137,7 @@ fn one_credential_that_is_shown_again_and_again_leaves_half_of_the_threads_to_ot
 
 /// Two users run long queries, and a third one only needs a page.
 #[test]
-fn what_takes_long_leaves_half_of_the_threads_to_what_is_quick_whoever_asks() {
+fn slow_work_leaves_half_of_the_threads_to_quick_work_of_any_client() {
     let directory = tempfile::tempdir().unwrap();
     let blocking = blocking(directory.path(), LONG);
     let gate = Arc::new(Gate::default());
@@ -170,7 +170,7 @@ fn who_waits_for_too_long_hears_so() {
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
     // At least the queries that got no thread are busy. Creating the database on a slow disk may keep a thread for all of this
     // time, and the query of that thread then gets a database error.
-    let busy = |answer: &&Result<_, _>| matches!(answer, Err(Unanswered::NotDone(NotDone::Busy)));
+    let busy = |answer: &&Result<_, _>| matches!(answer, Err(Unanswered::Rejected(Rejected::Busy)));
     assert!(answers.iter().filter(busy).count() >= (WAITING - QUESTIONS) as usize, "{answers:?}");
     assert!(answers.iter().flat_map(|answer| answer.as_ref().err()).all(Unanswered::may_pass), "{answers:?}");
 }
@@ -185,10 +185,10 @@ fn what_is_read_for_people_holds_up_no_other_work_however_long_it_takes() {
             let (open, gate) = channel::<()>();
             gates.push(open);
             let late = blocking.run(Work::Read, Duration::from_millis(20), move |_, _| gate.recv()).await;
-            assert_eq!(late.map(drop), Err(NotDone::TooLate));
+            assert_eq!(late.map(drop), Err(Rejected::TooLate));
         }
         let short = Duration::from_millis(20);
-        assert_eq!(blocking.run(Work::Read, short, |_, _| ()).await, Err(NotDone::Busy));
+        assert_eq!(blocking.run(Work::Read, short, |_, _| ()).await, Err(Rejected::Busy));
         assert_eq!(blocking.run(Work::Look, LONG, |_, _| ()).await, Ok(()));
         gates.clear();
         assert_eq!(blocking.run(Work::Read, LONG, |_, _| ()).await, Ok(()));
@@ -209,7 +209,7 @@ fn redeliveries_are_reported_to_end_and_are_waited_for() {
         });
         assert_eq!(begun, Ok(()));
     }
-    assert_eq!(blocking.begin_redelivery(|_, _| ()), Err(NotDone::Busy));
+    assert_eq!(blocking.begin_redelivery(|_, _| ()), Err(Rejected::Busy));
     run(blocking.end());
     assert_eq!(printed.try_iter().count(), REDELIVERIES as usize);
 }

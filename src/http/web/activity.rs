@@ -93,7 +93,7 @@ pub(super) async fn show(
     let find = move |database: &mut dyn Database| {
         Ok(match (asks, wants_owed) {
             (false, _) => SearchResult::Nothing,
-            (true, true) => SearchResult::Owed(audit_queries::newest_owed(database, ROWS)?),
+            (true, true) => SearchResult::Owed(audit_queries::latest_owed(database, ROWS)?),
             (true, false) => SearchResult::Tried(search(&site, database, &what, wanted, ROWS)?),
         })
     };

@@ -115,7 +115,7 @@ pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, n
     } else {
         // The proxy's users need no cookie of ours. A request without Sec-Fetch-Site and Origin may therefore be forged.
         let sure = page.settings.trusted.is_none() || says_from_where(headers);
-        if sure && is_of(headers, &page.settings.origin) {
+        if sure && is_same_origin(headers, &page.settings.origin) {
             return next.run(request).await;
         }
         html! { p { "This was sent by another site, and nothing was done." } }
@@ -139,7 +139,7 @@ fn says_from_where(headers: &HeaderMap) -> bool {
 }
 
 /// Whether a request was sent by a page of `origin`. (The same rule as in Go's CrossOriginProtection.)
-fn is_of(headers: &HeaderMap, origin: &str) -> bool {
+fn is_same_origin(headers: &HeaderMap, origin: &str) -> bool {
     match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
         // `none`: the user started the request in the browser itself.
         Some(b"same-origin" | b"none") => true,
@@ -179,7 +179,7 @@ mod tests {
             &[("origin", "https://mail.example.com")],
             &[],
         ] {
-            assert!(is_of(&headers(good), ours), "{good:?}");
+            assert!(is_same_origin(&headers(good), ours), "{good:?}");
         }
         for bad in [
             &[("sec-fetch-site", "cross-site")][..],
@@ -188,7 +188,7 @@ mod tests {
             &[("origin", "null")],
             &[("origin", "http://mail.example.com")],
         ] {
-            assert!(!is_of(&headers(bad), ours), "{bad:?}");
+            assert!(!is_same_origin(&headers(bad), ours), "{bad:?}");
         }
     }
 

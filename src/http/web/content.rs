@@ -7,10 +7,10 @@ use super::html_of_message::{self, MOST_DEPTH, MOST_HTML, MOST_PICTURES, documen
 use super::layout::{self, number, or_dash, table, visible};
 use super::operations_log::actor;
 use super::{Answered, Page, auth, failed};
+use crate::base::fair_quota::Reservation;
 use crate::base::hex;
 use crate::base::sent_body::SentBody;
-use crate::base::shares::Share;
-use crate::http::blocking::{NotDone, Unanswered, Work};
+use crate::http::blocking::{Rejected, Unanswered, Work};
 use crate::ledger::operations_log::Operation;
 use crate::ledger::web_sessions::WebSession;
 use crate::message::Message;
@@ -120,7 +120,7 @@ impl ContentRequest {
         page: &Page,
         viewer: &WebSession,
         made: impl FnOnce(Message, &ReadingBudget) -> Option<T> + Send + 'static,
-    ) -> Answered<(T, Share)> {
+    ) -> Answered<(T, Reservation)> {
         let Self { identity, operation, object } = self;
         let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let Some(identity) = digest else { return Err(auth::nothing_here().await) };
@@ -138,10 +138,10 @@ impl ContentRequest {
         });
         match read.await {
             Ok(ContentResult::Shown(made, share)) => Ok((made, share)),
-            Ok(ContentResult::Busy) => Err(not_shown(&NotDone::Busy.to_string(), true, viewer)),
+            Ok(ContentResult::Busy) => Err(not_shown(&Rejected::Busy.to_string(), true, viewer)),
             Ok(ContentResult::Nowhere { why, may_pass }) => Err(not_shown(&why, may_pass, viewer)),
             Ok(ContentResult::Unknown) => Err(auth::nothing_here().await),
-            Err(Unanswered::NotDone(why)) => Err(not_shown(&why.to_string(), why != NotDone::Failed, viewer)),
+            Err(Unanswered::Rejected(why)) => Err(not_shown(&why.to_string(), why != Rejected::Failed, viewer)),
             Err(problem) => Err(failed(&problem, Some(viewer))),
         }
     }
@@ -239,7 +239,7 @@ fn header(message: &[u8], budget: &ReadingBudget) -> Markup {
 }
 
 /// Bytes without a type, for download.
-fn file(name: &str, bytes: Vec<u8>, share: Share) -> Response {
+fn file(name: &str, bytes: Vec<u8>, share: Reservation) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     let disposition = HeaderValue::from_str(&disposition(name));

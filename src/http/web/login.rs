@@ -32,7 +32,7 @@ pub(super) async fn form(Query(To { to }): Query<To>) -> Html<String> {
 fn asked_for(to: &str, problem: Option<&str>) -> Markup {
     html! {
         @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
-        p { "You come in by a link that is good once, and for ten minutes. Whoever looks after this service makes you one:" }
+        p { "You come in by a link that is good once, and for ten minutes. The administrator of this service makes you one:" }
         p { code { "maildrop_command web login --name you --role viewer" } }
         form .login method="post" action="/login" {
             input type="hidden" name="to" value=(to);

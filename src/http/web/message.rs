@@ -63,7 +63,7 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
                 "Last tried " (moment(last.began_at)) ". The message is kept where it waits, which is Postfix's queue as a rule, "
                 "and is tried again from there: its sender need not send it again."
                 @if viewer.role >= Screen::Again.least() {
-                    " Once its cause is mended, it need not wait for that: " a href="#again" { "deliver it again" }
+                    " Once its cause is fixed, it need not wait for that: " a href="#again" { "deliver it again" }
                     ", which asks first what would happen."
                 }
             }

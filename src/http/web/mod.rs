@@ -18,6 +18,8 @@ mod login_links;
 mod message;
 mod notifications;
 mod operations_log;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod property_tests;
 mod proxy_auth;
 mod redeliver;
 mod redelivery_jobs;
@@ -26,14 +28,12 @@ mod server;
 mod service;
 mod statistics;
 mod subscriptions;
-#[cfg(any(test, feature = "test-properties"))]
-pub mod test_properties;
 mod time_line;
 
 use crate::base::endpoint::Endpoint;
+use crate::base::fair_quota::FairQuota;
 use crate::base::listener::Listener;
 use crate::base::readiness;
-use crate::base::shares::Shares;
 use crate::base::stop::Stop;
 use crate::base::summary_cache::SummaryCache;
 use crate::config::{Config, SESSION_IDLE, Service, TrustedProxy, Web};
@@ -160,7 +160,7 @@ fn memory(service: &Service) -> usize {
 pub fn run(
     site: &Site,
     settings: WebSettings,
-    beside: impl FnOnce(Blocking, Arc<Shares>) -> Router,
+    beside: impl FnOnce(Blocking, Arc<FairQuota>) -> Router,
 ) -> Result<(), WebError> {
     let system = |doing| move |source| WebError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
@@ -173,7 +173,7 @@ pub fn run(
     let blocking = page.blocking.clone();
     let (router, router_beside) = page.routers(&settings, beside);
     info!(listen = %settings.listen, origin = settings.origin, "the page has begun");
-    readiness::tell_master(true);
+    readiness::report_readiness(true);
     if let Some((listen, origin)) = &settings.beside {
         info!(%listen, origin, "the API has a place of its own");
     }
@@ -187,7 +187,7 @@ pub fn run(
 }
 
 /// The router of the web UI's endpoint, behind the shield.
-pub fn router(site: &Site, settings: &WebSettings, beside: impl FnOnce(Blocking, Arc<Shares>) -> Router) -> Router {
+pub fn router(site: &Site, settings: &WebSettings, beside: impl FnOnce(Blocking, Arc<FairQuota>) -> Router) -> Router {
     Page::new(site, settings).routers(settings, beside).0
 }
 
@@ -201,7 +201,7 @@ struct Page {
     blocking: Blocking,
     settings: Arc<WebSettings>,
     /// The memory for messages, those of the API included, in bytes.
-    memory: Arc<Shares>,
+    memory: Arc<FairQuota>,
     /// The redeliveries that were started here.
     jobs: Jobs,
     /// The figures of the first screen.
@@ -212,7 +212,7 @@ struct Page {
 impl Page {
     fn new(site: &Site, settings: &WebSettings) -> Self {
         Self {
-            memory: Shares::of(settings.memory),
+            memory: FairQuota::of(settings.memory),
             blocking: Blocking::new(site.clone(), PATIENCE),
             site: Arc::new(site.clone()),
             settings: Arc::new(settings.clone()),
@@ -235,7 +235,7 @@ impl Page {
     fn routers(
         self,
         settings: &WebSettings,
-        beside: impl FnOnce(Blocking, Arc<Shares>) -> Router,
+        beside: impl FnOnce(Blocking, Arc<FairQuota>) -> Router,
     ) -> (Router, Option<Router>) {
         let beside = beside(self.blocking.clone(), Arc::clone(&self.memory));
         let page = routes(&self).with_state(self);

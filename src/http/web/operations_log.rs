@@ -39,9 +39,9 @@ const COLUMNS: [Column; 5] = [("When", "t"), ("Who", ""), ("What", ""), ("On wha
 fn main(rows: &[Logged], later: bool) -> Markup {
     let shown = rows.get(..ROWS).unwrap_or(rows);
     html! {
-        p { "What people have done by hand, on this page and by the commands " code { "replay" } ", " code { "subscription" } " and " code { "notify" } ": each look at what is in a message, what was delivered again, what was done to a subscription, logins that were ended. Who has opened the other screens is not written down." }
+        p { "What people have done, in the web UI and with the commands " code { "replay" } ", " code { "subscription" } " and " code { "notify" } ": each look at what is in a message, what was delivered again, what was done to a subscription, logins that were ended. Who has opened the other screens is not written down." }
         @if shown.is_empty() {
-            p { "Nothing " @if later { "older " } "was done by hand." }
+            p { "Nothing " @if later { "older " } "was done by people." }
         } @else {
             (table("", "Operations, the newest first. Times are UTC.", COLUMNS, shown.iter().map(row)))
         }

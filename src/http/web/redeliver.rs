@@ -13,7 +13,7 @@ use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::http::blocking::{NotDone, Unanswered, Work};
+use crate::http::blocking::{Rejected, Unanswered, Work};
 use crate::ledger::audit_queries::{self, Selection};
 use crate::ledger::web_sessions::WebSession;
 use crate::message::Role;
@@ -76,7 +76,7 @@ struct ListedCopy {
 
 /// Sent copies that deliveries left owed.
 pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
-    let (copies, more) = page.ask(&viewer, |database| audit_queries::newest_owed(database, MOST)).await?;
+    let (copies, more) = page.ask(&viewer, |database| audit_queries::latest_owed(database, MOST)).await?;
     let listed = |copy: &audit_queries::RecordedCopy| ListedCopy {
         copy: SelectedCopy::of(copy, RedeliveryKind::Finish),
         why: copy.reason.clone().unwrap_or_default(),
@@ -139,7 +139,7 @@ pub(super) async fn lost(
     let head = html! {
         p {
             "What was delivered since that moment, and is not in the mailbox any more: "
-            "since it came back from an old backup, or was made anew."
+            "since it came back from an old backup, or was recreated."
         }
         form .search method="get" action="/again/lost" {
             label {
@@ -169,7 +169,7 @@ pub(super) async fn lost(
     let audit = match look.await {
         Ok(audit) => audit,
         Err(problem @ Unanswered::Database(_)) => return failed(&problem, Some(&viewer)),
-        Err(Unanswered::NotDone(why)) => {
+        Err(Unanswered::Rejected(why)) => {
             let unknown = html! { p .bad role="alert" { "Nothing is known of it: " (why) "." } };
             return shown(&html! { (unknown) (by_the_command_line(&command)) });
         }
@@ -395,7 +395,7 @@ pub(super) async fn would(
                     fieldset {
                         legend { "May these be delivered with the address of another recipient?" }
                         p .hint {
-                            "A message without Message-ID or Date is told from the next one by its Received lines, so they are not changed. "
+                            "A message without Message-ID or Date is identified by its Received lines, so they are not changed. "
                             "They may say for whom the copy was received that it is taken from."
                         }
                         @for (copy, _) in &asked_about {
@@ -463,7 +463,7 @@ pub(super) async fn job(
     let begun = html! { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." };
     let rows = came.iter().map(|one| row(one.copy.as_ref(), outcome_text(&one.outcome)));
     let main = html! {
-        @if !ended { p #live { span data-said role="status" { "It goes on, whoever looks. " } a href={ "/again/runs/" (job.id) } { "Look again" } } }
+        @if !ended { p #live { span data-said role="status" { "It goes on without this page. " } a href={ "/again/runs/" (job.id) } { "Look again" } } }
         div data-refresh=[(!ended).then_some("2")] {
             p class={ "verdict " (class) } { (verdict) }
             (outcomes(begun, "What came of it", rows))
@@ -511,10 +511,10 @@ fn outcome_text(outcome: &ReplayOutcome) -> Markup {
     }
 }
 
-fn not_done(why: NotDone, viewer: &WebSession) -> Response {
+fn not_done(why: Rejected, viewer: &WebSession) -> Response {
     let content = html! {
         p .bad role="alert" { "Nothing was done: " (why) "." }
-        @if why == NotDone::Busy { p { "Others are at it. Try again in a moment." } }
+        @if why == Rejected::Busy { p { "Others are at it. Try again in a moment." } }
     };
     (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &content)).into_response()
 }

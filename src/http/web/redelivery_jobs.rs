@@ -4,7 +4,7 @@ use super::operations_log::actor;
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::http::blocking::{Blocking, NotDone};
+use crate::http::blocking::{Blocking, Rejected};
 use crate::ledger::operations_log::{self, Affected, Operation};
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::manual_redelivery::{RedeliveryKind, RedeliveryRequest, SelectedCopy, deliver_again};
@@ -68,7 +68,7 @@ impl Jobs {
         blocking: &Blocking,
         by: &WebSession,
         requests: Vec<RedeliveryRequest>,
-    ) -> Result<Uuid, NotDone> {
+    ) -> Result<Uuid, Rejected> {
         let (tell, came) = watch::channel(Vec::new());
         let id = Uuid::now_v7();
         let job = RedeliveryJob { id, by: by.name.clone(), began_at: timestamp::now(), of: requests.len(), came };

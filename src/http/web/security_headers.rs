@@ -64,7 +64,7 @@ impl Shield {
             .layer(DefaultBodyLimit::max(LARGEST_BODY))
             .layer(middleware::from_fn(in_time))
             .layer(middleware::from_fn_with_state(self.clone(), with_caller))
-            .layer(middleware::from_fn_with_state(self, known_by_name))
+            .layer(middleware::from_fn_with_state(self, check_host))
             .layer(middleware::from_fn(with_headers))
     }
 
@@ -99,7 +99,7 @@ fn client(peer: Option<IpAddr>, headers: &HeaderMap, proxies: &[TrustedProxy]) -
     client
 }
 
-async fn known_by_name(State(shield): State<Shield>, request: Request, next: Next) -> Response {
+async fn check_host(State(shield): State<Shield>, request: Request, next: Next) -> Response {
     let named = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let named = named.or_else(|| request.uri().host());
     if named.is_some_and(|named| shield.knows(named)) {

@@ -61,7 +61,7 @@ fn main(status: &Status) -> Markup {
                 ul { @for reason in reasons { li { (reason) } } }
             }
             (table("", "Its processes", COLUMNS, processes.iter().map(row)))
-            h2 { "What it has in hand" }
+            h2 { "Messages in progress" }
             dl {
                 dt { "LMTP" } dd { (if listeners.is_empty() { "nowhere".to_owned() } else { listeners.join(", ") }) }
                 @if !http.is_empty() { dt { "Metrics and health" } dd { (http.join(", ")) } }
@@ -85,10 +85,10 @@ fn row(process: &Process) -> [Markup; 6] {
     let class = if process.ready && !process.ending { "good" } else { "wait" };
     [
         process.name().render(),
-        html! { span class=(class) { (process.standing()) } },
+        html! { span class=(class) { (process.state()) } },
         or_dash(process.pid),
         or_dash(process.up_s.map(age)),
         number(process.restarts).render(),
-        or_dash(process.how_the_last_ended().as_deref()),
+        or_dash(process.last_exit().as_deref()),
     ]
 }

@@ -75,7 +75,7 @@ pub(super) async fn show(
                 }
             }
         }
-        p #live { span data-said role="status" { "It is counted anew each minute. " } a href={ "/statistics?span=" (name) } { "Look again" } }
+        p #live { span data-said role="status" { "It is counted once a minute. " } a href={ "/statistics?span=" (name) } { "Look again" } }
         div data-refresh=(refresh) {
             @match &summary {
                 Summary::Counted(statistics) => (main(statistics)),
@@ -116,7 +116,7 @@ fn main(counted: &Statistics) -> Markup {
         (bars("Attempts by outcome", "Outcome", &outcomes))
         p .hint {
             "Deferred: Postfix tries again. Not ended: under way now, or cut short, and nobody has tried again yet. "
-            "Never ended: cut short, by a crash for example, and a later attempt has looked for its copy, so that none is there twice."
+            "Never ended: cut short, by a crash for example, and a later attempt has looked for its copy, so that none is duplicated."
         }
         h2 { "Why they were deferred" }
         @if causes.is_empty() { p { "None was." } } @else { (bars("Attempts deferred, by cause", "Cause", &causes)) }
@@ -155,7 +155,7 @@ fn bars(what: &str, of: &'static str, lines: &[PlotLine]) -> Markup {
                 text x=(format!("{:.1}", 228.0 + width)) y=(at * 24 + 16) { (number(line.count)) }
             }
         }
-        (table("narrow untitled", what, [(of, ""), ("Number", "n"), ("Share", "n")], rows))
+        (table("narrow untitled", what, [(of, ""), ("Number", "n"), ("Reservation", "n")], rows))
     }
 }
 

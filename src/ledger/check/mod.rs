@@ -152,7 +152,6 @@ pub struct Finding {
     /// Its value: `on`.
     pub found: String,
     /// What fixes it, if there is something to fix.
-    #[serde(rename = "mend")]
     pub fix: Option<String>,
 }
 
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_all_migrations_that_are_missing_the_first_is_told() {
+    fn of_all_missing_migrations_the_first_is_named() {
         use MigrationState::{Applied, Edited, Newer, Pending};
         let (needed, optional) = (false, true);
         for (all, shown) in [

@@ -6,8 +6,8 @@
 mod epoch;
 
 use super::{
-    AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, Destination, Epoch, Journal, Ledger, LoginCheck, Looked,
-    MessageRecord, Record, looked_by_itself, record_fallback, statements,
+    AddressBook, CopyHistory, CopyKey, Destination, Epoch, Journal, Ledger, LockResult, LoginCheck, MessageRecord,
+    Record, Snapshot, record_fallback, statements, timed_look,
 };
 use crate::database::mysql::{only, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Row, Tables, Value};
@@ -91,18 +91,18 @@ impl Ledger for MysqlDatabase {
         lock: &LockName,
         wait: Duration,
         copies: &[CopyKey],
-    ) -> Result<AcquiredAndLooked, DatabaseError> {
+    ) -> Result<LockResult, DatabaseError> {
         Ok(if self.get_lock(lock, wait)? {
-            looked_by_itself(|| {
+            timed_look(|| {
                 let (copies, epoch) = self.look_and_ask(copies, Some(&epoch::asked(self.dialect())))?;
                 if epoch.is_unwritten() {
                     // The lock belongs to the session, and stays.
                     self.begin_epoch()?;
                 }
-                Ok(Looked { copies, epoch: epoch.began() })
+                Ok(Snapshot { copies, epoch: epoch.began() })
             })
         } else {
-            AcquiredAndLooked::Busy(or_unknown(self.holder_among(lock, copies)))
+            LockResult::Busy(or_unknown(self.holder_among(lock, copies)))
         })
     }
 

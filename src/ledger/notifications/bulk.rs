@@ -73,7 +73,7 @@ impl Change<'_> {
             format!("{change} WHERE subscription = ? AND event {further} ? AND event {no_further} ? AND {which}");
         let of_these = [&[id, Value::Integer(beyond), Value::Integer(last)][..], values].concat();
         let of_queue = vec![id; queue.matches('?').count()];
-        database.change_together(doing, &[(queue, &of_queue), (&these, &of_these)])?;
+        database.execute_together(doing, &[(queue, &of_queue), (&these, &of_these)])?;
         Ok((events.len(), Some(last)))
     }
 }
@@ -169,7 +169,7 @@ pub(crate) fn enqueue_range(
         let values = of_one.repeat(matching.matches("s.id = ?").count());
         let count = database.query_number(doing, &format!("SELECT count(*) FROM ({matching}) m"), &values)?;
         if count > 0 {
-            database.change_together(doing, &[(&queue, &[id]), (&insert, &values)])?;
+            database.execute_together(doing, &[(&queue, &[id]), (&insert, &values)])?;
         }
         many = Many { notifications: many.notifications + count.unsigned_abs(), next: Some(end) };
         if until.is_some_and(|until| until.passed()) {
@@ -180,7 +180,7 @@ pub(crate) fn enqueue_range(
 }
 
 /// The error recorded with a notification that was given up manually.
-const BY_HAND: &str = "given up by hand";
+const MANUALLY: &str = "dropped manually";
 
 /// Gives up undelivered notifications of a subscription, as if all tries had failed; returns their number. They are
 /// that of one event (its position), those of events before this moment (microseconds since 1970), or all.
@@ -214,10 +214,10 @@ pub(crate) fn give_up(
          THEN GREATEST({now}, COALESCE(paused_until, {now})) END WHERE subscription = ?"
     );
     let change = format!(
-        "UPDATE notifications SET due_at = NULL, failed_at = {now}, last_status = NULL, last_error = '{BY_HAND}'"
+        "UPDATE notifications SET due_at = NULL, failed_at = {now}, last_status = NULL, last_error = '{MANUALLY}'"
     );
     let change = Change {
-        doing: "giving up what is to be told",
+        doing: "dropping pending notifications",
         subscription,
         which: &which,
         values: &values,
@@ -248,7 +248,7 @@ pub(in crate::ledger) fn remove(
     until: Option<Deadline>,
 ) -> Result<bool, DatabaseError> {
     let change = Change {
-        doing: "removing what a subscription was still to be told",
+        doing: "removing pending notifications of a subscription",
         subscription,
         which: "1 = 1",
         values: &[],

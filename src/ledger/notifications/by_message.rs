@@ -29,7 +29,7 @@ pub(crate) struct NotifiedEvent {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NotifiedSubscription {
     pub(crate) subscription: Uuid,
-    /// `told` (delivered), `pending`, `given up`.
+    /// `delivered`, `pending`, `given up`.
     pub(crate) state: &'static str,
     pub(crate) tries: u64,
     /// The outcome of the last try, and when it began.
@@ -52,7 +52,7 @@ pub(crate) fn of_message(
 }
 
 fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<NotifiedEvent>, DatabaseError> {
-    let (dialect, doing) = (database.dialect(), "reading what was told of the message");
+    let (dialect, doing) = (database.dialect(), "reading the notifications of the message");
     let sql = format!(
         "SELECT e.position, {}, e.type, e.imap_user, e.mailbox, {} FROM events e WHERE e.identity = ? \
          ORDER BY e.position LIMIT {MOST_EVENTS}",
@@ -106,5 +106,5 @@ fn waiting(database: &mut dyn Database, positions: &[i64]) -> Result<Vec<(i64, U
         database.dialect().uuid("n.subscription"),
     );
     let values: Vec<Value<'_>> = positions.iter().copied().map(Value::Integer).collect();
-    database.query("reading what is still to be told of the message", &sql, &values)
+    database.query("reading pending notifications of the message", &sql, &values)
 }

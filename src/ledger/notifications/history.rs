@@ -151,7 +151,7 @@ fn undelivered(
         dialect.microseconds("n.failed_at"),
     );
     let values = [Value::Uuid(subscription), Value::Integer(position)];
-    database.query("reading what is to be told", &sql, &values)
+    database.query("reading pending notifications", &sql, &values)
 }
 
 /// A notification that the receiver of a subscription has accepted.
@@ -196,7 +196,7 @@ pub(crate) fn taken(
     );
     let id = Value::Uuid(subscription);
     let values = [id, Value::Integer(before), Value::Integer(from), id];
-    let taken: Vec<Taken> = database.query("reading what was told", &sql, &values)?;
+    let taken: Vec<Taken> = database.query("reading sent notifications", &sql, &values)?;
     // Positions begin with 1.
     let onward = match taken.last().filter(|_| taken.len() == most) {
         Some(last) => Some(last.position),
@@ -274,7 +274,7 @@ pub(crate) fn enqueue_event(database: &mut dyn Database, subscription: Uuid, eve
     let insert = format!("INSERT INTO notifications (subscription, event, due_at) VALUES (?, ?, {now}) {again}");
     let (wake, id) = (wake(dialect, now), [Value::Uuid(subscription)]);
     let values = [Value::Uuid(subscription), Value::Integer(event)];
-    database.change_together("sending an event again", &[(&wake, &id), (&insert, &values)]).map(drop)
+    database.execute_together("sending an event again", &[(&wake, &id), (&insert, &values)]).map(drop)
 }
 
 /// The assignments that make a notification due now, with its tries reset.

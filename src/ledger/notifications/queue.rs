@@ -182,7 +182,7 @@ fn publish_under_lock(database: &mut dyn Database, wake: Wake) -> Result<Publish
     }
     if !statements.is_empty() {
         let statements: Vec<(&str, &[Value<'_>])> = statements.iter().map(|sql| (sql.as_str(), &[][..])).collect();
-        database.change_together(PUBLISHING, &statements)?;
+        database.execute_together(PUBLISHING, &statements)?;
     }
     Ok(published)
 }

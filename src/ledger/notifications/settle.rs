@@ -14,7 +14,7 @@ pub(super) fn settle(database: &mut dyn Database, settlements: &[Settlement<'_>]
     let dialect = database.dialect();
     let statements: Vec<Statement<'_>> = settlements.iter().flat_map(|one| statements(dialect, one)).collect();
     let statements: Vec<_> = statements.iter().map(|(sql, values)| (sql.as_str(), values.as_slice())).collect();
-    let rows = database.change_together("settling notifications", &statements)?;
+    let rows = database.execute_together("settling notifications", &statements)?;
     let ours = rows.iter().map(Row::read).collect::<Result<Vec<Option<Uuid>>, _>>()?;
     Ok(settlements.iter().map(|one| one.subscription).filter(|id| !ours.contains(&Some(*id))).collect())
 }
@@ -54,7 +54,7 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
         let (status, outcome) = (Value::optional_number(one.status), Value::Text(&one.outcome));
         let (next_at, failed_at) = match one.next {
             Next::Again(wait) => (later(dialect, wait), "NULL"),
-            Next::GivenUp => ("NULL".into(), now),
+            Next::DropSelection => ("NULL".into(), now),
             Next::Done => ("NULL".into(), "NULL"),
         };
         rows.push(format!("(?, {position}, ?, ?, ?, ?, ?, ?, {next_at})"));
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_has_taken_anything_has_failed_since_then_and_no_longer() {
-        let (again, done, given_up) = (Next::Again(Duration::ZERO), Next::Done, Next::GivenUp);
+        let (again, done, given_up) = (Next::Again(Duration::ZERO), Next::Done, Next::DropSelection);
         let (never, new, kept) = ("NULL", "now()", "COALESCE(failing_since, now())");
         let (verified, disabled) = (StateChange::Verified, StateChange::Disabled("gone".into()));
         for (failures, tries, state, since) in [

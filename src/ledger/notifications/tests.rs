@@ -35,7 +35,7 @@ impl Tables for Answering {
         self.select(doing, "", &[]).map(|rows| rows.len() as u64)
     }
 
-    fn change_together(&mut self, doing: &str, _: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
+    fn execute_together(&mut self, doing: &str, _: &[(&str, &[Value<'_>])]) -> Result<Vec<Row>, DatabaseError> {
         self.select(doing, "", &[])
     }
 

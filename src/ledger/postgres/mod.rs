@@ -4,9 +4,9 @@
 //! protocol. For the journal and the record, the batch makes each and its COMMIT one round trip. For the look, a
 //! statement with parameters would keep its snapshot until the next one (see [`PostgresDatabase`]).
 
-use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger};
-use super::{LoginCheck, Looked, OpenAttempt, Record, record_fallback, statements as shared};
-use crate::database::postgres::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, Parameter, PostgresDatabase, Transaction};
+use super::{AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger, LockResult};
+use super::{LoginCheck, OpenAttempt, Record, Snapshot, record_fallback, statements as shared};
+use crate::database::postgres::{Parameter, PostgresDatabase, SHOW_COMMIT_WARNINGS, SUPPRESS_NOTICES, Transaction};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, unreadable, without_nul};
 use crate::lock::{AcquiredAnd, LockName, NamedLock};
 use crate::mailbox::Placement;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 mod statements;
 
-/// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`), as in a journal's statement.
+/// The settings are those of a record's batch (`SUPPRESS_NOTICES`, `SHOW_COMMIT_WARNINGS`), as in a journal's statement.
 const REFUSE: &str = "\
     WITH written AS (\
         INSERT INTO unknown_recipients (host, count, last_at) \
@@ -48,7 +48,7 @@ impl Ledger for PostgresDatabase {
         let (host, asked) = (without_nul(host), asked(addresses));
         let values: [Parameter<'_>; 2] = [(&host, Type::TEXT), (&asked, Type::TEXT_ARRAY)];
         let rows = self.retrying(|this| this.execute(doing, REFUSE, &values))?;
-        self.replicated(doing)?;
+        self.check_commit_warning(doing)?;
         Ok(rows > 0)
     }
 
@@ -61,9 +61,9 @@ impl Ledger for PostgresDatabase {
         let (doing, written) =
             (shared::RECORDING_A_LOGIN, shared::login_check(Dialect::Postgresql, login_check, host, is_proven));
         // COMMIT ends the lock's transaction. Without one it gives a warning of class 25.
-        self.batch(doing, &format!("{HEAR_NOTHING} {written}; {HEAR_OF_THE_COMMIT} COMMIT"))?;
+        self.batch(doing, &format!("{SUPPRESS_NOTICES} {written}; {SHOW_COMMIT_WARNINGS} COMMIT"))?;
         self.transaction = Transaction::None;
-        self.replicated(doing)
+        self.check_commit_warning(doing)
     }
 
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
@@ -86,7 +86,7 @@ impl Ledger for PostgresDatabase {
         lock: &LockName,
         wait: Duration,
         copies: &[CopyKey],
-    ) -> Result<AcquiredAndLooked, DatabaseError> {
+    ) -> Result<LockResult, DatabaseError> {
         let look = statements::look(self.plans_are_cached(), copies);
         let mut may_begin = true;
         loop {
@@ -94,7 +94,7 @@ impl Ledger for PostgresDatabase {
             let epoch_of = if directly { statements::EPOCH_BY_ITSELF } else { statements::EPOCH };
             let seen = match self.acquire_and(lock, wait, &format!("{epoch_of}; {look}")) {
                 Ok(AcquiredAnd::Held(seen)) => seen,
-                Ok(AcquiredAnd::Busy(holder)) => return Ok(AcquiredAndLooked::Busy(holder)),
+                Ok(AcquiredAnd::Busy(holder)) => return Ok(LockResult::Busy(holder)),
                 Err(error) if directly && refuses_to_tell(&error) => {
                     self.tells_its_epoch = false;
                     continue;
@@ -107,8 +107,8 @@ impl Ledger for PostgresDatabase {
                 self.begin_epoch()?;
                 continue;
             }
-            let looked = looked.map(|(copies, epoch)| Looked { copies, epoch: epoch.began() });
-            return Ok(AcquiredAndLooked::Held { looked, took: Duration::ZERO });
+            let looked = looked.map(|(copies, epoch)| Snapshot { copies, epoch: epoch.began() });
+            return Ok(LockResult::Held { looked, took: Duration::ZERO });
         }
     }
 
@@ -159,7 +159,7 @@ impl PostgresDatabase {
     /// recipients.
     fn try_record(&mut self, begin: &str, record: &Record<'_>) -> Result<(), DatabaseError> {
         let (doing, dialect, cached) = (shared::RECORDING, Dialect::Postgresql, self.plans_are_cached());
-        let mut batch = format!("{begin}{HEAR_NOTHING}");
+        let mut batch = format!("{begin}{SUPPRESS_NOTICES}");
         if let Some(message) = &record.message {
             batch += &format!("{};", shared::message(dialect, message));
             if let Some(raw) = message.raw {
@@ -174,10 +174,10 @@ impl PostgresDatabase {
             batch += &statement;
             batch.push(';');
         }
-        batch.push_str(HEAR_OF_THE_COMMIT);
+        batch.push_str(SHOW_COMMIT_WARNINGS);
         batch.push_str("COMMIT");
         self.batch(doing, &batch)?;
-        self.replicated(doing)
+        self.check_commit_warning(doing)
     }
 }
 

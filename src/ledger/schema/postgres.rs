@@ -6,7 +6,7 @@
 //! mode first).
 
 use super::{Application, Applied, Migration, Schema, TABLE_WAIT, read_applied, recorded, schema_lock};
-use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, milliseconds};
+use crate::database::postgres::{PostgresDatabase, SHOW_COMMIT_WARNINGS, Transaction, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect};
 
 const MIGRATIONS: &[Migration] = &[
@@ -82,8 +82,8 @@ impl Schema for PostgresDatabase {
         }
         self.transaction = Transaction::None;
         let doing = "committing the migrations";
-        self.batch(doing, &format!("{HEAR_OF_THE_COMMIT} COMMIT"))?;
-        self.replicated(doing)
+        self.batch(doing, &format!("{SHOW_COMMIT_WARNINGS} COMMIT"))?;
+        self.check_commit_warning(doing)
     }
 }
 

@@ -199,7 +199,7 @@ fn how_long_an_attempt_took_is_the_sum_of_its_stages() {
 }
 
 #[test]
-fn whoever_has_a_message_id_or_a_queue_id_with_its_lock_finds_what_is_old_as_well() {
+fn a_message_id_or_a_queue_id_with_its_lock_finds_old_attempts_too() {
     let mut site = site();
     let now = site.now();
     // Ten messages have one Message-ID.
@@ -413,7 +413,7 @@ fn what_is_owed_is_shown_the_newest_first() {
     site.message(4, THEN);
     site.copy(4, Role::Sender, "lisa", Some(9), THEN + DAY);
     let printed = |site: &mut Site, limit| {
-        let (owed, more) = audit_queries::newest_owed(&mut site.database, limit).unwrap();
+        let (owed, more) = audit_queries::latest_owed(&mut site.database, limit).unwrap();
         let subjects: Vec<_> = owed.iter().map(|one| one.subject.clone().unwrap()).collect();
         let first = owed.first().map(|one| (one.user.clone(), one.mailbox.clone(), one.reason.clone(), one.updated_at));
         (subjects, more, first)

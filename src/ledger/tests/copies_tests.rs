@@ -134,7 +134,7 @@ fn what_is_owed_is_reported_in_the_order_of_its_last_tries_however_much_it_is() 
         site.database.change("filling", again, &[Value::Integer(THEN - number), Value::Text(user)]).unwrap();
     }
     let newest = |site: &mut Site, limit| {
-        let (copies, more) = audit_queries::newest_owed(&mut site.database, limit).unwrap();
+        let (copies, more) = audit_queries::latest_owed(&mut site.database, limit).unwrap();
         (copies.iter().map(|copy| copy.user.clone()).collect::<Vec<_>>(), more)
     };
     assert_eq!(newest(&mut site, 2), (users[..2].to_vec(), true));

@@ -38,7 +38,7 @@ impl ImapMailbox {
                     return Ok(());
                 }
                 Ok((_, CommandProgress::Answered(answer))) => match self.refused(&doing, &answer) {
-                    Appended::MadeAnew => {}
+                    Appended::Recreated => {}
                     refused => return Err(refused),
                 },
                 Err(broken) => return Err(Appended::NotSent(broken.while_doing(&doing))),
@@ -98,7 +98,7 @@ impl ImapMailbox {
         }
         // RFC 3501 section 6.3.11: TRYCREATE. The mailbox existed before, and has just been removed.
         match self.create() {
-            Ok(()) => Appended::MadeAnew,
+            Ok(()) => Appended::Recreated,
             Err(error) => Appended::Refused(error),
         }
     }

@@ -65,7 +65,7 @@ pub fn login_path(settings: &Settings, here: &str) -> String {
 
 /// Finds out whether a login for `user` leads to this user's mailbox, by comparing it with the mailboxes of other names. It
 /// creates only what a delivery to the user, or a login, would create as well. There is one exception: if two empty mailboxes
-/// look the same, it creates one in the other account [for a moment](is_shown_what_is_made_for).
+/// look the same, it creates one in the other account [for a moment](shares_account_with).
 ///
 /// The user's mailbox is read twice. In between, another user logs in, if there is one: if the server's ids of their
 /// mailboxes differ, the server honours the name. Otherwise a user who does not exist logs in. If that login is refused or
@@ -155,7 +155,7 @@ pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Res
 ///
 /// # Errors
 /// If the server cannot be reached, does not let both users in, or reports a failure of its own.
-pub fn is_shown_what_is_made_for(
+pub fn shares_account_with(
     settings: &Settings,
     [user, other]: [&str; 2],
     deadline: Deadline,
@@ -272,7 +272,7 @@ impl Probe<'_> {
         if !matches!(theirs, LeadsTo::At(Fingerprint { position: Position { uid_next: 1, .. }, .. })) {
             return Ok(false);
         }
-        Ok(is_shown_what_is_made_for(self.settings, [self.user, name], self.deadline)? == Some(false))
+        Ok(shares_account_with(self.settings, [self.user, name], self.deadline)? == Some(false))
     }
 
     /// The fingerprint of that session's mailbox, which is not created.

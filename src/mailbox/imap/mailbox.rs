@@ -149,7 +149,7 @@ impl ImapMailbox {
             .map_err(|broken| broken.while_doing(&doing))?;
         match (answer.is_ok(), rights) {
             (true, Some(rights)) => Ok(Rights::Of(rights)),
-            (true, None) => Err(MailboxError::new(MailboxFailure::Protocol, doing, "told none")),
+            (true, None) => Err(MailboxError::new(MailboxFailure::Protocol, doing, "the answer has none")),
             (false, _) if answer.has_code(&ITS_OWN_TROUBLE) => Err(answer.refusal(&doing)),
             (false, _) => Ok(Rights::NoMailbox),
         }
@@ -212,7 +212,7 @@ impl ImapMailbox {
             match (self.status_once(doing)?, again.next()) {
                 (Ok(None), Some(pause)) => self.conversation.pause(*pause),
                 (Ok(None), None) => {
-                    let detail = "told no UIDVALIDITY and UIDNEXT";
+                    let detail = "no UIDVALIDITY and UIDNEXT in the answer";
                     return Err(MailboxError::new(MailboxFailure::Protocol, doing, detail));
                 }
                 (Ok(Some(position)), _) => return Ok(Ok(position)),
@@ -303,7 +303,7 @@ impl ImapMailbox {
         })?;
         match uid_validity {
             Some(uid_validity) => Ok(Selected { uid_validity, uid_next, empty, id }),
-            None => Err(MailboxError::new(MailboxFailure::Protocol, doing, "told no UIDVALIDITY")),
+            None => Err(MailboxError::new(MailboxFailure::Protocol, doing, "no UIDVALIDITY in the answer")),
         }
     }
 

@@ -72,7 +72,7 @@ pub fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError>
     let mut notifier = Notifier::new(site, settings, sender);
     // The column `subscription_queues.leased_by` holds this id.
     info!(leased_by = %notifier.by, "the notifier has begun");
-    readiness::tell_master(true);
+    readiness::report_readiness(true);
     notifier.work(&stop);
     info!("the notifier has ended");
     Ok(())
@@ -194,8 +194,7 @@ impl<'a> Notifier<'a> {
         let now = Instant::now();
         // A notifier that stops polls no more.
         let poll = if stopping { SETTLED_EACH } else { self.until_poll() };
-        let settled =
-            self.active_leases.values().filter_map(|hand| hand.until_settled(now)).min().unwrap_or(SETTLED_EACH);
+        let settled = self.active_leases.values().filter_map(|lease| lease.flush_in(now)).min().unwrap_or(SETTLED_EACH);
         let wait = if self.active_leases.is_empty() { poll } else { poll.min(settled) };
         let blocked = self.pause_left(now).min(SETTLED_EACH);
         let wait = wait.max(blocked).min(POLL_EACH.max(SETTLED_EACH));
@@ -224,7 +223,7 @@ impl<'a> Notifier<'a> {
 
     /// Whether a round with the database is due, and no pause is running.
     fn has_to_do(&self, now: Instant, stopping: bool) -> bool {
-        let is_to_be_settled = |hand| self.is_to_be_settled(hand, now);
+        let is_to_be_settled = |lease| self.is_to_be_settled(lease, now);
         self.pause_left(now).is_zero()
             && ((!stopping && self.until_poll().is_zero()) || self.active_leases.values().any(is_to_be_settled))
     }
@@ -235,15 +234,15 @@ impl<'a> Notifier<'a> {
         let now = Instant::now();
         self.active_leases
             .values_mut()
-            .for_each(|hand| hand.leased_at = now.checked_sub(LEASE_MARGIN).unwrap_or(hand.leased_at));
+            .for_each(|lease| lease.leased_at = now.checked_sub(LEASE_MARGIN).unwrap_or(lease.leased_at));
     }
 
-    fn is_to_be_settled(&self, hand: &ActiveLease, now: Instant) -> bool {
-        hand.is_finished() || hand.wants_more() || hand.is_due(now) || self.is_to_be_leased_longer(hand, now)
+    fn is_to_be_settled(&self, lease: &ActiveLease, now: Instant) -> bool {
+        lease.is_finished() || lease.wants_more() || lease.is_due(now) || self.is_to_be_leased_longer(lease, now)
     }
 
-    fn is_to_be_leased_longer(&self, hand: &ActiveLease, now: Instant) -> bool {
-        !hand.lost && now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN / 2
+    fn is_to_be_leased_longer(&self, lease: &ActiveLease, now: Instant) -> bool {
+        !lease.lost && now.saturating_duration_since(lease.leased_at) >= LEASE_MARGIN / 2
     }
 
     /// Starts the requests that may start. None starts while the database is unavailable: their results could not be recorded,
@@ -254,13 +253,13 @@ impl<'a> Notifier<'a> {
         }
         let now = Instant::now();
         let mut jobs = Vec::new();
-        for hand in self.active_leases.values_mut() {
+        for lease in self.active_leases.values_mut() {
             // The lease has to outlive the request.
-            if now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN {
+            if now.saturating_duration_since(lease.leased_at) >= LEASE_MARGIN {
                 continue;
             }
-            while let Some(due) = hand.next() {
-                jobs.push((hand.leased.clone(), due));
+            while let Some(due) = lease.next() {
+                jobs.push((lease.leased.clone(), due));
             }
         }
         for (leased, due) in jobs {
@@ -292,9 +291,9 @@ impl<'a> Notifier<'a> {
     /// Processes one answer.
     fn answered(&mut self, sent: Sent) {
         let (schedule, disable_after) = (&self.settings.schedule, self.settings.notifications.disable_after);
-        let Some(hand) = self.active_leases.get_mut(&sent.subscription) else { return };
+        let Some(lease) = self.active_leases.get_mut(&sent.subscription) else { return };
         let (taken, outcome) = (is_taken(&sent), outcome(&sent));
-        debug!(subscription = %sent.subscription, position = ?sent.position, outcome, took = ?sent.took, "a subscriber was told");
+        debug!(subscription = %sent.subscription, position = ?sent.position, outcome, took = ?sent.took, "a notification was sent");
         let is_tried = match &sent.answer {
             Ok(_) => {
                 self.outage.is_over(Instant::now());
@@ -307,37 +306,37 @@ impl<'a> Notifier<'a> {
             }
             Err(unreachable @ Unanswered::Unreachable(_)) => {
                 info!(subscription = %sent.subscription, why = unreachable.detail(), "no way leads to a subscriber");
-                let url = Url::parse(&hand.leased.callback_url).ok();
+                let url = Url::parse(&lease.leased.callback_url).ok();
                 !self.outage.has(url.as_ref().and_then(Url::host_str).unwrap_or_default(), Instant::now())
             }
             Err(Unanswered::NotTried(_)) => false,
         };
         if !is_tried {
-            if !hand.closing {
-                let (subscription, owner) = (sent.subscription, &hand.leased.owner);
+            if !lease.closing {
+                let (subscription, owner) = (sent.subscription, &lease.leased.owner);
                 warn!(
                     %subscription, owner, outcome,
-                    "a subscriber is not told yet: too much is looked up in vain, or this machine or its network has failed"
+                    "a notification is delayed: too many host names fail to resolve, or this machine or its network has failed"
                 );
             }
             // The verification request will be sent again with a new challenge.
-            hand.challenge = hand.challenge.take().filter(|_| sent.position.is_some());
-            return hand.not_tried(sent.position, schedule);
+            lease.challenge = lease.challenge.take().filter(|_| sent.position.is_some());
+            return lease.not_tried(sent.position, schedule);
         }
-        match (sent.position, hand.challenge.take()) {
+        match (sent.position, lease.challenge.take()) {
             (Some(position), challenge) => {
-                hand.challenge = challenge;
-                hand.answered(sent, position, schedule, disable_after);
+                lease.challenge = challenge;
+                lease.answered(sent, position, schedule, disable_after);
             }
             (None, Some(challenge)) => {
                 let answer = sent.answer.as_ref().map(|answer| answer.body.as_slice()).unwrap_or_default();
                 if taken && payload::has_challenge(answer, &challenge) {
-                    info!(subscription = %sent.subscription, "the callback has answered its question: it is told from now on");
-                    hand.verified();
+                    info!(subscription = %sent.subscription, "the callback has answered the verification request: the subscription is active");
+                    lease.verified();
                 } else {
                     let problem = if taken { "the answer lacks the challenge".to_owned() } else { outcome };
                     warn!(subscription = %sent.subscription, problem, "a new callback has not answered its question");
-                    hand.not_verified(sent, problem, schedule, VERIFIED_WITHIN);
+                    lease.not_verified(sent, problem, schedule, VERIFIED_WITHIN);
                 }
             }
             (None, None) => {}
@@ -354,7 +353,7 @@ impl<'a> Notifier<'a> {
             Some(Ok(database)) => database,
             Some(Err(_)) | None => self.site.open_primary(deadline)?,
         };
-        database.end_long_questions(ROUND);
+        database.limit_statement_time(ROUND);
         self.settle(database.as_mut())?;
         if !stopping {
             self.read(database.as_mut())?;
@@ -371,14 +370,14 @@ impl<'a> Notifier<'a> {
     fn keep_up(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
         let now = Instant::now();
-        if self.active_leases.values().any(|hand| hand.is_due(now)) { self.settle(database) } else { Ok(()) }
+        if self.active_leases.values().any(|lease| lease.is_due(now)) { self.settle(database) } else { Ok(()) }
     }
 
     /// The same before a step that may take long: all answers are settled, due or not.
     fn settle_all(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
         let answered =
-            self.active_leases.iter().filter(|(_, hand)| !hand.tries.is_empty()).map(|(id, _)| *id).collect();
+            self.active_leases.iter().filter(|(_, lease)| !lease.tries.is_empty()).map(|(id, _)| *id).collect();
         self.settle_these(database, answered)
     }
 
@@ -387,19 +386,19 @@ impl<'a> Notifier<'a> {
         let longer: Vec<Uuid> = self
             .active_leases
             .values()
-            .filter(|hand| hand.tries.is_empty() && !hand.is_finished() && self.is_to_be_leased_longer(hand, now))
-            .map(|hand| hand.leased.subscription)
+            .filter(|lease| lease.tries.is_empty() && !lease.is_finished() && self.is_to_be_leased_longer(lease, now))
+            .map(|lease| lease.leased.subscription)
             .collect();
         let lost = database.lease_longer(self.by, self.lease, &longer)?;
         for id in longer {
-            let Some(hand) = self.active_leases.get_mut(&id) else { continue };
-            hand.leased_at = now;
-            hand.lose(lost.contains(&id));
+            let Some(lease) = self.active_leases.get_mut(&id) else { continue };
+            lease.leased_at = now;
+            lease.mark_lost(lost.contains(&id));
         }
-        let has_to_be = |hand: &ActiveLease| {
-            (hand.is_finished() || !hand.tries.is_empty()) && self.is_to_be_settled(hand, Instant::now())
+        let has_to_be = |lease: &ActiveLease| {
+            (lease.is_finished() || !lease.tries.is_empty()) && self.is_to_be_settled(lease, Instant::now())
         };
-        let these = self.active_leases.iter().filter(|(_, hand)| has_to_be(hand)).map(|(id, _)| *id).collect();
+        let these = self.active_leases.iter().filter(|(_, lease)| has_to_be(lease)).map(|(id, _)| *id).collect();
         self.settle_these(database, these)
     }
 
@@ -411,26 +410,26 @@ impl<'a> Notifier<'a> {
         for ids in ids.chunks(SETTLED_TOGETHER) {
             let asked_at = Instant::now();
             let settlements: Vec<Settlement<'_>> =
-                ids.iter().filter_map(|id| self.active_leases.get(id)).map(|hand| self.settlement(hand)).collect();
+                ids.iter().filter_map(|id| self.active_leases.get(id)).map(|lease| self.settlement(lease)).collect();
             let lost = database.settle(&settlements)?;
             for id in ids {
-                let Some(hand) = self.active_leases.get_mut(id) else { continue };
-                if let Some(StateChange::Disabled(why)) = &hand.state {
+                let Some(lease) = self.active_leases.get_mut(id) else { continue };
+                if let Some(StateChange::Disabled(why)) = &lease.state {
                     // Only the host is logged: the rest of the URL may grant access, and the log has other readers than the
                     // subscription.
                     let host =
-                        Url::parse(&hand.leased.callback_url).ok().and_then(|url| url.host_str().map(str::to_owned));
-                    error!(subscription = %id, host, why, "a subscription is disabled: nobody is told there any more");
+                        Url::parse(&lease.leased.callback_url).ok().and_then(|url| url.host_str().map(str::to_owned));
+                    error!(subscription = %id, host, why, "a subscription is disabled: it gets no notifications any more");
                 }
-                hand.tries.clear();
-                hand.state = None;
-                (hand.settled_at, hand.leased_at) = (asked_at, asked_at);
-                if hand.is_finished() {
+                lease.tries.clear();
+                lease.state = None;
+                (lease.settled_at, lease.leased_at) = (asked_at, asked_at);
+                if lease.is_finished() {
                     self.active_leases.remove(id);
                     // Notifications that wait in the database may be due by now.
                     self.polled_at = if lost.contains(id) { None } else { self.polled_at };
                 } else {
-                    hand.lose(lost.contains(id));
+                    lease.mark_lost(lost.contains(id));
                 }
             }
         }
@@ -438,21 +437,21 @@ impl<'a> Notifier<'a> {
     }
 
     /// The data that a settlement records for this subscription.
-    fn settlement<'b>(&'b self, hand: &'b ActiveLease) -> Settlement<'b> {
-        let disabled = matches!(hand.state, Some(StateChange::Disabled(_)));
+    fn settlement<'b>(&'b self, lease: &'b ActiveLease) -> Settlement<'b> {
+        let disabled = matches!(lease.state, Some(StateChange::Disabled(_)));
         Settlement {
-            subscription: hand.leased.subscription,
-            in_order: hand.leased.in_order,
+            subscription: lease.leased.subscription,
+            in_order: lease.leased.in_order,
             by: self.by,
-            lease: (!hand.is_finished()).then_some(self.lease),
+            lease: (!lease.is_finished()).then_some(self.lease),
             host: self.site.host(),
-            tries: &hand.tries,
-            failures: hand.failures,
-            open_for: hand.rests_for,
-            state: hand.state.as_ref(),
-            callback: &hand.leased.callback_url,
-            idle: !hand.leased.is_served() || disabled,
-            alone: hand.leased.ended_among == Some(0),
+            tries: &lease.tries,
+            failures: lease.failures,
+            open_for: lease.rests_for,
+            state: lease.state.as_ref(),
+            callback: &lease.leased.callback_url,
+            idle: !lease.leased.is_served() || disabled,
+            alone: lease.leased.ended_among == Some(0),
         }
     }
 
@@ -465,32 +464,32 @@ impl<'a> Notifier<'a> {
                 break;
             }
             self.keep_up(database)?;
-            let Some(hand) = self.active_leases.get_mut(&id).filter(|hand| hand.wants_more()) else { continue };
-            if hand.since.elapsed() > TURN {
-                hand.read_to_the_end = true;
+            let Some(lease) = self.active_leases.get_mut(&id).filter(|lease| lease.wants_more()) else { continue };
+            if lease.since.elapsed() > TURN {
+                lease.read_to_the_end = true;
                 continue;
             }
             // A notification that is answered but not settled is still due in the database.
-            let mut except: Vec<i64> = hand.in_flight.keys().copied().collect();
-            except.extend(hand.waiting.iter().map(|due| due.position));
-            except.extend(hand.tries.iter().filter_map(|one| one.position));
-            if hand.leased.ended_among == Some(0) {
+            let mut except: Vec<i64> = lease.in_flight.keys().copied().collect();
+            except.extend(lease.waiting.iter().map(|due| due.position));
+            except.extend(lease.tries.iter().filter_map(|one| one.position));
+            if lease.leased.ended_among == Some(0) {
                 // The details of its message may have been what ended the notifiers, so they are not read.
-                let first = database.due(&Leased { full: false, ..hand.leased.clone() }, &except, 1)?;
-                hand.ended_notifiers(first.first(), timestamp::now(), &self.settings.schedule);
+                let first = database.due(&Leased { full: false, ..lease.leased.clone() }, &except, 1)?;
+                lease.ended_notifiers(first.first(), timestamp::now(), &self.settings.schedule);
                 continue;
             }
             let fits = at_once(self.settings.memory, held);
-            let most = if hand.is_probed() { fits.min(1) } else { fits };
+            let most = if lease.is_probed() { fits.min(1) } else { fits };
             if most == 0 {
                 // The subscription is given back, and leased again once others use less memory.
-                hand.read_to_the_end = true;
+                lease.read_to_the_end = true;
                 continue;
             }
-            let due: Vec<Due> = database.due(&hand.leased, &except, most)?;
+            let due: Vec<Due> = database.due(&lease.leased, &except, most)?;
             held += due.iter().map(Due::bytes).sum::<usize>();
-            hand.read_to_the_end = due.len() < most;
-            hand.waiting.extend(due);
+            lease.read_to_the_end = due.len() < most;
+            lease.waiting.extend(due);
         }
         Ok(())
     }
@@ -503,7 +502,7 @@ impl<'a> Notifier<'a> {
     /// How many more subscriptions may be leased. If another notifier ended with one of them, at most half as many as that
     /// notifier had.
     fn left_to_lease(&self) -> usize {
-        let ended = self.active_leases.values().filter_map(|hand| hand.leased.ended_among).min();
+        let ended = self.active_leases.values().filter_map(|lease| lease.leased.ended_among).min();
         ended.map_or(usize::MAX, at_most_after).saturating_sub(self.active_leases.len())
     }
 
@@ -546,7 +545,10 @@ impl<'a> Notifier<'a> {
         }
         self.keep_up(database)?;
         // One slow answer must not delay new notifications of the same subscription.
-        self.active_leases.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
+        self.active_leases
+            .values_mut()
+            .filter(|lease| lease.has_room())
+            .for_each(|lease| lease.read_to_the_end = false);
         // All subscriptions of one lease statement may belong to one owner, so one statement leases a quarter of the
         // concurrency at most.
         let most = self
@@ -576,7 +578,7 @@ impl<'a> Notifier<'a> {
         self.settings
             .notifications
             .concurrency
-            .saturating_sub(self.active_leases.values().map(|hand| hand.allotment).sum())
+            .saturating_sub(self.active_leases.values().map(|lease| lease.allotment).sum())
     }
 
     /// How many requests the subscriptions of one token may have at once. The other half remains for other owners, whatever
@@ -589,8 +591,8 @@ impl<'a> Notifier<'a> {
     /// not counted.
     fn shares(&self) -> BTreeMap<String, usize> {
         let mut shares = BTreeMap::new();
-        for hand in self.active_leases.values().filter(|hand| api_tokens::is_owner(&hand.leased.owner)) {
-            *shares.entry(hand.leased.owner.clone()).or_default() += hand.allotment;
+        for lease in self.active_leases.values().filter(|lease| api_tokens::is_owner(&lease.leased.owner)) {
+            *shares.entry(lease.leased.owner.clone()).or_default() += lease.allotment;
         }
         shares
     }
@@ -599,11 +601,11 @@ impl<'a> Notifier<'a> {
     /// that answers for the first time, or after failures, may have as many as any other.
     fn allot(&mut self) {
         let (mut free, mut shares, share) = (self.free(), self.shares(), self.share());
-        for hand in self.active_leases.values_mut() {
-            let of_owner = shares.get_mut(&hand.leased.owner);
+        for lease in self.active_leases.values_mut() {
+            let of_owner = shares.get_mut(&lease.leased.owner);
             let left = of_owner.as_ref().map_or(free, |has| share.saturating_sub(**has));
-            let more = hand.wants().saturating_sub(hand.allotment).min(left).min(free);
-            hand.allotment += more;
+            let more = lease.wanted_slots().saturating_sub(lease.allotment).min(left).min(free);
+            lease.allotment += more;
             free -= more;
             if let Some(has) = of_owner {
                 *has += more;
@@ -614,21 +616,21 @@ impl<'a> Notifier<'a> {
     /// Starts to serve a leased subscription.
     fn begin(&mut self, leased: Leased, asked_at: Instant) {
         let (id, state, age) = (leased.subscription, leased.state, leased.age);
-        let mut hand = ActiveLease::new(leased.clone(), 1, asked_at);
+        let mut lease = ActiveLease::new(leased.clone(), 1, asked_at);
         if state == SubscriptionState::Unverified && !self.settings.notifications.verify_callbacks {
-            hand.verified();
+            lease.verified();
         } else if state == SubscriptionState::Unverified && age > VERIFIED_WITHIN {
-            hand.disable(NEVER_ANSWERED.into());
+            lease.disable(NEVER_ANSWERED.into());
         }
         if let Some(earlier) = self.active_leases.remove(&id) {
-            hand.take_over(earlier);
+            lease.take_over(earlier);
         }
-        let asks = hand.leased.state == SubscriptionState::Unverified && !hand.closing && hand.challenge.is_none();
+        let asks = lease.leased.state == SubscriptionState::Unverified && !lease.closing && lease.challenge.is_none();
         let challenge = hex::encode(Uuid::now_v7().as_bytes()) + &hex::encode(&random());
         if asks {
-            hand.challenge = Some(challenge.clone());
+            lease.challenge = Some(challenge.clone());
         }
-        self.active_leases.insert(id, hand);
+        self.active_leases.insert(id, lease);
         if asks {
             let event = payload::id(Uuid::now_v7());
             let body = payload::question(&event, timestamp::now(), id, &challenge);

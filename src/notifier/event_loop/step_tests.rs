@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 /// A database with scripted answers, which records its calls.
 #[derive(Default)]
-struct Told {
+struct RecordedLedger {
     /// How many events each publication has.
     events: usize,
     /// How many subscriptions the next lease returns, the highest number already used, and a template for them.
@@ -33,7 +33,7 @@ fn numbers<'a>(ids: impl IntoIterator<Item = &'a Uuid>) -> String {
     ids.into_iter().map(|id| format!(" {}", id.as_u128())).collect()
 }
 
-impl Notifications for Told {
+impl Notifications for RecordedLedger {
     fn publish(&mut self, _: &LockName, wake: Wake) -> Result<Published, DatabaseError> {
         self.asked.push(format!("publish, wake {wake:?}"));
         Ok(Published::Events { count: self.events, last: 7 })
@@ -92,13 +92,13 @@ fn ago(milliseconds: u64) -> Instant {
 /// A subscription with this number, which has as many waiting notifications as it may send.
 fn full(number: u128) -> ActiveLease {
     let leased = Leased { subscription: Uuid::from_u128(number), ..leased(false, 0) };
-    let mut hand = ActiveLease::new(leased, 3, Instant::now());
-    hand.waiting.extend((1..=3).map(due));
-    hand
+    let mut lease = ActiveLease::new(leased, 3, Instant::now());
+    lease.waiting.extend((1..=3).map(due));
+    lease
 }
 
-fn put(notifier: &mut Notifier<'_>, hand: ActiveLease) {
-    notifier.active_leases.insert(hand.leased.subscription, hand);
+fn put(notifier: &mut Notifier<'_>, lease: ActiveLease) {
+    notifier.active_leases.insert(lease.leased.subscription, lease);
 }
 
 /// A try that is not settled yet.
@@ -118,12 +118,12 @@ fn question_answered(status: u16, body: &str) -> Sent {
 fn a_lease_outlives_a_request_and_is_made_longer_while_half_of_that_is_left() {
     with(|notifier, _, _| {
         assert_eq!(notifier.lease, notifier.settings.notifications.timeout + Duration::from_secs(15));
-        let mut hand = full(1);
-        let after = |hand: &ActiveLease, milliseconds| hand.leased_at + Duration::from_millis(milliseconds);
-        assert!(!notifier.is_to_be_leased_longer(&hand, after(&hand, 7_499)));
-        assert!(notifier.is_to_be_leased_longer(&hand, after(&hand, 7_500)));
-        hand.lost = true;
-        assert!(!notifier.is_to_be_leased_longer(&hand, after(&hand, 60_000)), "it is somebody else's");
+        let mut lease = full(1);
+        let after = |lease: &ActiveLease, milliseconds| lease.leased_at + Duration::from_millis(milliseconds);
+        assert!(!notifier.is_to_be_leased_longer(&lease, after(&lease, 7_499)));
+        assert!(notifier.is_to_be_leased_longer(&lease, after(&lease, 7_500)));
+        lease.lost = true;
+        assert!(!notifier.is_to_be_leased_longer(&lease, after(&lease, 60_000)), "it is somebody else's");
     });
 }
 
@@ -139,9 +139,9 @@ fn the_database_is_asked_where_a_poll_is_due_or_any_subscription_wants_something
         put(notifier, full(1));
         assert!(!notifier.has_to_do(now, false) && !notifier.has_to_do(now, true));
         let wants = |notifier: &mut Notifier<'_>, change: fn(&mut ActiveLease)| {
-            let mut hand = full(1);
-            change(&mut hand);
-            put(notifier, hand);
+            let mut lease = full(1);
+            change(&mut lease);
+            put(notifier, lease);
             assert!(notifier.has_to_do(now, false) && notifier.has_to_do(now, true));
         };
         wants(notifier, ActiveLease::close);
@@ -183,14 +183,14 @@ fn leases_are_made_longer_of_those_that_have_nothing_to_be_written_down_and_what
         let mut under_way = old(5);
         under_way.next().unwrap();
         put(notifier, under_way);
-        let mut database = Told { lost: vec![Uuid::from_u128(5)], ..Told::default() };
+        let mut database = RecordedLedger { lost: vec![Uuid::from_u128(5)], ..RecordedLedger::default() };
         notifier.settle(&mut database).unwrap();
         assert_eq!(database.asked, ["longer 1 5", "settle 2 3"]);
         let lost: Vec<u128> = notifier
             .active_leases
             .values()
-            .filter(|hand| hand.lost)
-            .map(|hand| hand.leased.subscription.as_u128())
+            .filter(|lease| lease.lost)
+            .map(|lease| lease.leased.subscription.as_u128())
             .collect();
         assert_eq!((numbers(notifier.active_leases.keys()).as_str(), lost), (" 1 2 4 5", vec![5]));
     });
@@ -199,8 +199,8 @@ fn leases_are_made_longer_of_those_that_have_nothing_to_be_written_down_and_what
 #[test]
 fn it_is_written_down_how_a_subscription_is_left() {
     with(|notifier, _, _| {
-        let left = |hand: &ActiveLease| {
-            let settlement = notifier.settlement(hand);
+        let left = |lease: &ActiveLease| {
+            let settlement = notifier.settlement(lease);
             (settlement.lease.is_some(), settlement.idle)
         };
         // Still leased, without any notification sent.
@@ -224,10 +224,10 @@ fn a_subscription_is_read_to_its_end_or_for_ten_seconds() {
         put(notifier, empty(1));
         put(notifier, empty(2));
         put(notifier, ActiveLease { since: ago(11_000), ..empty(3) });
-        let mut database = Told { due: [100, 99].into(), ..Told::default() };
+        let mut database = RecordedLedger { due: [100, 99].into(), ..RecordedLedger::default() };
         notifier.read(&mut database).unwrap();
         assert_eq!(database.asked, ["read 1 100", "read 2 100"]);
-        let ends: Vec<bool> = notifier.active_leases.values().map(|hand| hand.read_to_the_end).collect();
+        let ends: Vec<bool> = notifier.active_leases.values().map(|lease| lease.read_to_the_end).collect();
         assert_eq!(ends, [false, true, true]);
     });
 }
@@ -236,7 +236,7 @@ fn a_subscription_is_read_to_its_end_or_for_ten_seconds() {
 fn once_a_rounds_time_is_over_nothing_more_is_read_and_the_next_one_goes_on_there() {
     with(|notifier, _, _| {
         put(notifier, ActiveLease { waiting: VecDeque::new(), ..full(1) });
-        let mut database = Told { due: [1].into(), ..Told::default() };
+        let mut database = RecordedLedger { due: [1].into(), ..RecordedLedger::default() };
         notifier.round_ends = Deadline::after(Duration::ZERO);
         notifier.read(&mut database).unwrap();
         assert_eq!(database.asked, [""; 0]);
@@ -254,7 +254,7 @@ fn it_is_looked_for_more_at_once_where_there_was_as_much_as_could_be_had() {
     {
         with(|notifier, _, _| {
             notifier.settings.notifications.concurrency = concurrency;
-            let mut database = Told { events, subscriptions, ..Told::default() };
+            let mut database = RecordedLedger { events, subscriptions, ..RecordedLedger::default() };
             notifier.poll(&mut database).unwrap();
             assert_eq!(notifier.polled_at.is_none(), more, "{events} {subscriptions}");
             // One lease statement returns at most as many subscriptions as a quarter of the concurrency.
@@ -269,11 +269,11 @@ fn it_is_looked_for_more_at_once_where_there_was_as_much_as_could_be_had() {
 }
 
 #[test]
-fn who_has_all_in_hand_that_he_may_leases_nothing_more_and_what_comes_between_is_looked_for_where_it_was_left() {
+fn a_notifier_at_its_limit_leases_nothing_more_and_later_continues_where_it_stopped() {
     with(|notifier, _, _| {
         notifier.settings.notifications.concurrency = 3;
         put(notifier, full(1));
-        let mut database = Told::default();
+        let mut database = RecordedLedger::default();
         notifier.poll(&mut database).unwrap();
         let woken_at = notifier.woken_at;
         assert!(woken_at.is_some());
@@ -289,7 +289,7 @@ fn who_has_all_in_hand_that_he_may_leases_nothing_more_and_what_comes_between_is
 
 /// The allotment of each leased subscription.
 fn allotments(notifier: &Notifier<'_>) -> Vec<usize> {
-    notifier.active_leases.values().map(|hand| hand.allotment).collect()
+    notifier.active_leases.values().map(|lease| lease.allotment).collect()
 }
 
 #[test]
@@ -303,7 +303,8 @@ fn who_is_asked_one_thing_at_a_time_keeps_one_request_from_others_however_many_h
         (Leased { state: Active, ..most() }, 64),
     ] {
         with(|notifier, _, _jobs| {
-            let mut database = Told { subscriptions: 8, like: Some(like.clone()), ..Told::default() };
+            let mut database =
+                RecordedLedger { subscriptions: 8, like: Some(like.clone()), ..RecordedLedger::default() };
             notifier.poll(&mut database).unwrap();
             assert_eq!(allotments(notifier), [each; 8], "{like:?}");
             assert_eq!(notifier.free(), 512 - 8 * each);
@@ -316,12 +317,12 @@ fn who_answers_again_may_have_as_many_as_any_other_from_the_next_look_on_as_far_
     with(|notifier, _, _jobs| {
         notifier.settings.notifications.concurrency = 8;
         let like = Some(Leased { failures: 5, max_in_flight: 6, ..leased(false, 0) });
-        let mut database = Told { subscriptions: 2, like, ..Told::default() };
+        let mut database = RecordedLedger { subscriptions: 2, like, ..RecordedLedger::default() };
         notifier.poll(&mut database).unwrap();
         assert_eq!(allotments(notifier), [1, 1]);
-        for hand in notifier.active_leases.values_mut() {
-            hand.failures = 0;
-            hand.waiting.extend((1..=6).map(due));
+        for lease in notifier.active_leases.values_mut() {
+            lease.failures = 0;
+            lease.waiting.extend((1..=6).map(due));
         }
         assert_eq!(notifier.active_leases.values().map(ActiveLease::limit).max(), Some(1));
         notifier.poll(&mut database).unwrap();
@@ -336,14 +337,14 @@ fn the_subscriptions_of_one_token_have_half_of_all_requests_and_then_nothing_mor
     with(|notifier, _, _jobs| {
         notifier.settings.notifications.concurrency = 16;
         let of = |owner: &str| Some(Leased { owner: owner.into(), max_in_flight: 6, ..leased(false, 0) });
-        let mut database = Told { subscriptions: 2, like: of("token:a"), ..Told::default() };
+        let mut database = RecordedLedger { subscriptions: 2, like: of("token:a"), ..RecordedLedger::default() };
         notifier.poll(&mut database).unwrap();
         assert_eq!(allotments(notifier), [6, 2]);
         // These were leased by code that ignores the limit: each has one request, and gets no more.
-        database = Told { subscriptions: 4, before: 2, like: of("token:a"), ..database };
+        database = RecordedLedger { subscriptions: 4, before: 2, like: of("token:a"), ..database };
         notifier.poll(&mut database).unwrap();
         assert_eq!(allotments(notifier), [6, 2, 1, 1, 1, 1]);
-        database = Told { subscriptions: 1, before: 6, like: of("operator"), ..database };
+        database = RecordedLedger { subscriptions: 1, before: 6, like: of("operator"), ..database };
         notifier.poll(&mut database).unwrap();
         assert_eq!((allotments(notifier), notifier.free()), (vec![6, 2, 1, 1, 1, 1, 4], 0));
         let leases: Vec<&str> = database
@@ -360,7 +361,7 @@ fn the_subscriptions_of_one_token_have_half_of_all_requests_and_then_nothing_mor
 }
 
 #[test]
-fn a_question_that_was_not_asked_counts_for_none_and_is_asked_anew() {
+fn a_question_that_was_not_asked_counts_for_none_and_is_asked_again() {
     with(|notifier, answers, mut jobs| {
         let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 2) };
         notifier.begin(unverified, Instant::now());
@@ -369,9 +370,9 @@ fn a_question_that_was_not_asked_counts_for_none_and_is_asked_anew() {
         let (subscription, took) = (asked.subscription, Duration::ZERO);
         answers.send(Sent { subscription, position: None, started_at: 0, took, answer }).unwrap();
         notifier.hear(true);
-        let hand = notifier.active_leases.values().next().unwrap();
-        assert_eq!((hand.failures, hand.tries.len(), &hand.state), (2, 0, &None));
-        assert!(hand.is_finished() && hand.rests_for.is_some());
+        let lease = notifier.active_leases.values().next().unwrap();
+        assert_eq!((lease.failures, lease.tries.len(), &lease.state), (2, 0, &None));
+        assert!(lease.is_finished() && lease.rests_for.is_some());
     });
 }
 
@@ -389,15 +390,15 @@ fn a_new_callback_is_asked_a_question_for_a_day_where_callbacks_are_asked() {
         with(|notifier, _, mut jobs| {
             notifier.settings.notifications.verify_callbacks = verify;
             notifier.begin(Leased { state, age, ..leased(false, 2) }, Instant::now());
-            let hand = notifier.active_leases.values().next().unwrap();
+            let lease = notifier.active_leases.values().next().unwrap();
             assert_eq!(
-                hand.state.as_ref().map(|state| matches!(state, StateChange::Verified)),
+                lease.state.as_ref().map(|state| matches!(state, StateChange::Verified)),
                 becomes,
                 "{state:?} {verify}"
             );
             let sent = jobs.try_recv().ok();
-            assert_eq!((sent.is_some(), hand.challenge.is_some()), (asked, asked), "{state:?} {verify}");
-            if let (Some(job), Some(challenge)) = (sent, &hand.challenge) {
+            assert_eq!((sent.is_some(), lease.challenge.is_some()), (asked, asked), "{state:?} {verify}");
+            if let (Some(job), Some(challenge)) = (sent, &lease.challenge) {
                 assert!(job.body.contains(challenge) && (job.position, job.number) == (None, 3));
             }
         });
@@ -420,9 +421,9 @@ fn a_callback_is_reported_from_then_on_that_its_challenge_comes_back_in_an_answe
             );
             answers.send(question_answered(status, body)).unwrap();
             notifier.hear(true);
-            let hand = notifier.active_leases.values().next().unwrap();
-            assert_eq!(hand.leased.state == SubscriptionState::Active, problem.is_none());
-            assert_eq!(hand.tries.first().map(|one| one.outcome.as_str()), problem);
+            let lease = notifier.active_leases.values().next().unwrap();
+            assert_eq!(lease.leased.state == SubscriptionState::Active, problem.is_none());
+            assert_eq!(lease.tries.first().map(|one| one.outcome.as_str()), problem);
         });
     }
 }
@@ -472,7 +473,7 @@ fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_c
         notifier.settings.memory = 3 * LARGEST_DUE;
         let empty = |number| ActiveLease { waiting: VecDeque::new(), ..full(number) };
         (1..=4).for_each(|number| put(notifier, empty(number)));
-        let mut database = Told { due: [100; 4].into(), bytes: 100 << 10, ..Told::default() };
+        let mut database = RecordedLedger { due: [100; 4].into(), bytes: 100 << 10, ..RecordedLedger::default() };
         notifier.read(&mut database).unwrap();
         // Each read needs enough memory for the largest notifications in the requested number.
         assert_eq!(database.asked, ["read 1 3", "read 2 1"]);
@@ -487,7 +488,7 @@ fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_c
         // Once the notifications are answered, their memory is available again.
         notifier.active_leases.clear();
         put(notifier, empty(3));
-        database = Told { due: [1].into(), ..Told::default() };
+        database = RecordedLedger { due: [1].into(), ..RecordedLedger::default() };
         notifier.poll(&mut database).unwrap();
         assert!(database.asked.contains(&"read 3 3".into()), "{:?}", database.asked);
     });
@@ -496,15 +497,15 @@ fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_c
 }
 
 #[test]
-fn while_one_is_in_hand_that_a_notifier_has_ended_with_half_as_many_are_at_most() {
+fn while_a_notification_is_leased_that_ended_a_notifier_half_as_many_are_leased() {
     with(|notifier, _, _jobs| {
-        let mut database = Told {
+        let mut database = RecordedLedger {
             subscriptions: 1,
             like: Some(Leased { ended_among: Some(6), ..leased(false, 0) }),
-            ..Told::default()
+            ..RecordedLedger::default()
         };
         notifier.poll(&mut database).unwrap();
-        database = Told { subscriptions: 1, before: 1, ..Told::default() };
+        database = RecordedLedger { subscriptions: 1, before: 1, ..RecordedLedger::default() };
         notifier.poll(&mut database).unwrap();
         assert_eq!(database.asked[1], format!("lease 2 for {:?}", notifier.lease));
         put(notifier, full(3));
@@ -519,12 +520,12 @@ fn while_one_is_in_hand_that_a_notifier_has_ended_with_half_as_many_are_at_most(
 fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
     with(|notifier, _, mut jobs| {
         let like = Some(Leased { ended_among: Some(0), full: true, failures: 3, ..leased(false, 0) });
-        let mut database = Told { subscriptions: 1, like, due: [1].into(), ..Told::default() };
+        let mut database = RecordedLedger { subscriptions: 1, like, due: [1].into(), ..RecordedLedger::default() };
         notifier.poll(&mut database).unwrap();
         notifier.hand_out();
         assert!(jobs.try_recv().is_err());
-        let hand = notifier.active_leases.values().next().unwrap();
-        let settlement = notifier.settlement(hand);
+        let lease = notifier.active_leases.values().next().unwrap();
+        let settlement = notifier.settlement(lease);
         assert_eq!((settlement.tries.len(), settlement.failures, settlement.alone), (1, 3, true));
         assert_eq!((settlement.lease, settlement.state), (None, None));
     });
@@ -534,12 +535,12 @@ fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
 #[test]
 fn who_is_leased_again_by_the_same_notifier_is_not_sent_again_what_is_under_way() {
     with(|notifier, answers, mut jobs| {
-        let mut hand = full(1);
-        hand.next().unwrap();
-        hand.lose(true);
-        put(notifier, hand);
+        let mut lease = full(1);
+        lease.next().unwrap();
+        lease.mark_lost(true);
+        put(notifier, lease);
         notifier.begin(leased(false, 0), Instant::now());
-        let mut database = Told::default();
+        let mut database = RecordedLedger::default();
         notifier.read(&mut database).unwrap();
         assert_eq!(notifier.active_leases.values().next().unwrap().in_flight.keys().copied().collect::<Vec<_>>(), [1]);
         assert!(jobs.try_recv().is_err());
@@ -547,8 +548,8 @@ fn who_is_leased_again_by_the_same_notifier_is_not_sent_again_what_is_under_way(
         let (subscription, took) = (Uuid::from_u128(1), Duration::ZERO);
         answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
         notifier.hear(true);
-        let hand = notifier.active_leases.values().next().unwrap();
-        assert_eq!((hand.requests(), hand.tries.len()), (0, 1));
+        let lease = notifier.active_leases.values().next().unwrap();
+        assert_eq!((lease.requests(), lease.tries.len()), (0, 1));
     });
 }
 
@@ -559,7 +560,7 @@ fn after_a_commit_in_doubt_nothing_is_sent_before_each_lease_was_made_longer() {
         notifier.distrust();
         notifier.hand_out();
         assert!(jobs.try_recv().is_err());
-        let mut database = Told::default();
+        let mut database = RecordedLedger::default();
         notifier.settle(&mut database).unwrap();
         assert_eq!(database.asked, ["longer 1"]);
         notifier.hand_out();
@@ -572,17 +573,17 @@ fn after_a_commit_in_doubt_nothing_is_sent_before_each_lease_was_made_longer() {
 fn an_outage_of_our_own_network_is_no_failure_of_the_receivers() {
     with(|notifier, answers, _jobs| {
         for number in 1..=3 {
-            let mut hand = full(number);
-            hand.leased.callback_url = format!("https://{number}.example/");
-            hand.next().unwrap();
-            put(notifier, hand);
+            let mut lease = full(number);
+            lease.leased.callback_url = format!("https://{number}.example/");
+            lease.next().unwrap();
+            put(notifier, lease);
             let answer = Err(Unanswered::Unreachable("connecting: Network is unreachable".into()));
             let (subscription, took) = (Uuid::from_u128(number), Duration::ZERO);
             answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
         }
         notifier.hear(true);
-        let failures: Vec<u32> = notifier.active_leases.values().map(|hand| hand.failures).collect();
+        let failures: Vec<u32> = notifier.active_leases.values().map(|lease| lease.failures).collect();
         assert_eq!(failures, [1, 0, 0]);
-        assert!(notifier.active_leases.values().skip(1).all(|hand| hand.tries.is_empty() && hand.is_finished()));
+        assert!(notifier.active_leases.values().skip(1).all(|lease| lease.tries.is_empty() && lease.is_finished()));
     });
 }

@@ -108,14 +108,14 @@ fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them(
     for id in 1..=4 {
         let subscription = Uuid::from_u128(id);
         // Two requests are in flight, and one more may be sent.
-        let mut hand = ActiveLease::new(Leased { subscription, ..leased(false, 0) }, 3, Instant::now());
-        hand.waiting.extend((1..=2).map(due));
-        while hand.next().is_some() {}
+        let mut lease = ActiveLease::new(Leased { subscription, ..leased(false, 0) }, 3, Instant::now());
+        lease.waiting.extend((1..=2).map(due));
+        while lease.next().is_some() {}
         // The last settlement was long ago, except for the first subscription, whose was a moment ago.
         if id > 1 {
-            hand.settled_at = long_ago;
+            lease.settled_at = long_ago;
         }
-        notifier.active_leases.insert(subscription, hand);
+        notifier.active_leases.insert(subscription, lease);
     }
     answers.send(taken(1)).unwrap();
     // No receiver answers during a settlement.

@@ -4,7 +4,7 @@
 //! | answer | notification | subscription |
 //! |---|---|---|
 //! | 2xx | done | its failure count is reset |
-//! | 410 | waits | disabled: the receiver wants no more |
+//! | 410 | waits | disabled: the receiver wanted_slots no more |
 //! | 429, 502, 503, 504, or one with Retry-After | retried by the schedule, not before Retry-After | rests as long |
 //! | any other, or none | retried by the schedule; given up after its last wait | five failures in a row: rests by the schedule |
 //!
@@ -29,7 +29,7 @@ const FAILURES: u32 = 5;
 pub(super) const SETTLED_EACH: Duration = Duration::from_millis(50);
 const SETTLED_AT_ONCE: usize = 50;
 /// The recorded outcome of a try during which the notifier itself ended.
-const ENDED_NOTIFIERS: &str = "the notifier has ended while it told this";
+const ENDED_NOTIFIERS: &str = "the notifier has ended while it sent this";
 /// How much of an answer is kept, in bytes.
 const KEPT: usize = 1 << 10;
 
@@ -99,7 +99,7 @@ impl ActiveLease {
     }
 
     /// How many requests it could use at once. A subscription in order, unverified or probed needs no more than one.
-    pub(super) fn wants(&self) -> usize {
+    pub(super) fn wanted_slots(&self) -> usize {
         if self.closing || self.lost {
             0
         } else if self.leased.state != SubscriptionState::Active || self.leased.in_order || self.is_probed() {
@@ -155,7 +155,7 @@ impl ActiveLease {
     }
 
     /// The time until its answers have to be recorded, if there are any. A later answer does not postpone an earlier one.
-    pub(super) fn until_settled(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn flush_in(&self, now: Instant) -> Option<Duration> {
         match self.tries.len() {
             0 => None,
             1..SETTLED_AT_ONCE => Some(SETTLED_EACH.saturating_sub(now.saturating_duration_since(self.settled_at))),
@@ -165,7 +165,7 @@ impl ActiveLease {
 
     /// Whether its answers have to be recorded now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.until_settled(now).is_some_and(|left| left.is_zero())
+        self.flush_in(now).is_some_and(|left| left.is_zero())
     }
 
     /// Whether more could be sent while requests are in flight.
@@ -191,7 +191,7 @@ impl ActiveLease {
         } else {
             let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
             self.failed(&sent, schedule, disable_after);
-            schedule.after(failed_before + 1, &seed, asked).map_or(Next::GivenUp, Next::Again)
+            schedule.after(failed_before + 1, &seed, asked).map_or(Next::DropSelection, Next::Again)
         };
         self.tries.push(as_try(sent, due_at, next));
     }
@@ -209,7 +209,7 @@ impl ActiveLease {
             let (subscription, position) = (self.leased.subscription, Some(due.position));
             let answer = Err(Unanswered::Failed(ENDED_NOTIFIERS.into()));
             let sent = Sent { subscription, position, started_at, took: Duration::ZERO, answer };
-            self.tries.push(as_try(sent, due.due_at, after.map_or(Next::GivenUp, Next::Again)));
+            self.tries.push(as_try(sent, due.due_at, after.map_or(Next::DropSelection, Next::Again)));
         }
         self.rests_for = Some(schedule.after_at_least(2, self.leased.subscription.as_bytes(), None));
         self.close();
@@ -250,7 +250,7 @@ impl ActiveLease {
         }
         let failing_for = self.leased.failing_for + self.since.elapsed();
         if status == Some(410) {
-            self.disable("the receiver answered 410: it wants no more".into());
+            self.disable("the receiver answered 410: it wanted_slots no more".into());
         } else if self.leased.failures > 0 && failing_for > disable_after {
             let days = humantime::format_duration(Duration::from_secs(failing_for.as_secs()));
             self.disable(format!("nothing was taken for {days}; the last answer: {}", outcome(sent)));
@@ -280,7 +280,7 @@ impl ActiveLease {
     }
 
     /// If `lost`, another notifier may have the lease: nothing more is sent.
-    pub(super) fn lose(&mut self, lost: bool) {
+    pub(super) fn mark_lost(&mut self, lost: bool) {
         if lost {
             self.lost = true;
             self.waiting.clear();

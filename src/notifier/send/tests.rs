@@ -130,7 +130,7 @@ fn sent(sender: &Sender, job: SendJob) -> Sent {
 }
 
 #[test]
-fn a_receiver_gets_what_standard_webhooks_asks_for_and_what_it_answers_is_told() {
+fn a_receiver_gets_what_standard_webhooks_asks_for_and_its_answer_is_reported() {
     let answer = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nslow";
     let receiver = Receiver::new([Does::ReceiverResponse(answer.into())]);
     let before = timestamp::now();

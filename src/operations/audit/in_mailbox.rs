@@ -133,11 +133,11 @@ impl Compared<'_> {
                 _ => Gone::Removed,
             },
             Presence::Renumbered => {
-                let now = copy.whereabouts(self.mailbox, self.position.is_some())?.flatten();
+                let now = copy.locate(self.mailbox, self.position.is_some())?.flatten();
                 return Ok(Some(now.map_or(Gone::NewMailbox, Gone::Renumbered)));
             }
             Presence::Unplaced => {
-                let now = copy.whereabouts(self.mailbox, self.position.is_some())?;
+                let now = copy.locate(self.mailbox, self.position.is_some())?;
                 return Ok(now.is_none().then_some(Gone::Removed));
             }
         };

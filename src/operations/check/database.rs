@@ -12,13 +12,13 @@ use crate::site::Site;
 use std::time::Duration;
 
 /// The maximum number of rows that are listed: once they are fixed, the next are.
-const TOLD: usize = 10;
+const MAX_FINDINGS: usize = 10;
 
 /// How long a Sent copy may be owed before `check` warns.
 const LONG_OWED: Duration = Duration::from_hours(1);
 
 /// How long an event may wait for its publication, or a subscription for its notifier, before `check` warns.
-const LONG_UNTOLD: Duration = Duration::from_mins(5);
+const PUBLISHED_WITHIN: Duration = Duration::from_mins(5);
 
 /// How far the clocks of this host and the database may differ.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
         return None;
     }
     let fix = "say \"defer\", or have commits wait for another server (docs/failover.md): a former primary that still answers bounces mail for \
-                whoever was added after the fail-over (5.1.1)";
+                recipients that were added after the fail-over (5.1.1)";
     let replicated = config.database.durability == Durability::Replicated;
     Some(bad_if(replicated, "routing.unknown_recipient", "\"reject\", and a commit may wait for no other server", fix))
 }
@@ -111,7 +111,7 @@ fn are_there(database: &mut dyn Database) -> Found {
 fn unfolded(database: &mut dyn Database) -> Found {
     let mut findings = Vec::new();
     for (address, folded) in rows::unfolded_addresses(database)? {
-        if findings.len() == TOLD {
+        if findings.len() == MAX_FINDINGS {
             break;
         }
         // A view, or a collation that ignores case, may still match it.
@@ -161,7 +161,7 @@ fn notifications(database: &mut dyn Database, here: bool) -> Found {
     let [oldest, late] =
         [now.oldest_unpublished_s, now.late_s].map(|span| Duration::try_from_secs_f64(span).unwrap_or_default());
     let [waits, lateness] = [oldest, late].map(timestamp::span);
-    let is_unpublished = oldest >= LONG_UNTOLD;
+    let is_unpublished = oldest >= PUBLISHED_WITHIN;
     let problems = [
         (
             is_unpublished,
@@ -171,7 +171,7 @@ fn notifications(database: &mut dyn Database, here: bool) -> Found {
             "start maildropd on some host, with notifications.secret_key_file; its log has the reason",
         ),
         (
-            !is_unpublished && late >= LONG_UNTOLD,
+            !is_unpublished && late >= PUBLISHED_WITHIN,
             format!("a subscription has waited for {lateness} to be served, and no notifier does it"),
             "see that maildropd runs on some host with notifications.secret_key_file; if it does, it has no request free: raise \
              notifications.concurrency, or start it on another host as well",
@@ -196,7 +196,7 @@ fn notifications(database: &mut dyn Database, here: bool) -> Found {
     let problems = problems.into_iter().filter(|(is_so, ..)| *is_so);
     let mut findings: Vec<_> = problems.map(|(_, found, fix)| warning("notifications", found, fix)).collect();
     if here || now != NotificationFigures::default() {
-        let found = format!("{pending} are to be told; {unpublished} events are to be published");
+        let found = format!("{pending} are pending; {unpublished} events are to be published");
         findings.push(good("notifications", found));
     }
     Ok(findings)

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The time limit of the login check: some servers delay the answer to a failed login by seconds. A server that never
 /// answers a login for a non-existent user must not keep `check` from its other findings, nor the process from
 /// [continuing](crate::base::server_waits).
-const FOR_THE_WAY_IN: Duration = Duration::from_secs(40);
+const LOGIN_CHECK_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// The number of users that one user is compared with: mailboxes created in the same second may look identical.
 const OTHERS: usize = 5;
@@ -83,7 +83,7 @@ fn whose_mailboxes(
         Ok(users) => users.into_iter().map(|other| other.user).filter(|other| other != to).take(OTHERS).collect(),
         Err(error) => return vec![database::failed("two users", &error)],
     };
-    let in_time = deadline.or_sooner(Deadline::after(FOR_THE_WAY_IN));
+    let in_time = deadline.or_sooner(Deadline::after(LOGIN_CHECK_TIMEOUT));
     let mut findings = vec![login_check(site, imap, to, &others, in_time), age_of_the_proof(site, database)];
     findings.extend(two_users(imap, to, &others, deadline));
     findings
@@ -167,7 +167,7 @@ fn two_users(imap: &Settings, to: &str, others: &[String], deadline: Deadline) -
         let fix = "deliver a message to one of them, and run this again. If it says the same, see whether the others have it, too: then \
                     mail for one goes to all, by imap.act_for_user or imap.login_user, or by what the server makes of them \
                     (docs/imap-servers.md, \"Proof of logins\")";
-        warning(what, format!("the INBOXes of {to}, {} could not be told apart", others.join(", ")), fix)
+        warning(what, format!("the INBOXes of {to}, {} could not be distinguished", others.join(", ")), fix)
     })
 }
 
@@ -188,14 +188,14 @@ fn append_grace(config: &Config, said: &str) -> Option<Finding> {
     const WHY: &str = "docs/imap-servers.md, \"How late a copy may arrive\"";
     let what = "imap.append_grace";
     let (locks, append_grace) = (Locks::by_greeting(said), config.imap.append_grace);
-    let least = config.delivery.deadline + locks.late();
+    let least = config.delivery.deadline + locks.max_late_append();
     let [shown, least_text] = [append_grace, least].map(humantime::format_duration);
     match locks {
         _ if append_grace < least => {
             let found = format!(
                 "{shown} is less than {} above delivery.deadline: for so long this server may still store what an attempt that \
-                 died has sent, and its copy would be there twice",
-                humantime::format_duration(locks.late())
+                 died has sent, and its copy would be duplicated",
+                humantime::format_duration(locks.max_late_append())
             );
             Some(warning(what, found, format!("say \"{least_text}\" at least: {WHY}")))
         }

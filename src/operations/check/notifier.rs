@@ -33,7 +33,7 @@ pub(super) fn look(config: &Config, deadline: Deadline) -> Option<Finding> {
         Ok(missing) if missing.is_empty() => good(what, "its role has enough rights"),
         Ok(missing) => {
             let fix = format!("apply {grants} once more, for the role of {}", DatabaseRole::Notifier.key());
-            warning(what, format!("its role lacks {}: subscribers are not told all", missing.join(", ")), fix)
+            warning(what, format!("its role lacks {}: subscribers miss notifications", missing.join(", ")), fix)
         }
         // No delivery waits for the notifier, so a failure is only a warning.
         Err(error) => {

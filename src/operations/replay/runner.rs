@@ -11,7 +11,7 @@ use crate::delivery::{Deferral, Delivered, Manner, NoCaller, Refusal, Stages, Ve
 use crate::ledger::Database;
 use crate::lock::LockName;
 use crate::message::Message;
-use crate::site::{self, Envelope, Sessions, Site, Standing, Terms};
+use crate::site::{self, Envelope, Sessions, Site, StateBefore, Terms};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io;
@@ -365,7 +365,7 @@ pub(crate) fn deliver(
     let mut stages = Stages::default();
     let result = match site.plan(message, envelope, database) {
         // A delivered copy stays delivered, so this result needs no lock.
-        Ok(copies) if copies.iter().all(|copy| matches!(copy.standing, Standing::ThereAlready(_))) => {
+        Ok(copies) if copies.iter().all(|copy| matches!(copy.state, StateBefore::ThereAlready(_))) => {
             return ReplayOutcome::AlreadyThere;
         }
         Ok(copies) if dry_run => {

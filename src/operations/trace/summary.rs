@@ -93,7 +93,7 @@ fn judge(
         (copy, _, Some(last)) => {
             let (state, mut why) = why_not(last, times);
             if copy.is_some() {
-                why = format!("its copy is in the mailbox, but Postfix was not told so: {why}");
+                why = format!("its copy is in the mailbox, but Postfix got no success for it: {why}");
             }
             let silent = between(last.began_at, times.now);
             if state == RecipientState::Deferred && silent > NOBODY_TRIES {

@@ -192,7 +192,7 @@ fn nobody_there(error: io::Error) -> BlockingError {
 #[cfg(test)]
 mod tests {
     use super::super::handshake::SocketType;
-    use super::super::test_properties::{handshake, settings};
+    use super::super::property_tests::{handshake, settings};
     use super::*;
     use std::io::{Read, Write};
     use std::thread;

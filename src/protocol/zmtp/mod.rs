@@ -12,7 +12,7 @@ mod frame;
 mod handshake;
 mod pirate;
 #[cfg(any(test, feature = "test-properties"))]
-pub mod test_properties;
+pub mod property_tests;
 
 pub use blocking::{Blocking, BlockingError};
 pub use connection::{Connection, Message, Settings};

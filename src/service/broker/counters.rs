@@ -14,7 +14,7 @@ pub struct Counters {
     /// Messages that waited too long for a worker.
     pub waited_too_long: u64,
     /// Recipients that were left out of a delivery, because too many other messages to them were in delivery.
-    pub left_out: u64,
+    pub excluded_recipients: u64,
     /// Messages whose worker ended, hung, or did not answer in time.
     pub workers_lost: u64,
     /// Invalid replies: of another message, with a wrong number of results, or of another program.

@@ -15,8 +15,8 @@ use uuid::Uuid;
 pub(super) struct JobId(pub(super) u64);
 
 pub(super) struct Job {
-    pub(super) what: What,
-    pub(super) asker: Asker,
+    pub(super) what: Payload,
+    pub(super) asker: ReplyTo,
     pub(super) stage: Stage,
     pub(super) arrived: Instant,
     /// Since when it waits for a worker: since its arrival, or since its client's GO.
@@ -28,23 +28,23 @@ pub(super) struct Job {
     /// Whether it is at a worker as a message that has crashed one.
     pub(super) alone: bool,
     /// Since when a worker was ready for it, while some of its recipients were at their limit: see `state/limits.rs`.
-    pub(super) held_back: Option<Instant>,
+    pub(super) throttled_since: Option<Instant>,
     /// The indices of the recipients at their limit, if it went to a worker without them.
-    pub(super) left_out: BTreeSet<usize>,
+    pub(super) excluded_recipients: BTreeSet<usize>,
 }
 
-pub(super) enum What {
+pub(super) enum Payload {
     /// A message for this program's own workers.
     ///
     /// `users` are the mailboxes of its recipients, in their order, for the limits of deliveries to one recipient.
-    Ours { request: Box<Request>, body: Body, users: Vec<String> },
+    Delivery { request: Box<Request>, body: Body, users: Vec<String> },
     /// Another program's request, for any worker.
-    Plain(Vec<u8>),
+    Opaque(Vec<u8>),
 }
 
 /// The recipient of the job's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asker {
+pub(super) enum ReplyTo {
     Client(ConnectionId),
     Local(LocalId),
     /// The client has gone; the delivery goes on.
@@ -54,7 +54,7 @@ pub(super) enum Asker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The client has not sent GO yet.
-    Held,
+    AwaitingGo,
     Queued,
     /// At this worker, which has to answer by then.
     At(ConnectionId, Instant),
@@ -62,14 +62,14 @@ pub(super) enum Stage {
 
 impl Job {
     pub(super) fn is_request(&self, id: Uuid) -> bool {
-        matches!(&self.what, What::Ours { request, .. } if request.id == id)
+        matches!(&self.what, Payload::Delivery { request, .. } if request.id == id)
     }
 
     /// The mailboxes of its recipients, in their order, for the limits of deliveries to one recipient.
     pub(super) fn users(&self) -> &[String] {
         match &self.what {
-            What::Ours { users, .. } => users,
-            What::Plain(_) => &[],
+            Payload::Delivery { users, .. } => users,
+            Payload::Opaque(_) => &[],
         }
     }
 
@@ -77,14 +77,14 @@ impl Job {
     /// may use the same id for different messages. These then wait for one another.)
     pub(super) fn message(&self) -> Option<&str> {
         match &self.what {
-            What::Ours { request, .. } => request.queue_id.as_deref().filter(|id| !id.is_empty()),
-            What::Plain(_) => None,
+            Payload::Delivery { request, .. } => request.queue_id.as_deref().filter(|id| !id.is_empty()),
+            Payload::Opaque(_) => None,
         }
     }
 
     /// The mailboxes to which its worker delivers it, each once.
     pub(super) fn users_at_work(&self) -> BTreeSet<&String> {
-        let taken = self.users().iter().enumerate().filter(|(place, _)| !self.left_out.contains(place));
+        let taken = self.users().iter().enumerate().filter(|(place, _)| !self.excluded_recipients.contains(place));
         taken.map(|(_, user)| user).collect()
     }
 
@@ -94,12 +94,14 @@ impl Job {
     /// The job keeps the message until it is answered: if it crashes its worker, its next delivery is recognised by its bytes.
     pub(super) fn body_for_a_worker(&self, slow: bool, now: Instant) -> Option<Vec<u8>> {
         match &self.what {
-            What::Plain(body) => Some(body.clone()),
-            What::Ours { request, body, .. } => {
+            Payload::Opaque(body) => Some(body.clone()),
+            Payload::Delivery { request, body, .. } => {
                 let time_left_ms = u64::try_from(self.time_left(now).as_millis()).unwrap_or(u64::MAX);
                 let mut request = Request { time_left_ms, suspect: self.alone, slow, ..request.as_ref().clone() };
                 let mut places = 0..;
-                request.recipients.retain(|_| places.next().is_some_and(|place| !self.left_out.contains(&place)));
+                request
+                    .recipients
+                    .retain(|_| places.next().is_some_and(|place| !self.excluded_recipients.contains(&place)));
                 let header = Header::Deliver(request);
                 header.frame(body.in_memory()).ok()
             }
@@ -109,8 +111,8 @@ impl Job {
     /// What the crash records need if the worker is lost.
     pub(super) fn lost(self) -> Option<LostJob> {
         match self.what {
-            What::Ours { request, body, .. } => Some(LostJob { request, body, alone: self.alone }),
-            What::Plain(_) => None,
+            Payload::Delivery { request, body, .. } => Some(LostJob { request, body, alone: self.alone }),
+            Payload::Opaque(_) => None,
         }
     }
 
@@ -121,13 +123,13 @@ impl Job {
     /// The verdict of each recipient, and the rest of the reply. `None` unless the worker has sent one result for each
     /// recipient of its request.
     pub(super) fn read_answer(&self, body: &[u8]) -> Option<(Vec<Verdict>, Reply)> {
-        let What::Ours { request, .. } = &self.what else { return None };
+        let Payload::Delivery { request, .. } = &self.what else { return None };
         let Ok((Header::Reply(mut reply), _)) = Header::read(body) else { return None };
-        if reply.id != request.id || reply.results.len() + self.left_out.len() != request.recipients.len() {
+        if reply.id != request.id || reply.results.len() + self.excluded_recipients.len() != request.recipients.len() {
             return None;
         }
         let mut results = std::mem::take(&mut reply.results).into_iter();
-        let verdict = |place| match self.left_out.contains(&place) {
+        let verdict = |place| match self.excluded_recipients.contains(&place) {
             true => Some(Verdict::deferred(
                 StatusDetail::CONGESTION,
                 "too many messages for this recipient are delivered at once",

@@ -9,7 +9,7 @@ const SLOW_FOR: Duration = Duration::from_mins(30);
 
 /// There are as many as workers, so that each is looked at in turn.
 #[derive(Default)]
-pub(super) struct AtWork(BTreeMap<JobId, Running>);
+pub(super) struct RunningJobs(BTreeMap<JobId, Running>);
 
 struct Running {
     since: Instant,
@@ -18,7 +18,7 @@ struct Running {
     message: Option<String>,
 }
 
-impl AtWork {
+impl RunningJobs {
     pub(super) fn begins(&mut self, id: JobId, job: &Job, now: Instant) {
         let users = job.users_at_work().into_iter().cloned().collect();
         self.0.insert(id, Running { since: now, users, message: job.message().map(ToOwned::to_owned) });
@@ -44,7 +44,7 @@ impl AtWork {
     }
 
     /// How many jobs are for a slow recipient, or run for longer than `patience`.
-    pub(super) fn slow_ones(&self, slow: &Slow, patience: Duration, now: Instant) -> usize {
+    pub(super) fn slow_ones(&self, slow: &SlowRecipients, patience: Duration, now: Instant) -> usize {
         let is_slow = |running: &&Running| {
             now >= running.since + patience || running.users.iter().any(|user| slow.holds(user, now))
         };
@@ -59,9 +59,9 @@ impl AtWork {
 
 /// Recipients that made a worker wait for a long time without a delivery, and until when they count as slow.
 #[derive(Default)]
-pub(super) struct Slow(BTreeMap<String, Instant>);
+pub(super) struct SlowRecipients(BTreeMap<String, Instant>);
 
-impl Slow {
+impl SlowRecipients {
     pub(super) fn note(&mut self, user: &str, now: Instant) {
         self.0.insert(user.to_owned(), now + SLOW_FOR);
     }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_recipient_is_slow_for_half_an_hour_and_then_nothing_is_known_of_him() {
-        let (mut slow, now) = (Slow::default(), Instant::now());
+        let (mut slow, now) = (SlowRecipients::default(), Instant::now());
         slow.note("a@x", now);
         let until = now + SLOW_FOR;
         let before = until - Duration::from_nanos(1);

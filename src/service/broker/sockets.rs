@@ -11,7 +11,7 @@ use crate::protocol::Header;
 use crate::protocol::zmtp::{
     Connection, FromWorker, NoPirate, Settings, SocketType, ToWorker, ZmtpError, from_client, to_client,
 };
-use crate::service::inflight_message::{Body, Handed};
+use crate::service::inflight_message::{Body, InflightMessage};
 use crate::service::lmtp::Spool;
 use crate::service::shunt::writer;
 use crate::service::shunt::{Order as WriterOrder, WorkerEnd};
@@ -56,7 +56,7 @@ pub enum Peers {
 /// The state of the broker, for the control socket and for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    pub standing: Gauges,
+    pub gauges: Gauges,
     pub counters: Counters,
     /// Why the last delivery that used the database could not use it.
     pub database_away: Option<String>,
@@ -158,7 +158,7 @@ impl Sockets {
     pub async fn run(
         mut self,
         broker: Broker,
-        mut handed: mpsc::Receiver<Handed>,
+        mut handed: mpsc::Receiver<InflightMessage>,
         mut asked: mpsc::Receiver<oneshot::Sender<Report>>,
         mut ended: mpsc::Receiver<WorkerEnd>,
         mut stop: oneshot::Receiver<Duration>,
@@ -240,7 +240,7 @@ impl Loop {
         }
     }
 
-    fn take_handed(&mut self, Handed { request, message, answer }: Handed) {
+    fn take_handed(&mut self, InflightMessage { request, message, answer }: InflightMessage) {
         self.last_local += 1;
         let id = LocalId(self.last_local);
         self.local.insert(id, answer);
@@ -254,7 +254,7 @@ impl Loop {
 
     fn report(&self) -> Report {
         Report {
-            standing: self.broker.standing(Instant::now()),
+            gauges: self.broker.gauges(Instant::now()),
             counters: self.broker.counters().clone(),
             database_away: self.broker.database_away().map(str::to_owned),
         }
@@ -393,7 +393,7 @@ impl Conversation {
                     Ok(0) => return Over::Closed,
                     Err(error) => return error.into(),
                     Ok(length) => {
-                        if let Err(over) = self.heard(&mut connection, piece.get(..length).unwrap_or_default()).await {
+                        if let Err(over) = self.received(&mut connection, piece.get(..length).unwrap_or_default()).await {
                             return over;
                         }
                     }
@@ -415,7 +415,7 @@ impl Conversation {
                         // Part of the last frames may not be written yet.
                         let rest = writer.write_all(connection.outgoing());
                         if takes_what_we_write && !matches!(timeout(HANDSHAKE, rest).await, Ok(Ok(()))) {
-                            debug!(id = self.id.0, "a peer did not read the last that it was told");
+                            debug!(id = self.id.0, "a peer did not read its last message");
                         }
                         return Over::AsOrdered;
                     }
@@ -446,7 +446,7 @@ impl Conversation {
     }
 
     /// Parses the bytes that were read, and sends the events to the loop.
-    async fn heard(&self, connection: &mut Connection, bytes: &[u8]) -> Result<(), Over> {
+    async fn received(&self, connection: &mut Connection, bytes: &[u8]) -> Result<(), Over> {
         // Frames before an error are still handled.
         let fed = connection.feed(bytes);
         loop {

@@ -242,7 +242,7 @@ async fn this_user_may_connect_and_the_system_tells_which_process_it_is() {
 struct BrokerStage {
     clients: PathBuf,
     workers: PathBuf,
-    hand: mpsc::Sender<Handed>,
+    hand: mpsc::Sender<InflightMessage>,
     ask: mpsc::Sender<oneshot::Sender<Report>>,
     ended: mpsc::Sender<WorkerEnd>,
     stop: oneshot::Sender<Duration>,
@@ -258,7 +258,7 @@ impl BrokerStage {
     fn hand(&self, id: u128) -> oneshot::Receiver<Vec<Verdict>> {
         let (answer, verdicts) = oneshot::channel();
         let message = Body::Memory(BYTES.to_vec());
-        self.hand.blocking_send(Handed { request: request(id), message, answer }).unwrap();
+        self.hand.blocking_send(InflightMessage { request: request(id), message, answer }).unwrap();
         verdicts
     }
 
@@ -342,7 +342,7 @@ async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for(
             let (address, body) = worker.hear();
             let Ok((Header::Deliver(request), message)) = Header::read(&body) else { panic!("{body:?}") };
             assert_eq!((request.id, message), (Uuid::from_u128(id), BYTES));
-            assert_eq!(stage.report().standing.busy, 1);
+            assert_eq!(stage.report().gauges.busy, 1);
             worker.answer(address, request.id, &Verdict::delivered(id.to_string()));
         }
         for (verdicts, id) in verdicts.into_iter().zip(["1", "2"]) {
@@ -354,7 +354,7 @@ async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for(
         let answer = client.receive(Instant::now() + PATIENCE).unwrap().unwrap();
         assert_eq!(from_client(answer), Ok(b"good day".to_vec()));
         let report = stage.report();
-        assert_eq!((report.counters.handed_out, report.standing.ready, report.database_away), (3, 1, None));
+        assert_eq!((report.counters.handed_out, report.gauges.ready, report.database_away), (3, 1, None));
         // The broker sends heartbeats to its workers.
         while !matches!(
             worker.0.receive(Instant::now() + PATIENCE).unwrap().map(ToWorker::parse),
@@ -395,7 +395,7 @@ async fn past_the_limit_a_client_waits_until_another_one_hangs_up() {
 }
 
 #[tokio::test]
-async fn told_to_end_it_answers_what_it_has_and_lets_nobody_in() {
+async fn stopped_it_answers_its_messages_and_accepts_no_client() {
     on_stage(8, |stage| {
         let mut worker = stage.worker();
         let verdicts = stage.hand(1);
@@ -432,7 +432,7 @@ async fn who_is_no_worker_of_the_masters_is_served_only_once_the_master_names_it
     // It does not even get the greeting.
     assert_eq!(stranger.read(&mut [0; 9]).await.unwrap(), 0);
     over.await.unwrap();
-    assert!(inbox.recv().await.is_none(), "the loop has never heard of it");
+    assert!(inbox.recv().await.is_none(), "the loop never received it");
     // The worker connects before the master's notice arrives.
     let (_over, worker, mut inbox) = begin();
     tokio::time::sleep(TO_BE_NAMED / 2).await;

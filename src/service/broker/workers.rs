@@ -39,7 +39,7 @@ pub(super) struct Workers {
 impl Workers {
     /// Handles READY. On a known connection it counts as a heartbeat only, since the worker may have a message.
     pub(super) fn ready(&mut self, connection: ConnectionId, name: &[u8], pid: Option<i32>, now: Instant) {
-        if self.heard(connection, now) {
+        if self.received(connection, now) {
             return;
         }
         let name = String::from_utf8_lossy(name).into_owned();
@@ -50,7 +50,7 @@ impl Workers {
     }
 
     /// Records a sign of life. Returns whether the worker is known.
-    pub(super) fn heard(&mut self, connection: ConnectionId, now: Instant) -> bool {
+    pub(super) fn received(&mut self, connection: ConnectionId, now: Instant) -> bool {
         self.all.get_mut(&connection).map(|worker| worker.heard = now).is_some()
     }
 

@@ -75,7 +75,7 @@ fn ready(report: Option<&Report>, service: Option<&Status>, stops: bool) -> Resu
     if stops || service.is_some_and(|service| service.state == State::Stopping) {
         return Err(said("this process is being stopped"));
     }
-    if report.standing.ready + report.standing.busy == 0 {
+    if report.gauges.ready + report.gauges.busy == 0 {
         return Err(said("no worker is ready"));
     }
     let state = service.map(|service| service.state).filter(|state| *state == State::Degraded);

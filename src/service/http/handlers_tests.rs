@@ -2,7 +2,7 @@ use super::*;
 use crate::protocol::control::Counted;
 use crate::service::broker::Gauges;
 use crate::service::disk_figures::DiskFiguresReader;
-use crate::service::lmtp::Tally;
+use crate::service::lmtp::LmtpTally;
 use tokio::sync::{mpsc, oneshot, watch};
 
 fn service(state: State, reasons: &[&str]) -> Status {
@@ -24,11 +24,11 @@ fn service(state: State, reasons: &[&str]) -> Status {
 }
 
 fn report(ready: usize, busy: usize) -> Report {
-    Report { standing: Gauges { ready, busy, ..Gauges::default() }, ..Report::default() }
+    Report { gauges: Gauges { ready, busy, ..Gauges::default() }, ..Report::default() }
 }
 
 #[test]
-fn it_is_ready_while_one_worker_is_there_and_says_what_is_amiss() {
+fn it_is_ready_while_one_worker_is_there_and_names_the_problem() {
     let (well, degraded) = (service(State::Well, &[]), service(State::Degraded, &["no runner", "no timer"]));
     for (report, service, stops, answer) in [
         (Some(report(1, 0)), None, false, Ok("ready")),
@@ -62,7 +62,7 @@ impl Scene {
         let ((service, printed), (stop, stops)) = (watch::channel(None), watch::channel(false));
         let disk = DiskFiguresReader::of(&crate::service::configured(folder.path()).service);
         let sources =
-            Sources { ask, service: printed, stop: stops, tally: Tally::default(), max_connections: 77, disk };
+            Sources { ask, service: printed, stop: stops, tally: LmtpTally::default(), max_connections: 77, disk };
         let answers = Answers(sources);
         Self { answers, service, _stop: stop, asked, _folder: folder }
     }

@@ -10,7 +10,7 @@ fn serve(socket: &Path, folder: &Path) -> (JoinHandle<io::Result<()>>, watch::Se
     let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Report>>(1);
     let ((_, service), (stop, stops)) = (watch::channel(None), watch::channel(false));
     let disk = DiskFiguresReader::of(&crate::service::configured(folder).service);
-    let sources = Sources { ask, service, stop: stops, tally: Tally::default(), max_connections: 1, disk };
+    let sources = Sources { ask, service, stop: stops, tally: LmtpTally::default(), max_connections: 1, disk };
     let listening = vec![Open::Unix(UnixListener::bind(socket).unwrap())];
     tokio::spawn(async move {
         while let Some(tell) = asked.recv().await {

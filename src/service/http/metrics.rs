@@ -109,7 +109,7 @@ impl Figures {
         };
         let all = || Via::ALL.map(|way| (way.as_str(), of(way))).into_iter();
         let each = |count: fn(&Traffic) -> u64| all().map(move |(way, it)| (vec![("via", way)], count(it)));
-        sheet.counters("received_messages", "Messages that came in whole, by their way in.", each(|it| it.messages));
+        sheet.counters("received_messages", "Messages received completely, by transport.", each(|it| it.messages));
         let help = "Recipients of messages that came in whole: each is owed one reply.";
         sheet.counters("received_recipients", help, each(|it| it.recipients));
         sheet.counters("received_bytes", "Size of the messages that came in whole.", each(|it| it.bytes));
@@ -118,26 +118,26 @@ impl Figures {
                 (vec![("via", way), ("outcome", outcome(code)), ("code", code.as_str())], *number)
             })
         });
-        let help = "Replies, one for each recipient of each message, by way in and enhanced status code (RFC 3463).";
+        let help = "Replies, one for each recipient of each message, by transport and enhanced status code (RFC 3463).";
         sheet.counters("replies", help, replies);
         let help = "Time from the end of a message to the replies for its recipients.";
         sheet.spans("reply_duration", help, all().map(|(way, it)| (vec![("via", way)], &it.durations)));
     }
 
     fn broker(&self, sheet: &mut Sheet) {
-        let Report { standing, counters, .. } = &self.report;
-        let at_worker = standing.in_work;
-        let stages = [("unconfirmed", standing.held), ("waiting", standing.queued), ("at_worker", at_worker)];
+        let Report { gauges, counters, .. } = &self.report;
+        let at_worker = gauges.in_work;
+        let stages = [("unconfirmed", gauges.held), ("waiting", gauges.queued), ("at_worker", at_worker)];
         let help = "Messages that are not answered yet: their client has yet to say Go, they wait for a worker, or are at one.";
-        sheet.gauges("messages_in_hand", help, stages.map(|(stage, n)| (vec![("stage", stage)], n as f64)));
+        sheet.gauges("messages_in_progress", help, stages.map(|(stage, n)| (vec![("stage", stage)], n as f64)));
 
         let workers = || self.service.iter().flat_map(|it| &it.processes).filter(|it| it.role == Role::Worker);
         let throttled = workers().filter(|it| it.throttled && !it.ready).count();
         let starting = workers().filter(|it| !it.throttled && !it.ready).count();
         let states = [
-            ("ready", standing.ready),
-            ("busy", standing.busy),
-            ("silent", standing.silent),
+            ("ready", gauges.ready),
+            ("busy", gauges.busy),
+            ("silent", gauges.silent),
             ("starting", starting),
             ("throttled", throttled),
         ];
@@ -156,10 +156,10 @@ impl Figures {
             (
                 "left_out_recipients",
                 "Recipients deferred since too many messages for them were delivered at once.",
-                counters.left_out,
+                counters.excluded_recipients,
             ),
             ("worker_wait_timeouts", "Messages deferred since no worker was free in time.", counters.waited_too_long),
-            ("lost_workers", "Workers that ended or stood still while they had a message.", counters.workers_lost),
+            ("lost_workers", "Workers that ended or hung while they had a message.", counters.workers_lost),
             ("missed_heartbeats", "Heartbeats of workers that did not come, one a second.", counters.missed_heartbeats),
             ("withdrawn_requests", "Requests whose client left before a worker had them.", counters.dropped),
             ("refused_requests", "Clients cut off for a request that makes no sense.", counters.refused_requests),
@@ -169,9 +169,9 @@ impl Figures {
     }
 
     fn crashes(&self, sheet: &mut Sheet) {
-        let Report { standing, counters, .. } = &self.report;
+        let Report { gauges, counters, .. } = &self.report;
         let help = "Messages that have crashed one worker: they are tried one at a time.";
-        sheet.gauge("suspect_messages", help, standing.suspects as f64);
+        sheet.gauge("suspect_messages", help, gauges.suspects as f64);
         let help = "Messages that were shunted, since they had crashed two workers.";
         sheet.counter("shunted_messages", help, counters.newly_shunted);
         let help = "Tries of shunted messages that were answered 451 at once, without a worker.";

@@ -9,7 +9,7 @@ mod metrics;
 
 use super::broker::sockets::Report;
 use super::disk_figures::DiskFiguresReader;
-use super::lmtp::{Connection, Listener, Tally, accept};
+use super::lmtp::{Connection, Listener, LmtpTally, accept};
 use crate::base::http_connections::{ConnectionSlot, Slots};
 use crate::base::listener::Listener as Open;
 use crate::protocol::control::Status;
@@ -51,7 +51,7 @@ pub struct Sources {
     /// Whether this process is to end.
     pub stop: watch::Receiver<bool>,
     /// The counters of the LMTP server.
-    pub tally: Tally,
+    pub tally: LmtpTally,
     /// How many LMTP connections are served at once.
     pub max_connections: usize,
     pub disk: DiskFiguresReader,

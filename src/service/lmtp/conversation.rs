@@ -2,7 +2,7 @@
 
 use super::session::{LmtpSession, Phase, Step, Transaction};
 use crate::delivery::Verdict;
-use crate::service::inflight_message::Handed;
+use crate::service::inflight_message::InflightMessage;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -38,14 +38,14 @@ const BEGIN_IN_ALL: Duration = Duration::from_secs(20);
 
 /// What a conversation needs besides its stream and session.
 #[derive(Clone, Debug)]
-pub(super) struct Surroundings {
-    pub hand_out: mpsc::Sender<Handed>,
+pub(super) struct SessionContext {
+    pub hand_out: mpsc::Sender<InflightMessage>,
     pub stop: watch::Receiver<bool>,
 }
 
 /// How a conversation ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum SessionEnd {
     /// The session is over.
     Over,
     /// The client waits for the TLS handshake.
@@ -58,9 +58,9 @@ enum Reading {
     ServiceEnds,
 }
 
-impl Surroundings {
+impl SessionContext {
     /// Runs a session to its end, or until the client starts TLS.
-    pub(super) async fn converse<S>(&mut self, stream: &mut S, session: &mut LmtpSession) -> io::Result<Ending>
+    pub(super) async fn drive<S>(&mut self, stream: &mut S, session: &mut LmtpSession) -> io::Result<SessionEnd>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -86,14 +86,14 @@ impl Surroundings {
                     // message, mostly QUIT.
                     session.answer(verdicts.as_deref());
                 }
-                Step::StartTls => return Ok(Ending::StartTls),
+                Step::StartTls => return Ok(SessionEnd::StartTls),
                 Step::Close => {
                     stream.shutdown().await?;
-                    return Ok(Ending::Over);
+                    return Ok(SessionEnd::Over);
                 }
                 Step::More if !input.is_empty() => yield_now().await,
                 Step::More => match self.read(stream, &mut block, session, since, &mut asked_to_end).await? {
-                    Reading::Bytes(0) => return Ok(Ending::Over),
+                    Reading::Bytes(0) => return Ok(SessionEnd::Over),
                     Reading::Bytes(length) => input = 0..length,
                     Reading::ServiceEnds => session.close("421 4.3.2 The service ends"),
                     Reading::TimeIsUp if matches!(session.phase(), Phase::Idle { .. }) => {
@@ -102,7 +102,7 @@ impl Surroundings {
                     // The client could take any reply within a message for the reply to the message.
                     Reading::TimeIsUp => {
                         debug!(phase = ?session.phase(), "a client takes too long, and is left");
-                        return Ok(Ending::Over);
+                        return Ok(SessionEnd::Over);
                     }
                 },
             }
@@ -182,12 +182,12 @@ impl Surroundings {
         let limit = Duration::from_millis(request.time_left_ms).saturating_add(AFTER_DEADLINE);
         let (answer, verdicts) = oneshot::channel();
         let ended = timeout(limit, async {
-            self.hand_out.send(Handed { request, message, answer }).await.ok()?;
+            self.hand_out.send(InflightMessage { request, message, answer }).await.ok()?;
             verdicts.await.ok()
         });
         let ended = ended.await.ok().flatten();
         if ended.is_none() {
-            error!(%id, queue_id, "nobody has told what became of a message: it is deferred");
+            error!(%id, queue_id, "a message has no result: it is deferred");
         }
         ended
     }

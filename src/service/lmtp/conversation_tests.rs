@@ -9,9 +9,9 @@ use tokio::task::JoinHandle;
 /// A conversation, its client's end, and the receiver of its messages. The clock is paused, and jumps when all tasks wait.
 struct Scene {
     client: DuplexStream,
-    handed: mpsc::Receiver<Handed>,
+    handed: mpsc::Receiver<InflightMessage>,
     stop: watch::Sender<bool>,
-    conversation: JoinHandle<io::Result<Ending>>,
+    conversation: JoinHandle<io::Result<SessionEnd>>,
     began: Instant,
 }
 
@@ -31,15 +31,15 @@ impl Scene {
             max_recipients: 100,
             deadline: DEADLINE,
             spool: Arc::new(spool),
-            tally: super::super::counters::Tally::default(),
+            tally: super::super::counters::LmtpTally::default(),
         };
         let (client, mut server) = duplex(bytes);
         let (hand_out, handed) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(false);
-        let mut surroundings = Surroundings { hand_out, stop: stopped };
+        let mut context = SessionContext { hand_out, stop: stopped };
         let conversation = tokio::spawn(async move {
             let mut session = LmtpSession::new(Arc::new(settings), StartTls::NotOffered);
-            surroundings.converse(&mut server, &mut session).await
+            context.drive(&mut server, &mut session).await
         });
         Self { client, handed, stop, conversation, began: Instant::now() }
     }
@@ -98,7 +98,7 @@ async fn within_a_message_nothing_is_said_that_could_be_taken_for_its_answer() {
         scene.say(begun).await;
         let said = scene.rest().await;
         assert!(!said.contains("421"), "{said}");
-        assert_eq!(scene.conversation.await.unwrap().unwrap(), Ending::Over);
+        assert_eq!(scene.conversation.await.unwrap().unwrap(), SessionEnd::Over);
         assert!(scene.handed.try_recv().is_err());
     }
 }
@@ -226,7 +226,7 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
         let said = scene.rest().await;
         assert!(!said.contains("421"), "{said}");
         assert!(scene.passed() < Duration::from_mins(1), "{begun}: {:?}", scene.passed());
-        assert_eq!(scene.conversation.await.unwrap().unwrap(), Ending::Over);
+        assert_eq!(scene.conversation.await.unwrap().unwrap(), SessionEnd::Over);
     }
     // A client that keeps sending commands, and one whose message does not end.
     for said in ["NOOP\r\n", "RSET\r\nMAIL FROM:<>\r\n", "a line\r\n"] {

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 /// The counters that all sessions of a server share.
 #[derive(Clone, Debug, Default)]
-pub struct Tally(Arc<Mutex<LmtpCounters>>);
+pub struct LmtpTally(Arc<Mutex<LmtpCounters>>);
 
 /// The counters since the server began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LmtpCounters {
     /// Messages, and the replies to them.
     pub traffic: Traffic,
-    /// Open connections, by the kind of socket.
+    /// ConnectionGauge connections, by the kind of socket.
     pub open: BTreeMap<&'static str, usize>,
     /// Accepted connections, by the kind of socket.
     pub accepted: BTreeMap<&'static str, u64>,
@@ -27,9 +27,9 @@ pub struct LmtpCounters {
 
 /// An open connection. Dropped, it counts as closed.
 #[derive(Debug)]
-pub(super) struct Open(Tally, &'static str);
+pub(super) struct ConnectionGauge(LmtpTally, &'static str);
 
-impl Tally {
+impl LmtpTally {
     /// The counters so far.
     #[must_use]
     pub fn counted(&self) -> LmtpCounters {
@@ -41,11 +41,11 @@ impl Tally {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn opened(&self, socket: &'static str) -> Open {
+    pub(super) fn opened(&self, socket: &'static str) -> ConnectionGauge {
         let mut counted = self.here();
         *counted.open.entry(socket).or_default() += 1;
         *counted.accepted.entry(socket).or_default() += 1;
-        Open(self.clone(), socket)
+        ConnectionGauge(self.clone(), socket)
     }
 
     pub(super) fn sent_away(&self) {
@@ -76,7 +76,7 @@ fn enhanced(reply: &str) -> &str {
     reply.split(' ').nth(1).unwrap_or_default()
 }
 
-impl Drop for Open {
+impl Drop for ConnectionGauge {
     fn drop(&mut self) {
         if let Some(open) = self.0.here().open.get_mut(self.1) {
             *open -= 1;
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn each_line_of_an_answer_is_a_reply_and_refused_commands_are_none() {
-        let tally = Tally::default();
+        let tally = LmtpTally::default();
         let open = tally.opened("tcp");
         tally.received(3, 10);
         tally.replied(b"250 2.0.0 x\r\n451 4.3.0 y\r\n250 2.0.0 x\r\n", Duration::from_millis(3));

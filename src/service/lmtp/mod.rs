@@ -1,5 +1,5 @@
 //! The LMTP server (RFC 2033): it receives messages from Postfix, passes each on as a
-//! [`Handed`](super::inflight_message::Handed), and replies for each recipient.
+//! [`InflightMessage`](super::inflight_message::InflightMessage), and replies for each recipient.
 //!
 //! `session` is one conversation without a socket. `command`, `path`, `xforward` and `data` parse the client's bytes. `spool`
 //! stores a message while it is received. `replies` writes the replies to a message, and `counters` counts them. `conversation`
@@ -13,16 +13,16 @@ mod counters;
 mod data;
 mod listener;
 mod path;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod property_tests;
 mod replies;
 mod server;
 mod session;
 mod spool;
-#[cfg(any(test, feature = "test-properties"))]
-pub mod test_properties;
 mod unauthenticated_limit;
 mod xforward;
 
-pub use counters::{LmtpCounters, Tally};
+pub use counters::{LmtpCounters, LmtpTally};
 pub(super) use listener::{Connection, Listener, accept};
 pub use server::{CannotServe, LmtpServer};
 pub use session::{LmtpSession, Settings, StartTls, Step, Transaction};

@@ -1,15 +1,15 @@
 //! The server: accepts connections, and runs a session on each.
 
 use super::access::Access;
-use super::conversation::{Ending, Surroundings, TLS};
-use super::counters::Tally;
+use super::conversation::{SessionContext, SessionEnd, TLS};
+use super::counters::LmtpTally;
 use super::listener::{Connection, Listener, accept};
 use super::session::{LmtpSession, Settings, StartTls};
 use super::unauthenticated_limit::Strangers;
 use crate::base::listener::Listener as Open;
 use crate::base::tls::TlsError;
 use crate::config::Config;
-use crate::service::inflight_message::Handed;
+use crate::service::inflight_message::InflightMessage;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl LmtpServer {
 
     /// The server's counters.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> LmtpTally {
         self.settings.tally.clone()
     }
 
@@ -91,15 +91,15 @@ impl LmtpServer {
     ///
     /// # Errors
     /// If the system does not let us wait for connections.
-    pub async fn run(self, hand_out: mpsc::Sender<Handed>, stop: watch::Receiver<bool>) -> io::Result<()> {
+    pub async fn run(self, hand_out: mpsc::Sender<InflightMessage>, stop: watch::Receiver<bool>) -> io::Result<()> {
         let Self { listening, settings, access, max_connections } = self;
         let (unix, tcp): (Vec<_>, Vec<_>) =
             listening.into_iter().partition(|listening| matches!(listening, Open::Unix(_)));
         // Each kind has its own limit: clients from other machines cannot keep out those on this one.
-        let (unix, tcp) = (Door::new(unix, max_connections)?, Door::new(tcp, max_connections)?);
+        let (unix, tcp) = (Acceptor::new(unix, max_connections)?, Acceptor::new(tcp, max_connections)?);
         let strangers = Strangers::new(places_of_strangers(max_connections));
-        let guide = Arc::new(Guide { settings, access, strangers });
-        let surroundings = Surroundings { hand_out, stop: stop.clone() };
+        let runner = Arc::new(SessionRunner { settings, access, strangers });
+        let context = SessionContext { hand_out, stop: stop.clone() };
         let mut sessions = JoinSet::new();
         let mut stop = stop;
         for turn in 0.. {
@@ -121,13 +121,13 @@ impl LmtpServer {
             };
             match (place, accepted) {
                 (Ok(place), Ok(connection)) => {
-                    let (guide, surroundings) = (guide.clone(), surroundings.clone());
+                    let (runner, context) = (runner.clone(), context.clone());
                     let socket = if connection.address.is_some() { "tcp" } else { "unix" };
-                    let open = guide.settings.tally.opened(socket);
+                    let open = runner.settings.tally.opened(socket);
                     sessions.spawn(async move {
                         let (_place, address) = ((place, open), connection.address);
                         // A client that disconnects is no problem: the message that it has sent is delivered.
-                        if let Err(error) = guide.lead(connection, surroundings).await {
+                        if let Err(error) = runner.run_session(connection, context).await {
                             debug!(?address, %error, "an LMTP session was cut off");
                         }
                     });
@@ -155,12 +155,12 @@ fn places_of_strangers(max_connections: usize) -> usize {
 }
 
 /// The sockets of one kind, with their limit of connections.
-struct Door {
+struct Acceptor {
     listeners: Vec<Listener>,
     free: Arc<Semaphore>,
 }
 
-impl Door {
+impl Acceptor {
     fn new(listening: Vec<Open>, places: usize) -> io::Result<Self> {
         let listeners = listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
         Ok(Self { listeners, free: Arc::new(Semaphore::new(places)) })
@@ -184,14 +184,14 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// The settings that all sessions share.
-struct Guide {
+struct SessionRunner {
     settings: Arc<Settings>,
     access: Access,
     strangers: Arc<Strangers>,
 }
 
-impl Guide {
-    async fn lead(&self, connection: Connection, mut surroundings: Surroundings) -> io::Result<()> {
+impl SessionRunner {
+    async fn run_session(&self, connection: Connection, mut context: SessionContext) -> io::Result<()> {
         let Connection { mut stream, address } = connection;
         let Some(admission) = self.access.admit(address) else {
             self.settings.tally.sent_away();
@@ -208,7 +208,7 @@ impl Guide {
         let stranger = address.filter(|_| admission.starttls == StartTls::Required);
         let mut session = LmtpSession::new(self.settings.clone(), admission.starttls);
         let before_tls = async {
-            if surroundings.converse(&mut stream, &mut session).await? == Ending::Over {
+            if context.drive(&mut stream, &mut session).await? == SessionEnd::Over {
                 return Ok(None);
             }
             let Some(tls) = admission.tls else { return Ok(None) };
@@ -238,7 +238,7 @@ impl Guide {
         let Some(mut stream) = secured else { return Ok(()) };
         // If a certificate was required, the client has presented one.
         session.secured();
-        surroundings.converse(&mut stream, &mut session).await.map(|_| ())
+        context.drive(&mut stream, &mut session).await.map(|_| ())
     }
 }
 
@@ -281,13 +281,13 @@ mod tests {
             max_recipients: 1,
             deadline: Duration::from_secs(9),
             spool,
-            tally: Tally::default(),
+            tally: LmtpTally::default(),
         };
         let (access, strangers) = (Access::new(&service).unwrap(), Strangers::new(2));
-        let guide = Arc::new(Guide { settings: Arc::new(settings), access, strangers });
+        let runner = Arc::new(SessionRunner { settings: Arc::new(settings), access, strangers });
         let (hand_out, _handed) = mpsc::channel(1);
         let (_stop, stop) = watch::channel(false);
-        let surroundings = Surroundings { hand_out, stop };
+        let context = SessionContext { hand_out, stop };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         // Connects a client that seems to have this address. Returns the first byte that it receives. `None`: it was
         // disconnected.
@@ -295,8 +295,8 @@ mod tests {
             let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let stream = Either::Right(listener.accept().await.unwrap().0);
             let connection = Connection { stream, address: Some(IpAddr::V4(address)) };
-            let (guide, surroundings) = (guide.clone(), surroundings.clone());
-            let session = tokio::spawn(async move { guide.lead(connection, surroundings).await });
+            let (runner, context) = (runner.clone(), context.clone());
+            let session = tokio::spawn(async move { runner.run_session(connection, context).await });
             let first = client.read_u8().await.ok();
             (client, session, first)
         };

@@ -1,7 +1,7 @@
 //! One LMTP session (RFC 2033), without a socket: the client's bytes go in, replies and whole messages come out.
 
 use super::command::{self, Command, CommandError, Mail};
-use super::counters::Tally;
+use super::counters::LmtpTally;
 use super::data::DataReader;
 use super::path::Path;
 use super::replies::Replies;
@@ -46,7 +46,7 @@ pub struct Settings {
     /// The settings of message storage.
     pub spool: Arc<Spool>,
     /// The counters of replies.
-    pub tally: Tally,
+    pub tally: LmtpTally,
 }
 
 impl Settings {
@@ -60,7 +60,7 @@ impl Settings {
             max_recipients: MAX_RECIPIENTS as usize,
             deadline: config.delivery.deadline,
             spool: Arc::new(Spool::new(config)),
-            tally: Tally::default(),
+            tally: LmtpTally::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ fn settings() -> Settings {
         max_recipients: 1000,
         deadline: Duration::from_mins(4),
         spool: Arc::new(Spool { directory: "/nonexistent".into(), above: 1 << 20, limit: None }),
-        tally: Tally::default(),
+        tally: LmtpTally::default(),
     }
 }
 

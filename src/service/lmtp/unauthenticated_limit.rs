@@ -37,7 +37,7 @@ struct Stranger {
 }
 
 /// A permit for one connection, until this is dropped.
-pub(super) struct Permit {
+pub(super) struct ConnectionPermit {
     strangers: Arc<Strangers>,
     number: u64,
     /// Ends when another address has got the permit.
@@ -50,7 +50,7 @@ impl Strangers {
     }
 
     /// A permit for a client at this address. `None`: the limit is reached, and no other address has more connections.
-    pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Permit> {
+    pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPermit> {
         let (mut taken, whence) = (self.taken(), whence(address));
         if taken.by.len() >= self.places {
             let at = taken.who_gives_way_to(whence)?;
@@ -59,7 +59,7 @@ impl Strangers {
         taken.last += 1;
         let (number, (stays, may_stay)) = (taken.last, oneshot::channel());
         taken.by.push(Stranger { number, whence, _may_stay: stays });
-        Some(Permit { strangers: Arc::clone(self), number, may_stay })
+        Some(ConnectionPermit { strangers: Arc::clone(self), number, may_stay })
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -82,7 +82,7 @@ impl Taken {
     }
 }
 
-impl Permit {
+impl ConnectionPermit {
     /// Returns once another address has got the permit.
     pub(super) async fn is_lost(&mut self) {
         // Nothing is ever sent.
@@ -90,7 +90,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.strangers.taken().by.retain(|stranger| stranger.number != self.number);
     }
@@ -111,17 +111,17 @@ mod tests {
         address.parse().unwrap()
     }
 
-    fn is_lost(place: &mut Permit) -> bool {
+    fn is_lost(place: &mut ConnectionPermit) -> bool {
         place.may_stay.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }
 
     #[test]
     fn one_address_may_have_all_places_and_gives_way_to_others_until_they_have_as_many() {
         let strangers = Strangers::new(4);
-        let mut first: Vec<Permit> = (0..4).map(|_| strangers.admit(at("192.0.2.1")).unwrap()).collect();
+        let mut first: Vec<ConnectionPermit> = (0..4).map(|_| strangers.admit(at("192.0.2.1")).unwrap()).collect();
         assert!(strangers.admit(at("192.0.2.1")).is_none());
         assert!(strangers.admit(at("::ffff:192.0.2.1")).is_none(), "it is the same");
-        let second: Vec<Permit> = (0..2).map(|_| strangers.admit(at("192.0.2.2")).unwrap()).collect();
+        let second: Vec<ConnectionPermit> = (0..2).map(|_| strangers.admit(at("192.0.2.2")).unwrap()).collect();
         assert_eq!(first.iter_mut().map(is_lost).collect::<Vec<_>>(), [true, true, false, false], "its oldest go");
         assert!(strangers.admit(at("192.0.2.2")).is_none(), "each has two");
         let third = strangers.admit(at("192.0.2.3")).unwrap();

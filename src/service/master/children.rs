@@ -1,8 +1,8 @@
 //! The processes that the master starts. Each slot has one process at a time, for the front, a worker, or another role.
 
-use super::front_channel::Link;
+use super::front_channel::FrontChannel;
 use super::restarts::Restarts;
-use super::stderr_tail::Tail;
+use super::stderr_tail::StderrTail;
 use crate::base::timestamp::{exact, now as wall_clock};
 use crate::protocol::control::{End, LastEnd, Process, Role};
 use rustix::process::{Pid, Signal, kill_process};
@@ -47,14 +47,14 @@ pub(super) struct Running {
     since: Instant,
     since_wall: i64,
     stderr: Option<ChildStderr>,
-    tail: Tail,
+    tail: StderrTail,
     /// The number of restarts that had been requested when it was started.
     pub(super) generation: u64,
     pub(super) life: Life,
     /// Whether it was ever ready.
     served: bool,
     /// The link for its reports, and for notices to the front. `None` once it cannot be used any more.
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<FrontChannel>,
     /// Used for the front only.
     pub(super) pings: Pings,
 }
@@ -154,7 +154,12 @@ impl Slot {
     ///
     /// Only the main thread may call this: the process gets its death signal when the *thread* that started it ends
     /// (PR_SET_PDEATHSIG(2const)).
-    pub(super) fn start(&mut self, command: io::Result<(Command, Option<Link>)>, generation: u64, now: Instant) {
+    pub(super) fn start(
+        &mut self,
+        command: io::Result<(Command, Option<FrontChannel>)>,
+        generation: u64,
+        now: Instant,
+    ) {
         self.started += 1;
         let spawned = command.and_then(|(mut command, link)| {
             // A process group of its own, so that Ctrl-C at the terminal reaches the master alone.
@@ -175,7 +180,7 @@ impl Slot {
                     since: now,
                     since_wall: wall_clock(),
                     stderr,
-                    tail: Tail::default(),
+                    tail: StderrTail::default(),
                     generation,
                     life: Life::Unready,
                     served: false,

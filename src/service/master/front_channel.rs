@@ -15,8 +15,8 @@ use std::process::Stdio;
 /// A message from the master to the front.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Notice {
-    /// A poll. The front answers with a [`Report::Standing`]. If it does not for half a minute, it is killed.
+pub enum ToFront {
+    /// A poll. The front answers with a [`FromFront::Status`]. If it does not for half a minute, it is killed.
     Ask,
     /// The status of the service, every two seconds, and as soon as it changes. The front serves it as metrics and health.
     Service { status: Box<Status> },
@@ -29,11 +29,11 @@ pub enum Notice {
 /// A report from a process to the master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Report {
+pub enum FromFront {
     /// Whether the process takes work. All processes except the front send this ([`readiness`](crate::base::readiness)).
     Ready { ready: bool },
     /// The front's status: the answer to a poll.
-    Standing {
+    Status {
         /// Whether it accepts connections, and listens for workers.
         accepting: bool,
         /// Why no delivery can use the database, as the last delivery that used it reported.
@@ -63,9 +63,9 @@ const LONGEST_QUEUE: usize = 4 << 20;
 
 /// The master's end. Its operations never block.
 #[derive(Debug)]
-pub(super) struct Link(LineStream);
+pub(super) struct FrontChannel(LineStream);
 
-impl Link {
+impl FrontChannel {
     /// Both ends: the master's, and the standard input of the process that is about to be started.
     pub(super) fn pair() -> io::Result<(Self, Stdio)> {
         let (ours, theirs) = UnixStream::pair()?;
@@ -76,7 +76,7 @@ impl Link {
     ///
     /// # Errors
     /// If the front does not read any more.
-    pub(super) fn tell(&mut self, notice: &Notice) -> io::Result<()> {
+    pub(super) fn tell(&mut self, notice: &ToFront) -> io::Result<()> {
         if self.0.waiting() > LONGEST_QUEUE {
             return Err(io::Error::other("it reads nothing"));
         }
@@ -97,7 +97,7 @@ impl Link {
     ///
     /// # Errors
     /// If the front has closed its end, or has sent an invalid report.
-    pub(super) fn received(&mut self) -> io::Result<Vec<Report>> {
+    pub(super) fn received(&mut self) -> io::Result<Vec<FromFront>> {
         let mut reports = Vec::new();
         loop {
             match self.0.next_line(LONGEST_LINE) {
@@ -110,7 +110,7 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for FrontChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -122,34 +122,34 @@ mod tests {
     use crate::protocol::control::End;
     use std::io::{BufRead, BufReader, Write};
 
-    fn pair() -> (Link, UnixStream) {
+    fn pair() -> (FrontChannel, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (Link(LineStream::new(ours).unwrap()), theirs)
+        (FrontChannel(LineStream::new(ours).unwrap()), theirs)
     }
 
     #[test]
     fn a_notice_is_one_line_that_says_how_a_worker_ended() {
         let said = vec!["thread 'main' has overflowed its stack".to_owned()];
-        let notice = Notice::WorkerEnded(WorkerEnd { pid: 77, end: End::Signal(11), by_us: false, said });
+        let notice = ToFront::WorkerEnded(WorkerEnd { pid: 77, end: End::Signal(11), by_us: false, said });
         let text = line(&notice);
         assert_eq!(
             text,
             "{\"kind\":\"worker_ended\",\"pid\":77,\"signal\":11,\"by_us\":false,\
              \"said\":[\"thread 'main' has overflowed its stack\"]}\n"
         );
-        assert_eq!(serde_json::from_str::<Notice>(&text).unwrap(), notice);
+        assert_eq!(serde_json::from_str::<ToFront>(&text).unwrap(), notice);
     }
 
     #[test]
     fn reports_come_in_pieces() {
         let (mut link, mut front) = pair();
-        let report = Report::Standing {
+        let report = FromFront::Status {
             accepting: true,
             database_away: Some("away".into()),
             known: Map::new(),
             timer: Vec::new(),
         };
-        let other = Report::Standing { accepting: false, database_away: None, known: Map::new(), timer: Vec::new() };
+        let other = FromFront::Status { accepting: false, database_away: None, known: Map::new(), timer: Vec::new() };
         let text = line(&report) + &line(&other);
         let (one, two) = text.split_at(20);
         front.write_all(one.as_bytes()).unwrap();
@@ -167,7 +167,7 @@ mod tests {
         use crate::base::readiness::{READY, UNREADY};
         let (mut link, mut process) = pair();
         process.write_all([READY, UNREADY].concat().as_bytes()).unwrap();
-        assert_eq!(link.received().unwrap(), [true, false].map(|ready| Report::Ready { ready }));
+        assert_eq!(link.received().unwrap(), [true, false].map(|ready| FromFront::Ready { ready }));
     }
 
     #[test]
@@ -194,9 +194,9 @@ mod tests {
         let (mut link, front) = pair();
         assert!(!link.has_to_send());
         // The total of these notices exceeds the limit of waiting data.
-        let ended = (0..LONGEST_QUEUE / 10).map(|_| link.tell(&Notice::Ask)).find(Result::is_err);
+        let ended = (0..LONGEST_QUEUE / 10).map(|_| link.tell(&ToFront::Ask)).find(Result::is_err);
         assert_eq!(ended.unwrap().unwrap_err().to_string(), "it reads nothing");
-        assert!(link.has_to_send() && link.0.waiting() <= LONGEST_QUEUE + line(&Notice::Ask).len());
+        assert!(link.has_to_send() && link.0.waiting() <= LONGEST_QUEUE + line(&ToFront::Ask).len());
         // The waiting notices arrive whole, and in their order.
         let mut lines = BufReader::new(front).lines();
         for _ in 0..100 {

@@ -20,12 +20,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The lock, which ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct OneMaster {
+pub(super) struct InstanceLock {
     /// Closed on exec, like all files that Rust opens: a child process must not hold the lock after the master's end.
     _locked: File,
 }
 
-impl OneMaster {
+impl InstanceLock {
     /// Takes the lock, and writes our process id into the file, for people.
     ///
     /// # Errors
@@ -92,13 +92,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("master.lock");
         std::fs::write(&path, "99999999\n").unwrap();
-        let held = OneMaster::take(&path).unwrap();
+        let held = InstanceLock::take(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
         // For flock(2), another open file description of the same file is another holder, even in the same process.
-        let error = OneMaster::take(&path).unwrap_err();
+        let error = InstanceLock::take(&path).unwrap_err();
         assert!(matches!(error, MasterError::Another { pid: Some(pid) } if pid == std::process::id()), "{error}");
         drop(held);
-        OneMaster::take(&path).unwrap();
+        InstanceLock::take(&path).unwrap();
     }
 
     /// The child of a master that is killed between fork(2) and execve(2) holds the lock until it executes its program.
@@ -106,16 +106,16 @@ mod tests {
     fn what_holds_the_lock_of_a_dead_master_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("master.lock");
-        let held = OneMaster::take(&path).unwrap();
+        let held = InstanceLock::take(&path).unwrap();
         // No process has this id, which is beyond the maximum of Linux.
         std::fs::write(&path, "99999999\n").unwrap();
-        let error = OneMaster::take_within(&path, Duration::from_millis(20)).unwrap_err();
+        let error = InstanceLock::take_within(&path, Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, MasterError::Another { pid: Some(99_999_999) }), "{error}");
         let later = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
             drop(held);
         });
-        OneMaster::take_within(&path, Duration::from_mins(1)).unwrap();
+        InstanceLock::take_within(&path, Duration::from_mins(1)).unwrap();
         later.join().unwrap();
     }
 }

@@ -198,7 +198,7 @@ impl Supervisor {
         if !self.waiting.is_empty()
             && let Some(name) = self.slots.iter().find(is_late).map(Slot::name)
         {
-            self.fail_who_waits(&name, "it does not say that it is ready", now);
+            self.reject_waiters(&name, "it does not say that it is ready", now);
         }
     }
 
@@ -243,7 +243,7 @@ impl Supervisor {
         old.sort_by_key(|slot| (!slot.role.carries_mail(), slot.role == Role::Front, slot.number));
         if let Some((name, running)) = old.into_iter().next().and_then(|slot| Some((slot.name(), slot.running_mut()?)))
         {
-            info!(process = name, pid = running.pid, "it is replaced, after what it has in hand");
+            info!(process = name, pid = running.pid, "it is replaced, after its message in progress");
             running.tell_to_end(now, patience);
         } else if self.slots.iter().all(|slot| slot.is_ready() || !slot.role.carries_mail()) {
             for who in std::mem::take(&mut self.waiting) {
@@ -258,7 +258,7 @@ impl Supervisor {
     }
 
     /// A process that was started for a restart does not come up: the clients that wait for the restart get this reason.
-    pub(super) fn fail_who_waits(&mut self, name: &str, how: &str, now: Instant) {
+    pub(super) fn reject_waiters(&mut self, name: &str, how: &str, now: Instant) {
         let problem = format!(
             "{name} does not come up: {how}. It is tried again; the others stay as they are until it is up, and are replaced then"
         );
@@ -321,7 +321,7 @@ impl Supervisor {
             Ok(()) => {
                 self.not_taken_over = None;
                 self.is_taken_over();
-                info!("the configuration was read anew, and is in order");
+                info!("the configuration was reloaded, and is valid");
                 self.restart(now);
                 Ok(())
             }
@@ -344,9 +344,7 @@ impl Supervisor {
         let NewConfiguration { config, text, lmtp, http } = new;
         self.write_checked(&text).map_err(|error| error.to_string())?;
         if config.log_settings() != self.config.log_settings() {
-            warn!(
-                "[log] has changed: for all processes but the master, which goes on as before until it is started anew"
-            );
+            warn!("[log] has changed: for all processes but the master, which keeps its log until it is restarted");
         }
         self.listeners.take_over(lmtp, &config.service.lmtp);
         self.http.take_over(http, config.service.http.as_slice());

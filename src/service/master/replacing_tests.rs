@@ -96,14 +96,14 @@ fn who_waits_for_a_restart_is_reported_where_a_new_process_does_not_come_up() {
         it.slots.iter().any(|slot| slot.role == Role::Worker && slot.running().is_some_and(|one| one.generation == 1))
     });
     kill(scene.running(Role::Worker, 2).pid);
-    scene.until("it is heard of", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
+    scene.until("it is reported", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
     assert!(waits(&mut client), "it was ready, and is of the time before");
     // The timer carries no mail, so that its death does not fail the restart.
     kill(scene.running(Role::Timer, 1).pid);
-    scene.until("it is heard of", |it| it.counted.roles.get(&Role::Timer).is_some_and(|one| !one.ended.is_empty()));
+    scene.until("it is reported", |it| it.counted.roles.get(&Role::Timer).is_some_and(|one| !one.ended.is_empty()));
     assert!(waits(&mut client));
     kill(scene.running(Role::Worker, 1).pid);
-    scene.until("it is heard of", |it| it.waiting.is_empty());
+    scene.until("it is reported", |it| it.waiting.is_empty());
     let problem = answer(client).problem.unwrap();
     assert!(problem.starts_with("worker 1 does not come up: ended by SIGKILL. "), "{problem}");
 }
@@ -118,7 +118,7 @@ fn a_new_process_that_came_up_and_dies_is_no_reason_to_give_a_restart_up() {
     let now = scene.now;
     scene.slot(Role::Worker, 1).set_ready(true, now);
     kill(scene.running(Role::Worker, 1).pid);
-    scene.until("it is heard of", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
+    scene.until("it is reported", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
     assert!(waits(&mut client));
 }
 
@@ -187,7 +187,7 @@ fn what_does_not_end_in_time_is_killed_and_reported_twice_it_is_so_at_once() {
             scene.now += Duration::from_millis(1);
             assert!(!scene.turn());
             assert!(scene.is_killed(Role::Front, 1));
-            assert!(!scene.is_killed(Role::Worker, 1), "it was told just now");
+            assert!(!scene.is_killed(Role::Worker, 1), "it got its signal just now");
             scene.now += LAST_GRACE;
         }
         let until = Instant::now() + LONG;
@@ -198,7 +198,7 @@ fn what_does_not_end_in_time_is_killed_and_reported_twice_it_is_so_at_once() {
 }
 
 #[test]
-fn a_process_that_is_never_ready_is_not_killed_and_who_waits_for_it_is_told() {
+fn a_process_that_is_never_ready_is_not_killed_and_its_waiters_are_answered() {
     for new in [false, true] {
         let mut scene = Scene::up(TWO);
         let mut client = scene.ask(control::Command::Restart);

@@ -66,7 +66,7 @@ impl Supervisor {
     }
 
     /// Reports changes of the state to systemd, the log and the front.
-    pub(super) fn tell_changes(&mut self, now: Instant) {
+    pub(super) fn publish_status(&mut self, now: Instant) {
         let (state, reasons) = self.state(now);
         let workers = || self.slots.iter().filter(|slot| slot.role == Role::Worker);
         let (ready, all) = (workers().filter(|slot| slot.is_ready()).count(), workers().count());
@@ -110,7 +110,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_process_that_is_missing_for_longer_than_a_moment_is_amiss() {
+    fn a_process_that_is_missing_for_longer_than_a_moment_is_a_problem() {
         let begin = Instant::now();
         let restarts = || Restarts::new(1);
         for (role, name, patience) in [(Role::Front, "the front", MOMENT), (Role::Worker, "worker 2", LONG_MOMENT)] {

@@ -9,13 +9,13 @@ const LONGEST: usize = 500;
 
 /// Splits bytes into lines, and keeps the last ones.
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub(super) struct StderrTail {
     lines: VecDeque<String>,
     /// The beginning of the incomplete line, up to the length that is kept.
     open: Vec<u8>,
 }
 
-impl Tail {
+impl StderrTail {
     /// Takes bytes. Returns the lines that they complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut ended = Vec::new();
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn lines_come_in_pieces_and_the_last_need_not_end() {
-        let mut tail = Tail::default();
+        let mut tail = StderrTail::default();
         assert!(tail.take(b"thread main pan").is_empty());
         assert_eq!(tail.take(b"icked\r\n\nand\nag"), ["thread main panicked", "and"]);
         assert_eq!(tail.into_lines(), ["thread main panicked", "and", "ag"]);
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn however_much_is_written_little_is_kept() {
-        let mut tail = Tail::default();
+        let mut tail = StderrTail::default();
         for number in 0..10_000 {
             tail.take(format!("{number}\n").as_bytes());
         }

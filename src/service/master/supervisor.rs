@@ -3,8 +3,8 @@
 
 use super::children::{Ended, Phase, Slot};
 use super::control::{Control, ControlConnection};
-use super::front_channel::{Link, Notice, Report};
-use super::instance_lock::OneMaster;
+use super::front_channel::{FromFront, FrontChannel, ToFront};
+use super::instance_lock::InstanceLock;
 use super::lifecycle::{LAST_GRACE, Mode, Reload};
 use super::listeners::{Listeners, hand_over};
 use super::restarts::Restarts;
@@ -84,7 +84,7 @@ pub(super) struct Supervisor {
     /// The state and the reasons that were last logged.
     pub(super) shown: (State, Vec<String>),
     pub(super) counted: Counted,
-    lock: OneMaster,
+    lock: InstanceLock,
 }
 
 impl Supervisor {
@@ -100,7 +100,7 @@ impl Supervisor {
         // First of all, since it removes variables from the environment.
         let (mut listeners, mut http) = Listeners::from_systemd()?;
         own_directory(&config.service.runtime_directory)?;
-        let lock = OneMaster::take(&config.service.master_lock())?;
+        let lock = InstanceLock::take(&config.service.master_lock())?;
         own_directory(&config.service.state_directory)?;
         // Before the first process is started, so that no SIGCHLD is lost.
         let system = |doing| move |source| MasterError::System { doing, source };
@@ -271,12 +271,12 @@ impl Supervisor {
             }
             for report in reports {
                 match report {
-                    Report::Ready { ready } => slot.set_ready(ready, now),
-                    Report::Standing { accepting, database_away, known, timer } if slot.role == Role::Front => {
+                    FromFront::Ready { ready } => slot.set_ready(ready, now),
+                    FromFront::Status { accepting, database_away, known, timer } if slot.role == Role::Front => {
                         slot.set_ready(accepting, now);
                         (self.database_away, self.known, self.timer) = (database_away, Value::Object(known), timer);
                     }
-                    Report::Standing { .. } => warn!(process = slot.name(), "it says what only the front may say"),
+                    FromFront::Status { .. } => warn!(process = slot.name(), "it says what only the front may say"),
                 }
             }
         }
@@ -303,7 +303,7 @@ impl Supervisor {
             self.counted.ended(one.role, one.kind.clone());
             let is_waited_for = one.role.carries_mail() && one.generation == self.generation;
             if !one.by_us && !one.served && is_waited_for {
-                self.fail_who_waits(&one.name, &one.last.to_text(), now);
+                self.reject_waiters(&one.name, &one.last.to_text(), now);
             }
             match one.role {
                 Role::Front => {
@@ -312,7 +312,7 @@ impl Supervisor {
                 Role::Worker => {
                     let LastEnd { end, said, .. } = one.last;
                     let end = WorkerEnd { pid: one.pid, end, by_us: one.by_us, said };
-                    self.tell_the_front(&Notice::WorkerEnded(end), now);
+                    self.tell_the_front(&ToFront::WorkerEnded(end), now);
                 }
                 Role::Runner | Role::Timer | Role::Notify | Role::Web => {}
             }
@@ -320,7 +320,7 @@ impl Supervisor {
         self.drop_surplus();
     }
 
-    fn tell_the_front(&mut self, notice: &Notice, now: Instant) {
+    fn tell_the_front(&mut self, notice: &ToFront, now: Instant) {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.role == Role::Front) else { return };
         if let Some(link) = slot.running_mut().and_then(|running| running.link.as_mut())
             && let Err(error) = link.tell(notice)
@@ -353,7 +353,7 @@ impl Supervisor {
             }
         }
         for (name, how) in failed {
-            self.fail_who_waits(&name, &how, now);
+            self.reject_waiters(&name, &how, now);
         }
         let new_front = started.iter().any(|(role, _)| *role == Role::Front);
         // A new front gets the list of all running workers.
@@ -361,7 +361,7 @@ impl Supervisor {
         let workers = workers.filter_map(|slot| slot.running().map(|running| running.pid));
         let news = workers.filter(|pid| new_front || started.iter().any(|(_, new)| new == pid));
         for pid in news.collect::<Vec<_>>() {
-            self.tell_the_front(&Notice::WorkerStarted { pid }, now);
+            self.tell_the_front(&ToFront::WorkerStarted { pid }, now);
         }
     }
 
@@ -379,7 +379,7 @@ impl Supervisor {
             error!(pid = running.pid, times = most, "the front does not answer: killed");
             running.kill();
         }
-        self.tell_the_front(&Notice::Ask, now);
+        self.tell_the_front(&ToFront::Ask, now);
         self.tell_the_front_how_it_is(now);
     }
 
@@ -387,7 +387,7 @@ impl Supervisor {
     pub(super) fn tell_the_front_how_it_is(&mut self, now: Instant) {
         // The front knows its own figures.
         let status = Status { front: Value::Null, ..self.status(now) };
-        self.tell_the_front(&Notice::Service { status: Box::new(status) }, now);
+        self.tell_the_front(&ToFront::Service { status: Box::new(status) }, now);
     }
 
     /// Reports the status to systemd and to the log.
@@ -402,7 +402,7 @@ impl Supervisor {
             self.systemd.ready();
         }
         self.systemd.watchdog(!hangs, now);
-        self.tell_changes(now);
+        self.publish_status(now);
     }
 
     /// Makes as many slots as the configuration requires.
@@ -506,7 +506,7 @@ fn command(
     start: &Start<'_>,
     lmtp: &Listeners,
     http: &Listeners,
-) -> io::Result<(Command, Option<Link>)> {
+) -> io::Result<(Command, Option<FrontChannel>)> {
     let mut command = program(start);
     for name in OF_SYSTEMD {
         command.env_remove(name);
@@ -514,7 +514,7 @@ fn command(
     // The C library reserves 64 MB of address space for each of several threads (mallopt(3), M_ARENA_MAX). Ten recipients,
     // whose mailboxes are opened in parallel, would use up `service.worker_memory`.
     command.env("MALLOC_ARENA_MAX", "2");
-    let (link, stdin) = Link::pair()?;
+    let (link, stdin) = FrontChannel::pair()?;
     command.stdin(stdin);
     if start.role == Role::Front {
         hand_over(lmtp, http, &mut command)?;

@@ -156,13 +156,13 @@ impl Scene {
     fn report(&mut self, database_away: Option<&str>) {
         let known = serde_json::Map::from_iter([("queued".to_owned(), Value::from(7))]);
         let database_away = database_away.map(str::to_owned);
-        let report = Report::Standing { accepting: true, database_away, known, timer: Vec::new() };
+        let report = FromFront::Status { accepting: true, database_away, known, timer: Vec::new() };
         std::fs::write(self.folder.path().join("new"), line(&report)).unwrap();
         std::fs::rename(self.folder.path().join("new"), self.folder.path().join("report")).unwrap();
-        self.it.tell_the_front(&Notice::Ask, self.now);
+        self.it.tell_the_front(&ToFront::Ask, self.now);
     }
 
-    fn notices(&self) -> Vec<Notice> {
+    fn notices(&self) -> Vec<ToFront> {
         let text = std::fs::read_to_string(self.folder.path().join("notices")).unwrap_or_default();
         // The last line may be incomplete.
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -273,10 +273,10 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     let pids = [1, 2].map(|number| scene.running(Role::Worker, number).pid);
     loop {
         let notices = scene.notices();
-        let named = |pid| notices.contains(&Notice::WorkerStarted { pid });
-        let shown = |one: &Notice| matches!(one, Notice::Service { status } if status.front.is_null());
+        let named = |pid| notices.contains(&ToFront::WorkerStarted { pid });
+        let shown = |one: &ToFront| matches!(one, ToFront::Service { status } if status.front.is_null());
         if pids.into_iter().all(named) && notices.iter().any(shown) {
-            assert!(notices.iter().all(|one| !matches!(one, Notice::Service { .. }) || shown(one)));
+            assert!(notices.iter().all(|one| !matches!(one, ToFront::Service { .. }) || shown(one)));
             break;
         }
         assert!(Instant::now() < until, "{notices:?}");
@@ -286,9 +286,9 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     let (state, reasons) = scene.state();
     assert_eq!(state, State::Degraded);
     assert_eq!(reasons, ["the database is away, and mail is deferred: no way"]);
-    let notified_of_it = |notices: &[Notice]| {
+    let notified_of_it = |notices: &[ToFront]| {
         let last = notices.iter().rev().find_map(|one| match one {
-            Notice::Service { status } => Some((status.state, status.front.is_null())),
+            ToFront::Service { status } => Some((status.state, status.front.is_null())),
             _ => None,
         });
         last == Some((State::Degraded, true))
@@ -300,7 +300,7 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     // The front is notified of a worker's end, and of its kind.
     kill(worker);
     scene.until("it is heard", |it| it.counted.roles[&Role::Worker].ended.get("SIGKILL") == Some(&1));
-    let ended = |one: &Notice| matches!(one, Notice::WorkerEnded(end) if end.pid == worker && !end.by_us);
+    let ended = |one: &ToFront| matches!(one, ToFront::WorkerEnded(end) if end.pid == worker && !end.by_us);
     while !scene.notices().iter().any(ended) {
         assert!(Instant::now() < until);
     }
@@ -318,7 +318,7 @@ fn a_front_that_talks_nonsense_is_ready_no_more_and_is_killed() {
     scene.all_ready();
     scene.until("it is heard", |it| it.slots[0].running().is_some_and(|one| one.link.is_none()));
     assert!(!scene.slot(Role::Front, 1).is_ready());
-    assert!(scene.shown().is_empty(), "not told to end: where it has died, that is a death");
+    assert!(scene.shown().is_empty(), "it got no stop signal: its end is a death");
     assert_eq!(scene.running(Role::Front, 1).kill_at(), Some(scene.now + LAST_GRACE));
     scene.now += LAST_GRACE;
     scene.until("it is killed", |it| it.counted.roles[&Role::Front].ended == BTreeMap::from([("killed".into(), 1)]));

@@ -39,7 +39,7 @@ impl Systemd {
         }
         match NotifyState::monotonic_usec_now() {
             Ok(now) => tell(&[NotifyState::Reloading, now]),
-            Err(error) => warn!(%error, "systemd cannot be told of a reload"),
+            Err(error) => warn!(%error, "systemd was not notified of a reload"),
         }
     }
 
@@ -74,7 +74,7 @@ impl Systemd {
 
 fn tell(what: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(what) {
-        warn!(%error, "systemd cannot be told how the service is");
+        warn!(%error, "systemd was not notified of the state of the service");
     }
 }
 

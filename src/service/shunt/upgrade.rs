@@ -5,7 +5,7 @@ use crate::base::deadline::Deadline;
 use crate::config::Config;
 use crate::delivery::{NoCaller, StatusDetail, Verdict};
 use crate::operations::submission::shunted_request;
-use crate::protocol::client::{self, Handed, Handing};
+use crate::protocol::client::{self, Handing, HandoverResult};
 use crate::protocol::{Request, Source};
 use crate::queue::{CrashedMessage, Queue};
 use std::collections::VecDeque;
@@ -40,11 +40,11 @@ fn try_all(config: &Config, installed: i64) -> Result<(), String> {
     let mut rest = to_be_tried(config, installed)?;
     while let Some(message) = rest.pop_front() {
         match try_one(config, &message) {
-            Ok(Handed::Answered(verdicts)) if verdicts.iter().any(|verdict| verdict.class() == 2) => continue,
+            Ok(HandoverResult::Answered(verdicts)) if verdicts.iter().any(|verdict| verdict.class() == 2) => continue,
             // It may have waited for a worker without success.
-            Ok(Handed::Answered(verdicts)) if verdicts.iter().all(is_congestion) => rest.push_back(message),
-            Ok(Handed::NotTaken(_)) => rest.push_back(message),
-            Ok(Handed::Answered(_) | Handed::CallerGone | Handed::Lost(_)) => {}
+            Ok(HandoverResult::Answered(verdicts)) if verdicts.iter().all(is_congestion) => rest.push_back(message),
+            Ok(HandoverResult::NotTaken(_)) => rest.push_back(message),
+            Ok(HandoverResult::Answered(_) | HandoverResult::CallerGone | HandoverResult::Lost(_)) => {}
             Err(error) => warn!(id = %message.digest, error, "a shunted message cannot be read"),
         }
         thread::sleep(PAUSE);
@@ -62,7 +62,7 @@ fn to_be_tried(config: &Config, installed: i64) -> Result<VecDeque<CrashedMessag
     Ok(found.into_iter().flatten().filter(is_due).collect())
 }
 
-fn try_one(config: &Config, message: &CrashedMessage) -> Result<Handed, String> {
+fn try_one(config: &Config, message: &CrashedMessage) -> Result<HandoverResult, String> {
     let read = Queue::open(&config.service.queue()).map_err(|error| error.to_string())?.crashed_message(message.digest);
     let (found, bytes) = read.map_err(|error| error.to_string())?.ok_or("it is gone")?;
     let request = Request { source: Source::Upgrade, ..shunted_request(found.envelope) };
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(tried(0), [], "the same build has crashed with them");
         // No service takes the message now.
         let message = &to_be_tried(&config, changed + 1).unwrap()[0];
-        assert!(matches!(try_one(&config, message), Ok(Handed::NotTaken(_))));
+        assert!(matches!(try_one(&config, message), Ok(HandoverResult::NotTaken(_))));
         queue.drop_crashed(message.digest).unwrap();
         assert_eq!(try_one(&config, message), Err("it is gone".into()));
     }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_was_removed_is_made_anew() {
+    fn a_queue_that_was_removed_is_recreated() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queue");
         for _ in 0..2 {

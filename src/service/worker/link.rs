@@ -121,7 +121,7 @@ impl Link {
             let end = Blocking::connect(&self.broker, self.settings(), Instant::now() + PATIENCE)
                 .map_err(LinkEnd::from)
                 .and_then(|connection| self.talk(connection));
-            readiness::tell_master(false);
+            readiness::report_readiness(false);
             while self.at_work > 0 {
                 if self.answers.recv().is_err() {
                     return;
@@ -166,7 +166,7 @@ impl Link {
 
     fn talk(&mut self, mut connection: Blocking) -> Result<(), LinkEnd> {
         say(&mut connection, &FromWorker::Ready)?;
-        readiness::tell_master(true);
+        readiness::report_readiness(true);
         info!(broker = %self.broker.display(), "connected with the broker");
         let mut heard = Instant::now();
         let mut next_beat = heard + INTERVAL;

@@ -170,7 +170,7 @@ fn what_the_broker_hands_out_is_assigned_and_its_answer_goes_back() {
 }
 
 #[test]
-fn told_to_end_with_nothing_in_hand_it_says_so_and_waits_for_a_goodbye_but_not_for_ever() {
+fn stopped_while_idle_it_says_so_and_waits_for_a_goodbye_but_not_for_ever() {
     let scene = Scene::new();
     let mut broker = scene.accept();
     scene.stop();
@@ -231,7 +231,7 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
 }
 
 #[test]
-fn told_to_end_it_ends_while_there_is_no_broker() {
+fn stopped_it_ends_while_there_is_no_broker() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("workers.sock");
     let listener = UnixListener::bind(&path).unwrap();

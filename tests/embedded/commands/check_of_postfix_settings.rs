@@ -25,7 +25,7 @@ fn found(folder: &Path, postconf: &str) -> [(String, String, String); 2] {
     let findings: Vec<Json> = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
     ["queue lifetime", "deadline"].map(|what| {
         let one = findings.iter().find(|one| one["what"] == what).unwrap_or_else(|| panic!("no {what}: {findings:#?}"));
-        let [state, found, mend] = ["state", "found", "mend"].map(|of| one[of].as_str().unwrap_or_default().to_owned());
+        let [state, found, mend] = ["state", "found", "fix"].map(|of| one[of].as_str().unwrap_or_default().to_owned());
         (state, found, mend)
     })
 }

@@ -3,7 +3,7 @@
 use crate::not_run::did_not_run;
 use crate::program::{feed, program};
 use crate::queue_of_tests::QueueOfTests;
-use maildrop_command::lock::Slice;
+use maildrop_command::lock::Shard;
 use maildrop_command::message::Identity;
 use maildrop_command::queue::{Claim, Queue};
 use serde_json::Value;
@@ -56,7 +56,7 @@ impl Site {
             return Vec::new();
         }
         let queue = Queue::open(&path).unwrap();
-        std::iter::from_fn(|| queue.claim(Slice::WHOLE, SystemTime::now()).unwrap()).collect()
+        std::iter::from_fn(|| queue.claim(Shard::WHOLE, SystemTime::now()).unwrap()).collect()
     }
 }
 

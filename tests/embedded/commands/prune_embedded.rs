@@ -81,7 +81,7 @@ fn what_is_old_is_forgotten_and_nothing_else() {
         (&1.into(), &1.into(), &1.into()),
         "{done}"
     );
-    assert_eq!(done["kept_heard_of"], 2);
+    assert_eq!(done["kept_referenced"], 2);
     let texts = |sql: &str| -> Vec<String> {
         let mut statement = ledger.prepare(sql).unwrap();
         statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()

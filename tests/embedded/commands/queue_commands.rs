@@ -2,7 +2,7 @@
 
 use crate::program::program;
 use crate::queue_of_tests::{Counts, QueueOfTests, finish};
-use maildrop_command::lock::{LockName, Slice};
+use maildrop_command::lock::{LockName, Shard};
 use maildrop_command::queue::{NewMail, Queue, Recipient, Settlement};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ fn what_is_in_the_queue_is_listed_and_shown() {
     assert_eq!(site.listed(&[]), Vec::<Value>::new());
     let older = site.enqueue("a", Duration::from_secs(60));
     let younger = site.enqueue("b", Duration::ZERO);
-    let claim = site.queue.claim(Slice::WHOLE, SystemTime::now()).unwrap().unwrap();
+    let claim = site.queue.claim(Shard::WHOLE, SystemTime::now()).unwrap().unwrap();
     let outcome = [Settlement::Delivered, Settlement::Refused("5.2.2 its mailbox is full".into())];
     let refused = claim.settle(&outcome, SystemTime::now()).unwrap().refused[0].id();
     assert_ne!(refused, older);
@@ -130,7 +130,7 @@ fn a_message_is_held_released_and_dropped_and_what_cannot_be_done_says_what_can(
     site.refused(&["release", &old, &a], 65, &["longer than the ledger remembers", "--again"]);
     assert_eq!(site.queue.counts().unwrap(), Counts { new: 1, held: 2, ..Counts::default() });
     site.refused(&["release", &a], 65, &["is in new/", "held/, refused/ or bad/"]);
-    let claim = site.queue.claim(Slice::WHOLE, SystemTime::now()).unwrap().unwrap();
+    let claim = site.queue.claim(Shard::WHOLE, SystemTime::now()).unwrap().unwrap();
     for what in ["hold", "release"] {
         site.refused(&[what, &a], 75, &["is being delivered at this moment"]);
     }

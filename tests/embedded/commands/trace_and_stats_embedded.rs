@@ -168,7 +168,7 @@ fn what_goes_in_comes_out_again() {
     assert_eq!(rows[0].value::<Vec<u8>>(1).unwrap().unwrap_or_default(), Vec::<u8>::new());
 
     let (delete, one) = ("DELETE FROM kinds WHERE number = ?", [Value::Integer(1)]);
-    database.change_together("together", &[(delete, &one), (insert, &null)]).unwrap_err();
+    database.execute_together("together", &[(delete, &one), (insert, &null)]).unwrap_err();
     assert_eq!(database.select("counting", "SELECT 1 FROM kinds", &[]).unwrap().len(), 2);
     assert_eq!(database.change("deleting", "DELETE FROM kinds", &[]).unwrap(), 2);
 }

@@ -125,7 +125,7 @@ fn a_caller_that_dies_while_the_lock_is_waited_for_has_nothing_delivered() {
     holder.release(&lock).unwrap();
     assert_eq!(waiting.wait().unwrap().code(), Some(75));
     let outcome = ledger(directory.path(), "SELECT outcome FROM attempts");
-    assert_eq!(outcome, ["deferred: whoever handed the message over has died"]);
+    assert_eq!(outcome, ["deferred: the client that passed the message has died"]);
     nothing_is_there_and_the_next_try_delivers(directory.path());
 }
 

@@ -598,10 +598,10 @@ fn an_authors_copy_is_not_even_looked_for_where_no_recipients_is_there_and_none_
 
 #[test]
 fn a_mailbox_that_was_removed_meanwhile_is_appended_to_once_more() {
-    let mut batch = batch().answers(1, Appended::MadeAnew);
+    let mut batch = batch().answers(1, Appended::Recreated);
     assert_eq!(batch.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
     assert_eq!(batch.mailboxes[1].borrow().appends.len(), 2);
-    let mut batch = self::batch().answers(1, Appended::MadeAnew).answers(1, Appended::MadeAnew);
+    let mut batch = self::batch().answers(1, Appended::Recreated).answers(1, Appended::Recreated);
     assert_eq!(batch.told()[1], "deferred: NoSuchMailbox");
     let mut manners = self::batch();
     let first = manners.run().remove(0).unwrap().copies.remove(0).manner;

@@ -346,7 +346,7 @@ struct Case {
     closed: [Option<MailboxFailure>; 2],
     /// Whether the Sent copy is left to its author's own mail program.
     left: bool,
-    /// Whether whoever handed the message over has died.
+    /// Whether the client that passed the message has died.
     caller_gone: bool,
     caller_dies_at_upload: bool,
     /// How long ago the message came.
@@ -751,7 +751,7 @@ fn a_lock_that_is_lost_stops_an_append_and_an_expunge_and_nothing_is_recorded() 
 fn a_caller_who_has_died_stops_an_append_and_the_attempt_is_ended() {
     let mut case = Case { caller_gone: true, ..case() };
     assert!(matches!(case.run(), Err(Refusal::Deferred(Deferral::CallerGone))));
-    assert_eq!(case.outcomes(), [(0, "deferred: whoever handed the message over has died")]);
+    assert_eq!(case.outcomes(), [(0, "deferred: the client that passed the message has died")]);
     assert!(case.inbox.borrow().appends.is_empty() && case.database.copies.is_empty());
     // The last CRLF is what counts, and not the first byte.
     let mut late = Case { caller_dies_at_upload: true, ..self::case() };

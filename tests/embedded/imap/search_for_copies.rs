@@ -173,7 +173,7 @@ fn of_several_the_lowest_that_is_not_marked_is_the_one() {
         let found = Found { in_range: true, copies: copies.collect() };
         let answers = if found.copies.is_empty() { vec![found, Found::default()] } else { vec![found] };
         let mut mailbox = Finding { answers, asked: Vec::new() };
-        copy.whereabouts(&mut mailbox, true).unwrap().map(|placement| placement.unwrap().uid)
+        copy.locate(&mut mailbox, true).unwrap().map(|placement| placement.unwrap().uid)
     };
     assert_eq!(whereabouts(&[(4, true), (6, false), (7, false)]), Some(6));
     assert_eq!(whereabouts(&[(4, true), (6, true)]), Some(4));

@@ -17,8 +17,8 @@ const PRIVATE_WORDS: &str = "mend, mends, mended, mending, told, telling, heard 
 /// How often they stand in the pages.
 const PRIVATE_WORDS_IN_PAGES: usize = 3;
 
-/// How often they stand in `src`: in comments, texts, and names (`by_hand`, `Told`).
-const PRIVATE_WORDS_IN_SOURCE: usize = 217;
+/// How often they stand in `src`, names such as `by_hand` included: in the name of a lock, which stays to the byte.
+const PRIVATE_WORDS_IN_SOURCE: usize = 1;
 
 /// How many type names are declared more than twice in `src`: a search for one of them finds the wrong one.
 const REPEATED_TYPE_NAMES: usize = 0;

@@ -5,7 +5,7 @@ use maildrop_command::base::listener::Listener;
 use maildrop_command::config::Config;
 use maildrop_command::delivery::{StatusDetail, Verdict};
 use maildrop_command::protocol::Request;
-use maildrop_command::service::inflight_message::{Body, Handed};
+use maildrop_command::service::inflight_message::{Body, InflightMessage};
 use maildrop_command::service::lmtp::LmtpServer;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -101,8 +101,8 @@ impl Front {
 }
 
 /// Answers for each recipient as its address says.
-async fn deliver(mut handed: mpsc::Receiver<Handed>, seen: Arc<Mutex<Vec<Seen>>>, answers: Arc<Semaphore>) {
-    while let Some(Handed { request, message, answer }) = handed.recv().await {
+async fn deliver(mut handed: mpsc::Receiver<InflightMessage>, seen: Arc<Mutex<Vec<Seen>>>, answers: Arc<Semaphore>) {
+    while let Some(InflightMessage { request, message, answer }) = handed.recv().await {
         let bytes = match &message {
             Body::Memory(bytes) => bytes.clone(),
             Body::File(file) => {

@@ -98,7 +98,7 @@ fn each_reply_is_counted_once_whatever_it_says_and_to_how_many() {
         counted(&service, count, &[("4.3.0", count)], |lmtp| {
             lmtp.give("lisa@gmail.com", &to, &killed);
             wait_until("a worker has it", || {
-                service.figures().sum("maildropd_messages_in_hand", &["stage=\"at_worker\""]) > 0.0
+                service.figures().sum("maildropd_messages_in_progress", &["stage=\"at_worker\""]) > 0.0
             });
             service.kill_workers();
             lmtp.replies(count)

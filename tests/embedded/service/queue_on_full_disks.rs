@@ -3,7 +3,7 @@
 use crate::not_run::did_not_run;
 use crate::queue_of_tests::{Counts, QueueOfTests, finish};
 use crate::support::clients_and_processes::{child, subject};
-use maildrop_command::lock::{LockName, Slice};
+use maildrop_command::lock::{LockName, Shard};
 use maildrop_command::queue::{NewMail, Queue, QueueAdminError, QueueError, Recipient, Settlement, State};
 use std::io::Write as _;
 use std::path::Path;
@@ -85,7 +85,7 @@ fn on_a_small_disk() {
     let other = queue.path().join("something else");
     let mut file = std::fs::File::create(&other).unwrap();
     while file.write_all(&[b'x'; 512]).is_ok() {}
-    let claim = queue.claim(Slice::WHOLE, now).unwrap().unwrap();
+    let claim = queue.claim(Shard::WHOLE, now).unwrap().unwrap();
     let id = claim.name().id();
     let full = claim.settle(&[Settlement::Delivered, Settlement::Deferred], now).unwrap_err();
     assert!(full.is_no_space(), "{full}");
@@ -93,7 +93,7 @@ fn on_a_small_disk() {
     let entry = queue.list().unwrap().into_iter().find(|entry| entry.id == id).unwrap();
     assert_eq!((entry.state, entry.recipients.len(), entry.tries), (State::New, 2, 1));
     // So is a refusal.
-    let claim = queue.claim(Slice::WHOLE, now).unwrap().unwrap();
+    let claim = queue.claim(Shard::WHOLE, now).unwrap().unwrap();
     assert!(claim.settle(&vec![Settlement::Refused("no".into()); 2], now).unwrap_err().is_no_space());
     assert_eq!(queue.counts().unwrap(), Counts { new: accepted, ..Counts::default() });
 
@@ -101,7 +101,7 @@ fn on_a_small_disk() {
     let broken = queue.list().unwrap().into_iter().find(|entry| entry.tries == 0).unwrap();
     let path = queue.path().join("new").join(&broken.file);
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(5).unwrap();
-    let claim = queue.claim(Slice::WHOLE, now).unwrap().unwrap();
+    let claim = queue.claim(Shard::WHOLE, now).unwrap().unwrap();
     assert_eq!(queue.counts().unwrap().bad, 1);
     let entry = queue.list().unwrap().into_iter().find(|entry| entry.state == State::Bad).unwrap();
     assert!(entry.reason.unwrap().contains("cut short"));
@@ -112,7 +112,7 @@ fn on_a_small_disk() {
     std::fs::remove_file(other).unwrap();
     let later = now + Duration::from_hours(1);
     let finish_all = || {
-        while let Some(claim) = queue.claim(Slice::WHOLE, later).unwrap() {
+        while let Some(claim) = queue.claim(Shard::WHOLE, later).unwrap() {
             finish(claim);
         }
     };

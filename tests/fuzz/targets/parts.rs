@@ -4,7 +4,7 @@
 mod held;
 
 use libfuzzer_sys::fuzz_target;
-use maildrop_command::http::web::test_properties::any_message;
+use maildrop_command::http::web::property_tests::any_message;
 
 /// What takes time in proportion to its length is read in less than a second.
 const LONGEST: usize = 1 << 20;

@@ -4,7 +4,7 @@
 mod held;
 
 use libfuzzer_sys::fuzz_target;
-use maildrop_command::protocol::zmtp::test_properties::any_bytes;
+use maildrop_command::protocol::zmtp::property_tests::any_bytes;
 
 fuzz_target!(init: held::let_panics_be_caught(), |data: &[u8]| {
     let Some((first, bytes)) = data.split_first() else { return };

@@ -1,9 +1,9 @@
-//! Replies of an IMAP server: what they promise whatever the bytes (`src/imap/test_properties.rs`), and that imap-proto reads the
+//! Replies of an IMAP server: what they promise whatever the bytes (`src/imap/property_tests.rs`), and that imap-proto reads the
 //! same in those that are well-formed. Part of the library's own tests.
 
 mod imap_proto_reads;
 
-use super::test_properties::{ArbitraryMessage, Read, any_argument, any_reply};
+use super::property_tests::{ArbitraryMessage, Read, any_argument, any_reply};
 use proptest::prelude::*;
 use std::cell::RefCell;
 

@@ -117,7 +117,7 @@ fn check_tells_of_rows_that_nobody_is_found_by(engine: Engine) {
     assert!(nikos["found"].as_str().unwrap().contains("ask for o'νίκοσ@mail.axial.net"), "{nikos}");
     // Each mend is SQL, as it stands or after a colon.
     for finding in &bad {
-        let mend = finding["mend"].as_str().unwrap();
+        let mend = finding["fix"].as_str().unwrap();
         scene.database.execute(mend.rsplit_once(": ").map_or(mend, |(_, sql)| sql));
     }
     ended(&scene.subcommand(&["check", "--recipient", "o'νίκος@mail.axial.net"]), 0);
@@ -156,7 +156,7 @@ fn check_tells_how_it_stands(engine: Engine) {
     let login = findings.iter().find(|finding| finding["what"] == "login").unwrap_or_else(|| panic!("{findings:?}"));
     assert!(login["found"].as_str().unwrap().ends_with(" ms, the median of 5"), "{login}");
     // It is Dovecot, on another host: whether it keeps its processes cannot be known from here.
-    assert!(login["mend"].as_str().unwrap().contains("\"A Dovecot instance for deliveries\""), "{login}");
+    assert!(login["fix"].as_str().unwrap().contains("\"A Dovecot instance for deliveries\""), "{login}");
 
     let known = scene.subcommand(&["check", "--recipient", "doug@mail.axial.net"]);
     ended(&known, 0);

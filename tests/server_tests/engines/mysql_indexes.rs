@@ -4,7 +4,7 @@ use crate::support_mysql::{Mail, Tap, TestDatabase, client, on_each_server};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::database::{MysqlDatabase, Server};
-use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, audit_queries};
+use maildrop_command::ledger::{CopyState, Ledger, LockResult, audit_queries};
 use mysql::prelude::Queryable;
 use std::time::Duration;
 
@@ -55,10 +55,10 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
     first.addresses(&["user7@example.net", "user8@example.net"]).unwrap();
     first.journal(&to_scuba.journal()).unwrap();
     let asked = first.acquire_and_look(&to_scuba.lock, Duration::ZERO, &to_scuba.keys()).unwrap();
-    assert!(matches!(asked, AcquiredAndLooked::Held { looked: Ok(_), .. }), "{asked:?}");
+    assert!(matches!(asked, LockResult::Held { looked: Ok(_), .. }), "{asked:?}");
     second.journal(&to_doug.journal()).unwrap();
     let asked = second.acquire_and_look(&to_doug.lock, Duration::ZERO, &to_doug.keys()).unwrap();
-    assert!(matches!(asked, AcquiredAndLooked::Busy(Some(_))), "{asked:?}");
+    assert!(matches!(asked, LockResult::Busy(Some(_))), "{asked:?}");
     first.first_attempt_age(&to_scuba.keys()).unwrap();
     let mut record = to_scuba.record(CopyState::Delivered(None), CopyState::Owed("x"));
     let source = vec![b'x'; 100];

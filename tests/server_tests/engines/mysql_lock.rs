@@ -3,7 +3,7 @@
 use crate::support::program::wait_until;
 use crate::support_mysql::{Mail, TestDatabase, lock_of_its_own, on_each_server};
 use maildrop_command::database::{DatabaseFailure, MysqlDatabase};
-use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger};
+use maildrop_command::ledger::{CopyState, Ledger, LockResult};
 use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use mysql::prelude::Queryable;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ fn a_lock_held_elsewhere_is_busy_and_its_holder_is_named(server: &str) {
     hold(&mut first, &to_scuba.lock);
     second.journal(&to_doug.journal()).unwrap();
     let asked = second.acquire_and_look(&to_doug.lock, NOT_AT_ALL, &to_doug.keys()).unwrap();
-    let AcquiredAndLooked::Busy(Some(holder)) = asked else { panic!("{asked:?}") };
+    let LockResult::Busy(Some(holder)) = asked else { panic!("{asked:?}") };
     let session: Option<u64> =
         site.admin().query_first(format!("SELECT IS_USED_LOCK('{}')", to_scuba.lock.mysql_name())).unwrap().unwrap();
     assert!(session.is_some());

@@ -122,7 +122,7 @@ fn who_follows_and_is_not_waited_for(scene: &mut Scene, server: &OwnServer) {
     let replication = |scene: &Scene| (find(scene, "replication").state, find(scene, "replication").found);
     assert_eq!(
         replication(scene),
-        (FindingState::Warning, "who follows cannot be told, and no commit waits for it".into())
+        (FindingState::Warning, "whether replicas follow is unknown, and no commit waits for them".into())
     );
     scene.database.execute("GRANT SELECT (processlist_command) ON performance_schema.threads TO deliverer");
     assert_eq!(replication(scene), (FindingState::Good, "none".into()));

@@ -4,7 +4,7 @@ use crate::support_mysql::{Mail, Tap, TestDatabase, client, lock_of_its_own, on_
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::database::{Client, DatabaseFailure, Idle, MysqlDatabase, Server, Session, Tables};
-use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Journal, Ledger};
+use maildrop_command::ledger::{CopyState, Journal, Ledger, LockResult};
 use maildrop_command::lock::{Acquired, NamedLock};
 use mysql::prelude::Queryable;
 use std::time::Duration;
@@ -31,8 +31,8 @@ fn deliver(database: &mut MysqlDatabase, mail: &Mail) {
     database.addresses(&["scuba"]).unwrap();
     database.journal(&mail.journal()).unwrap();
     let looked = match database.acquire_and_look(&mail.lock, Duration::ZERO, &mail.keys()).unwrap() {
-        AcquiredAndLooked::Held { looked, .. } => looked.unwrap(),
-        AcquiredAndLooked::Busy(holder) => panic!("{holder:?}"),
+        LockResult::Held { looked, .. } => looked.unwrap(),
+        LockResult::Busy(holder) => panic!("{holder:?}"),
     };
     assert!(looked.copies.iter().all(|copy| copy.delivered.is_none() && copy.open_attempts.len() == 1), "{looked:?}");
     assert!(database.still_held(&mail.lock).unwrap());
@@ -74,7 +74,7 @@ fn a_session_that_is_used_again_carries_nothing_over(server: &str) {
         database.journal(&Journal { queue_id: Some(queue_id), ..mail.journal() }).unwrap();
         assert!(matches!(database.acquire(&mail.lock, Duration::ZERO).unwrap(), Acquired::Held));
         let asked = site.connect().acquire_and_look(&mail.lock, Duration::ZERO, &to_doug.keys()).unwrap();
-        let AcquiredAndLooked::Busy(Some(holder)) = asked else { panic!("{asked:?}") };
+        let LockResult::Busy(Some(holder)) = asked else { panic!("{asked:?}") };
         assert_eq!((holder.queue_id.as_deref(), holder.session), (Some(queue_id), Some(number)));
         let shown = format!(
             "SELECT COUNT(*) FROM performance_schema.session_connect_attrs \

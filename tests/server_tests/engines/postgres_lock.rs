@@ -3,7 +3,7 @@
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
 use crate::support::program::wait_until;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, PostgresDatabase};
-use maildrop_command::ledger::{AcquiredAndLooked, CopyHistory, CopyState, Ledger, Record};
+use maildrop_command::ledger::{CopyHistory, CopyState, Ledger, LockResult, Record};
 use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -106,7 +106,7 @@ fn a_wait_that_ends_in_vain_is_busy_and_leaves_the_connection_usable(server: &st
     let began = Instant::now();
     let busy = second.acquire_and_look(&mail.lock, Duration::from_millis(300), &mail.keys()).unwrap();
     assert!(began.elapsed() >= Duration::from_millis(300));
-    let AcquiredAndLooked::Busy(Some(holder)) = busy else { panic!("{busy:?}") };
+    let LockResult::Busy(Some(holder)) = busy else { panic!("{busy:?}") };
     assert_eq!(holder.queue_id.as_deref(), Some("FIRST"));
 
     let ended = mail.record(attempt, CopyState::Delivered(None), CopyState::Delivered(None)).ended;
@@ -234,10 +234,10 @@ fn a_look_under_the_lock_sees_what_was_just_committed(server: &str) {
     }
 }
 
-fn looked(asked: Result<AcquiredAndLooked, DatabaseError>) -> Vec<CopyHistory> {
+fn looked(asked: Result<LockResult, DatabaseError>) -> Vec<CopyHistory> {
     match asked.unwrap() {
-        AcquiredAndLooked::Held { looked, .. } => looked.unwrap().copies,
-        AcquiredAndLooked::Busy(holder) => panic!("held by {holder:?}"),
+        LockResult::Held { looked, .. } => looked.unwrap().copies,
+        LockResult::Busy(holder) => panic!("held by {holder:?}"),
     }
 }
 

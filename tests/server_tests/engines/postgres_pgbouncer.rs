@@ -2,7 +2,7 @@
 
 use crate::support;
 use crate::support::postgres::{Mail, TestDatabase, tcp};
-use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger};
+use maildrop_command::ledger::{CopyState, Ledger, LockResult};
 use maildrop_command::ledger::{FindingState, Requirements, inspect};
 use maildrop_command::lock::{Acquired, NamedLock};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ fn sixty_deliveries_of_one_message_exclude_each_other() {
                 database.journal(&mail.journal(attempt, None)).unwrap();
                 let asked = database.acquire_and_look(&mail.lock, Duration::from_secs(200), &mail.keys()).unwrap();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two deliveries hold the lock");
-                let AcquiredAndLooked::Held { looked: Ok(seen), .. } = asked else { panic!("{asked:?}") };
+                let LockResult::Held { looked: Ok(seen), .. } = asked else { panic!("{asked:?}") };
                 if seen.copies.iter().all(|copy| copy.delivered.is_none()) {
                     delivered.fetch_add(1, Ordering::SeqCst);
                 }

@@ -4,7 +4,7 @@ use crate::support::counting_proxy::CountingProxy;
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres, tcp};
 use crate::support::program::wait_until;
 use maildrop_command::database::PostgresDatabase;
-use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, audit_queries};
+use maildrop_command::ledger::{CopyState, Ledger, LockResult, audit_queries};
 use maildrop_command::lock::{Acquired, NamedLock};
 use std::thread;
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn a_delivery_takes_eight_round_trips(server: &str) {
 
 fn take_and_look(database: &mut PostgresDatabase, mail: &Mail) {
     let asked = database.acquire_and_look(&mail.lock, Duration::ZERO, &mail.keys()).unwrap();
-    assert!(matches!(asked, AcquiredAndLooked::Held { looked: Ok(_), .. }), "{asked:?}");
+    assert!(matches!(asked, LockResult::Held { looked: Ok(_), .. }), "{asked:?}");
 }
 
 fn a_busy_lock_costs_two_more(server: &str) {
@@ -63,7 +63,7 @@ fn a_busy_lock_costs_two_more(server: &str) {
         assert!(matches!(second.acquire(&mail.lock, wait).unwrap(), Acquired::Busy(Some(_))));
         assert_eq!(proxy.round_trips(), 2, "acquire, and who has it");
         let asked = second.acquire_and_look(&mail.lock, wait, &mail.keys()).unwrap();
-        assert!(matches!(asked, AcquiredAndLooked::Busy(Some(_))), "{asked:?}");
+        assert!(matches!(asked, LockResult::Busy(Some(_))), "{asked:?}");
         assert_eq!(proxy.round_trips(), 2, "the same with a look behind it");
     }
 }

@@ -9,7 +9,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{
     DatabaseFailure, Idle, KnownTimelines, Limits, PostgresDatabase, Server, Session, Tables, Timeline,
 };
-use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, Record};
+use maildrop_command::ledger::{CopyState, Ledger, LockResult, Record};
 use maildrop_command::lock::{Acquired, Holder, NamedLock};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +43,8 @@ fn deliver(database: &mut PostgresDatabase, mail: &Mail) {
     database.addresses(&["scuba@mail.example"]).unwrap();
     database.journal(&mail.journal(attempt, None)).unwrap();
     let looked = match database.acquire_and_look(&mail.lock, Duration::ZERO, &mail.keys()).unwrap() {
-        AcquiredAndLooked::Held { looked, .. } => looked.unwrap(),
-        AcquiredAndLooked::Busy(holder) => panic!("{holder:?}"),
+        LockResult::Held { looked, .. } => looked.unwrap(),
+        LockResult::Busy(holder) => panic!("{holder:?}"),
     };
     assert!(looked.copies.iter().all(|copy| copy.delivered.is_none() && copy.open_attempts.len() == 1), "{looked:?}");
     assert!(database.still_held(&mail.lock).unwrap());
@@ -183,7 +183,7 @@ fn a_lock_that_was_waited_for_in_vain_leaves_the_session_as_good_as_new(server: 
     for wait in [Duration::ZERO, Duration::from_millis(100)] {
         second.journal(&mail.journal(attempt, None)).unwrap();
         let busy = second.acquire_and_look(&mail.lock, wait, &mail.keys()).unwrap();
-        assert!(matches!(busy, AcquiredAndLooked::Busy(Some(_))), "{busy:?}");
+        assert!(matches!(busy, LockResult::Busy(Some(_))), "{busy:?}");
         let ended = mail.record(attempt, CopyState::Delivered(None), CopyState::Delivered(None)).ended;
         second.record(&Record { ended, ..Record::default() }).unwrap();
         test.admin().batch_execute("DELETE FROM attempts").unwrap();
@@ -315,9 +315,9 @@ fn a_server_that_has_missed_a_fail_over_answers_no_statement_and_serves_no_other
     let known = Arc::default();
     let mut stands = connect(&known, "FIRST").unwrap();
     ask(&mut stands).unwrap();
-    assert!(stands.compare_again().is_ok());
+    assert!(stands.check_still_primary().is_ok());
     another_takes_over(&known);
-    assert_eq!(stands.compare_again().unwrap_err().failure, DatabaseFailure::Behind);
+    assert_eq!(stands.check_still_primary().unwrap_err().failure, DatabaseFailure::Behind);
     assert!(Idle::after(Box::new(stands)).is_none());
     // It is suspected by now, so that it does not come as far as to a statement.
     assert_eq!(connect(&known, "SECOND").err().map(|error| error.failure), Some(DatabaseFailure::Behind));
@@ -340,7 +340,7 @@ fn a_server_that_has_missed_a_fail_over_answers_no_statement_and_serves_no_other
     let idle = Idle::after(again).expect("a session without a fault");
     another_takes_over(&known);
     let mut again = idle.begin(&client("FIFTH"), deadline()).unwrap();
-    assert!(again.compare_again().is_ok(), "what an earlier delivery was told says nothing of now");
+    assert!(again.check_still_primary().is_ok(), "what an earlier delivery was told says nothing of now");
     assert_eq!(ask(&mut again).unwrap_err().failure, DatabaseFailure::Behind);
 }
 
@@ -351,7 +351,7 @@ fn a_server_that_takes_no_writes_says_so_on_connecting_and_when_it_is_asked(serv
     test.role_setting("default_transaction_read_only = on");
     let mut reads = test.connect("READS");
     assert!(reads.said_read_only() && reads.is_read_only().unwrap());
-    assert!(!writes.commits_wait_in_vain() && !reads.commits_wait_in_vain());
+    assert!(!writes.lacks_sync_standby() && !reads.lacks_sync_standby());
 }
 
 fn a_long_question_is_ended_before_the_server_is_taken_for_one_that_says_nothing(server: &str) {
@@ -362,9 +362,9 @@ fn a_long_question_is_ended_before_the_server_is_taken_for_one_that_says_nothing
     let mut database = Box::new(PostgresDatabase::connect(&server, &client("FIRST"), forever).unwrap());
     let limit = |database: &mut PostgresDatabase| row(database, "SELECT current_setting('statement_timeout')");
     let none = limit(&mut database);
-    database.end_long_questions(Duration::from_hours(50));
+    database.limit_statement_time(Duration::from_hours(50));
     assert_eq!(limit(&mut database), ["7min"]);
-    database.end_long_questions(Duration::from_mins(2));
+    database.limit_statement_time(Duration::from_mins(2));
     assert_eq!(limit(&mut database), ["2min"]);
     // The lock's transaction has a limit of its own, which is that of the delivery.
     let mail = another("long");

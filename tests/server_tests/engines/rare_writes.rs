@@ -3,7 +3,7 @@
 
 use crate::support::database::Engine;
 use crate::support::site_fixture::Scene;
-use maildrop_command::ledger::{AcquiredAndLooked, CopyKey, Database, LoginCheck, Looked};
+use maildrop_command::ledger::{CopyKey, Database, LockResult, LoginCheck, Snapshot};
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::message::{Identity, Role};
 use std::time::Duration;
@@ -80,10 +80,10 @@ fn an_epoch_is_written_down_once_and_has_begun_when_another_one_is_found(engine:
     let (mut one, mut other) = (scene.open_database(), scene.open_database());
     let lock = LockName::new(&scene.database.name, b"1@x");
     let key = CopyKey::new(&Identity::of(b"Subject: a\r\n\r\nb\r\n"), Role::Recipient, "scuba", "INBOX");
-    let look = |database: &mut dyn Database| -> Looked {
+    let look = |database: &mut dyn Database| -> Snapshot {
         let looked = match database.acquire_and_look(&lock, Duration::ZERO, &[key]).unwrap() {
-            AcquiredAndLooked::Held { looked, .. } => looked.unwrap(),
-            AcquiredAndLooked::Busy(holder) => panic!("{holder:?}"),
+            LockResult::Held { looked, .. } => looked.unwrap(),
+            LockResult::Busy(holder) => panic!("{holder:?}"),
         };
         database.release(&lock).unwrap();
         looked

@@ -110,10 +110,10 @@ fn changes_are_counted_and_hold_together(engine: Engine) {
     let (delete, insert) = ("DELETE FROM kinds WHERE number = ?", "INSERT INTO kinds (number) VALUES (?)");
     let (three, four) = ([Value::Integer(3)], [Value::Integer(4)]);
     let error =
-        database.change_together("together", &[(delete, &three), (insert, &four), (delete, &four)]).unwrap_err();
+        database.execute_together("together", &[(delete, &three), (insert, &four), (delete, &four)]).unwrap_err();
     assert!(error.to_string().starts_with("together: "), "{error}");
     assert_eq!(count(database), 2);
-    database.change_together("together", &[(delete, &three), (delete, &four), (insert, &three)]).unwrap();
+    database.execute_together("together", &[(delete, &three), (delete, &four), (insert, &three)]).unwrap();
     assert_eq!(count(database), 1);
     // A statement with a place too many is a mistake of ours, and is not sent.
     assert!(database.change("deleting", delete, &[]).is_err());
@@ -132,7 +132,7 @@ fn the_server_itself_ends_a_question_that_takes_too_long(engine: Engine) {
         _ => "SELECT count(*) FROM information_schema.tables t WHERE SLEEP(600) = 0",
     };
     // The others have as much time, also on a busy machine.
-    database.end_long_questions(Duration::from_secs(3));
+    database.limit_statement_time(Duration::from_secs(3));
     for _ in 0..2 {
         let ended = database.select("sleeping", long, &[]).unwrap_err();
         assert_eq!(ended.failure, DatabaseFailure::TimedOut, "{ended}");
@@ -146,7 +146,7 @@ fn the_server_itself_ends_a_question_that_takes_too_long(engine: Engine) {
     }
     // No setting of it is left in the server's session, which a pooler may give to others.
     let mut session = scene.open_database();
-    session.end_long_questions(Duration::from_secs(3));
+    session.limit_statement_time(Duration::from_secs(3));
     session.select("asking", "SELECT 1", &[]).unwrap();
     session.change("changing", "CREATE TABLE changed (id int)", &[]).unwrap();
     let client = Client { host: "mx1".into(), pid: 1, queue_id: None };

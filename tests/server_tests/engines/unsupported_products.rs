@@ -30,7 +30,7 @@ fn nothing_is_delivered(engine: Engine, this: &'static str, that: &'static str, 
     let checked = Checked::of(&scene);
     let [("bad", found)] = checked.on("database")[..] else { panic!("{:?}", checked.on("database")) };
     assert!(found.contains(&said), "{found}");
-    assert!(checked.mend(found).contains("docs/failover-reference.md, \"Unsupported databases\""));
+    assert!(checked.fix(found).contains("docs/failover-reference.md, \"Unsupported databases\""));
     assert_eq!(checked.exit, Some(69));
     let migrated = scene.subcommand(&["migrate"]);
     assert!(!migrated.status.success(), "{migrated:?}");

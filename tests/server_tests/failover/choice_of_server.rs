@@ -188,7 +188,7 @@ fn a_server_whose_certificate_is_for_another_name_is_passed_over(engine: Engine)
     let [("warning", found)] = checked.on(&what)[..] else { panic!("{:?}", checked.on(&what)) };
     assert!(found.contains("certificate"), "{found}");
     let mend = "deliveries pass it over; if it is to take over one day, see to it";
-    assert_eq!((checked.mend(found), checked.exit), (mend, Some(0)));
+    assert_eq!((checked.fix(found), checked.exit), (mend, Some(0)));
 
     let hosts = format!("hosts = [\"{}\"]\nfailover_timeout = \"0s\"\n", elsewhere.address);
     scene.configure(|settings| settings.database_more = hosts);

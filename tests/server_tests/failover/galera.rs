@@ -51,7 +51,7 @@ fn on_two_nodes_of_galera_nothing_is_delivered() {
         scene.configure(|settings| settings.database = node.address());
         let checked = Checked::of(&scene);
         assert_eq!((checked.on("Galera"), checked.exit), (vec![("bad", "maildrop")], Some(69)));
-        assert!(checked.mend("maildrop").contains("GET_LOCK holds on one node only"));
+        assert!(checked.fix("maildrop").contains("GET_LOCK holds on one node only"));
         scene.deliver("doug", scene.message(id)).deferred("4.3.0 the database failed");
         assert_eq!(scene.log().matches("a node of Galera").count(), 1, "{}", scene.log());
         std::fs::remove_file(scene.path("log")).unwrap();

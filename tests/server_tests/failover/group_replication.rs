@@ -122,7 +122,7 @@ fn in_the_minority(group: &Group, scene: &Scene, only: &str, mut command: Runnin
     let [doug, stranger] = ["doug", "stranger"].map(to);
     let checked = Checked::by(only);
     assert_eq!((checked.on("group members"), checked.exit), (vec![("bad", "1 of 3 online")], Some(69)));
-    assert!(checked.mend("1 of 3 online").contains("connect to the greater part of the group"));
+    assert!(checked.fix("1 of 3 online").contains("connect to the greater part of the group"));
     wait_until("the command has ended", || command.has_ended());
     let (status, (stdout, stderr)) = (command.status(), command.said());
     assert_eq!((status.code(), stdout.as_str()), (Some(69), "begun\n"), "{stderr}");

@@ -95,7 +95,7 @@ fn leaders_of_patroni_end_in_four_ways_while_two_postfixes_bring_mail() {
         faults: events.len(),
         deferred: logs.matches("status=deferred").count(),
         adopted: logs.matches(" adopted").count(),
-        taken_out: site.scene.log().matches("took out a copy that was there twice").count(),
+        taken_out: site.scene.log().matches("removed a duplicate copy").count(),
         ..Report::default()
     };
     site.compare(&mut report, &message_ids);

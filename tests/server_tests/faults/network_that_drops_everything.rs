@@ -109,7 +109,7 @@ fn silence(engine: Engine, kind: &str, way: fn(&mut Settings) -> &mut (String, u
         let wanted = ids.iter().map(|id| scene.message_id(id));
         report.compare(name, wanted, mailbox.iter().map(|copy| copy.field("Message-ID")));
     }
-    report.taken_out = scene.log().matches("took out a copy that was there twice").count();
+    report.taken_out = scene.log().matches("removed a duplicate copy").count();
     report.tell(engine, kind);
     println!("{stuck} locks were held for those that had ended");
     let database = &mut scene.database;

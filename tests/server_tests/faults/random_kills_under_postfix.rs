@@ -81,7 +81,7 @@ fn processes_are_killed_on_both_hosts(engine: Engine) {
         faults: logs.matches(DIED).count() + logs.matches(PIPE_DIED).count(),
         deferred: logs.matches("status=deferred").count(),
         adopted: logs.matches(" adopted").count(),
-        taken_out: site.scene.log().matches("took out a copy that was there twice").count(),
+        taken_out: site.scene.log().matches("removed a duplicate copy").count(),
         ..Report::default()
     };
     site.compare(&mut report, &message_ids);

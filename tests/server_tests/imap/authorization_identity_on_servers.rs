@@ -20,7 +20,7 @@ use maildrop_command::ledger::LoginCheck;
 use maildrop_command::ledger::audit_queries::Selection;
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::mailbox::MailboxFailure::IdentityIgnored;
-use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, is_shown_what_is_made_for, prove};
+use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, shares_account_with};
 use maildrop_command::operations::audit::{NotRemoved, audit, take_out};
 use std::process::Output;
 use std::sync::Arc;
@@ -196,7 +196,7 @@ fn a_server_that_ignores_it_gets_nothing_even_where_that_cannot_be_written_down(
     days_pass(&mut scene, 15);
     scene.session().execute("ALTER TABLE login_checks ADD CHECK (verified_at > '2000-01-01') NOT VALID");
     scene.deliver("doug", scene.message("second")).deferred(IGNORES);
-    assert!(scene.log().contains("that the way in is disproved is not written down"), "{}", scene.log());
+    assert!(scene.log().contains("that the login path is disproved was not recorded"), "{}", scene.log());
     assert_eq!(scene.database.count("SELECT count(*) FROM login_checks WHERE verified_at > '2000-01-01'"), 1);
     assert_eq!(server.appended().len(), 1);
 }
@@ -372,7 +372,7 @@ fn nothing_is_appended_on_courier_by_a_service_account_that_acts_for_others() {
 #[test]
 fn whose_mailboxes_are_one_is_seen_by_one_that_is_made_for_a_moment() {
     let shown = |settings: &Settings, users: [&str; 2]| {
-        is_shown_what_is_made_for(settings, users, Deadline::after(Duration::from_secs(240))).unwrap()
+        shares_account_with(settings, users, Deadline::after(Duration::from_secs(240))).unwrap()
     };
     for server in [Server::Dovecot, Server::Cyrus] {
         let (one, other) = (somebody("behalf"), somebody("behalf"));
@@ -631,7 +631,7 @@ fn check_says_of_two_mailboxes_that_look_alike_that_they_could_not_be_told_apart
             let check = scene(&alike).subcommand(&["check"]);
             let said = text(&check);
             assert_eq!(check.status.code(), Some(0), "{said}");
-            assert!(said.contains("could not be told apart") && said.contains("deliver a message to one"), "{said}");
+            assert!(said.contains("could not be distinguished") && said.contains("deliver a message to one"), "{said}");
             assert!(!said.contains("BAD"), "{said}");
         }
     }

@@ -142,7 +142,7 @@ fn check_knows_by_the_greeting_for_how_long_an_append_may_be_late() {
         let settle: Vec<(String, String, String)> = checked
             .on("imap.append_grace")
             .into_iter()
-            .map(|(state, found)| (state.to_owned(), found.to_owned(), checked.mend(found).to_owned()))
+            .map(|(state, found)| (state.to_owned(), found.to_owned(), checked.fix(found).to_owned()))
             .collect();
         settle
     };

@@ -248,7 +248,7 @@ fn who_waits_for_a_subscriptions_row_is_ended_in_time_and_so_is_what_he_asked(en
     for (what, ask) in asked {
         let round = Duration::from_secs(3);
         let mut database = site.open_database(None, Deadline::after(round)).unwrap();
-        database.end_long_questions(round);
+        database.limit_statement_time(round);
         let failure = ask(database.as_mut());
         assert!(
             matches!(failure, Some(DatabaseFailure::Contention | DatabaseFailure::TimedOut)),

@@ -49,12 +49,12 @@ fn what_the_notifiers_role_lacks_is_told(engine: Engine) {
     assert!(lacking["found"].as_str().unwrap().starts_with(lacks), "{lacking}");
     let file = if engine.is_postgres() { "sql/postgres/grants-notify.sql" } else { "sql/mysql/grants-notify.sql" };
     let mend = format!("apply {file} once more, for the role of database.roles.notifier");
-    assert_eq!(lacking["mend"], mend.as_str());
+    assert_eq!(lacking["fix"], mend.as_str());
 
     // It cannot log in; and nobody can read how it would.
     scene.file("notify.password", "another\n", 0o600);
     let refused = found(&config);
-    assert!(refused["state"] == "warning" && refused["mend"].as_str().unwrap().contains("its password"), "{refused}");
+    assert!(refused["state"] == "warning" && refused["fix"].as_str().unwrap().contains("its password"), "{refused}");
     std::fs::remove_file(scene.path("notify.password")).unwrap();
     let gone = found(&config);
     assert!(gone["state"] == "warning" && gone["found"].as_str().unwrap().contains("notify.password"), "{gone}");
@@ -69,7 +69,7 @@ fn who_is_told_nothing_is_told(engine: Engine) {
         all(&config, what).iter().map(|finding| (text(&finding["state"]), text(&finding["found"]))).collect()
     };
     let is = |what: &str, found: &str| assert_eq!(told(what), [("ok".to_owned(), found.to_owned())]);
-    is("notifications", "0 are to be told; 0 events are to be published");
+    is("notifications", "0 are pending; 0 events are to be published");
     let (ago, later) = if engine.is_postgres() {
         ("now() - interval '10 minutes'", "now() + interval '1 hour'")
     } else {
@@ -96,7 +96,7 @@ fn who_is_told_nothing_is_told(engine: Engine) {
         ("warning", "1 receivers rest, since they did not answer"),
         ("warning", "1 notifications were given up"),
         ("warning", "1 subscriptions are disabled, and get nothing"),
-        ("ok", "2 are to be told; 0 events are to be published"),
+        ("ok", "2 are pending; 0 events are to be published"),
     ];
     assert_eq!(rest, expected);
     // Where nothing is published, that says enough of who waits.
@@ -118,7 +118,7 @@ fn who_is_told_nothing_is_told(engine: Engine) {
     assert_eq!([warned(0o600), warned(0o640), warned(0o644)], [false, false, true]);
     fs::remove_file(&key).unwrap();
     let missing = all(&config, "notifications.secret_key_file").remove(0);
-    let mend = missing["mend"].as_str().unwrap();
+    let mend = missing["fix"].as_str().unwrap();
     assert!(missing["state"] == "warning" && mend.starts_with("put it there, the same file"), "{missing}");
 
     is("clock", "this host's goes as the database's does");

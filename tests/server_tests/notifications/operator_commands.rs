@@ -84,7 +84,7 @@ fn one_that_is_disabled_by_hand_is_told_nothing_and_says_why(engine: Engine) {
     assert_eq!(give_up(&[]), json!({ "given_up": 2 }));
     let shown = operator.said(&["subscription", "show", &one]);
     assert_eq!((&shown["pending"], &shown["given_up"]), (&0.into(), &3.into()));
-    assert_eq!(scene.database.count("SELECT count(*) FROM notifications WHERE last_error = 'given up by hand'"), 3);
+    assert_eq!(scene.database.count("SELECT count(*) FROM notifications WHERE last_error = 'dropped manually'"), 3);
 
     // It is told after all; and then all once more.
     assert_eq!(operator.said(&["subscription", "resume", &one])["state"], "active");

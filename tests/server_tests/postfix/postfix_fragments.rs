@@ -178,7 +178,7 @@ fn check_finds_a_postfix_that_gives_up_sooner_than_is_reckoned_with() {
         let findings: Vec<Value> = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
         ["queue lifetime", "deadline"].map(|what| {
             let found = findings.iter().find(|found| found["what"] == what).unwrap();
-            (found["state"].as_str().unwrap().to_owned(), found["mend"].as_str().unwrap_or_default().to_owned())
+            (found["state"].as_str().unwrap().to_owned(), found["fix"].as_str().unwrap_or_default().to_owned())
         })
     };
     // The fragments, and what Postfix does by default.

@@ -299,7 +299,7 @@ fn lmtp_settings() -> Arc<lmtp::Settings> {
             deadline: DEADLINE,
             // No message here is so large that it goes into a file.
             spool: Arc::new(Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: None }),
-            tally: lmtp::Tally::default(),
+            tally: lmtp::LmtpTally::default(),
         });
     }
     SETTINGS.with(Arc::clone)

@@ -11,7 +11,7 @@ use maildrop_command::protocol::control::{End, Role, line};
 use maildrop_command::protocol::zmtp::{Blocking, Settings, SocketType, from_client, to_client};
 use maildrop_command::protocol::{Header, Recipient, Reply, Request, Source};
 use maildrop_command::service::master::child_start;
-use maildrop_command::service::master::front_channel::Notice;
+use maildrop_command::service::master::front_channel::ToFront;
 use maildrop_command::service::shunt::WorkerEnd;
 use maildrop_command::service::timer::{self, TimerSettings};
 use maildrop_command::service::worker::{self, WorkerSettings};
@@ -155,7 +155,7 @@ impl Service {
         front.args(["--master", &std::process::id().to_string()]).arg("--checked").arg(config);
         self.front = Some(self.started("front", front));
         for pid in self.workers.lock().unwrap().iter() {
-            self.tell_front(&Notice::WorkerStarted { pid: *pid });
+            self.tell_front(&ToFront::WorkerStarted { pid: *pid });
         }
         let socket = self.directory.path().join("run/workers.sock");
         until("the front listens", || UnixStream::connect(&socket).is_ok());
@@ -172,7 +172,7 @@ impl Service {
         command.envs(environment.iter().copied());
         let worker = self.started("worker", command);
         self.workers.lock().unwrap().push(worker.pid());
-        self.tell_front(&Notice::WorkerStarted { pid: worker.pid() });
+        self.tell_front(&ToFront::WorkerStarted { pid: worker.pid() });
         until("the worker is connected", || self.connected() > before);
         worker
     }
@@ -194,7 +194,7 @@ impl Service {
     }
 
     /// One that was killed hears nothing.
-    fn tell_front(&self, notice: &Notice) {
+    fn tell_front(&self, notice: &ToFront) {
         if let Some(mut master) = self.master.as_ref() {
             let _ = master.write_all(line(notice).as_bytes());
         }
@@ -207,7 +207,7 @@ impl Service {
         let end = status.signal().map_or_else(|| End::Exit(status.code().unwrap()), End::Signal);
         let said = fs::read_to_string(self.path().join(format!("stderr.{pid}"))).unwrap_or_default();
         let said = said.lines().map(str::to_owned).collect();
-        self.tell_front(&Notice::WorkerEnded(WorkerEnd { pid, end, by_us, said }));
+        self.tell_front(&ToFront::WorkerEnded(WorkerEnd { pid, end, by_us, said }));
         status
     }
 

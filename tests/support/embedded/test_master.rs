@@ -6,7 +6,7 @@ use crate::support::clients_and_processes::{child, subject};
 use maildrop_command::base::listener::Listener;
 use maildrop_command::base::readiness;
 use maildrop_command::protocol::control::Role;
-use maildrop_command::service::master::front_channel::{Notice, Report, to_the_master};
+use maildrop_command::service::master::front_channel::{FromFront, ToFront, to_the_master};
 use maildrop_command::service::master::{self, Start, child_start, listeners};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::{Map, Value, json};
@@ -248,7 +248,7 @@ fn a_process() {
         }
     } else {
         assert!(listeners.lmtp.is_empty() && listeners.http.is_empty(), "workers and runners get no listener");
-        readiness::tell_master(true);
+        readiness::report_readiness(true);
     }
     wait_for_the_end(ends, &behaviour, &folder, &name)
 }
@@ -324,7 +324,7 @@ fn talk(behaviour: &str, folder: &Path) {
         let known = Map::from_iter([("queue_length".to_owned(), json!(3))]);
         let timer = fs::read(folder.join("state/timer.json"));
         let timer = timer.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default();
-        let report = Report::Standing { accepting: true, database_away: None, known, timer };
+        let report = FromFront::Status { accepting: true, database_away: None, known, timer };
         let _ = (&to_master).write_all((serde_json::to_string(&report).unwrap() + "\n").as_bytes());
     };
     say();
@@ -334,10 +334,10 @@ fn talk(behaviour: &str, folder: &Path) {
     for line in BufReader::new(&to_master).lines() {
         let Ok(line) = line else { return };
         match serde_json::from_str(&line).unwrap() {
-            Notice::Ask => say(),
-            Notice::Service { status } => assert!(status.processes.len() >= 4),
-            Notice::WorkerStarted { .. } => {}
-            Notice::WorkerEnded(_) => note(folder, "notices", &line),
+            ToFront::Ask => say(),
+            ToFront::Service { status } => assert!(status.processes.len() >= 4),
+            ToFront::WorkerStarted { .. } => {}
+            ToFront::WorkerEnded(_) => note(folder, "notices", &line),
         }
     }
 }

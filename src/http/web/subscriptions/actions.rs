@@ -122,7 +122,7 @@ pub(in crate::http::web) async fn secret(
     let one = found(&page, &viewer, &id).await?;
     let missing = match &page.settings.notifications.key {
         Key::Read(_) => None,
-        Key::NotNamed => Some("it is not named in the configuration, so that nobody is told anything"),
+        Key::NotNamed => Some("it is not named in the configuration, so no notification is sent"),
         Key::Unreadable(problem) => Some(problem.as_str()),
     };
     if let Some(missing) = missing {
@@ -139,10 +139,10 @@ pub(in crate::http::web) async fn secret(
     let Key::Read(key) = &page.settings.notifications.key else { return Ok(auth::nothing_here().await) };
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     let content = html! {
-        p { "It signs what " a href=(path(one.id)) { (one.owner) } " is told at " code { (one.callback_url) } ":" }
+        p { "It signs what " a href=(path(one.id)) { (one.owner) } " receives at " code { (one.callback_url) } ":" }
         pre #secret tabindex="0" { (key.secret(one.id, one.secret_generation).expose()) }
         @if let Some(until) = until.filter(|until| *until > timestamp::now()) { p { "The one before it signs beside it until " (moment(until)) "." } }
-        p .hint { "Whoever has it can sign for you. That you have looked at it is in the operations log." }
+        p .hint { "Anybody who has it can sign for you. That you have looked at it is in the operations log." }
     };
     Ok(shown("Secret", &viewer, &content))
 }

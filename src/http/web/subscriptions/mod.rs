@@ -68,7 +68,7 @@ pub(super) async fn list(
 ) -> Answered {
     if page.site.config().is_none() {
         let content = html! {
-            p { "What is delivered into a directory (" code { "--embedded" } ") is told to nobody: subscriptions need a database server." }
+            p { "What is delivered into a directory (" code { "--embedded" } ") causes no notifications: subscriptions need a database server." }
         };
         return Ok(shown("Subscriptions", &viewer, &content));
     }
@@ -144,7 +144,7 @@ fn table(all: &[Subscription]) -> Markup {
         @if all.is_empty() {
             p { "Nobody is subscribed." }
         } @else {
-            (layout::table("", "Who is told of what happens to messages, the oldest first", COLUMNS, all.iter().map(row)))
+            (layout::table("", "Subscriptions, the oldest first", COLUMNS, all.iter().map(row)))
             @if let Some(last) = all.last().filter(|_| all.len() == ROWS) {
                 (pager(&format!("/subscriptions?after={}", last.id), "Newer"))
             }

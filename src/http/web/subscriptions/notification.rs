@@ -2,7 +2,7 @@
 
 use super::super::layout::{milliseconds, moment, table, visible};
 use super::super::{Answered, Page, auth};
-use super::one::{again, standing};
+use super::one::{again, notification_state};
 use super::{Subscription, ask, found, path, shown};
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::notifications::{self, Due, NotificationAttempt, Pending};
@@ -44,8 +44,8 @@ fn main(
     html! {
         p {
             @match (pending, tries) {
-                (Some(pending), _) => { (standing(pending)) @if let Some(at) = pending.due_at { ", due " (moment(at)) } }
-                (None, []) => { "It was never told: it is of before the subscription, or of a type that it has not asked for." }
+                (Some(pending), _) => { (notification_state(pending)) @if let Some(at) = pending.due_at { ", due " (moment(at)) } }
+                (None, []) => { "It was never sent: it is older than the subscription, or of a type that it does not name." }
                 (None, _) => { span .good { "taken" } }
             }
         }

@@ -98,8 +98,8 @@ fn done(asked: &Asked) -> Option<String> {
     let many = asked.many.unwrap_or_default();
     Some(match asked.done.as_str() {
         "tested" => "A test is on its way: see below what becomes of it.".to_owned(),
-        "paused" => "It is told nothing now. What happens is kept.".to_owned(),
-        "resumed" => "It is told again, beginning with what was kept.".to_owned(),
+        "paused" => "It gets nothing now. Its notifications are kept.".to_owned(),
+        "resumed" => "It gets notifications again, beginning with those that were kept.".to_owned(),
         "unverified" => format!("Nothing was done: {UNANSWERED}."),
         "unchanged" => "Nothing was done: it is in another state meanwhile.".to_owned(),
         "renewed" => "It has another secret. The old one signs beside it for a day.".to_owned(),
@@ -153,7 +153,7 @@ fn actions(one: &Subscription) -> Markup {
             (button("secret", "Show the secret"))
             (button("new-secret", "Give it another secret"))
         }
-        @if one.state == SubscriptionState::Unverified { p .hint { "Its receiver has not answered its first question yet. It is told nothing until then." } }
+        @if one.state == SubscriptionState::Unverified { p .hint { "Its receiver has not answered the verification request yet. It gets nothing until then." } }
         @if one.progress.given_up > 0 && one.state != SubscriptionState::Unverified {
             form .search method="post" action={ (path) "/recover" } {
                 label .short for="since" {
@@ -174,7 +174,7 @@ fn pending(subscription: Uuid, found: &[Pending]) -> Markup {
         [
             event_link(subscription, one.event),
             one.r#type.render(),
-            standing(one),
+            notification_state(one),
             one.tries.render(),
             or_dash(one.due_at.map(moment)),
             html! { bdi { (one.last_error.as_deref().unwrap_or("–")) } },
@@ -211,11 +211,11 @@ fn event_link(subscription: Uuid, event: Uuid) -> Markup {
 }
 
 /// The state of a notification that the receiver has not accepted.
-pub(super) fn standing(one: &Pending) -> Markup {
+pub(super) fn notification_state(one: &Pending) -> Markup {
     html! {
         @match (one.due_at, one.tries) {
             (None, _) => { span .bad { "given up" } @if let Some(at) = one.failed_at { " " (moment(at)) } }
-            (Some(_), 0) => { span .wait { "to be told" } }
+            (Some(_), 0) => { span .wait { "pending" } }
             (Some(_), _) => { span .wait { "to be tried again" } }
         }
     }

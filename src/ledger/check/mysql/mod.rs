@@ -96,7 +96,7 @@ fn group_members(database: &mut dyn Database) -> Result<Finding, DatabaseError> 
     Ok(match counts(database, "asking for the members of the group", ask)? {
         Some((all, online)) => members(all, online),
         None => {
-            let fix = "GRANT SELECT ON performance_schema.replication_group_members, to be told";
+            let fix = "GRANT SELECT ON performance_schema.replication_group_members, to see it";
             warning("group members", "our role may not see them", fix)
         }
     })
@@ -209,9 +209,9 @@ fn asynchronous(replicated: bool, followers: Option<u64>) -> Finding {
         Some(0) => good(what, "none"),
         None => {
             let fix = format!(
-                "GRANT SELECT (processlist_command) ON performance_schema.threads, to be told; if any does: {FORGETS}"
+                "GRANT SELECT (processlist_command) ON performance_schema.threads, to see it; if any does: {FORGETS}"
             );
-            warning(what, "who follows cannot be told, and no commit waits for it", fix)
+            warning(what, "whether replicas follow is unknown, and no commit waits for them", fix)
         }
         Some(followers) => bad_if(
             replicated,

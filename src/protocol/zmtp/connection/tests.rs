@@ -1,6 +1,6 @@
 //! One connection with bytes that are valid, nearly valid, and random.
 
-use super::super::test_properties::{any_bytes, any_messages, handshake, settings};
+use super::super::property_tests::{any_bytes, any_messages, handshake, settings};
 use super::*;
 use proptest::prelude::*;
 

@@ -59,7 +59,7 @@ fn a_message_in_a_file_has_its_file_until_it_is_answered_or_its_client_has_left(
 fn a_request_whose_client_never_lets_it_begin_is_deferred() {
     let mut scene = Scene::with_workers(&[1]);
     scene.say(5, &deliver(10, &["a@x"]));
-    assert_eq!(scene.broker.standing(scene.now).held, 1);
+    assert_eq!(scene.broker.gauges(scene.now).held, 1);
     let actions = scene.pass(240, &[1]);
     assert_eq!(shown(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.4.5"]]);
     assert_eq!(scene.say(5, &go(10)), [Action::CloseClient { connection: ConnectionId(5) }]);
@@ -76,18 +76,18 @@ fn what_a_client_leaves_behind_before_it_began_is_dropped() {
         assert_eq!(scene.handle(Event::ClientGone { connection }), []);
     }
     assert_eq!(scene.ready(1), []);
-    assert_eq!(scene.broker.standing(scene.now), Gauges { ready: 1, ..Gauges::default() });
+    assert_eq!(scene.broker.gauges(scene.now), Gauges { ready: 1, ..Gauges::default() });
     assert_eq!(scene.broker.counters().dropped, 3);
 }
 
 #[test]
-fn what_has_begun_goes_on_whoever_leaves() {
+fn a_delivery_that_has_begun_goes_on_without_its_client() {
     let mut scene = Scene::with_workers(&[1]);
     scene.say(5, &deliver(10, &["a@x"]));
     let (_, address, _) = one_work(scene.say(5, &go(10)));
     assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
     assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
-    assert_eq!(scene.replies(Via::Command), [], "nobody was told");
+    assert_eq!(scene.replies(Via::Command), [], "nobody got a reply");
 }
 
 /// A client tries again on a new connection. The broker may read the frames of the old one later.
@@ -103,7 +103,7 @@ fn a_request_that_is_sent_again_begins_by_the_word_of_its_own_connection_alone()
     assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
     assert_eq!(shown(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
     assert_eq!(scene.replies(Via::Command), [("2.0.0", 1)]);
-    assert_eq!(scene.broker.standing(scene.now), Gauges { ready: 2, ..Gauges::default() });
+    assert_eq!(scene.broker.gauges(scene.now), Gauges { ready: 2, ..Gauges::default() });
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }), []);
     scene.say_bytes(5, b"19".to_vec());
     assert_eq!(scene.pass(30, &[]), []);
-    assert_eq!(scene.broker.standing(scene.now), Gauges::default());
+    assert_eq!(scene.broker.gauges(scene.now), Gauges::default());
 }
 
 /// Only a mail system can send a second message to the remaining recipients.
@@ -144,5 +144,5 @@ fn what_makes_no_sense_closes_its_connection() {
         assert_eq!(scene.say_bytes(5, frame), [Action::CloseClient { connection: ConnectionId(5) }]);
     }
     assert_eq!(scene.broker.counters().refused_requests, 4);
-    assert_eq!(scene.broker.standing(scene.now), Gauges::default());
+    assert_eq!(scene.broker.gauges(scene.now), Gauges::default());
 }

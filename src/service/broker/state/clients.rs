@@ -1,6 +1,6 @@
 //! Frames from clients: requests, and GO.
 
-use super::{Action, Asker, Broker, ConnectionId, Job, JobId, Stage, What};
+use super::{Action, Broker, ConnectionId, Job, JobId, Payload, ReplyTo, Stage};
 use crate::protocol::{Header, MARK, Request, Source};
 use crate::service::counters::Traffic;
 use crate::service::inflight_message::Body;
@@ -10,9 +10,9 @@ use uuid::Uuid;
 
 impl Broker {
     pub(super) fn client_said(&mut self, connection: ConnectionId, mut body: Vec<u8>, now: Instant) {
-        let asker = Asker::Client(connection);
+        let asker = ReplyTo::Client(connection);
         if !body.starts_with(MARK) {
-            let job = self.insert(What::Plain(body), asker, self.settings.longest_delivery, Stage::Queued, now);
+            let job = self.insert(Payload::Opaque(body), asker, self.settings.longest_delivery, Stage::Queued, now);
             self.queue.push_back(job);
             return;
         }
@@ -60,15 +60,15 @@ impl Broker {
             return;
         }
         self.traffic(request.source).received(recipients, request.size);
-        let asker = Asker::Client(connection);
-        let job = self.admit(request, body, asker, Stage::Held, now);
+        let asker = ReplyTo::Client(connection);
+        let job = self.admit(request, body, asker, Stage::AwaitingGo, now);
         if !self.refuse_shunted(job, now) {
             self.tell(asker, &Header::Received { id });
         }
     }
 
     fn client_says_go(&mut self, id: Uuid, connection: ConnectionId, now: Instant) {
-        let its = |job: &Job| job.asker == Asker::Client(connection) && job.is_request(id);
+        let its = |job: &Job| job.asker == ReplyTo::Client(connection) && job.is_request(id);
         let Some((job_id, job)) = self.jobs.iter_mut().find(|(_, job)| its(job)) else {
             // The request was deferred already, because GO came too late. If its client has not received that, it waits for an
             // answer that never comes. The closed connection makes it notice at once.
@@ -76,7 +76,7 @@ impl Broker {
             self.actions.push(Action::CloseClient { connection });
             return;
         };
-        if job.stage == Stage::Held {
+        if job.stage == Stage::AwaitingGo {
             job.stage = Stage::Queued;
             job.queued = now;
             self.queue.push_back(*job_id);
@@ -84,11 +84,11 @@ impl Broker {
     }
 
     pub(super) fn client_gone(&mut self, gone: ConnectionId) {
-        let its = |job: &Job| job.asker == Asker::Client(gone);
+        let its = |job: &Job| job.asker == ReplyTo::Client(gone);
         let jobs: Vec<JobId> = self.jobs.iter().filter(|(_, job)| its(job)).map(|(id, _)| *id).collect();
         for id in jobs {
             match self.jobs.get_mut(&id) {
-                Some(job) if matches!(job.stage, Stage::At(..)) => job.asker = Asker::Nobody,
+                Some(job) if matches!(job.stage, Stage::At(..)) => job.asker = ReplyTo::Nobody,
                 _ => {
                     self.counters.dropped += 1;
                     self.take(id);

@@ -48,17 +48,17 @@ impl Broker {
     pub(super) fn is_held_back(&mut self, id: JobId, now: Instant) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };
         let users = job.users().iter().enumerate();
-        let left_out: BTreeSet<usize> =
+        let excluded_recipients: BTreeSet<usize> =
             users.filter(|(_, user)| self.is_at_limit(user)).map(|(place, _)| place).collect();
-        if left_out.is_empty() {
+        if excluded_recipients.is_empty() {
             return false;
         }
-        let since = job.held_back.unwrap_or(now);
-        let waits = left_out.len() == job.users().len() || now < self.patient_until(job, since);
+        let since = job.throttled_since.unwrap_or(now);
+        let waits = excluded_recipients.len() == job.users().len() || now < self.patient_until(job, since);
         if let Some(job) = self.jobs.get_mut(&id) {
-            job.held_back = Some(since);
+            job.throttled_since = Some(since);
             if !waits {
-                job.left_out = left_out;
+                job.excluded_recipients = excluded_recipients;
             }
         }
         waits
@@ -82,7 +82,7 @@ impl Broker {
         let took_long = self.now >= since + self.settings.patience && self.database_away.is_none();
         for ((place, user), verdict) in job.users().iter().enumerate().zip(verdicts) {
             match verdict.class() {
-                _ if job.left_out.contains(&place) => {}
+                _ if job.excluded_recipients.contains(&place) => {}
                 4 if took_long => self.slow.note(user, self.now),
                 4 => {}
                 _ => self.slow.forget(user),
@@ -106,7 +106,7 @@ impl Broker {
     /// process would wait as well. (lmtp(8) has some twenty processes for all mail.)
     pub(super) fn deferred_at(&self, job: &Job) -> Instant {
         let latest = self.waits_until(job);
-        let since = job.held_back.filter(|_| job.users().iter().all(|user| self.is_at_limit(user)));
+        let since = job.throttled_since.filter(|_| job.users().iter().all(|user| self.is_at_limit(user)));
         since.map_or(latest, |since| latest.min(since + self.settings.patience))
     }
 }

@@ -47,7 +47,7 @@ fn a_message_that_comes_once_for_each_recipient_has_two_workers_and_other_mail_o
     }
     assert_eq!(at_work.len(), 2);
     let (first, address, _) = the_work(vec![at_work.remove(0)]);
-    assert_eq!(scene.broker.standing(scene.now).queued, 3);
+    assert_eq!(scene.broker.gauges(scene.now).queued, 3);
     // Other messages do not wait for it, with or without a queue id.
     one_work(scene.hand_of("4c2", 20, &["a@x"]));
     let (other, others, _) = one_work(scene.hand(21, &["b@x"]));

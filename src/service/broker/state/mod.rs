@@ -16,8 +16,8 @@ mod tests;
 mod worker_replies;
 
 use super::counters::{Counters, Gauges};
-use super::job::{Asker, Job, JobId, Stage, What, users};
-use super::running_jobs::{AtWork, Slow};
+use super::job::{Job, JobId, Payload, ReplyTo, Stage, users};
+use super::running_jobs::{RunningJobs, SlowRecipients};
 use super::workers::Workers;
 use crate::delivery::{StatusDetail, Verdict};
 use crate::protocol::zmtp::INTERVAL;
@@ -115,8 +115,8 @@ pub struct Broker {
     jobs: BTreeMap<JobId, Job>,
     /// The jobs that wait for a worker, in the order of their arrival.
     queue: VecDeque<JobId>,
-    at_work: AtWork,
-    slow: Slow,
+    at_work: RunningJobs,
+    slow: SlowRecipients,
     crashes: CrashRecords,
     /// Why no delivery can use the database, as the last delivery that used it reported.
     database_away: Option<String>,
@@ -138,8 +138,8 @@ impl Broker {
             workers: Workers::default(),
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
-            at_work: AtWork::default(),
-            slow: Slow::default(),
+            at_work: RunningJobs::default(),
+            slow: SlowRecipients::default(),
             crashes,
             database_away: None,
             stopping: false,
@@ -161,7 +161,7 @@ impl Broker {
                 self.workers.ready(connection, &name, pid, now);
             }
             Event::WorkerBeat { connection } => {
-                if !self.workers.heard(connection, now) {
+                if !self.workers.received(connection, now) {
                     // The worker gets no heartbeat from us either, and soon sends READY.
                     debug!(connection = connection.0, "a heartbeat of somebody who has not said READY");
                 }
@@ -177,7 +177,7 @@ impl Broker {
             }
             Event::ClientGone { connection } => self.client_gone(connection),
             Event::Handed { id, request, body } => {
-                let job = self.admit(request, body, Asker::Local(id), Stage::Queued, now);
+                let job = self.admit(request, body, ReplyTo::Local(id), Stage::Queued, now);
                 if !self.refuse_shunted(job, now) {
                     self.queue.push_back(job);
                 }
@@ -203,7 +203,8 @@ impl Broker {
     pub fn next_tick(&self) -> Instant {
         let queued = self.queue.iter().filter_map(|id| self.jobs.get(id));
         // A job whose patience has ended waits for a worker only.
-        let patient = |job: &Job| job.held_back.map(|since| self.patient_until(job, since)).filter(|at| *at > self.now);
+        let patient =
+            |job: &Job| job.throttled_since.map(|since| self.patient_until(job, since)).filter(|at| *at > self.now);
         let times = queued.flat_map(|job| [Some(self.deferred_at(job)), patient(job)]).flatten();
         times.min().map_or(self.next_beat, |first| first.min(self.next_beat))
     }
@@ -260,25 +261,25 @@ impl Broker {
 
     /// How many messages and workers there are now.
     #[must_use]
-    pub fn standing(&self, now: Instant) -> Gauges {
+    pub fn gauges(&self, now: Instant) -> Gauges {
         let (ready, busy, silent) = self.workers.count(now);
-        let held = self.jobs.values().filter(|job| job.stage == Stage::Held).count();
+        let held = self.jobs.values().filter(|job| job.stage == Stage::AwaitingGo).count();
         let in_work = self.jobs.len() - held - self.queue.len();
         Gauges { queued: self.queue.len(), held, in_work, ready, busy, silent, suspects: self.crashes.suspects() }
     }
 
-    fn admit(&mut self, request: Box<Request>, body: Body, asker: Asker, stage: Stage, now: Instant) -> JobId {
+    fn admit(&mut self, request: Box<Request>, body: Body, asker: ReplyTo, stage: Stage, now: Instant) -> JobId {
         let time = Duration::from_millis(request.time_left_ms).min(self.settings.longest_delivery);
         let (users, known_crash) =
             (users(&request, &self.settings.recipient_delimiter), self.crashes.find(&request, &body));
-        let id = self.insert(What::Ours { request, body, users }, asker, time, stage, now);
+        let id = self.insert(Payload::Delivery { request, body, users }, asker, time, stage, now);
         if let Some(job) = self.jobs.get_mut(&id) {
             job.known_crash = known_crash;
         }
         id
     }
 
-    fn insert(&mut self, what: What, asker: Asker, time: Duration, stage: Stage, now: Instant) -> JobId {
+    fn insert(&mut self, what: Payload, asker: ReplyTo, time: Duration, stage: Stage, now: Instant) -> JobId {
         self.last_job += 1;
         let id = JobId(self.last_job);
         let job = Job {
@@ -290,8 +291,8 @@ impl Broker {
             time,
             known_crash: None,
             alone: false,
-            held_back: None,
-            left_out: BTreeSet::new(),
+            throttled_since: None,
+            excluded_recipients: BTreeSet::new(),
         };
         self.jobs.insert(id, job);
         id
@@ -301,7 +302,7 @@ impl Broker {
     fn take(&mut self, id: JobId) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
         match job.stage {
-            Stage::Held => {}
+            Stage::AwaitingGo => {}
             Stage::Queued => self.queue.retain(|queued| *queued != id),
             Stage::At(..) => self.at_work.ends(id),
         }
@@ -316,7 +317,7 @@ impl Broker {
                 return;
             }
             let Some(job) = self.jobs.get(&id) else { return };
-            let ours = matches!(job.what, What::Ours { .. });
+            let ours = matches!(job.what, Payload::Delivery { .. });
             let alone = match self.admission(job, now) {
                 Admission::Ordinary => false,
                 Admission::Alone => true,
@@ -354,10 +355,10 @@ impl Broker {
         if let (true, Some(key)) = (job.alone, job.known_crash) {
             self.crashes.begins_alone(key, now);
         }
-        if !job.left_out.is_empty() {
-            self.counters.left_out += job.left_out.len() as u64;
+        if !job.excluded_recipients.is_empty() {
+            self.counters.excluded_recipients += job.excluded_recipients.len() as u64;
             info!(
-                recipients = job.left_out.len(),
+                recipients = job.excluded_recipients.len(),
                 "a message goes to the others of its recipients: these have too many at work"
             );
         }
@@ -377,7 +378,7 @@ impl Broker {
     fn end_what_waits_too_long(&mut self, now: Instant) {
         let late = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::Queued => now >= self.deferred_at(job),
-            Stage::Held => job.time_left(now).is_zero(),
+            Stage::AwaitingGo => job.time_left(now).is_zero(),
             Stage::At(..) => false,
         });
         for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -391,7 +392,7 @@ impl Broker {
     fn defer_what_cannot_begin(&mut self) {
         let stay = self.workers.any_that_stay();
         let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
-            Stage::Held => true,
+            Stage::AwaitingGo => true,
             // No process is replaced while the service ends: no new worker will come.
             Stage::Queued => !stay,
             Stage::At(..) => false,
@@ -405,8 +406,8 @@ impl Broker {
     /// our replies.
     fn answer_all(&mut self, id: JobId, detail: StatusDetail, text: &str) -> Option<Job> {
         let verdicts = match self.jobs.get(&id).map(|job| &job.what) {
-            Some(What::Ours { request, .. }) => all(request, detail, text),
-            Some(What::Plain(_)) | None => return self.take(id),
+            Some(Payload::Delivery { request, .. }) => all(request, detail, text),
+            Some(Payload::Opaque(_)) | None => return self.take(id),
         };
         self.answer(id, &verdicts)
     }
@@ -415,18 +416,18 @@ impl Broker {
     fn answer(&mut self, id: JobId, verdicts: &[Verdict]) -> Option<Job> {
         self.learn_who_is_slow(id, verdicts);
         let job = self.take(id)?;
-        let What::Ours { request, .. } = &job.what else { return Some(job) };
+        let Payload::Delivery { request, .. } = &job.what else { return Some(job) };
         // Without a client, there is no reply to count. (The LMTP server counts its own replies.)
-        if matches!(job.asker, Asker::Client(_)) {
+        if matches!(job.asker, ReplyTo::Client(_)) {
             self.count_replies(request.source, verdicts, self.now.saturating_duration_since(job.arrived));
         }
         if let Some(key) = job.known_crash {
             self.crashes.answered(key, request, verdicts, self.now);
         }
         match job.asker {
-            Asker::Local(id) => self.actions.push(Action::Answer { id, verdicts: verdicts.to_vec() }),
-            client @ Asker::Client(_) => self.tell(client, &reply(request.id, verdicts)),
-            Asker::Nobody => debug!(id = %request.id, "whoever handed this message over has gone"),
+            ReplyTo::Local(id) => self.actions.push(Action::Answer { id, verdicts: verdicts.to_vec() }),
+            client @ ReplyTo::Client(_) => self.tell(client, &reply(request.id, verdicts)),
+            ReplyTo::Nobody => debug!(id = %request.id, "the client of this message has gone"),
         }
         Some(job)
     }
@@ -436,8 +437,8 @@ impl Broker {
         self.traffic(source).replied(codes.iter().map(String::as_str), after);
     }
 
-    fn tell(&mut self, to: Asker, header: &Header) {
-        let Asker::Client(connection) = to else { return };
+    fn tell(&mut self, to: ReplyTo, header: &Header) {
+        let ReplyTo::Client(connection) = to else { return };
         self.actions.push(match header.frame(&[]) {
             Ok(body) => Action::Tell { connection, body },
             Err(problem) => {

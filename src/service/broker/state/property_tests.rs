@@ -82,7 +82,7 @@ struct Outside {
     connection: ConnectionId,
     stopped: bool,
     /// The address and the body of its message in progress.
-    in_hand: Option<(Vec<u8>, Vec<u8>)>,
+    current: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 struct BrokerWorld {
@@ -147,13 +147,13 @@ impl BrokerWorld {
                     assert!(self.handed.insert(address.clone()), "handed out twice");
                     let worker = self.workers.iter_mut().find(|worker| worker.connection == connection);
                     let worker = worker.expect("a worker that is there");
-                    assert!(worker.in_hand.is_none(), "one message at a time");
+                    assert!(worker.current.is_none(), "one message at a time");
                     if let Ok((Header::Deliver(request), _)) = Header::read(&body) {
                         let to = addresses(&request);
                         assert!(!to.is_empty(), "a message to nobody");
                         self.handed_to.insert(request.id, to);
                     }
-                    worker.in_hand = Some((address, body));
+                    worker.current = Some((address, body));
                     self.nobody_is_at_more_than_allowed();
                 }
                 Action::Tell { connection, body, .. } => {
@@ -192,7 +192,7 @@ impl BrokerWorld {
     /// Only messages at workers count, without those that have been deferred by now, which a worker may still have.
     fn nobody_is_at_more_than_allowed(&self) {
         let (mut at_work, mut of_one): (BTreeMap<String, usize>, BTreeMap<String, usize>) = Default::default();
-        for (_, body) in self.workers.iter().filter_map(|worker| worker.in_hand.as_ref()) {
+        for (_, body) in self.workers.iter().filter_map(|worker| worker.current.as_ref()) {
             if let Ok((Header::Deliver(request), _)) = Header::read(body) {
                 for address in addresses(&request) {
                     *at_work.entry(address).or_default() += 1;
@@ -232,7 +232,7 @@ impl BrokerWorld {
         match step {
             Step::Ready => {
                 let connection = self.connection();
-                self.workers.push(Outside { connection, stopped: false, in_hand: None });
+                self.workers.push(Outside { connection, stopped: false, current: None });
                 self.event(Event::WorkerReady { connection, name: b"x".to_vec(), pid: Some(pid(connection)) });
             }
             Step::Pass { milliseconds } => {
@@ -254,9 +254,9 @@ impl BrokerWorld {
                 self.event(Event::WorkerGone { connection });
             }
             Step::DieOf { at, own_hand, notified_first } if at < self.workers.len() => {
-                let Outside { connection, in_hand, .. } = self.workers.remove(at);
+                let Outside { connection, current, .. } = self.workers.remove(at);
                 if let Some(Ok((Header::Deliver(_), message))) =
-                    in_hand.as_ref().filter(|_| own_hand).map(|(_, body)| Header::read(body))
+                    current.as_ref().filter(|_| own_hand).map(|(_, body)| Header::read(body))
                 {
                     *self.deaths.entry(Digest::of(message).to_string()).or_default() += 1;
                 }
@@ -331,7 +331,7 @@ impl BrokerWorld {
             self.event(Event::WorkerAnswered { connection, address: b"x".to_vec(), body: b"y".to_vec() });
             return;
         }
-        let Some((address, body)) = worker.in_hand.take() else { return };
+        let Some((address, body)) = worker.current.take() else { return };
         let answer = match Header::read(&body) {
             Ok((Header::Deliver(request), _)) if !matches!(how, Answered::Wrongly) => {
                 let results = vec![WireVerdict::from(&Verdict::delivered("INBOX appended")); request.recipients.len()];
@@ -390,8 +390,8 @@ proptest! {
         let mut world = BrokerWorld::new();
         for step in steps {
             world.step(step);
-            let standing = world.broker.standing(world.now);
-            prop_assert!(standing.busy + standing.ready <= world.workers.len());
+            let gauges = world.broker.gauges(world.now);
+            prop_assert!(gauges.busy + gauges.ready <= world.workers.len());
         }
         // In the end all requests are answered, even if no worker sends anything more.
         for _ in 0..260 {
@@ -401,8 +401,8 @@ proptest! {
         }
         prop_assert!(world.local.is_empty(), "{:?}", world.local);
         prop_assert!(world.named.is_empty(), "{:?}", world.named);
-        let standing = world.broker.standing(world.now);
-        prop_assert_eq!(standing, Gauges { suspects: standing.suspects, ..Gauges::default() });
+        let gauges = world.broker.gauges(world.now);
+        prop_assert_eq!(gauges, Gauges { suspects: gauges.suspects, ..Gauges::default() });
         prop_assert!(world.broker.jobs.is_empty() && world.broker.at_work.is_empty());
     }
 }

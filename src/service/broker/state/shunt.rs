@@ -1,6 +1,6 @@
 //! The broker's handling of messages that crash workers: see [`crate::service::shunt`].
 
-use super::super::job::{Job, JobId, Stage, What};
+use super::super::job::{Job, JobId, Payload, Stage};
 use super::{Broker, ConnectionId};
 use crate::delivery::StatusDetail;
 use crate::protocol::Source;
@@ -10,8 +10,8 @@ use std::time::Instant;
 impl Broker {
     pub(super) fn admission(&self, job: &Job, now: Instant) -> Admission {
         match &job.what {
-            What::Ours { request, .. } => self.crashes.admission(job.known_crash, request.source, now),
-            What::Plain(_) => Admission::Ordinary,
+            Payload::Delivery { request, .. } => self.crashes.admission(job.known_crash, request.source, now),
+            Payload::Opaque(_) => Admission::Ordinary,
         }
     }
 
@@ -24,7 +24,7 @@ impl Broker {
     /// Whether a new build retries the message while other mail waits.
     pub(super) fn others_go_first(&self, id: JobId) -> bool {
         let is_of_an_upgrade =
-            |job: &Job| matches!(&job.what, What::Ours { request, .. } if request.source == Source::Upgrade);
+            |job: &Job| matches!(&job.what, Payload::Delivery { request, .. } if request.source == Source::Upgrade);
         let is_other = |other: &JobId| self.jobs.get(other).is_some_and(|job| !is_of_an_upgrade(job));
         self.jobs.get(&id).is_some_and(is_of_an_upgrade) && self.queue.iter().any(is_other)
     }
@@ -41,7 +41,7 @@ impl Broker {
     /// A worker has closed its connection. The master reports how the process has ended: the message may be the cause.
     pub(super) fn worker_gone(&mut self, connection: ConnectionId, now: Instant) {
         let pid = self.workers.get(connection).and_then(|worker| worker.pid);
-        let lost = self.lose_worker(connection, "the process that delivered it has ended").and_then(Job::lost);
+        let lost = self.remove_worker(connection, "the process that delivered it has ended").and_then(Job::lost);
         if let (Some(pid), Some(lost)) = (pid.and_then(|pid| u32::try_from(pid).ok()), lost) {
             self.crashes.connection_ended(pid, lost, now);
         }

@@ -66,7 +66,7 @@ impl Scene {
 
     /// The number of suspects, and of messages that were shunted.
     fn figures(&self) -> (usize, u64) {
-        (self.broker.standing(self.now).suspects, self.broker.counters().newly_shunted)
+        (self.broker.gauges(self.now).suspects, self.broker.counters().newly_shunted)
     }
 }
 
@@ -179,7 +179,7 @@ fn what_ends_a_worker_from_outside_is_no_crash_of_the_message() {
         ("SIGKILL", End::Signal(9), false),
         ("SIGTERM", End::Signal(15), false),
         ("SIGKILL by the master", End::Signal(9), true),
-        ("SIGABRT of one that the master has told to end", ABORT, true),
+        ("SIGABRT of one that the master has sent a stop signal", ABORT, true),
         ("an exit status", End::Exit(6), false),
     ];
     for (what, end, by_us) in table {

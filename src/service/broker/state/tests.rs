@@ -165,7 +165,7 @@ fn a_message_goes_to_the_worker_that_has_waited_longest_and_its_answer_comes_bac
     // The LMTP server counts its own replies.
     assert_eq!(scene.broker.counters().traffics, BTreeMap::new());
     assert_eq!(scene.broker.counters().handed_out, 3);
-    assert_eq!(scene.broker.standing(scene.now), Gauges { in_work: 2, busy: 2, ..Gauges::default() });
+    assert_eq!(scene.broker.gauges(scene.now), Gauges { in_work: 2, busy: 2, ..Gauges::default() });
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn what_is_held_what_waits_and_what_is_at_work_are_counted_apart() {
         scene.hand(id, &["a@x"]);
     }
     scene.say(5, &deliver(13, &["d@x"]));
-    let standing = Gauges { in_work: 1, queued: 2, held: 1, busy: 1, ..Gauges::default() };
-    assert_eq!(scene.broker.standing(scene.now), standing);
+    let gauges = Gauges { in_work: 1, queued: 2, held: 1, busy: 1, ..Gauges::default() };
+    assert_eq!(scene.broker.gauges(scene.now), gauges);
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_heartbeat_does_not_make_a_worker_ready() {
     // READY during a delivery does not make a worker ready, either; nor does a heartbeat without a READY before.
     assert_eq!(scene.ready(1), []);
     assert_eq!(scene.beat(9), []);
-    assert_eq!(scene.broker.standing(scene.now).queued, 1);
+    assert_eq!(scene.broker.gauges(scene.now).queued, 1);
 }
 
 #[test]
@@ -275,8 +275,8 @@ fn a_silent_worker_gets_nothing_new_and_is_ended_after_ten_seconds() {
     // Without heartbeats for three seconds: new messages wait, and the delivery in progress is not answered yet.
     assert_eq!(scene.pass(3, &[]), []);
     assert_eq!(scene.hand(11, &["b@x"]), []);
-    let standing = scene.broker.standing(scene.now);
-    assert_eq!((standing.ready, standing.silent), (0, 2));
+    let gauges = scene.broker.gauges(scene.now);
+    assert_eq!((gauges.ready, gauges.silent), (0, 2));
     // The second worker sends a heartbeat, and gets the message.
     let (worker, ..) = one_work(scene.beat(2));
     assert_eq!(worker, 2);
@@ -404,7 +404,7 @@ fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_wor
     let Header::Deliver(Request { recipients, .. }) = header else { panic!("{header:?}") };
     let recipients: Vec<_> = recipients.into_iter().map(|recipient| recipient.address).collect();
     assert_eq!(recipients, ["d@x", "e@x"]);
-    assert_eq!(scene.broker.counters().left_out, 2);
+    assert_eq!(scene.broker.counters().excluded_recipients, 2);
     // Each recipient has a verdict of its own, in the order of the message.
     let answer = one_answer(scene.reply(worker, &address, frame(&delivered(12, 2))));
     assert_eq!(answer, (12, ["2.0.0", "4.4.5", "2.0.0", "4.4.5"].map(String::from).to_vec()));
@@ -428,7 +428,7 @@ fn a_message_to_several_is_whole_where_its_recipients_have_their_turn_in_time() 
     let works: Vec<_> = actions.into_iter().filter(|action| matches!(action, Action::Work { .. })).collect();
     let Header::Deliver(Request { recipients, .. }) = one_work(works).2 else { panic!("no request") };
     assert_eq!(recipients.len(), 2);
-    assert_eq!(scene.broker.counters().left_out, 0);
+    assert_eq!(scene.broker.counters().excluded_recipients, 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Replies of workers, and what happens to the message of a worker that ends, hangs, or takes too long.
 
-use super::{Action, Asker, Broker, ConnectionId, Job, JobId, Stage, What};
+use super::{Action, Broker, ConnectionId, Job, JobId, Payload, ReplyTo, Stage};
 use crate::delivery::StatusDetail;
 use crate::protocol::{Found, Header, Reply};
 use std::time::Instant;
@@ -8,14 +8,14 @@ use tracing::{debug, info, warn};
 
 impl Broker {
     pub(super) fn worker_answered(&mut self, connection: ConnectionId, address: &[u8], body: Vec<u8>, now: Instant) {
-        if !self.workers.heard(connection, now) {
+        if !self.workers.received(connection, now) {
             debug!(connection = connection.0, "an answer of somebody who has not said READY");
             return;
         }
-        let in_hand = self.workers.get(connection).and_then(|worker| worker.job);
-        let Some(id) = in_hand.filter(|id| self.address(*id) == address) else {
+        let job = self.workers.get(connection).and_then(|worker| worker.job);
+        let Some(id) = job.filter(|id| self.address(*id) == address) else {
             if leaves(&body) {
-                self.let_go(connection);
+                self.disconnect(connection);
             } else {
                 // A reply that came twice, or one to the previous broker.
                 self.counters.late_answers += 1;
@@ -25,15 +25,15 @@ impl Broker {
         };
         self.workers.free(connection);
         if self.pass_on(id, connection, body) || self.workers.get(connection).is_some_and(|worker| worker.leaving) {
-            self.let_go(connection);
+            self.disconnect(connection);
         }
     }
 
     /// Passes a worker's reply on. Returns whether the worker reports that it ends.
     fn pass_on(&mut self, id: JobId, from: ConnectionId, body: Vec<u8>) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };
-        if let What::Plain(_) = job.what {
-            if let Some(Asker::Client(connection)) = self.take(id).map(|job| job.asker) {
+        if let Payload::Opaque(_) = job.what {
+            if let Some(ReplyTo::Client(connection)) = self.take(id).map(|job| job.asker) {
                 self.actions.push(Action::Tell { connection, body });
             }
             return false;
@@ -70,7 +70,7 @@ impl Broker {
     }
 
     /// A worker has reported that it ends. Closing its connection confirms that no more messages come.
-    fn let_go(&mut self, connection: ConnectionId) {
+    fn disconnect(&mut self, connection: ConnectionId) {
         let Some(worker) = self.workers.get_mut(connection) else { return };
         worker.leaving = true;
         if worker.job.is_none() {
@@ -81,7 +81,7 @@ impl Broker {
 
     /// A worker has ended, or is treated as ended: its message is deferred. The message may be delivered already, or may be
     /// later: the next attempt checks.
-    pub(super) fn lose_worker(&mut self, connection: ConnectionId, why: &str) -> Option<Job> {
+    pub(super) fn remove_worker(&mut self, connection: ConnectionId, why: &str) -> Option<Job> {
         let worker = self.workers.remove(connection)?;
         let Some(id) = worker.job else {
             info!(worker = worker.name, pid = worker.pid, "a worker has gone");
@@ -89,31 +89,31 @@ impl Broker {
         };
         self.counters.workers_lost += 1;
         let request = self.jobs.get(&id).and_then(|job| match &job.what {
-            What::Ours { request, .. } => Some(request),
-            What::Plain(_) => None,
+            Payload::Delivery { request, .. } => Some(request),
+            Payload::Opaque(_) => None,
         });
         let queue_id = request.and_then(|request| request.queue_id.as_deref()).unwrap_or_default();
         warn!(worker = worker.name, pid = worker.pid, queue_id, why, "a worker is lost with a message");
         self.answer_all(id, StatusDetail::SYSTEM, why)
     }
 
-    fn end_worker(&mut self, connection: ConnectionId, why: &str) {
+    fn kill_worker(&mut self, connection: ConnectionId, why: &str) {
         let Some(pid) = self.workers.get(connection).map(|worker| worker.pid) else { return };
         self.actions.push(Action::EndWorker { connection, pid });
-        self.lose_worker(connection, why);
+        self.remove_worker(connection, why);
     }
 
     /// Ends workers that send no heartbeats, or whose message is overdue.
     pub(super) fn end_what_takes_too_long(&mut self, now: Instant) {
         for connection in self.workers.dead(now) {
-            self.end_worker(connection, "the process that delivered it stood still");
+            self.kill_worker(connection, "the process that delivered it hung");
         }
         let overdue = self.jobs.values().filter_map(|job| match job.stage {
             Stage::At(connection, until) if now >= until => Some(connection),
             _ => None,
         });
         for connection in overdue.collect::<Vec<_>>() {
-            self.end_worker(connection, "its delivery took too long");
+            self.kill_worker(connection, "its delivery took too long");
         }
     }
 }

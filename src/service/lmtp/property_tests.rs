@@ -51,7 +51,7 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
         max_recipients: 60,
         deadline: Duration::from_secs(240),
         spool: Arc::new(Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: Some(LIMIT) }),
-        tally: super::counters::Tally::default(),
+        tally: super::counters::LmtpTally::default(),
     };
     let client = StartTls::NotOffered;
     let mut session = LmtpSession::new(Arc::new(settings), client);

@@ -12,14 +12,14 @@ struct SharesTaken {
 }
 
 #[derive(Debug)]
-pub struct Shares {
+pub struct FairQuota {
     most: usize,
     each: usize,
     taken: Mutex<SharesTaken>,
 }
 
-impl Shares {
-    /// Shares of which each client may take half.
+impl FairQuota {
+    /// FairQuota of which each client may take half.
     pub(crate) fn of(most: usize) -> Arc<Self> {
         Self::with(most, most / 2)
     }
@@ -29,14 +29,14 @@ impl Shares {
     }
 
     /// This amount for this client; `None` if less is left, or the client would exceed its limit.
-    pub(crate) fn take(self: &Arc<Self>, client: &str, amount: usize) -> Option<Share> {
-        let mut share = Share { of: Arc::clone(self), client: client.to_owned(), amount: 0 };
+    pub(crate) fn take(self: &Arc<Self>, client: &str, amount: usize) -> Option<Reservation> {
+        let mut share = Reservation { of: Arc::clone(self), client: client.to_owned(), amount: 0 };
         share.take_more(amount).then_some(share)
     }
 
     /// The memory for reading a message of this many bytes: twice its size, but no more than one client's limit. A message that
     /// is larger than that limit is read only while no other share is taken.
-    pub(crate) fn take_to_read(self: &Arc<Self>, client: &str, size: usize) -> Option<Share> {
+    pub(crate) fn take_to_read(self: &Arc<Self>, client: &str, size: usize) -> Option<Reservation> {
         if size <= self.each {
             return self.take(client, size.saturating_mul(2).min(self.each));
         }
@@ -46,7 +46,7 @@ impl Shares {
         }
         taken.all = size;
         taken.each.insert(client.to_owned(), size);
-        Some(Share { of: Arc::clone(self), client: client.to_owned(), amount: size })
+        Some(Reservation { of: Arc::clone(self), client: client.to_owned(), amount: size })
     }
 
     /// Whether a message of this many bytes can ever be read.
@@ -57,13 +57,13 @@ impl Shares {
 
 /// The amount that a client has taken. Dropping it returns the amount.
 #[derive(Debug)]
-pub(crate) struct Share {
-    of: Arc<Shares>,
+pub(crate) struct Reservation {
+    of: Arc<FairQuota>,
     client: String,
     amount: usize,
 }
 
-impl Share {
+impl Reservation {
     /// Takes more, and returns whether that was possible. If not, the share stays as it is, and nothing waits: two clients that
     /// keep their shares while they wait for more could wait for each other.
     pub(crate) fn take_more(&mut self, more: usize) -> bool {
@@ -94,7 +94,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.becomes(0);
     }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn one_client_has_half_at_most_and_all_together_what_there_is() {
-        let shares = Shares::of(10);
+        let shares = FairQuota::of(10);
         let mut ones = shares.take("one", 3).unwrap();
         assert!(!ones.take_more(3) && ones.take_more(2) && !ones.take_more(1));
         assert!(shares.take("one", 1).is_none());
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_message_takes_twice_its_size_while_it_is_read_and_a_large_one_waits_until_nobody_has_anything() {
-        let shares = Shares::of(20);
+        let shares = FairQuota::of(20);
         let mut small = shares.take_to_read("one", 4).unwrap();
         assert!(shares.take_to_read("one", 2).is_none(), "it has 8 of 10");
         small.becomes(4);
