@@ -4,6 +4,7 @@ pub mod audit;
 pub(crate) mod check;
 pub(crate) mod inject;
 pub(crate) mod lock;
+pub(crate) mod manual;
 pub(crate) mod migrate;
 pub(crate) mod notify;
 mod progress;

@@ -105,12 +105,21 @@ enum Command {
     /// The service, maildropd: start it, ask how it is, tell it what to do
     #[command(subcommand)]
     Service(cli::service::Command),
+    /// Print the completions for a shell
+    Completions(cli::manual::CompletionsArguments),
+    /// Print the manual page, or write all manual pages into a folder
+    Man(cli::manual::ManArguments),
 }
 
-/// The command line's definition, from which its manual pages and completions are made.
+/// The command line's definition.
 #[must_use]
 pub fn definition() -> clap::Command {
     Arguments::command()
+}
+
+/// Both programs' command lines.
+fn programs() -> [clap::Command; 2] {
+    [definition(), super::maildropd::definition()]
 }
 
 /// Runs a command line, and returns the status to exit with. Never panics.
@@ -167,6 +176,8 @@ fn dispatch(arguments: &[OsString], other: bool) -> u8 {
         Some(Command::Notify(command)) => cli::notify::run(&command),
         Some(Command::Web(command)) => cli::web::run(&command),
         Some(Command::Service(command)) => cli::service::run(&command),
+        Some(Command::Completions(arguments)) => cli::manual::complete(&arguments, programs()),
+        Some(Command::Man(arguments)) => cli::manual::man(&arguments, programs()),
     };
     ended.map_or_else(|failure| failure.report(), u8::from)
 }

@@ -100,9 +100,8 @@ fn role(name: &str) -> Result<Role, String> {
     })
 }
 
-/// The command line's definition, from which its manual page and completions are made.
-#[must_use]
-pub fn definition() -> clap::Command {
+/// The command line's definition.
+pub(super) fn definition() -> clap::Command {
     Arguments::command()
 }
 

@@ -7,6 +7,7 @@ mod check_of_postfix_settings;
 mod hanging_server_under_each_command;
 mod inject_embedded;
 mod lock_exec_with_file_locks;
+mod manuals;
 mod operations_log_embedded;
 mod prune_embedded;
 mod queue_commands;
