@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS addresses (
     imap_user   VARCHAR(255) NOT NULL COMMENT 'the user that the mailbox store knows',
     inbox       VARCHAR(255) NOT NULL DEFAULT 'INBOX' COMMENT 'where mail for the address goes',
     sent        VARCHAR(255) NOT NULL DEFAULT 'Sent' COMMENT 'where mail of the address is kept',
+    destination TEXT NULL COMMENT 'for later versions; this one defers mail for a row that has it',
     PRIMARY KEY (address),
     -- A delivery asks in lower case. An address stored otherwise would never be found, and its mail would be refused.
     CONSTRAINT addresses_are_lower_case CHECK (address = LOWER(address))

@@ -13,7 +13,8 @@ CREATE TABLE addresses (
     address   varchar(320) PRIMARY KEY CONSTRAINT addresses_lower_case CHECK (address = lower(address)),
     imap_user varchar(255) NOT NULL,                 -- the user that the mailbox store knows
     inbox     varchar(255) NOT NULL DEFAULT 'INBOX', -- where mail for the address goes
-    sent      varchar(255) NOT NULL DEFAULT 'Sent'   -- where mail of the address is kept
+    sent      varchar(255) NOT NULL DEFAULT 'Sent',  -- where mail of the address is kept
+    destination text                                 -- for later versions; this one defers mail for a row that has it
 );
 COMMENT ON TABLE addresses IS 'Which IMAP user an address belongs to, and the mailboxes for what arrives and what is sent';
 

@@ -77,12 +77,17 @@ pub enum Deferral {
     Busy(Option<Holder>),
     #[error("an earlier attempt never ended, and began only {0:?} ago: its copy may still arrive")]
     Unsettled(Duration),
-    #[error("unknown recipient, which routing.unknown_recipient defers")]
+    #[error("unknown recipient: the table addresses has no row for it, and routing.unknown_recipient = \"defer\"")]
     UnknownRecipient,
     /// No address is known at all: the table is not filled yet, or it is the wrong database. That is no reason to refuse
     /// mail.
     #[error("the table of addresses is empty")]
     NobodyKnown,
+    /// A row for later versions, which may deliver elsewhere.
+    #[error(
+        "the row {0} of the table addresses names a destination, or no IMAP user: this version delivers only to IMAP users"
+    )]
+    NoImapUser(String),
     /// The recipient was missing from the table and is in it now; or the table has become empty.
     #[error("the table of addresses has just been changed")]
     AddressesChanged,

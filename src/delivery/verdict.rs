@@ -170,6 +170,10 @@ impl From<&Refusal> for Verdict {
                 (StatusDetail::UNKNOWN_ADDRESS, "no such recipient here; deferred by routing.unknown_recipient")
             }
             Deferral::NobodyKnown => (StatusDetail::SYSTEM_CONFIGURATION, "no recipient addresses are configured"),
+            Deferral::NoImapUser(_) => (
+                StatusDetail::SYSTEM_CONFIGURATION,
+                "the recipient's row of addresses names no IMAP user; this version delivers only to IMAP users",
+            ),
             Deferral::AddressesChanged => (StatusDetail::SYSTEM, "the table of addresses has just been changed"),
             Deferral::LockLost => (StatusDetail::BAD_CONNECTION, "the lock on this message was lost"),
             Deferral::OtherLock(_) => (StatusDetail::SYSTEM_CONFIGURATION, "another host uses another lock.namespace"),
@@ -299,6 +303,7 @@ mod tests {
             (Deferral::Unsettled(std::time::Duration::ZERO), "4.3.0"),
             (Deferral::UnknownRecipient, "4.1.1"),
             (Deferral::NobodyKnown, "4.3.5"),
+            (Deferral::NoImapUser("doug@x".into()), "4.3.5"),
             (Deferral::AddressesChanged, "4.3.0"),
             (Deferral::LockLost, "4.4.2"),
             (Deferral::OtherLock(None), "4.3.5"),

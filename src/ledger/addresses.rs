@@ -6,7 +6,7 @@ use crate::message::fold;
 /// The mailbox for an address's mail, and the one for its owner's sent mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The user's name at the mailbox store.
+    /// The user's name at the mailbox store. Empty in a row of the table that names none, or that names a destination.
     pub user: String,
     /// The mailbox for arriving mail: `INBOX`.
     pub inbox: String,

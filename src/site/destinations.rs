@@ -8,7 +8,7 @@ use crate::ledger::{AddressBook, Database, Destination};
 use crate::message::authentication_results::Vouched;
 use crate::message::{Address, Message, Role};
 use crate::site::routing::{Party, Route};
-use tracing::info;
+use tracing::{info, warn};
 
 /// The mailboxes of one message's copies.
 pub(super) struct Destinations {
@@ -64,6 +64,10 @@ impl Site {
         let recipients = envelopes.iter().map(|to| site.recipient(&to.recipient, &book)).collect();
         let sender = match author.map(|author| router.route(author, Party::Sender, &book)) {
             Some(Route::To(destination)) => Some(destination),
+            Some(Route::NoImapUser(row)) => {
+                warn!(row, "no Sent copy: the author's row of the table addresses names no IMAP user");
+                None
+            }
             Some(Route::Unknown | Route::TableEmpty) | None => None,
         };
         Ok(Destinations { recipients, sender, proven: book.proven })
@@ -122,6 +126,7 @@ impl Configured {
                 config::UnknownRecipient::Reject => Refusal::UnknownRecipient,
                 config::UnknownRecipient::Defer => Deferral::UnknownRecipient.into(),
             }),
+            Route::NoImapUser(row) => Err(Deferral::NoImapUser(row).into()),
             Route::TableEmpty => Err(Deferral::NobodyKnown.into()),
         }
     }

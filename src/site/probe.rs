@@ -64,7 +64,7 @@ impl Site {
         let book = database.addresses(&lookups)?;
         Ok(match site.router.route(&address, Party::Recipient, &book) {
             Route::To(destination) => Recipient::Known(address, destination),
-            Route::Unknown | Route::TableEmpty => Recipient::Unknown(address),
+            Route::NoImapUser(_) | Route::Unknown | Route::TableEmpty => Recipient::Unknown(address),
         })
     }
 

@@ -33,6 +33,8 @@ pub(crate) enum Party {
 pub(crate) enum Route {
     /// To the mailboxes of a user here.
     To(Destination),
+    /// This row of the table names no IMAP user.
+    NoImapUser(String),
     /// No user here has this address.
     Unknown,
     /// The table `addresses` has no row, and no rule names the domain. The database is not filled yet, or is the wrong one;
@@ -75,8 +77,15 @@ impl Router {
     /// Routes the address with the table's rows for its [`lookups`](Self::lookups).
     #[must_use]
     pub(crate) fn route(&self, address: &Address, party: Party, book: &AddressBook) -> Route {
-        if let Some(destination) = self.lookups(address, party).iter().find_map(|address| book.get(address)) {
-            return Route::To(Destination::new(&destination.user, &destination.inbox, &destination.sent));
+        let known =
+            self.lookups(address, party).into_iter().find_map(|row| book.get(&row).cloned().map(|to| (row, to)));
+        if let Some((row, Destination { user, inbox, sent })) = known {
+            // No other row or rule may apply: mail must not go elsewhere.
+            return if user.is_empty() {
+                Route::NoImapUser(row)
+            } else {
+                Route::To(Destination::new(user, &inbox, &sent))
+            };
         }
         let address = address.folded();
         let address = address.without_extension(&self.delimiters).unwrap_or(address);
@@ -213,6 +222,18 @@ mod tests {
         let empty = AddressBook { empty: true, ..AddressBook::default() };
         assert_eq!(router.route(&address("doug@other.example"), Party::Recipient, &empty), Route::TableEmpty);
         assert_eq!(router.route(&address("doug@axial.net"), Party::Recipient, &empty), to("doug@axial.net"));
+    }
+
+    #[test]
+    fn a_row_without_an_imap_user_sends_mail_nowhere_else() {
+        let router = Router::new(vec![rule("axial.net", "{local}")], "+");
+        let mut rows = book(&["@axial.net", "doug@axial.net"]);
+        rows.entries[1].1.user.clear();
+        let route = |text: &str, party| router.route(&address(text), party, &rows);
+        for party in [Party::Recipient, Party::Sender] {
+            assert_eq!(route("Doug+a@axial.net", party), Route::NoImapUser("doug@axial.net".into()));
+        }
+        assert_eq!(route("scuba@axial.net", Party::Recipient), to("owner of @axial.net"));
     }
 
     #[test]

@@ -163,9 +163,9 @@ impl Problem {
         Self::new(422, "unknown-recipient", "Nobody has this address; nothing was accepted").of(errors)
     }
 
-    /// It cannot be determined at the moment whether the recipients are known.
+    /// The recipients may become known, or it cannot be determined now whether they are.
     pub(super) fn not_known_now(errors: Vec<Wrong>) -> Self {
-        Self::new(503, "not-known-now", "Who is known cannot be said at the moment; nothing was accepted")
+        Self::new(503, "not-known-now", "Mail for a recipient cannot be accepted at the moment; nothing was accepted")
             .of(errors)
             .after(A_WHILE)
     }

@@ -31,8 +31,9 @@ pub(crate) fn any_address(database: &mut dyn Database, not_of: &[&str]) -> Resul
     // No user has an empty name. It keeps the list from being empty.
     let users: Vec<Value<'_>> = not_of.iter().chain([&""]).map(|user| Value::Text(user)).collect();
     let places = vec!["?"; users.len()].join(", ");
-    let sql =
-        format!("SELECT address FROM addresses WHERE address NOT LIKE '@%' AND imap_user NOT IN ({places}) LIMIT 1");
+    let sql = format!(
+        "SELECT address FROM addresses WHERE address NOT LIKE '@%' AND imap_user NOT IN ({places}) AND destination IS NULL LIMIT 1"
+    );
     database.query_first("looking for an address", &sql, &users)
 }
 

@@ -36,8 +36,8 @@ impl Ledger for PostgresDatabase {
         for row in self.read(doing, &statements::look_up(self.plans_are_cached()), &values)? {
             let (address, user, inbox, sent): (_, Option<String>, Option<String>, Option<String>);
             ((address, user, inbox, sent), book.empty, read_only, book.proven, self.tells_its_epoch) = row.read()?;
-            if let (Some(address), Some(user), Some(inbox), Some(sent)) = (address, user, inbox, sent) {
-                book.entries.push((address, Destination { user, inbox, sent }));
+            if let (Some(address), Some(inbox), Some(sent)) = (address, inbox, sent) {
+                book.entries.push((address, Destination { user: user.unwrap_or_default(), inbox, sent }));
             }
         }
         book.unless_a_replica_knows_none(doing, read_only)

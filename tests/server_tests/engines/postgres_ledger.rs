@@ -72,7 +72,7 @@ fn a_view_over_other_types_serves_as_addresses(server: &str) {
         .batch_execute(&format!(
             "DROP TABLE addresses; CREATE DOMAIN mailbox_name AS text; CREATE TYPE account AS ENUM ('scuba'); \
              CREATE VIEW addresses AS SELECT 'scuba@mail.example'::text AS address, 'scuba'::account AS imap_user, \
-             'INBOX'::mailbox_name AS inbox, 'Sent'::name AS sent; GRANT SELECT ON addresses TO {}",
+             'INBOX'::mailbox_name AS inbox, 'Sent'::name AS sent, NULL::text AS destination; GRANT SELECT ON addresses TO {}",
             test.name
         ))
         .unwrap();

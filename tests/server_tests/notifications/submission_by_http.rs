@@ -218,7 +218,12 @@ fn where_the_database_does_not_commit_it_nobody_is_unknown(engine: Engine) {
     let rest = Rest::start(&mut scene, &sections);
     let token = rest.token(&["--name", "provider", "--scope", "messages:write"]);
     let nobody = bring(&rest, &token, "recipient=nobody@mail.axial.net", &scene.message("a"));
-    nobody.problem(503, "not-known-now");
+    assert_eq!(nobody.headers["retry-after"], "60");
+    let detail = nobody.problem(503, "not-known-now")["errors"][0]["detail"].to_string();
+    assert!(
+        detail.contains("nobody@mail.axial.net") && detail.contains("routing.unknown_recipient = \\\"defer\\\""),
+        "{detail}"
+    );
     scene.database.execute("DELETE FROM addresses");
     bring(&rest, &token, "recipient=doug@mail.axial.net", &scene.message("a")).problem(503, "not-known-now");
     assert!(Queue::existing(scene.path("state/queue").as_ref()).is_err(), "nothing was accepted");

@@ -2,9 +2,11 @@
 //! now, and of nothing else. Whatever a server cannot write down, or does not answer for, is 75.
 
 use crate::support::database::{Connection, Engine};
+use crate::support::lmtp::Lmtp;
 use crate::support::own_server::OwnServer;
 use crate::support::program::{Outcome, wait_until};
-use crate::support::site_fixture::Scene;
+use crate::support::service::Service;
+use crate::support::site_fixture::{LISA, Scene};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::database::DatabaseFailure;
 use std::process::Command;
@@ -20,6 +22,13 @@ on_two_engines!(
     who_may_not_write_it_down_refuses_nobody,
     a_dry_run_refuses_nobody,
 );
+
+/// What the look-up function and each dialect answer for a row.
+mod rows_for_later_versions {
+    use super::mail_for_a_row_without_an_imap_user_is_deferred_and_goes_nowhere_else;
+
+    on_each_engine!(mail_for_a_row_without_an_imap_user_is_deferred_and_goes_nowhere_else);
+}
 
 /// Somebody lives there, and whoever does not is refused.
 fn strict(scene: Scene) -> Scene {
@@ -170,6 +179,34 @@ fn who_may_not_write_it_down_refuses_nobody(engine: Engine) {
     assert_eq!(check.status.code(), Some(69), "{check:?}");
     assert!(told(&scene).contains("not applied"), "{}", told(&scene));
     scene.deliver("doug", scene.message("again")).delivered();
+}
+
+/// A later version may have written these rows. A row for all other addresses of the domain is no way out.
+fn mail_for_a_row_without_an_imap_user_is_deferred_and_goes_nowhere_else(engine: Engine) {
+    let mut scene = strict(Scene::with(engine, &["doug", "scuba"]));
+    let (doug, scuba) = (scene.user("doug"), scene.user("scuba"));
+    scene.database.add_address("@mail.axial.net", &scuba);
+    let of_doug = "WHERE address = 'doug@mail.axial.net'";
+    for row in ["imap_user = ''", "destination = 'https://mail.axial.net/in'", "imap_user = '', destination = ''"] {
+        scene.database.execute(&format!("UPDATE addresses SET imap_user = '{doug}', destination = NULL {of_doug}"));
+        scene.database.execute(&format!("UPDATE addresses SET {row} {of_doug}"));
+        let line =
+            "4.3.5 the recipient's row of addresses names no IMAP user; this version delivers only to IMAP users";
+        scene.deliver("doug", scene.message("doug")).deferred(line);
+        assert!(scene.log().contains("the row doug@mail.axial.net of the table addresses"), "{}", scene.log());
+    }
+    assert!(scene.inbox("doug").is_empty() && scene.inbox("scuba").is_empty());
+    assert_eq!(refused(&mut scene), 0);
+    if engine == Engine::Postgres17 {
+        let service = Service::start(&mut scene);
+        let to = ["doug", "scuba"].map(|name| format!("{name}@mail.axial.net"));
+        let replies = Lmtp::connect(&service.socket).deliver(LISA, &to, &scene.message("lmtp"));
+        assert!(replies[0].starts_with("451 4.3.5 the recipient's row of addresses"), "{replies:?}");
+        assert!(replies[1].starts_with("250 2.0.0 INBOX appended"), "{replies:?}");
+        service.end();
+    }
+    scene.database.execute(&format!("UPDATE addresses SET imap_user = '{doug}', destination = NULL {of_doug}"));
+    scene.deliver("doug", scene.message("doug")).delivered();
 }
 
 fn a_dry_run_refuses_nobody(engine: Engine) {
