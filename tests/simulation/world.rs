@@ -249,7 +249,7 @@ pub struct World {
     /// The rows of the epochs, and the number of the present one.
     pub epochs: Vec<(u64, Option<i64>)>,
     pub epoch: u64,
-    /// Background the present primary.
+    /// Beside the present primary.
     pub former: Option<Former>,
     /// What the present primary has received, and not applied yet.
     pub backlog: Option<Memory>,

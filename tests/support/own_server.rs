@@ -52,7 +52,7 @@ impl OwnServer {
 
     /// A standby of such a server, of the same version, which begins as its copy.
     pub fn standby_of(primary: &Self, name: &str) -> Self {
-        // Background what the image allows: replication is a permission of its own.
+        // Beside what the image allows: replication is a permission of its own.
         primary.start_inside("echo 'host replication all all scram-sha-256' >>/srv/data/pg_hba.conf");
         let mut session = Connection::open_at(Engine::Postgres17, &primary.address(), None);
         wait_until("replication is allowed", || {

@@ -1,4 +1,4 @@
-//! Many users, as a site has them: hardly a copy goes to one for whom a worker has a session, so that nearly each is a login. Background it the
+//! Many users, as a site has them: hardly a copy goes to one for whom a worker has a session, so that nearly each is a login. Beside it the
 //! mailbox store's own LMTP, which records nothing.
 
 use super::ground::{Ground, Otherwise, Service, until};
