@@ -1,4 +1,4 @@
--- The rights of people who look after deliveries: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it as an
+-- The rights of operators: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it as an
 -- administrator, for an account of their own, named in the configuration (database.roles.operator); put your own names in place of
 -- these:
 --
@@ -22,26 +22,26 @@ GRANT INSERT ON maildrop.epochs TO 'maildrop_operator'@'%';
 
 GRANT INSERT ON maildrop.outbox TO 'maildrop_operator'@'%';
 
--- `subscription` changes who is told of what.
+-- `subscription` manages subscriptions.
 GRANT INSERT, UPDATE, DELETE ON maildrop.subscriptions TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE, DELETE ON maildrop.subscription_queues TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE, DELETE ON maildrop.notifications TO 'maildrop_operator'@'%';
 
--- `web` logs people in to the page, and out.
+-- `web` manages the logins of the web UI.
 GRANT INSERT, DELETE ON maildrop.web_logins TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.web_sessions TO 'maildrop_operator'@'%';
 
--- `token` changes who may use the API.
+-- `token` manages the tokens of the API.
 GRANT INSERT, UPDATE (revoked_at, last_used_at) ON maildrop.api_tokens TO 'maildrop_operator'@'%';
 
--- `replay`, `subscription` and `notify` write down who did what.
+-- `replay`, `subscription` and `notify` write the operations log.
 GRANT INSERT ON maildrop.operations TO 'maildrop_operator'@'%';
 
--- `lock list`: who waits for a lock under another account. It shows every account's statements; without it, only those
--- who wait under this account are listed.
+-- `lock list`: sessions of other accounts that wait for a lock. This right shows the statements of every account. Without
+-- it, `lock list` has only the sessions of this account.
 GRANT PROCESS ON *.* TO 'maildrop_operator'@'%';
 
--- `prune` only: nothing else ever deletes.
+-- Only `prune` deletes.
 GRANT DELETE ON maildrop.attempts TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.copies TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.messages TO 'maildrop_operator'@'%';

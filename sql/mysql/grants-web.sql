@@ -1,25 +1,25 @@
--- The rights of `maildropd`'s page: it reads what deliveries have written, and keeps who is logged in. Run it as an administrator, for
+-- The rights of the web UI: it reads the records of deliveries, and keeps its logins. Run it as an administrator, for
 -- an account of its own, named in the configuration (database.roles.web); put your own names in place of these:
 --
 --     the database    maildrop
---     the account     'maildrop_page'@'%'
+--     the account     'maildrop_web'@'%'
 --
--- It sees no source of a message and no address book, and changes nothing that a delivery goes by.
+-- It reads no source of a message and no address book, and changes nothing that a delivery reads.
 
--- CREATE USER 'maildrop_page'@'%' IDENTIFIED BY 'a fourth long password' REQUIRE SSL;
+-- CREATE USER 'maildrop_web'@'%' IDENTIFIED BY 'a fourth long password' REQUIRE SSL;
 
-GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop_page'@'%';
-GRANT SELECT ON maildrop.attempts TO 'maildrop_page'@'%';
-GRANT SELECT ON maildrop.messages TO 'maildrop_page'@'%';
-GRANT SELECT ON maildrop.copies TO 'maildrop_page'@'%';
-GRANT SELECT (message_id) ON maildrop.message_sources TO 'maildrop_page'@'%';
+GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop_web'@'%';
+GRANT SELECT ON maildrop.attempts TO 'maildrop_web'@'%';
+GRANT SELECT ON maildrop.messages TO 'maildrop_web'@'%';
+GRANT SELECT ON maildrop.copies TO 'maildrop_web'@'%';
+GRANT SELECT (message_id) ON maildrop.message_sources TO 'maildrop_web'@'%';
 
-GRANT SELECT, DELETE ON maildrop.web_logins TO 'maildrop_page'@'%';
-GRANT SELECT, INSERT, UPDATE, DELETE ON maildrop.web_sessions TO 'maildrop_page'@'%';
+GRANT SELECT, DELETE ON maildrop.web_logins TO 'maildrop_web'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON maildrop.web_sessions TO 'maildrop_web'@'%';
 
--- Who did what by hand. Rows are added, and not changed or deleted.
-GRANT SELECT, INSERT ON maildrop.operations TO 'maildrop_page'@'%';
+-- The operations log. Rows are added, never changed or deleted.
+GRANT SELECT, INSERT ON maildrop.operations TO 'maildrop_web'@'%';
 
--- Who waits for a lock under another account. It shows every account's statements; without it, only those who wait under this
--- account are listed.
-GRANT PROCESS ON *.* TO 'maildrop_page'@'%';
+-- Sessions of other accounts that wait for a lock. This right shows the statements of every account. Without it, the list
+-- has only the sessions of this account.
+GRANT PROCESS ON *.* TO 'maildrop_web'@'%';

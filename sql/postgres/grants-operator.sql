@@ -1,5 +1,5 @@
--- The rights of people who look after deliveries: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it after
--- grants.sql, as a superuser (the owner of the tables may do all but the last line), for a role of their own, named in a
+-- The rights of operators: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it after
+-- grants.sql, as a superuser (the owner of the tables may do all but the last line), for a role of their own, named in
 -- the configuration (database.roles.operator):
 --
 --     CREATE ROLE maildrop_operator LOGIN PASSWORD 'another long password';
@@ -10,26 +10,25 @@
 
 GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, message_sources, epochs TO :"role";
 
--- `subscription` changes who is told of what; `check` and `stats` read how far behind that is.
+-- `subscription` manages subscriptions; `check` and `stats` read their pending notifications.
 -- `subscription test` writes an event.
 GRANT SELECT, INSERT ON outbox TO :"role";
 GRANT SELECT ON events, notification_attempts TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON subscriptions, subscription_queues, notifications TO :"role";
 
--- `web` logs people in to the page, and out.
+-- `web` manages the logins of the web UI.
 GRANT SELECT, INSERT, DELETE ON web_logins, web_sessions TO :"role";
 
--- `token` changes who may use the API.
+-- `token` manages the tokens of the API.
 GRANT SELECT, INSERT ON api_tokens TO :"role";
 GRANT UPDATE (revoked_at, last_used_at) ON api_tokens TO :"role";
 
--- `replay`, `subscription` and `notify` write down who did what.
+-- `replay`, `subscription` and `notify` write the operations log.
 GRANT SELECT, INSERT ON operations TO :"role";
 
--- `prune` only: nothing else ever deletes.
+-- Only `prune` deletes.
 GRANT DELETE ON attempts, copies, messages, message_sources, events, notification_attempts, operations TO :"role";
 
--- `lock list`: since when a lock is held, and from where, also where another role holds it. Only a superuser may give this:
--- where the owner of the tables is none ("permission denied to grant role"), run this one line as one. All else works
--- without it.
+-- `lock list`: the time and address of a lock that another role holds. Only a superuser may grant this: if the owner of the
+-- tables is none ("permission denied to grant role"), run this line as a superuser. Everything else works without it.
 GRANT pg_read_all_stats TO :"role";

@@ -12,21 +12,21 @@ GRANT SELECT, INSERT ON attempts, messages, copies TO :"role";
 GRANT UPDATE (ended_at, outcome, stages) ON attempts TO :"role";
 GRANT UPDATE (recipient, state, uid_validity, uid, reason, delivered_at, updated_at) ON copies TO :"role";
 
--- With routing.unknown_recipient = "reject" only: nobody is refused before that is written down.
+-- Only with routing.unknown_recipient = "reject": a recipient is refused after the row is committed.
 GRANT SELECT, INSERT ON unknown_recipients TO :"role";
 GRANT UPDATE (count, last_at) ON unknown_recipients TO :"role";
 
--- What the mailbox store has shown of how it is logged in to.
+-- Proofs that a login leads to the mailboxes of its user.
 GRANT SELECT, INSERT ON login_checks TO :"role";
 GRANT UPDATE (verified_at, host) ON login_checks TO :"role";
 
--- When the database became another one.
+-- Changes of the database server: fail-overs and restores.
 GRANT SELECT, INSERT ON epochs TO :"role";
--- Everybody may run a function, but where default privileges say otherwise (ALTER DEFAULT PRIVILEGES ... REVOKE EXECUTE ON FUNCTIONS
--- FROM PUBLIC).
+-- Every role may run a function, unless default privileges say otherwise (ALTER DEFAULT PRIVILEGES ... REVOKE EXECUTE ON
+-- FUNCTIONS FROM PUBLIC).
 GRANT EXECUTE ON FUNCTION maildrop_epoch() TO :"role";
 
--- An event for each change of a copy, where anybody is subscribed: see grants-notify.sql. Whose subscriptions there are is not seen.
+-- An event for each change of a copy, if there are subscriptions (grants-notify.sql). Their owners stay hidden.
 GRANT INSERT ON outbox TO :"role";
 GRANT SELECT (id) ON subscriptions TO :"role";
 

@@ -323,7 +323,7 @@ impl Database {
             postgres.replace(":\"role\"", role)
         } else {
             let mysql = mysql.replace("'maildrop_operator'@'%'", role).replace("'maildrop_notify'@'%'", role);
-            let mysql = mysql.replace("'maildrop_page'@'%'", role);
+            let mysql = mysql.replace("'maildrop_web'@'%'", role);
             let mysql = mysql.replace("'maildrop'@'%'", role);
             mysql.replace("maildrop.", &format!("{}.", self.name))
         };
