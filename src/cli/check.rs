@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
     /// maildropd runs, which does it by itself
     #[arg(long, conflicts_with_all = ["self_test", "recipient", "json"])]
     renew_proof: bool,
+    /// Show also what is ok
+    #[arg(long, conflicts_with = "renew_proof")]
+    all: bool,
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
@@ -46,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let progress = Progress::watch("asking the database and the mailbox store");
     let findings = check(&site, arguments.recipient.clone(), arguments.self_test, Deadline::after(PATIENCE));
     drop(progress);
-    print(arguments.json, &findings, || text(&findings));
+    print(arguments.json, &findings, || text(&findings, arguments.all));
     let is_bad = findings.iter().any(|finding| finding.state == FindingState::Bad);
     Ok(if is_bad { ExitCode::Unavailable } else { ExitCode::Ok })
 }
@@ -64,22 +67,47 @@ fn renew_proof(options: &SiteOptions) -> Ended {
     Ok(ExitCode::Ok)
 }
 
-fn text(findings: &[Finding]) -> String {
-    let word = |state: FindingState| match state {
-        FindingState::Good => "ok",
-        FindingState::Warning => "warning",
-        FindingState::Bad => "BAD",
-    };
-    let rows = findings.iter().map(|finding| {
-        let fix = finding.fix.as_deref().unwrap_or_default();
-        [finding.what.as_str(), word(finding.state), finding.found.as_str(), fix].map(ToOwned::to_owned)
+/// What must be fixed comes first. What is ok, without advice, is counted or comes last.
+fn text(findings: &[Finding], all: bool) -> String {
+    use FindingState::{Bad, Good, Warning};
+    let of = |state: FindingState| findings.iter().filter(move |finding| finding.state == state);
+    let good = of(Good).filter(|finding| finding.fix.is_none());
+    let hidden = if all { 0 } else { good.clone().count() };
+    let advice = of(Good).filter(|finding| finding.fix.is_some());
+    let shown = of(Bad).chain(of(Warning)).chain(advice).chain(good.skip(hidden));
+    let rows = shown.map(|finding| {
+        let word = match finding.state {
+            Good => "ok",
+            Warning => "warning",
+            Bad => "BAD",
+        };
+        [finding.what.as_str(), word, &finding.found, finding.fix.as_deref().unwrap_or_default()].map(ToOwned::to_owned)
     });
-    let table = table(["what", "", "found", "fix"], rows);
-    let count = |state: FindingState| findings.iter().filter(|finding| finding.state == state).count();
-    let well = match (count(FindingState::Bad), count(FindingState::Warning)) {
+    let mut text =
+        if hidden < findings.len() { table(["what", "", "found", "fix"], rows) + "\n" } else { String::new() };
+    if hidden > 0 {
+        text += &format!("{hidden} ok: --all shows them.\n");
+    }
+    text + &match (of(Bad).count(), of(Warning).count()) {
         (0, 0) => "All is well.".to_owned(),
         (0, warnings) => format!("It works; {warnings} could be better."),
         (bad, _) => format!("{bad} must be fixed before mail is delivered by it."),
-    };
-    format!("{table}\n{well}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::check::{bad, good, warning};
+
+    #[test]
+    fn what_must_be_fixed_comes_first_and_what_is_ok_is_counted() {
+        let findings = [good("lock", "excludes"), warning("file", "late", "wait"), bad("login", "refused", "name it")];
+        let lines = |text: String| -> Vec<String> {
+            text.lines().map(|line| line.split("  ").next().unwrap().into()).collect()
+        };
+        assert_eq!(lines(text(&findings, false))[..4], ["what", "login", "file", "1 ok: --all shows them."]);
+        assert_eq!(lines(text(&findings, true))[..4], ["what", "login", "file", "lock"]);
+        assert_eq!(text(&findings[..1], false), "1 ok: --all shows them.\nAll is well.");
+    }
 }

@@ -21,7 +21,7 @@ const FRONT: &str = ": > up.$$; while read -r line; do printf '%s\\n' \"$line\" 
                      [ ! -e report ] || cat report >&0; done";
 const OTHERS: &str = ": > up.$$; exec sleep 1000";
 /// Reports that it is ready. It also sends a front's report, which is not accepted from it.
-const SAY_READY: &str = "echo '{\"kind\":\"standing\",\"accepting\":false,\"database_away\":\"no\"}' >&0; \
+const SAY_READY: &str = "echo '{\"kind\":\"status\",\"accepting\":false,\"database_away\":\"no\"}' >&0; \
                          echo '{\"kind\":\"ready\",\"ready\":true}' >&0; : > up.$$; exec sleep 1000";
 /// Ends only with SIGKILL.
 const STUBBORN: &str = "trap '' TERM; : > up.$$; exec sleep 1000";

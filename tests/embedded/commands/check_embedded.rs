@@ -7,7 +7,7 @@ use std::path::Path;
 
 fn check(directory: &Path) -> (Option<i32>, String) {
     let directory = directory.to_str().unwrap();
-    let output = program(&["check", "--self-test", "--json", "--embedded", directory]).output().unwrap();
+    let output = program(&["check", "--all", "--self-test", "--json", "--embedded", directory]).output().unwrap();
     (output.status.code(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
 }
 

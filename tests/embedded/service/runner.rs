@@ -55,7 +55,7 @@ impl Scene {
 
     fn runner_of(&self, slice: &str) -> Runner {
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.arg("--config").arg(self.folder.path().join("config.toml")).args(["--role=runner", "--slice", slice]);
+        command.arg("--config").arg(self.folder.path().join("config.toml")).args(["--role=runner", "--shard", slice]);
         Runner(command.env_clear().stdin(Stdio::null()).spawn().unwrap())
     }
 
@@ -490,7 +490,7 @@ fn two_messages_of_one_message_id_are_never_on_their_way_at_once() {
 }
 
 #[test]
-fn a_runner_takes_its_own_slice_alone() {
+fn a_runner_takes_its_own_shard_alone() {
     let scene = Scene::new();
     let broker = scene.broker();
     let locks: Vec<String> = (0..8).map(|number| number.to_string()).collect();

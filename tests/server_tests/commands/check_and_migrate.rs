@@ -43,7 +43,7 @@ fn migrate_brings_an_empty_database_up_to_date(engine: Engine) {
     assert!(before.len() >= 2 && before[0] == "pending", "{before:?}");
     // Looking changes nothing.
     assert_eq!(states(&scene.subcommand(&["migrate", "--status", "--json"])), before);
-    let check = scene.subcommand(&["check"]);
+    let check = scene.subcommand(&["check", "--all"]);
     ended(&check, 69);
     assert!(text(&check).contains("maildrop_command migrate"), "{}", text(&check));
     // One cause, one finding.
@@ -86,7 +86,7 @@ fn an_edited_migration_is_refused(engine: Engine) {
     assert!(text(&refused).contains("0001_schema"), "{}", text(&refused));
     let status = scene.subcommand(&["migrate", "--status"]);
     assert!(text(&status).contains("EDITED"), "{}", text(&status));
-    ended(&scene.subcommand(&["check"]), 69);
+    ended(&scene.subcommand(&["check", "--all"]), 69);
 }
 
 /// Release N runs on the schema of N + 1, while machines are upgraded one by one.
@@ -99,7 +99,7 @@ fn a_newer_release_has_been_here(engine: Engine) {
     let migrated = scene.subcommand(&["migrate"]);
     ended(&migrated, 0);
     assert!(text(&migrated).contains("newer release"), "{}", text(&migrated));
-    ended(&scene.subcommand(&["check"]), 0);
+    ended(&scene.subcommand(&["check", "--all"]), 0);
     scene.deliver("doug", scene.message("x")).delivered();
 }
 
@@ -108,7 +108,7 @@ fn check_tells_of_rows_that_nobody_is_found_by(engine: Engine) {
     for (address, name) in [("groß", "doug"), ("o'νίκος", "nikos"), ("jörg", "joerg"), ("νίκοσ", "nikos")] {
         scene.database.add_address(&format!("{address}@mail.axial.net"), &scene.user(name));
     }
-    let check = scene.subcommand(&["check", "--recipient", "doug@mail.axial.net", "--json"]);
+    let check = scene.subcommand(&["check", "--all", "--recipient", "doug@mail.axial.net", "--json"]);
     ended(&check, 69);
     let mut bad: Vec<Value> = json(&check).into_iter().filter(|finding| finding["state"] == "bad").collect();
     bad.sort_by_key(|finding| finding["found"].as_str().map(ToOwned::to_owned));
@@ -120,10 +120,10 @@ fn check_tells_of_rows_that_nobody_is_found_by(engine: Engine) {
         let mend = finding["fix"].as_str().unwrap();
         scene.database.execute(mend.rsplit_once(": ").map_or(mend, |(_, sql)| sql));
     }
-    ended(&scene.subcommand(&["check", "--recipient", "o'νίκος@mail.axial.net"]), 0);
+    ended(&scene.subcommand(&["check", "--all", "--recipient", "o'νίκος@mail.axial.net"]), 0);
 
     scene.database.execute("UPDATE addresses SET sent = 'Inbox' WHERE address = 'doug@mail.axial.net'");
-    let check = scene.subcommand(&["check", "--recipient", "doug@mail.axial.net"]);
+    let check = scene.subcommand(&["check", "--all", "--recipient", "doug@mail.axial.net"]);
     ended(&check, 0);
     let told = text(&check).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains("doug@mail.axial.net, and maybe others"), "{told}");
@@ -131,7 +131,7 @@ fn check_tells_of_rows_that_nobody_is_found_by(engine: Engine) {
 
 fn check_tells_how_it_stands(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
-    let empty = scene.subcommand(&["check", "--self-test"]);
+    let empty = scene.subcommand(&["check", "--all", "--self-test"]);
     ended(&empty, 0);
     assert!(text(&empty).contains("the table is empty"), "{}", text(&empty));
 
@@ -142,7 +142,7 @@ fn check_tells_how_it_stands(engine: Engine) {
         settings.role = role.clone();
         settings.database_password = "only-for-this-test".into();
     });
-    let findings = scene.subcommand(&["check", "--self-test", "--json"]);
+    let findings = scene.subcommand(&["check", "--all", "--self-test", "--json"]);
     ended(&findings, 0);
     let findings = json(&findings);
     let state = |what: &str| {
@@ -158,28 +158,28 @@ fn check_tells_how_it_stands(engine: Engine) {
     // It is Dovecot, on another host: whether it keeps its processes cannot be known from here.
     assert!(login["fix"].as_str().unwrap().contains("\"A Dovecot instance for deliveries\""), "{login}");
 
-    let known = scene.subcommand(&["check", "--recipient", "doug@mail.axial.net"]);
+    let known = scene.subcommand(&["check", "--all", "--recipient", "doug@mail.axial.net"]);
     ended(&known, 0);
-    let unknown = scene.subcommand(&["check", "--recipient", "nobody@mail.axial.net"]);
+    let unknown = scene.subcommand(&["check", "--all", "--recipient", "nobody@mail.axial.net"]);
     ended(&unknown, 69);
     assert!(text(&unknown).contains("nobody@mail.axial.net has no mailbox here"), "{}", text(&unknown));
-    ended(&scene.subcommand(&["check", "--recipient", "nobody"]), 64);
+    ended(&scene.subcommand(&["check", "--all", "--recipient", "nobody"]), 64);
 
     // A right too few.
     let whom = if engine.is_postgres() { role } else { format!("'{role}'@'%'") };
     scene.database.execute(&format!("REVOKE INSERT ON copies FROM {whom}"));
-    let lacking = scene.subcommand(&["check"]);
+    let lacking = scene.subcommand(&["check", "--all"]);
     ended(&lacking, 69);
     assert!(text(&lacking).contains("copies"), "{}", text(&lacking));
 
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), 1));
-    let unreachable = scene.subcommand(&["check", "--self-test"]);
+    let unreachable = scene.subcommand(&["check", "--all", "--self-test"]);
     ended(&unreachable, 69);
     assert!(text(&unreachable).contains("BAD"), "{}", text(&unreachable));
     ended(&scene.subcommand(&["migrate"]), 69);
     // A mailbox was not created by looking.
     scene.configure(|settings| settings.more = "[nonsense]\n".into());
-    ended(&scene.subcommand(&["check"]), 78);
+    ended(&scene.subcommand(&["check", "--all"]), 78);
     ended(&scene.subcommand(&["migrate"]), 78);
 }
 
@@ -204,15 +204,15 @@ fn the_lock_has_the_same_name_in_sql(engine: Engine) {
 #[test]
 fn a_database_that_does_not_wait_for_its_disk_is_bad() {
     let mut scene = Scene::with(PG, &["doug"]);
-    ended(&scene.subcommand(&["check"]), 0);
+    ended(&scene.subcommand(&["check", "--all"]), 0);
     let name = scene.database.name.clone();
     scene.database.execute(&format!("ALTER DATABASE {name} SET synchronous_commit = off"));
-    let check = scene.subcommand(&["check"]);
+    let check = scene.subcommand(&["check", "--all"]);
     ended(&check, 69);
     assert!(text(&check).contains("synchronous_commit"), "{}", text(&check));
     scene.database.execute(&format!("ALTER DATABASE {name} RESET synchronous_commit"));
     scene.database.execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on"));
-    ended(&scene.subcommand(&["check"]), 69);
+    ended(&scene.subcommand(&["check", "--all"]), 69);
     scene.deliver("doug", scene.message("x")).deferred("4.3.0 the database takes no writes");
 }
 
@@ -233,7 +233,7 @@ fn a_recipient_whom_a_standby_lacks_is_deferred_also_where_the_author_is_known()
 fn through_a_pooler_in_transaction_mode_the_lock_excludes() {
     let mut scene = Scene::with(PG, &["doug", "lisa"]);
     scene.configure(|settings| settings.database = host_and_port(server("PGBOUNCER"), 5432));
-    let check = scene.subcommand(&["check", "--self-test"]);
+    let check = scene.subcommand(&["check", "--all", "--self-test"]);
     ended(&check, 0);
     assert!(text(&check).contains("one connection held the lock, the other was refused"), "{}", text(&check));
     for _ in 0..2 {
@@ -274,7 +274,7 @@ fn check_finds_a_balancer(engine: Engine, another: &str) {
         }
     });
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), port));
-    let check = scene.subcommand(&["check", "--self-test"]);
+    let check = scene.subcommand(&["check", "--all", "--self-test"]);
     ended(&check, 69);
     assert!(text(&check).contains("four connections lead to more than one server"), "{}", text(&check));
     administrator.execute(&format!("DROP DATABASE {name}"));

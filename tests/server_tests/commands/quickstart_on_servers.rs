@@ -61,7 +61,7 @@ fn what_it_writes_makes_a_site_and_takes_it_back(engine: Engine) {
     fs::write(folder.join("addresses.sql"), addresses).unwrap();
     run("addresses.sql", Some(&name));
 
-    let checked = subcommand(&["check", "--self-test"]);
+    let checked = subcommand(&["check", "--all", "--self-test"]);
     assert!(!checked.contains(" BAD "), "{checked}");
     let mut delivery = program(&["--sender", "", "--recipient", address]);
     delivery.arg("--config").arg(folder.join("config.toml"));

@@ -19,7 +19,7 @@ fn delivered(scene: &Scene, id: &str, changes: &[(&str, String)]) {
     }
     std::fs::write(&file, text).unwrap();
     scene.deliver("doug", scene.message(id)).delivered();
-    let check = scene.subcommand(&["check", "--self-test"]);
+    let check = scene.subcommand(&["check", "--all", "--self-test"]);
     assert_eq!(check.status.code(), Some(0), "{id}: {}", String::from_utf8_lossy(&check.stdout));
     std::fs::write(&file, before).unwrap();
 }

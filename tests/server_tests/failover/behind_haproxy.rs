@@ -65,7 +65,7 @@ fn a_self_test_finds_a_balancer_that_leads_to_more_than_one_server() {
     pair.promote();
     let balancer = OwnServer::balancer_before(&[&pair.primary, &pair.standby], true);
     scene.configure(|settings| settings.database = balancer.address());
-    let said = scene.subcommand(&["check", "--self-test", "--recipient", "doug@mail.axial.net"]);
+    let said = scene.subcommand(&["check", "--all", "--self-test", "--recipient", "doug@mail.axial.net"]);
     let found = String::from_utf8_lossy(&said.stdout);
     assert!(found.contains("four connections lead to more than one server"), "{found}");
 }
@@ -92,7 +92,7 @@ fn a_self_test_finds_a_balancer_that_leads_to_more_than_one_mysql() {
             }
         }
     });
-    let said = scene.subcommand(&["check", "--self-test", "--recipient", "doug@mail.axial.net"]);
+    let said = scene.subcommand(&["check", "--all", "--self-test", "--recipient", "doug@mail.axial.net"]);
     let found = String::from_utf8_lossy(&said.stdout);
     assert!(found.contains("four connections lead to more than one server"), "{found}");
 }

@@ -65,7 +65,8 @@ fn a_standby_is_passed_over(image: &str) {
 /// What `check` says.
 pub fn check(scene: &Scene) -> String {
     let config = scene.configuration_here();
-    let said = program(&["check", "--recipient", "doug@mail.axial.net", "--config", &config]).output().unwrap();
+    let said =
+        program(&["check", "--all", "--recipient", "doug@mail.axial.net", "--config", &config]).output().unwrap();
     String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
 }
 

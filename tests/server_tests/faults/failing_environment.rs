@@ -91,7 +91,7 @@ fn passwords_are_never_told(engine: Engine) {
         });
         let outcome = scene.deliver_with("doug", &trace, scene.message("wrong"));
         outcome.deferred("4.3.5 ");
-        let check = scene.subcommand(&["check", "--self-test"]);
+        let check = scene.subcommand(&["check", "--all", "--self-test"]);
         assert_eq!(check.status.code(), Some(69));
         outputs.push_str(&outcome.line);
         outputs.push_str(&String::from_utf8_lossy(&check.stdout));
@@ -218,10 +218,10 @@ fn a_log_that_cannot_be_written() {
 #[test]
 fn secrets_that_others_can_read_are_warned_of() {
     let scene = Scene::with(PG, &["doug"]);
-    let said = || String::from_utf8(scene.subcommand(&["check"]).stdout).unwrap();
+    let said = || String::from_utf8(scene.subcommand(&["check", "--all"]).stdout).unwrap();
     assert!(!said().contains("chmod"), "{}", said());
     std::fs::set_permissions(scene.path("imap.password"), std::fs::Permissions::from_mode(0o644)).unwrap();
-    let warned = scene.subcommand(&["check"]);
+    let warned = scene.subcommand(&["check", "--all"]);
     assert_eq!(warned.status.code(), Some(0));
     assert!(String::from_utf8(warned.stdout).unwrap().contains("chmod"));
     // A delivery goes on.

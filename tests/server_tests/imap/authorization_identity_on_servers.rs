@@ -133,7 +133,7 @@ fn a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts(engine: Engine) 
     assert_eq!((status, invented(&server.logins())), (Some(69), 1), "{said}");
     scene.deliver("doug", scene.message("second")).delivered();
     assert_eq!(invented(&server.logins()), 0);
-    let check = text(&scene.subcommand(&["check"]));
+    let check = text(&scene.subcommand(&["check", "--all"]));
     assert!(check.contains("proven 8d") && check.contains("and not renewed since"), "{check}");
     server.logins();
     // While one proves it anew, deliveries go on.
@@ -214,7 +214,7 @@ fn without_its_table_or_the_right_to_write_it_a_delivery_is_deferred(engine: Eng
     });
     scene.deliver("doug", scene.message("one")).deferred("4.3.5 the database is not set up for deliveries");
     assert!(scene.log().contains("login_checks"), "{}", scene.log());
-    let check = text(&scene.subcommand(&["check"]));
+    let check = text(&scene.subcommand(&["check", "--all"]));
     assert!(check.contains("INSERT on login_checks") || check.contains("INSERT command denied"), "{check}");
     scene.session().execute("DROP TABLE login_checks");
     scene.deliver("doug", scene.message("one")).deferred("4.3.5 the database is not set up for deliveries");
@@ -227,7 +227,7 @@ fn a_timer_that_has_no_password_fails_at_nothing_and_renews_nothing() {
     let server = Accounts::start(None, honours);
     let mut scene = scene_on(PG, server.port, &["doug"]);
     assert_eq!(renew(&scene).0, Some(0));
-    let check = text(&scene.subcommand(&["check"]));
+    let check = text(&scene.subcommand(&["check", "--all"]));
     assert!(check.lines().any(|line| line.contains("as deliveries know it") && line.contains("ago")), "{check}");
     days_pass(&mut scene, 8);
     server.logins();
@@ -324,7 +324,7 @@ fn mail_for_the_service_account_proves_the_way_in_by_its_authors_mailbox() {
 fn check_does_not_go_by_the_service_accounts_own_mailbox() {
     let finding = |server: &Accounts, members: &[&str]| {
         let scene = with_mail_for_the_service_account(server, members);
-        let said = text(&scene.subcommand(&["check", "--recipient", "service@mail.axial.net"]));
+        let said = text(&scene.subcommand(&["check", "--all", "--recipient", "service@mail.axial.net"]));
         let line = said.lines().find(|line| line.contains("user of the login"));
         line.unwrap_or_else(|| panic!("{said}")).to_owned()
     };
@@ -362,7 +362,7 @@ fn nothing_is_appended_on_courier_by_a_service_account_that_acts_for_others() {
         assert_eq!(there, 0, "{user}");
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts"), 0);
-    let check = scene.subcommand(&["check"]);
+    let check = scene.subcommand(&["check", "--all"]);
     let said = text(&check);
     assert_eq!(check.status.code(), Some(69), "{said}");
     assert!(said.lines().any(|line| line.contains("user of the login") && line.contains("BAD")), "{said}");
@@ -464,7 +464,7 @@ fn courier_delivers_to_whom_a_login_names() {
         settings.imap = courier;
         settings.imap_more = "login_user = \"{user}*service\"\nmechanism = \"login\"".into();
     });
-    let check = scene.subcommand(&["check"]);
+    let check = scene.subcommand(&["check", "--all"]);
     assert_eq!(check.status.code(), Some(0), "{}", text(&check));
     let (mut inboxes, id) = (Vec::new(), scene.message_id("two"));
     for name in ["doug", "scuba"] {
@@ -484,7 +484,7 @@ fn where_the_login_names_nobody_a_mailbox_is_named_after_its_user() {
     scene.configure(|settings| settings.imap_more = "act_for_user = false".into());
     scene.deliver("doug", scene.message("one")).deferred(SET_UP);
     assert!(scene.log().contains("imap.login_user does not name the mailbox's user"), "{}", scene.log());
-    let check = scene.subcommand(&["check"]);
+    let check = scene.subcommand(&["check", "--all"]);
     assert_eq!(check.status.code(), Some(69), "{}", text(&check));
     scene.session().execute("UPDATE addresses SET inbox = 'user/' || imap_user");
     // The recipient's copy is where it belongs, and an author's Sent that is everybody's gets none.
@@ -593,7 +593,7 @@ fn check_names_the_right_that_is_missing() {
     for (rights, missing) in [("lrswk", "insert"), ("lrswi", "create"), ("lrswic", ""), ("lrikste", "")] {
         let server = Accounts::start(Some(rights), honours);
         let scene = scene_on(PG, server.port, &["doug"]);
-        let check = scene.subcommand(&["check"]);
+        let check = scene.subcommand(&["check", "--all"]);
         let said = text(&check);
         assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{said}");
         assert!(missing.is_empty() || said.contains(&format!("no right {missing}")), "{said}");
@@ -607,7 +607,7 @@ fn check_names_the_right_that_is_missing_on_dovecot() {
         let dovecot = OwnServer::dovecot_with(&format!("acl user=service {{\n  rights = {rights}\n}}"));
         let mut scene = Scene::with(PG, &["doug"]);
         scene.configure(|settings| settings.imap = dovecot.address());
-        let check = scene.subcommand(&["check"]);
+        let check = scene.subcommand(&["check", "--all"]);
         let said = text(&check);
         assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{said}");
         assert!(said.contains("rights to INBOX") && said.contains(missing), "{rights}: {said}");
@@ -628,14 +628,14 @@ fn check_says_of_two_mailboxes_that_look_alike_that_they_could_not_be_told_apart
                 Welcome::To { account, .. } => Welcome::to(of_all.unwrap_or(&account), 7, uid_next),
                 refused => refused,
             });
-            let check = scene(&alike).subcommand(&["check"]);
+            let check = scene(&alike).subcommand(&["check", "--all"]);
             let said = text(&check);
             assert_eq!(check.status.code(), Some(0), "{said}");
             assert!(said.contains("could not be distinguished") && said.contains("deliver a message to one"), "{said}");
             assert!(!said.contains("BAD"), "{said}");
         }
     }
-    let check = scene(&Accounts::start(None, honours)).subcommand(&["check"]);
+    let check = scene(&Accounts::start(None, honours)).subcommand(&["check", "--all"]);
     assert_eq!(check.status.code(), Some(0), "{}", text(&check));
     assert!(text(&check).contains("have an INBOX each"), "{}", text(&check));
 }

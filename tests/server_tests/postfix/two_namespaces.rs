@@ -99,7 +99,7 @@ fn so_is_one_that_comes_a_moment_later_until_that_is_settled(engine: Engine) {
     // The ledger tells which host it is that differs.
     scene.database.execute("UPDATE attempts SET host = concat('mx-', recipient)");
     for (config, told) in [(&one, "another one on mx-scuba@"), (&two, "another one on mx-doug@")] {
-        let check = program(&["check", "--self-test", "--config", config]).output().unwrap();
+        let check = program(&["check", "--all", "--self-test", "--config", config]).output().unwrap();
         let said = String::from_utf8(check.stdout).unwrap();
         assert_eq!(check.status.code(), Some(69), "{said}");
         assert!(said.contains(told), "{said}");
