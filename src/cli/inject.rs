@@ -8,6 +8,8 @@ use crate::config::{Config, DatabaseRole, MAX_RECIPIENTS, Service};
 use crate::delivery::Deferral;
 use crate::message::{Address, EnvelopeSender};
 use crate::operations::submission::{self, NotKnown};
+use crate::protocol::control::Command;
+use crate::protocol::control_client::{self, NotAsked};
 use crate::queue::{NewMail, Queue, Recipient};
 use crate::site::Site;
 use clap::Args;
@@ -82,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         may_owe_sent: arguments.as_author,
         vouches: arguments.as_author,
     };
-    submit(arguments, &site, &queue, &mail)
+    submit(arguments, &site, &service, &queue, &mail)
 }
 
 fn is_standard_input(file: &Path) -> bool {
@@ -120,7 +122,7 @@ fn refuse_unknown(site: &Site, recipients: &[Address]) -> Result<(), Failure> {
 }
 
 /// Submits one file after the other.
-fn submit(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) -> Ended {
+fn submit(arguments: &Arguments, site: &Site, service: &Service, queue: &Queue, mail: &NewMail) -> Ended {
     let limit = submission::largest(site);
     let mut all = Vec::new();
     let ended = for_each(&arguments.files, |path| {
@@ -147,6 +149,10 @@ fn submit(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) -> 
     }
     if ended.is_err() {
         complain(&format!("{number} of {} files were accepted", all.len()));
+    }
+    let is_running = || control_client::ask(&service.control_socket(), Command::Status, control_client::SHORT);
+    if number > 0 && matches!(is_running(), Err(NotAsked::NotRunning)) {
+        complain(&format!("maildropd is not running: {} keeps this mail until it runs", queue.path().display()));
     }
     ended
 }
