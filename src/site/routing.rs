@@ -77,14 +77,13 @@ impl Router {
     /// Routes the address with the table's rows for its [`lookups`](Self::lookups).
     #[must_use]
     pub(crate) fn route(&self, address: &Address, party: Party, book: &AddressBook) -> Route {
-        let known =
-            self.lookups(address, party).into_iter().find_map(|row| book.get(&row).cloned().map(|to| (row, to)));
-        if let Some((row, Destination { user, inbox, sent })) = known {
+        for row in self.lookups(address, party) {
+            let Some(Destination { user, inbox, sent }) = book.get(&row) else { continue };
             // No other row or rule may apply: mail must not go elsewhere.
             return if user.is_empty() {
                 Route::NoImapUser(row)
             } else {
-                Route::To(Destination::new(user, &inbox, &sent))
+                Route::To(Destination::new(user, inbox, sent))
             };
         }
         let address = address.folded();
