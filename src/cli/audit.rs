@@ -145,7 +145,7 @@ fn show(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
         ),
         (_, mailboxes) => {
             let (copies, mailboxes) = (copies(found.copies), plural(mailboxes, "mailbox", "mailboxes"));
-            let looked = format!("Snapshot for {copies} in {mailboxes}, of messages recorded since {since}");
+            let looked = format!("Looked for {copies} in {mailboxes}, of messages recorded since {since}");
             (looked, "all are there, once, and no attempt is overdue")
         }
     };

@@ -104,7 +104,7 @@ mod tests {
     fn what_must_be_fixed_comes_first_and_what_is_ok_is_counted() {
         let findings = [good("lock", "excludes"), warning("file", "late", "wait"), bad("login", "refused", "name it")];
         let lines = |text: String| -> Vec<String> {
-            text.lines().map(|line| line.split("  ").next().unwrap().into()).collect()
+            text.lines().map(|line| line.trim().split("  ").next().unwrap().into()).collect()
         };
         assert_eq!(lines(text(&findings, false))[..4], ["what", "login", "file", "1 ok: --all shows them."]);
         assert_eq!(lines(text(&findings, true))[..4], ["what", "login", "file", "lock"]);

@@ -155,7 +155,7 @@ fn bars(what: &str, of: &'static str, lines: &[PlotLine]) -> Markup {
                 text x=(format!("{:.1}", 228.0 + width)) y=(at * 24 + 16) { (number(line.count)) }
             }
         }
-        (table("narrow untitled", what, [(of, ""), ("Number", "n"), ("Reservation", "n")], rows))
+        (table("narrow untitled", what, [(of, ""), ("Number", "n"), ("Share", "n")], rows))
     }
 }
 

@@ -4,7 +4,7 @@
 //! | answer | notification | subscription |
 //! |---|---|---|
 //! | 2xx | done | its failure count is reset |
-//! | 410 | waits | disabled: the receiver wanted_slots no more |
+//! | 410 | waits | disabled: the receiver wants no more |
 //! | 429, 502, 503, 504, or one with Retry-After | retried by the schedule, not before Retry-After | rests as long |
 //! | any other, or none | retried by the schedule; given up after its last wait | five failures in a row: rests by the schedule |
 //!
@@ -250,7 +250,7 @@ impl ActiveLease {
         }
         let failing_for = self.leased.failing_for + self.since.elapsed();
         if status == Some(410) {
-            self.disable("the receiver answered 410: it wanted_slots no more".into());
+            self.disable("the receiver answered 410: it wants no more".into());
         } else if self.leased.failures > 0 && failing_for > disable_after {
             let days = humantime::format_duration(Duration::from_secs(failing_for.as_secs()));
             self.disable(format!("nothing was taken for {days}; the last answer: {}", outcome(sent)));

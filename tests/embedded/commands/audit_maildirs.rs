@@ -47,10 +47,7 @@ fn a_maildirs_copies_are_there_or_gone() {
         scene.deliver(recipient);
     }
     let well = scene.audit(&[], 0);
-    assert!(
-        well.starts_with("Snapshot for 3 copies in 3 mailboxes, ") && well.contains("all are there, once"),
-        "{well}"
-    );
+    assert!(well.starts_with("Looked for 3 copies in 3 mailboxes, ") && well.contains("all are there, once"), "{well}");
 
     let new = scene.path().join("doug@x/new");
     let file = fs::read_dir(new).unwrap().next().unwrap().unwrap().path();

@@ -376,7 +376,7 @@ fn a_crawler_finds_no_link_that_leads_nowhere_and_no_address_that_breaks_it() {
     let asked = crawl(&admin, &[]);
     assert!(asked > 1000, "{asked}");
     let told = text(admin.get("/subscriptions").shown());
-    assert!(told.contains("told to nobody: subscriptions need a database server"), "{told}");
+    assert!(told.contains("causes no notifications: subscriptions need a database server"), "{told}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn nothing_is_found_where_all_is_well(engine: Engine) {
         settings.database_password = "only-for-this-test".into();
     });
     let well = told(&scene, &[], 0);
-    assert!(well.starts_with("Snapshot for 4 copies in 2 mailboxes, "), "{well}");
+    assert!(well.starts_with("Looked for 4 copies in 2 mailboxes, "), "{well}");
     assert!(well.ends_with(": all are there, once, and no attempt is overdue.\n"), "{well}");
     let doug = scene.user("doug");
     assert_eq!(found(&scene, &["--mailbox", &doug], 0)["copies"], 2);

@@ -123,7 +123,7 @@ impl Desk {
     fn wrapper(&self) -> String {
         let folder = self.scene.folder.path().display();
         format!(
-            "case \" $* \" in *' --config '* | *' --embedded '*) exec {program} \"$@\" ;; esac\n\
+            "case \" $* \" in *' --config '* | *' --embedded '* | ' completions '* | ' man '*) exec {program} \"$@\" ;; esac\n\
              case $1 in lock | notify | subscription | token | web) subcommand=\"$1 $2\" && shift 2 ;; *) subcommand=$1 && shift ;; esac\n\
              exec {program} $subcommand --config {folder}/config.toml \"$@\"\n",
             program = env!("CARGO_BIN_EXE_maildrop_command")
