@@ -247,14 +247,14 @@ fn a_subscription_is_tested_paused_resumed_and_given_another_secret(engine: Engi
     let both = anna.post(&format!("{it}/secret"), "");
     assert!(both.shown().contains(&secret(2)) && text(&both.body).contains("signs beside it until"), "{}", both.body);
 
-    assert!(after("pause").contains("It is told nothing now."));
+    assert!(after("pause").contains("It gets nothing now."));
     assert!(after("pause").contains("Nothing was done"));
     assert!(after("test").contains("Nothing was done"));
     happen(&mut scene, 1, "message.delivered");
     wait_until("it is kept", || scene.database.count(PENDING) == 1);
     let told = text(anna.get(&it).shown());
     assert!(told.contains("State paused") && told.contains("Pending 1, the oldest of them for"), "{told}");
-    assert!(after("resume").contains("It is told again"));
+    assert!(after("resume").contains("It gets notifications again"));
     wait_until("what was kept is told", || receiver.taken("/quick").len() == 2);
     for generation in [1, 2] {
         verify_with(&receiver.taken("/quick")[1], &secret(generation)).unwrap();
