@@ -190,7 +190,7 @@ fn a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte(engine: En
     // A stranger's, who has copied the Message-ID: another message.
     append(&mut lisa, "Sent", &scene.message("single").replace("Subject: ", "Subject: not "));
     let looked = told(&scene, &[], 65);
-    assert!(looked.contains(": 2 there twice.\n") && looked.contains("uid 4 is the same as uid 1"), "{looked}");
+    assert!(looked.contains(": 2 duplicated.\n") && looked.contains("uid 4 is the same as uid 1"), "{looked}");
     assert!(looked.contains("uid 5 is the same message as uid 2") && looked.contains("audit --repair"), "{looked}");
 
     let dry = told(&scene, &["--repair"], 65);
@@ -208,7 +208,7 @@ fn a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte(engine: En
         settings.database_password = "only-for-this-test".into();
     });
     let repaired = told(&scene, &["--repair", "--yes"], 65);
-    assert!(repaired.contains(": 1 there twice, 1 taken out.\n"), "{repaired}");
+    assert!(repaired.contains(": 1 duplicated, 1 taken out.\n"), "{repaired}");
     let left: Vec<u32> = scene.sent("lisa").iter().map(|message| message.uid).collect();
     assert_eq!(left, [1, 2, 3, 5, 6]);
     let found = found(&scene, &[], 65);
@@ -513,7 +513,7 @@ fn on_cyrus_it_finds_the_same() {
     delete(&mut Server::Cyrus.mail_program(&scene.user("doug")), "INBOX", 1);
     append(&mut Server::Cyrus.mail_program(&scene.user("lisa")), "Sent", &messages[1]);
     let looked = told(&scene, &[], 65);
-    assert!(looked.contains(": 1 there twice, 1 gone, "), "{looked}");
+    assert!(looked.contains(": 1 duplicated, 1 gone, "), "{looked}");
     let repaired = told(&scene, &["--repair", "--yes"], 0);
     assert!(repaired.contains(": 1 taken out, 1 gone, "), "{repaired}");
     let mut lisa = Server::Cyrus.mail_program(&scene.user("lisa"));
