@@ -1,6 +1,6 @@
 -- The rights of `maildropd`'s role notifier, which publishes events and sends notifications. It has no right of a
--- delivery or an operator. Run it as an administrator, for an account of its own, named in the configuration (database.roles.notifier); put your own names
--- in place of these:
+-- delivery or an operator. Run it as an administrator, for an account of its own, named in the configuration
+-- (database.roles.notifier); put your own names in place of these:
 --
 --     the database    maildrop
 --     the account     'maildrop_notify'@'%'

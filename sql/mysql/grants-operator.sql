@@ -1,6 +1,6 @@
 -- The rights of operators: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it as an
--- administrator, for an account of their own, named in the configuration (database.roles.operator); put your own names in place of
--- these:
+-- administrator, for an account of their own, named in the configuration (database.roles.operator); put your own names
+-- in place of these:
 --
 --     the database    maildrop
 --     the account     'maildrop_operator'@'%'
@@ -37,8 +37,8 @@ GRANT INSERT, UPDATE (revoked_at, last_used_at) ON maildrop.api_tokens TO 'maild
 -- `replay`, `subscription` and `notify` write the operations log.
 GRANT INSERT ON maildrop.operations TO 'maildrop_operator'@'%';
 
--- `lock list`: sessions of other accounts that wait for a lock. This right shows the statements of every account. Without
--- it, `lock list` has only the sessions of this account.
+-- `lock list`: sessions of other accounts that wait for a lock. This right shows the statements of every account.
+-- Without it, `lock list` has only the sessions of this account.
 GRANT PROCESS ON *.* TO 'maildrop_operator'@'%';
 
 -- Only `prune` deletes.

@@ -1,5 +1,6 @@
--- The rights of a web UI that may open mailboxes (web.allow_mailbox_access), beside those of grants-web.sql. It delivers,
--- so they are those of a delivery. Run it as an administrator, after grants-web.sql; put your own names in place of these:
+-- The rights of a web UI that may open mailboxes (web.allow_mailbox_access), beside those of grants-web.sql. It
+-- delivers, so they are those of a delivery. Run it as an administrator, after grants-web.sql; put your own names in
+-- place of these:
 --
 --     the database    maildrop
 --     the account     'maildrop_web'@'%'

@@ -20,6 +20,6 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON maildrop.web_sessions TO 'maildrop_web'@
 -- The operations log. Rows are added, never changed or deleted.
 GRANT SELECT, INSERT ON maildrop.operations TO 'maildrop_web'@'%';
 
--- Sessions of other accounts that wait for a lock. This right shows the statements of every account. Without it, the list
--- has only the sessions of this account.
+-- Sessions of other accounts that wait for a lock. This right shows the statements of every account. Without it, the
+-- list has only the sessions of this account.
 GRANT PROCESS ON *.* TO 'maildrop_web'@'%';

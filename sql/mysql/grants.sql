@@ -4,8 +4,8 @@
 --     the database    maildrop
 --     the role        'maildrop'@'%'
 --
--- `migrate` needs more (CREATE, ALTER, INDEX, REFERENCES, DROP on the database, and CREATE ROUTINE, ALTER ROUTINE for the
--- lock's functions): give it a role of its own, or run it as an administrator.
+-- `migrate` needs more (CREATE, ALTER, INDEX, REFERENCES, DROP on the database, and CREATE ROUTINE, ALTER ROUTINE for
+-- the lock's functions): give it a role of its own, or run it as an administrator.
 --
 -- GET_LOCK, RELEASE_LOCK and IS_USED_LOCK need no right. Every account of the server can take any lock name: keep
 -- accounts that you do not trust on another server.

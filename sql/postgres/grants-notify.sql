@@ -1,5 +1,6 @@
 -- The rights of `maildropd`'s role notifier, which publishes events and sends notifications. It has no right of a
--- delivery or an operator. Run it as the owner of the tables, for a role of its own, named in the configuration (database.roles.notifier):
+-- delivery or an operator. Run it as the owner of the tables, for a role of its own, named in the configuration
+-- (database.roles.notifier):
 --
 --     CREATE ROLE maildrop_notify LOGIN PASSWORD 'a third long password';
 --     psql --set=ON_ERROR_STOP=1 --set=role=maildrop_notify --file=grants-notify.sql DATABASE

@@ -29,6 +29,7 @@ GRANT SELECT, INSERT ON operations TO :"role";
 -- Only `prune` deletes.
 GRANT DELETE ON attempts, copies, messages, message_sources, events, notification_attempts, operations TO :"role";
 
--- `lock list`: the time and address of a lock that another role holds. Only a superuser may grant this: if the owner of the
--- tables is none ("permission denied to grant role"), run this line as a superuser. Everything else works without it.
+-- `lock list`: the time and address of a lock that another role holds. Only a superuser may grant this: if the owner of
+-- the tables is none ("permission denied to grant role"), run this line as a superuser. Everything else works without
+-- it.
 GRANT pg_read_all_stats TO :"role";

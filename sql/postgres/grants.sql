@@ -33,8 +33,8 @@ GRANT SELECT (id) ON subscriptions TO :"role";
 -- With record.keep_source only: keep the source of messages. A delivery never reads it back.
 GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 
--- With such default privileges, and if `migrate` has made them (0003_cached_plans.sql): the functions whose plans a session keeps.
--- Without them a delivery sends the statements themselves, which costs the server more.
+-- With such default privileges, and if `migrate` has made them (0003_cached_plans.sql): the functions whose plans a
+-- session keeps. Without them a delivery sends the statements themselves, which costs the server more.
 -- GRANT EXECUTE ON FUNCTION maildrop_addresses, maildrop_look, maildrop_copy TO :"role";
 
 -- Nothing is ever deleted by a delivery. The lock needs no right at all, and who holds one is found in pg_locks and

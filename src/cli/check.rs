@@ -70,25 +70,32 @@ fn renew_proof(options: &SiteOptions) -> Ended {
 /// What must be fixed comes first. What is ok, without advice, is counted or comes last.
 fn text(findings: &[Finding], all: bool) -> String {
     use FindingState::{Bad, Good, Warning};
-    let of = |state: FindingState| findings.iter().filter(move |finding| finding.state == state);
-    let good = of(Good).filter(|finding| finding.fix.is_none());
-    let hidden = if all { 0 } else { good.clone().count() };
-    let advice = of(Good).filter(|finding| finding.fix.is_some());
-    let shown = of(Bad).chain(of(Warning)).chain(advice).chain(good.skip(hidden));
-    let rows = shown.map(|finding| {
-        let word = match finding.state {
-            Good => "ok",
-            Warning => "warning",
-            Bad => "BAD",
-        };
-        [finding.what.as_str(), word, &finding.found, finding.fix.as_deref().unwrap_or_default()].map(ToOwned::to_owned)
+    let mut shown: Vec<&Finding> =
+        findings.iter().filter(|finding| all || finding.state != Good || finding.fix.is_some()).collect();
+    let hidden = findings.len() - shown.len();
+    shown.sort_by_key(|finding| match finding.state {
+        Bad => 0,
+        Warning => 1,
+        Good => 2,
     });
-    let mut text =
-        if hidden < findings.len() { table(["what", "", "found", "fix"], rows) + "\n" } else { String::new() };
+    let mut text = String::new();
+    if !shown.is_empty() {
+        let rows = shown.into_iter().map(|finding| {
+            let word = match finding.state {
+                Good => "ok",
+                Warning => "warning",
+                Bad => "BAD",
+            };
+            let fix = finding.fix.as_deref().unwrap_or_default();
+            [finding.what.as_str(), word, &finding.found, fix].map(ToOwned::to_owned)
+        });
+        text = table(["what", "", "found", "fix"], rows) + "\n";
+    }
     if hidden > 0 {
         text += &format!("{hidden} ok: --all shows them.\n");
     }
-    text + &match (of(Bad).count(), of(Warning).count()) {
+    let count = |state: FindingState| findings.iter().filter(|finding| finding.state == state).count();
+    text + &match (count(Bad), count(Warning)) {
         (0, 0) => "All is well.".to_owned(),
         (0, warnings) => format!("It works; {warnings} could be better."),
         (bad, _) => format!("{bad} must be fixed before mail is delivered by it."),

@@ -8,8 +8,7 @@ use crate::config::{Config, DatabaseRole, MAX_RECIPIENTS, Service};
 use crate::delivery::Deferral;
 use crate::message::{Address, EnvelopeSender};
 use crate::operations::submission::{self, NotKnown};
-use crate::protocol::control::Command;
-use crate::protocol::control_client::{self, NotAsked};
+use crate::protocol::control_client;
 use crate::queue::{NewMail, Queue, Recipient};
 use crate::site::Site;
 use clap::Args;
@@ -150,8 +149,7 @@ fn submit(arguments: &Arguments, site: &Site, service: &Service, queue: &Queue, 
     if ended.is_err() {
         complain(&format!("{number} of {} files were accepted", all.len()));
     }
-    let is_running = || control_client::ask(&service.control_socket(), Command::Status, control_client::SHORT);
-    if number > 0 && matches!(is_running(), Err(NotAsked::NotRunning)) {
+    if number > 0 && !control_client::is_running(&service.control_socket()) {
         complain(&format!("maildropd is not running: {} keeps this mail until it runs", queue.path().display()));
     }
     ended

@@ -25,19 +25,18 @@ pub(crate) struct ManArguments {
     folder: Option<PathBuf>,
 }
 
-/// Prints the completions for one shell of one of these programs.
-pub(crate) fn complete(arguments: &CompletionsArguments, programs: [Command; 2]) -> Ended {
+/// Prints the completions of `command` or `service` for one shell.
+pub(crate) fn complete(arguments: &CompletionsArguments, [command, service]: [Command; 2]) -> Ended {
     let CompletionsArguments { shell, program } = arguments;
-    for mut definition in programs.into_iter().filter(|definition| definition.get_name() == program) {
-        // clap_complete panics if it cannot write: it writes into memory.
-        let mut script = Vec::new();
-        clap_complete::generate(*shell, &mut definition, program, &mut script);
-        print_bytes(&script);
-    }
+    let mut definition = if program == service.get_name() { service } else { command };
+    // clap_complete panics if it cannot write: it writes into memory.
+    let mut script = Vec::new();
+    clap_complete::generate(*shell, &mut definition, program, &mut script);
+    print_bytes(&script);
     Ok(ExitCode::Ok)
 }
 
-/// Prints the page of `command`, or writes the pages of all subcommands and of `service`.
+/// Prints the manual page of `command`, or writes the pages of all its subcommands and of `service`.
 pub(crate) fn man(arguments: &ManArguments, [command, service]: [Command; 2]) -> Ended {
     let command = without_help(command);
     let written = match &arguments.folder {

@@ -111,7 +111,7 @@ enum Command {
     Man(cli::manual::ManArguments),
 }
 
-/// The command line's definition.
+/// The command line's definition, from which its manual pages and completions are made.
 #[must_use]
 pub fn definition() -> clap::Command {
     Arguments::command()

@@ -100,7 +100,7 @@ fn role(name: &str) -> Result<Role, String> {
     })
 }
 
-/// The command line's definition.
+/// The command line's definition, from which its manual page and completions are made.
 pub(super) fn definition() -> clap::Command {
     Arguments::command()
 }

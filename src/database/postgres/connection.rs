@@ -29,7 +29,7 @@ pub(super) enum Failed {
     /// The server did not answer for this long, and the connection was given up.
     Silent(Duration),
     /// The connection was given up earlier.
-    DropSelection,
+    GivenUp,
     /// This machine has no resources for another connection.
     Local(io::Error),
 }
@@ -95,7 +95,7 @@ impl PostgresConnection {
         limit: Option<Duration>,
         ask: impl AsyncFnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, Failed> {
-        let Some(client) = &self.client else { return Err(Failed::DropSelection) };
+        let Some(client) = &self.client else { return Err(Failed::GivenUp) };
         let line = &mut self.line;
         let answered = async {
             let mut asked = pin!(ask(client));

@@ -64,7 +64,7 @@ fn unsaid(doing: &str, failed: &Failed) -> DatabaseError {
             (DatabaseFailure::TimedOut, format!("the server has said nothing for {:.1} s", silence.as_secs_f64()))
         }
         Failed::Local(error) => (DatabaseFailure::Local, error.to_string()),
-        Failed::DropSelection | Failed::Said(_) => {
+        Failed::GivenUp | Failed::Said(_) => {
             (DatabaseFailure::ConnectionLost, "the connection was given up before".to_owned())
         }
     };

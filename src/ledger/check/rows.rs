@@ -32,7 +32,8 @@ pub(crate) fn any_address(database: &mut dyn Database, not_of: &[&str]) -> Resul
     let users: Vec<Value<'_>> = not_of.iter().chain([&""]).map(|user| Value::Text(user)).collect();
     let places = vec!["?"; users.len()].join(", ");
     let sql = format!(
-        "SELECT address FROM addresses WHERE address NOT LIKE '@%' AND imap_user NOT IN ({places}) AND destination IS NULL LIMIT 1"
+        "SELECT address FROM addresses WHERE address NOT LIKE '@%' AND imap_user NOT IN ({places}) \
+         AND destination IS NULL LIMIT 1"
     );
     database.query_first("looking for an address", &sql, &users)
 }

@@ -30,7 +30,8 @@ impl Ledger for MysqlDatabase {
         let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
         let wanted = self.in_list(&folded);
         let batch = format!(
-            "SELECT address, IF(destination IS NULL, imap_user, ''), inbox, sent FROM addresses WHERE address IN ({wanted}); \
+            "SELECT address, IF(destination IS NULL, imap_user, ''), inbox, sent FROM addresses \
+             WHERE address IN ({wanted}); \
              SELECT NOT EXISTS (SELECT 1 FROM addresses), {}, \
              (SELECT {} FROM login_checks WHERE digest = {})",
             sql::READ_ONLY,

@@ -278,7 +278,7 @@ pub enum Next {
     /// It is retried after this time.
     Again(Duration),
     /// It is not retried automatically.
-    DropSelection,
+    GivenUp,
 }
 
 /// One try.

@@ -54,7 +54,7 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
         let (status, outcome) = (Value::optional_number(one.status), Value::Text(&one.outcome));
         let (next_at, failed_at) = match one.next {
             Next::Again(wait) => (later(dialect, wait), "NULL"),
-            Next::DropSelection => ("NULL".into(), now),
+            Next::GivenUp => ("NULL".into(), now),
             Next::Done => ("NULL".into(), "NULL"),
         };
         rows.push(format!("(?, {position}, ?, ?, ?, ?, ?, ?, {next_at})"));
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_has_taken_anything_has_failed_since_then_and_no_longer() {
-        let (again, done, given_up) = (Next::Again(Duration::ZERO), Next::Done, Next::DropSelection);
+        let (again, done, given_up) = (Next::Again(Duration::ZERO), Next::Done, Next::GivenUp);
         let (never, new, kept) = ("NULL", "now()", "COALESCE(failing_since, now())");
         let (verified, disabled) = (StateChange::Verified, StateChange::Disabled("gone".into()));
         for (failures, tries, state, since) in [

@@ -22,7 +22,8 @@ struct Statement {
 /// the table of epochs, so that table is not read here.
 const LOOK_UP: Statement = Statement {
     function: "maildrop_addresses",
-    sql: "SELECT a.address::text, CASE WHEN a.destination IS NULL THEN a.imap_user::text END AS imap_user, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.tells \
+    sql: "SELECT a.address::text, CASE WHEN a.destination IS NULL THEN a.imap_user::text END AS imap_user, \
+          a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.tells \
           FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
           current_setting('transaction_read_only')::bool AS read_only, \
           (SELECT extract(epoch FROM clock_timestamp() - verified_at)::float8 FROM login_checks WHERE digest = $2) AS proven, \

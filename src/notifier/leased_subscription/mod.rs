@@ -191,7 +191,7 @@ impl ActiveLease {
         } else {
             let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
             self.failed(&sent, schedule, disable_after);
-            schedule.after(failed_before + 1, &seed, asked).map_or(Next::DropSelection, Next::Again)
+            schedule.after(failed_before + 1, &seed, asked).map_or(Next::GivenUp, Next::Again)
         };
         self.tries.push(as_try(sent, due_at, next));
     }
@@ -209,7 +209,7 @@ impl ActiveLease {
             let (subscription, position) = (self.leased.subscription, Some(due.position));
             let answer = Err(Unanswered::Failed(ENDED_NOTIFIERS.into()));
             let sent = Sent { subscription, position, started_at, took: Duration::ZERO, answer };
-            self.tries.push(as_try(sent, due.due_at, after.map_or(Next::DropSelection, Next::Again)));
+            self.tries.push(as_try(sent, due.due_at, after.map_or(Next::GivenUp, Next::Again)));
         }
         self.rests_for = Some(schedule.after_at_least(2, self.leased.subscription.as_bytes(), None));
         self.close();

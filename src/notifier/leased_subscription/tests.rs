@@ -116,7 +116,7 @@ fn a_notification_is_given_up_after_its_last_wait() {
     let mut lease = active_leases(leased(false, 0), 0);
     lease.waiting.push_back(Due { tries: 9, ..due(1) });
     let _ = positions(&mut lease);
-    assert_eq!(answer(&mut lease, 1, 500, None), Next::DropSelection);
+    assert_eq!(answer(&mut lease, 1, 500, None), Next::GivenUp);
     let shown = lease.tries.last().unwrap();
     assert_eq!((shown.outcome.as_str(), shown.response.as_deref()), ("answered 500", Some("x")));
 }
@@ -177,7 +177,7 @@ fn what_notifiers_end_with_is_a_failed_try_of_what_is_due_first_and_no_failure_o
         lease.ended_notifiers(Some(&Due { tries, ..due(7) }), 5, &Schedule::default());
         let one = &lease.tries[0];
         assert_eq!((one.position, one.status, one.outcome.as_str()), (Some(7), None, ENDED_NOTIFIERS));
-        assert_eq!(one.next == Next::DropSelection, is_given_up);
+        assert_eq!(one.next == Next::GivenUp, is_given_up);
         assert_eq!((lease.failures, &lease.state), (4, &None));
         assert!(lease.is_finished() && lease.rests_for.is_some_and(|rest| rest >= Duration::from_mins(4)));
     }

@@ -31,7 +31,7 @@ pub(super) fn look(
     let missing = match site.recipient(recipient, &[], database.as_mut()) {
         Ok(Recipient::Known(address, to)) => return logins(site, database.as_mut(), &address, &to, deadline),
         Ok(Recipient::Unknown(address)) => {
-            let fix = "add it to the table addresses, or name its domain in [routing]";
+            let fix = "add it to the table addresses with its imap_user, or name its domain in [routing]";
             bad("recipient", format!("{address} has no mailbox here"), fix)
         }
         Ok(Recipient::Nobody) => {

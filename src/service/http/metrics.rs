@@ -154,7 +154,7 @@ impl Figures {
         for (name, help, value) in [
             ("handed_out_messages", "Messages handed to a worker.", counters.handed_out),
             (
-                "left_out_recipients",
+                "excluded_recipients",
                 "Recipients deferred since too many messages for them were delivered at once.",
                 counters.excluded_recipients,
             ),

@@ -98,7 +98,7 @@ impl LmtpServer {
         // Each kind has its own limit: clients from other machines cannot keep out those on this one.
         let (unix, tcp) = (Acceptor::new(unix, max_connections)?, Acceptor::new(tcp, max_connections)?);
         let strangers = Strangers::new(places_of_strangers(max_connections));
-        let runner = Arc::new(SessionRunner { settings, access, strangers });
+        let handler = Arc::new(SessionHandler { settings, access, strangers });
         let context = SessionContext { hand_out, stop: stop.clone() };
         let mut sessions = JoinSet::new();
         let mut stop = stop;
@@ -121,13 +121,13 @@ impl LmtpServer {
             };
             match (place, accepted) {
                 (Ok(place), Ok(connection)) => {
-                    let (runner, context) = (runner.clone(), context.clone());
+                    let (handler, context) = (handler.clone(), context.clone());
                     let socket = if connection.address.is_some() { "tcp" } else { "unix" };
-                    let open = runner.settings.tally.opened(socket);
+                    let open = handler.settings.tally.opened(socket);
                     sessions.spawn(async move {
                         let (_place, address) = ((place, open), connection.address);
                         // A client that disconnects is no problem: the message that it has sent is delivered.
-                        if let Err(error) = runner.run_session(connection, context).await {
+                        if let Err(error) = handler.run_session(connection, context).await {
                             debug!(?address, %error, "an LMTP session was cut off");
                         }
                     });
@@ -184,13 +184,13 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// The settings that all sessions share.
-struct SessionRunner {
+struct SessionHandler {
     settings: Arc<Settings>,
     access: Access,
     strangers: Arc<Strangers>,
 }
 
-impl SessionRunner {
+impl SessionHandler {
     async fn run_session(&self, connection: Connection, mut context: SessionContext) -> io::Result<()> {
         let Connection { mut stream, address } = connection;
         let Some(admission) = self.access.admit(address) else {
@@ -284,7 +284,7 @@ mod tests {
             tally: LmtpTally::default(),
         };
         let (access, strangers) = (Access::new(&service).unwrap(), Strangers::new(2));
-        let runner = Arc::new(SessionRunner { settings: Arc::new(settings), access, strangers });
+        let handler = Arc::new(SessionHandler { settings: Arc::new(settings), access, strangers });
         let (hand_out, _handed) = mpsc::channel(1);
         let (_stop, stop) = watch::channel(false);
         let context = SessionContext { hand_out, stop };
@@ -295,8 +295,8 @@ mod tests {
             let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let stream = Either::Right(listener.accept().await.unwrap().0);
             let connection = Connection { stream, address: Some(IpAddr::V4(address)) };
-            let (runner, context) = (runner.clone(), context.clone());
-            let session = tokio::spawn(async move { runner.run_session(connection, context).await });
+            let (handler, context) = (handler.clone(), context.clone());
+            let session = tokio::spawn(async move { handler.run_session(connection, context).await });
             let first = client.read_u8().await.ok();
             (client, session, first)
         };

@@ -78,7 +78,7 @@ fn each_statement_reads_what_it_is_about_and_not_what_waits(engine: Engine) {
         let first = if in_order { 51 } else { 1 };
         let mut tries: Vec<Try> = (first..first + 48).map(|position| tried(position, Next::Done)).collect();
         tries.push(tried(first + 48, Next::Again(minute)));
-        tries.push(tried(first + 49, Next::DropSelection));
+        tries.push(tried(first + 49, Next::GivenUp));
         let settlement = Settlement {
             subscription: BUSY,
             in_order,

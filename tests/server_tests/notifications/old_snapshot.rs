@@ -109,7 +109,7 @@ fn nothing_that_the_notifier_looks_for_is_compared_with_a_clock_that_no_index_ca
     let due: Vec<Vec<Due>> = leased.iter().map(|leased| database.due(leased, &[], AT_ONCE).unwrap()).collect();
     assert_eq!(due.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3]);
     assert!(database.lease_longer(by, minute, &[id]).unwrap().is_empty());
-    let next = [Next::Done, Next::Again(minute), Next::DropSelection];
+    let next = [Next::Done, Next::Again(minute), Next::GivenUp];
     let of_it = &due[leased.iter().position(|leased| leased.subscription == id).unwrap()];
     let tries: Vec<Try> = of_it.iter().zip(next).map(|(due, next)| Try { next, ..taken(due) }).collect();
     for (lease, open_for, tries) in [(Some(minute), None, &tries[..]), (None, Some(minute), &[])] {

@@ -84,7 +84,7 @@ fn an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing(engine: En
         response: None,
         next,
     };
-    let next = [Next::Done, Next::Again(minute), Next::DropSelection];
+    let next = [Next::Done, Next::Again(minute), Next::GivenUp];
     let tries: Vec<Try> = due.iter().zip(next.into_iter().cycle()).map(came_of).collect();
     let settlements = [settlement(leased.subscription, by, &tries)];
     // The second time is after an answer to COMMIT that was lost: it changes nothing more.
