@@ -254,7 +254,7 @@ fn values(ty: &Type) -> Vec<String> {
         Type::Never(_) => Vec::new(),
         Type::Reference(reference) => match &*reference.elem {
             Type::Path(path) if path.path.is_ident("str") => own(&["\"\"", "\"xyzzy\""]),
-            Type::Shard(slice) => {
+            Type::Slice(slice) => {
                 let mut all = own(&["Vec::leak(Vec::new())"]);
                 all.extend(values(&slice.elem).iter().map(|value| format!("Vec::leak(vec![{value}])")));
                 all
