@@ -22,11 +22,13 @@ pub struct SimulatedMailbox<'y> {
     uploaded: Option<(Identity, bool)>,
     /// Whether it takes nothing.
     pub full: bool,
+    /// Whether its process was answered its position: else the journal has no row of this copy.
+    pub is_open: bool,
 }
 
 impl<'y> SimulatedMailbox<'y> {
     pub fn new(name: Name, number: usize, world: Rc<RefCell<World>>, yielder: &'y Yielder<Fate, Point>) -> Self {
-        Self { name, number, world, yielder, alive: true, uploaded: None, full: false }
+        Self { name, number, world, yielder, alive: true, uploaded: None, full: false, is_open: false }
     }
 }
 
@@ -105,7 +107,9 @@ impl Mailbox for SimulatedMailbox<'_> {
     fn position(&mut self) -> Result<Option<Position>, MailboxError> {
         let position =
             |mailbox: &SimulatedBox| Some(Position { uid_validity: mailbox.uid_validity, uid_next: mailbox.uid_next });
-        self.ask("position", position, |told, world, me| world.tell(me, &position_parts(*told)))
+        let position = self.ask("position", position, |told, world, me| world.tell(me, &position_parts(*told)))?;
+        self.is_open = true;
+        Ok(position)
     }
 
     fn upload(&mut self, copy: &NewCopy<'_>, _: Option<Pace>) -> Result<(), Appended> {

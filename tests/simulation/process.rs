@@ -9,7 +9,10 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::HeaderFields;
-use maildrop_command::delivery::{self, Caller, Delivery, NoCaller, OwedCopy, Policy, Stages, UploadTime, Whose};
+use maildrop_command::delivery::{
+    self, Caller, CopyReport, Delivery, Manner, NoCaller, OwedCopy, Policy, Stages, UploadTime, Whose,
+};
+use maildrop_command::ledger::CopyKey;
 use maildrop_command::message::{Message, Role};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -169,6 +172,14 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
         };
         let mut database = Database::new(connection, mistake, Rc::clone(&pending));
         let results = delivery::deliver(&delivery, &mut database, owed, &mut Stages::default()).recipients;
+        // Of a mailbox that never opened the journal has no row, so no end in it says that nobody could look there.
+        let sent_is_open = mailboxes.iter().any(|(name, mailbox)| name.1 == "Sent" && mailbox.mailbox.is_open);
+        let says_it_is_there = |copy: &CopyReport| copy.role == Role::Sender && copy.manner == Manner::AlreadyThere;
+        if !sent_is_open && results.iter().flatten().flat_map(|delivered| &delivered.copies).any(says_it_is_there) {
+            let key = CopyKey::new(message.identity(), Role::Sender, "lisa", "Sent");
+            let mut world = world.borrow_mut();
+            world.unchecked |= world.attempts.iter().any(|earlier| earlier.key == key && !earlier.ended);
+        }
         mistake::outcomes(mistake, results)
     })
 }
