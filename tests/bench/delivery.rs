@@ -1,5 +1,5 @@
 //! What one delivery costs, beside what the servers themselves take for it, and beside what people deliver by today.
-//! `tests/bench/run` builds and starts everything; README.md beside this file says what was seen, and how to read it.
+//! `tests/bench/run` builds and starts everything; README.md beside this file says how to read what it prints.
 //!
 //! Nothing is asserted: clocks lie. Runs of what is compared take turns, so that both have the machine in the same mood.
 
