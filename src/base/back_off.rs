@@ -8,7 +8,7 @@ pub(crate) fn doubled(first: Duration, doublings: u32, longest: Duration) -> Dur
     first.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(longest)
 }
 
-/// The pauses between attempts.
+/// Pauses between attempts: each is twice as long as the one before, up to `longest`.
 #[derive(Clone, Debug)]
 pub(crate) struct BackOff {
     first: Duration,
@@ -30,7 +30,7 @@ impl BackOff {
         pause
     }
 
-    /// Starts again with the first pause, after a successful attempt.
+    /// Returns to the first pause, after a successful attempt.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }

@@ -1,5 +1,6 @@
-//! Blocking work for code that must not block. Each piece of work has a thread of its own; few run at once, and few wait. One
-//! client gets at most half of a pool. Long work gets at most half of it too, over all clients, so that the rest stays free for
+//! Blocking work for code that must not block. Each piece of work has a thread of its own; few run at once, and few wait.
+//!
+//! A client gets at most half of a pool. Long work of all clients together gets at most half too, so that the rest stays free for
 //! short work.
 
 use super::deadline::Deadline;
@@ -36,7 +37,7 @@ pub enum Rejected {
     Busy,
     #[error("it has not ended in time")]
     TooLate,
-    /// Its thread could not start or has panicked. The log has the reason.
+    /// The thread could not start, or has panicked. The log has the reason.
     #[error("an internal error, which the log has")]
     Failed,
 }
@@ -52,7 +53,7 @@ pub(crate) struct BlockingPool {
     clients: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-/// The permits of one piece of work. It holds them until it ends, whether anybody awaits that or not.
+/// The permits of one piece of work, which holds them until it ends, even if nobody awaits the result any more.
 type Permits = [Option<OwnedSemaphorePermit>; 4];
 
 impl BlockingPool {
@@ -68,12 +69,12 @@ impl BlockingPool {
         }
     }
 
-    /// Returns what `work` sends within `patience`, which includes the wait for a thread. `work` is given the time that is left.
-    /// If nobody awaits it any more, it goes on until that time has passed, and keeps its thread.
+    /// Returns what `work` sends within `patience`, which includes the wait for a thread. `work` gets the time that is left.
+    /// If nobody awaits the result any more, `work` goes on until that time has passed, and keeps its thread.
     ///
     /// # Errors
-    /// If it was not done in time, or if its thread failed. It may be
-    /// undone or partly done, so changes that belong together must take effect together.
+    /// If the work was not done in time, or if its thread failed. The work may then be undone or partly done. So changes that
+    /// belong together must take effect together.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         length: Length,
@@ -82,7 +83,7 @@ impl BlockingPool {
     ) -> Result<T, Rejected> {
         let end = Instant::now() + patience;
         let permits = timeout_at(end, self.permits(length)).await.map_err(|_| Rejected::Busy)??;
-        // The deadline of `work` is a little earlier, so that a statement that takes too long fails with its own error before the
+        // The deadline of `work` is a little earlier. A statement that takes too long then fails with its own error before the
         // wait ends.
         let left = end.saturating_duration_since(Instant::now()).saturating_sub(patience / 16);
         if left.is_zero() {
@@ -97,13 +98,13 @@ impl BlockingPool {
     /// Starts work that goes on after the request that asked for it, if a thread is free now.
     ///
     /// # Errors
-    /// If it has not started.
+    /// If no thread is free, or none could start.
     pub(crate) fn begin(&self, work: impl FnOnce() + Send + 'static) -> Result<(), Rejected> {
         let permit = Arc::clone(&self.running).try_acquire_owned().map_err(|_| Rejected::Busy)?;
         in_a_thread([Some(permit), None, None, None], work)
     }
 
-    /// Whether all running work has ended within this time.
+    /// Whether all running work ends within this time.
     pub(crate) async fn ends_within(&self, patience: Duration) -> bool {
         timeout(patience, self.running.acquire_many(self.threads)).await.is_ok()
     }
@@ -145,7 +146,7 @@ impl BlockingPool {
 
 fn in_a_thread(permits: Permits, work: impl FnOnce() + Send + 'static) -> Result<(), Rejected> {
     let work = move || {
-        // Its sender is dropped with it, so that the receiver does not wait.
+        // A panic drops the sender of the work, so the receiver does not wait.
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
             error!("work for a request has panicked");
         }

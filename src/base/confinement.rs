@@ -1,8 +1,9 @@
 //! Restricts what this process can access, with landlock(7), which needs no root rights.
 //!
-//! It is for a process that talks with every client: an attacker who takes it over does not get all rights of its user. Files
-//! that are open stay open. Connections to sockets with a path are not restricted (Linux has no rule for them), nor is any
-//! protocol other than TCP. A rule applies to an inode: a file that was replaced by another one cannot be read any more.
+//! This is for a process that talks with every client: an attacker who takes it over does not get all rights of its user.
+//!
+//! Files that are open stay open. Landlock restricts neither connections to sockets with a path, nor any protocol other than TCP.
+//! A rule applies to an inode: a file that was replaced by another one cannot be read any more.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, NetPort, Ruleset, RulesetAttr,
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 /// The newest rights that this module uses. An older kernel knows fewer.
 const KNOWN: ABI = ABI::V6;
 
-/// Folders and files, and the operations allowed on them. Nothing else can be opened, created or removed, and no program can be
+/// Folders and files, and the operations allowed on them. Nothing else can be opened, created or removed. No program can be
 /// started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Confinement {
@@ -43,7 +44,7 @@ impl Default for Ports {
     }
 }
 
-/// How far the kernel enforces it.
+/// How much of a [`Confinement`] the kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confined {
     /// All of it.
@@ -55,7 +56,8 @@ pub(crate) enum Confined {
 }
 
 impl Confinement {
-    /// Confines this thread and the threads that it starts from now on. It must be called while there is no other thread.
+    /// Confines this thread and the threads that it starts from now on. Call it while the process has no other thread: landlock
+    /// restricts threads, not processes.
     ///
     /// # Errors
     /// If the kernel supports landlock and the call fails.
@@ -70,7 +72,7 @@ impl Confinement {
             Ports::Any => (&[], BitFlags::empty()),
         };
         let ports = ports.iter().map(|port| Ok::<_, RulesetError>(NetPort::new(*port, AccessNet::ConnectTcp)));
-        // On a kernel without `Refer`, no rule could allow renames into another folder.
+        // Only landlock version 2 (Linux 5.19) knows `Refer`. Before it, no rule could allow renames into another folder.
         let renames = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer);
         let Ok(ruleset) = renames else { return Ok(Confined::Not) };
         let mut ruleset =

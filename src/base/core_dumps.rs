@@ -1,5 +1,5 @@
-//! Prevents core dumps. A dump of this process would write the passwords of database and mailbox store to a disk, where the
-//! people who handle crashes can read them. The [watchdog](crate::pipe::watchdog) may well abort the process.
+//! Prevents core dumps. A dump of this process would write the passwords of the database and the mailbox store to a disk. The
+//! people who handle crashes can read dumps. The [watchdog](crate::pipe::watchdog) may abort the process, so a dump is likely.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::OnceLock;
@@ -7,14 +7,13 @@ use std::sync::OnceLock;
 /// The soft limit with which the process was started.
 static BEFORE: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Switches core dumps off for this process. [`are_possible`] reports later whether that worked: there is no log yet.
+/// Switches core dumps off for this process. [`are_possible`] reports later whether that worked, since there is no log yet.
 ///
-/// The soft limit counts (core(5)); the hard one stays, for programs that this process starts. The kernel does not apply the
-/// limit to dumps that it pipes to a program (core(5), "Piping core dumps to a program"), although systemd-coredump and apport
-/// do.
+/// The soft limit counts (core(5)); the hard one stays, for programs that this process starts. The kernel ignores the limit for
+/// dumps that it pipes to a program (core(5), "Piping core dumps to a program"). systemd-coredump and apport apply it.
 ///
-/// So on Linux the process is also made undumpable (PR_SET_DUMPABLE(2const)). That also keeps other processes of the user from
-/// reading its memory.
+/// So on Linux the process is also made undumpable (PR_SET_DUMPABLE(2const)). That also keeps other processes of the same user
+/// from reading its memory.
 pub(crate) fn switch_off() {
     let Rlimit { current, maximum } = getrlimit(Resource::Core);
     let _ = BEFORE.set(current);

@@ -1,16 +1,16 @@
 //! One deadline for everything that a delivery does.
 //!
 //! Postfix kills a command that exceeds `command_time_limit` (1000 s by default) and *bounces* its message
-//! (`src/global/pipe_command.c`: "Command time limit exceeded", 5.3.0). So every wait on a socket, a lock or a query is limited
-//! by this deadline, which is far below that limit.
+//! (`src/global/pipe_command.c`: "Command time limit exceeded", 5.3.0). So this deadline, far below that limit, limits every wait
+//! on a socket, a lock or a query.
 
 use std::time::{Duration, Instant};
 
-/// How long a delivery may take by default: far below those 1000 s.
+/// How long a delivery may take by default: far below Postfix's 1000 s.
 pub(crate) const OF_A_DELIVERY: Duration = Duration::from_mins(4);
 
 /// How long a delivery waits by default for a lock held elsewhere. In 30 seconds, a hundred recipients of one message that start
-/// together all get the lock. It is at most half of the delivery's time, since the delivery must go on afterwards.
+/// together all get the lock. The wait is at most half of the delivery's time, since the delivery must go on afterwards.
 #[must_use]
 pub(crate) fn lock_wait(deadline: Duration) -> Duration {
     Duration::from_secs(30).min(deadline / 2)
@@ -45,7 +45,6 @@ impl Deadline {
         span.map_or(self, |span| self.or_sooner(Self::after(span)))
     }
 
-    /// The sooner of the two.
     #[must_use]
     pub(crate) fn or_sooner(self, other: Self) -> Self {
         Self(self.0.min(other.0))
@@ -57,7 +56,6 @@ impl Deadline {
         Self(self.0.max(Instant::now() + least))
     }
 
-    /// Whether it has passed.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.remaining().is_zero()

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long one address of a server may take to accept a connection: three retransmissions of the SYN. Another address may be
-/// faster.
+/// How long one address of a server may take to accept a connection: time for three retransmissions of the SYN. Another address
+/// may be faster.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to reach a server.
@@ -33,8 +33,8 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// `db1`, `db1:5433`, `2001:db8::1`, `[2001:db8::1]:5433`, or the absolute path of a socket. Without a default, the port must
-    /// be named.
+    /// Parses `db1`, `db1:5433`, `2001:db8::1`, `[2001:db8::1]:5433`, or the absolute path of a socket. Without a default, the
+    /// text must have a port.
     pub(crate) fn parse(text: &str, default_port: Option<u16>) -> Option<Self> {
         if text.starts_with('/') {
             return Some(Self::Socket(text.into()));
@@ -57,7 +57,7 @@ impl Endpoint {
         (!host.is_empty() && !host.contains(is_odd)).then(|| Self::Tcp { host: host.to_owned(), port })
     }
 
-    /// Whether data sent to it stays on this machine.
+    /// Whether data sent to this endpoint stays on this machine.
     #[must_use]
     pub(crate) fn is_on_this_machine(&self) -> bool {
         match self {

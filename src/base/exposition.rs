@@ -6,7 +6,7 @@ use std::fmt::{Display, Write as _};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricType {
     Gauge,
-    /// It only grows; its name ends in `_total`.
+    /// A number that only grows; its name ends in `_total`.
     Counter,
     Histogram,
 }
@@ -41,7 +41,7 @@ impl Exposition {
     }
 }
 
-/// The value of a label: backslash, quote and line feed are escaped.
+/// Escapes the value of a label as the text format demands: backslash, quote and line feed.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,5 +1,5 @@
 //! A resource that all clients of a process share, such as memory. There is a limit for all, and a lower one for each token or
-//! login, so that none uses up everything.
+//! login, so that no client uses up everything.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Default)]
 struct SharesTaken {
     all: usize,
-    /// By client, for those that have taken any of it.
+    /// The shares of those clients that have taken any.
     each: HashMap<String, usize>,
 }
 
@@ -19,7 +19,7 @@ pub struct FairQuota {
 }
 
 impl FairQuota {
-    /// FairQuota of which each client may take half.
+    /// A quota of which each client may take half.
     pub(crate) fn of(most: usize) -> Arc<Self> {
         Self::with(most, most / 2)
     }
@@ -28,14 +28,14 @@ impl FairQuota {
         Arc::new(Self { most, each, taken: Mutex::default() })
     }
 
-    /// This amount for this client; `None` if less is left, or the client would exceed its limit.
+    /// Takes this amount for this client. `None` if less is left, or if the client would exceed its limit.
     pub(crate) fn take(self: &Arc<Self>, client: &str, amount: usize) -> Option<Reservation> {
         let mut share = Reservation { of: Arc::clone(self), client: client.to_owned(), amount: 0 };
         share.take_more(amount).then_some(share)
     }
 
-    /// The memory for reading a message of this many bytes: twice its size, but no more than one client's limit. A message that
-    /// is larger than that limit is read only while no other share is taken.
+    /// Takes the memory for reading a message of `size` bytes: twice its size, but no more than one client's limit. A message
+    /// that is larger than that limit is read only while no other share is taken.
     pub(crate) fn take_to_read(self: &Arc<Self>, client: &str, size: usize) -> Option<Reservation> {
         if size <= self.each {
             return self.take(client, size.saturating_mul(2).min(self.each));
@@ -65,7 +65,7 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     /// Takes more, and returns whether that was possible. If not, the share stays as it is, and nothing waits: two clients that
-    /// keep their shares while they wait for more could wait for each other.
+    /// kept their shares while they waited could wait for each other.
     pub(crate) fn take_more(&mut self, more: usize) -> bool {
         let mut taken = self.of.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let all = taken.all.saturating_add(more);

@@ -1,7 +1,7 @@
 //! Deliberate faults, only in the program that the tests build (feature `test-faults`).
 //!
-//! After a panic, an abort or a hang of a delivery, the message must still be with Postfix. No known input provokes any of them.
-//! So a test selects the fault and its place: `MAILDROP_TEST_FAULT=panic@imap`.
+//! After a panic, an abort or a hang of a delivery, the message must still be with Postfix. No known input provokes any of these,
+//! so a test selects the fault and its place: `MAILDROP_TEST_FAULT=panic@imap`.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) fn at(place: &str) {
     }
 }
 
-/// Commits the fault that the message selects with its field `X-Test-Fault: abort`. The environment must have
+/// Commits the fault that the message selects with its field `X-Test-Fault: abort`. The environment must contain
 /// `MAILDROP_TEST_FAULT=by-message`.
 pub(crate) fn of(message: &[u8]) {
     if std::env::var("MAILDROP_TEST_FAULT").is_ok_and(|fault| fault == "by-message") {
@@ -42,7 +42,7 @@ fn commit(fault: &str) {
         "loop" => loop {
             std::hint::spin_loop();
         },
-        // In pieces, each of which is written to.
+        // Each piece is written to: an allocation that is never written to uses no memory.
         "4GB" => drop(std::hint::black_box((0..64).map(|_| vec![1_u8; 64 << 20]).collect::<Vec<_>>())),
         // The failure of the allocator aborts the process, as with any growing Vec.
         "memory" => drop(std::hint::black_box(Vec::<u8>::with_capacity(isize::MAX as usize))),

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
-/// How many bytes of a file system stay free, or one part in `PART_KEPT_FREE` of a small one. Below /run the space is memory,
-/// which other programs need as well.
+/// How many bytes of a file system stay free, or one part in `PART_KEPT_FREE` of a small one. In /run the space is memory, which
+/// other programs need as well.
 const KEPT_FREE: u64 = 64 << 20;
 const PART_KEPT_FREE: u64 = 10;
 
@@ -24,15 +24,15 @@ pub(crate) fn leaves_the_reserve(directory: &Path, bytes: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Whether writing `bytes` leaves too little space: `left` of `blocks` blocks of `size` bytes are free. A file system without a
-/// size reports no free space either, so nothing is reserved on it.
+/// Whether writing `bytes` leaves too little space: `left` of `blocks` blocks of `size` bytes are free. A file system that
+/// reports no size reports no free space either, so nothing is reserved on it.
 fn is_little(blocks: u64, left: u64, size: u64, bytes: u64) -> bool {
     let all = blocks.saturating_mul(size);
     all > 0 && left.saturating_mul(size) < KEPT_FREE.min(all / PART_KEPT_FREE).saturating_add(bytes)
 }
 
 /// Creates a directory (mode 0700) and its parents. Each is on the disk before anything is created inside it. Many processes may
-/// do so at once. One that finds the directory syncs it too, since its creator may not have done so yet.
+/// do so at once. A process that finds the directory syncs its name too, since the creator may not have done so yet.
 ///
 /// # Errors
 /// If the system cannot create or sync one of them.
@@ -61,18 +61,18 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
         None => return Ok(()),
     };
     match sync_directory(parent) {
-        // If this process may not read the parent, no process of this program created the directory: its sync would have failed
-        // here.
+        // The parent may belong to root. If this process cannot read it, no process of this program created the directory: that
+        // process would have failed here.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !made => Ok(()),
         synced => synced,
     }
 }
 
-/// Creates a directory that no other user may enter, or closes an existing one to others. systemd or an administrator may have
-/// created it.
+/// Creates a directory that no other user may enter, or closes an existing one to others, which systemd or an administrator may
+/// have created.
 ///
 /// # Errors
-/// If it cannot be created, is no directory, or belongs to another user. A link counts as no directory: its owner could point it
+/// If the directory cannot be created, is none, or belongs to another user. A link is refused: its owner could point it
 /// elsewhere.
 pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
     create_directory(path)?;
@@ -110,14 +110,14 @@ pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     sync(File::open(path)?)
 }
 
-/// Opens a file for appending, or creates it with this mode. If root creates it, it gets the owner of its folder, who could not
-/// write to a file owned by root.
+/// Opens a file for appending, or creates it with this mode. A file that root creates gets the owner of its folder, who could not
+/// write to a file of root.
 ///
-/// In another user's folder, root opens only files of that user. A link planted there could direct text of strangers into any
-/// file of the system, and a pipe would block root for ever.
+/// In another user's folder, root opens only regular files of that user. A link planted there could direct text of strangers into
+/// any file of the system, and a pipe would block root for ever.
 ///
 /// # Errors
-/// If it cannot be opened or created, or if root finds anything but that user's regular file in that user's folder.
+/// If the file cannot be opened or created. Also if root finds anything but that user's regular file in that user's folder.
 pub(crate) fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).mode(mode);
@@ -149,7 +149,7 @@ pub(crate) fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
 
 #[cfg(test)]
 pub(crate) mod synced {
-    //! Records what this thread has synced: only a power failure would show it otherwise.
+    //! Records what this thread has synced. Without this record, only a power failure would show a missing sync.
 
     use std::cell::RefCell;
     use std::ffi::OsString;
@@ -191,8 +191,8 @@ pub(crate) mod synced {
         take().into_iter().filter(|synced| synced.names.is_some()).map(|synced| synced.path).collect()
     }
 
-    /// Asserts the only order in which a power failure leaves the whole file or none. It was synced whole under another name;
-    /// then it got this name; then its directory was synced.
+    /// Asserts the only order in which a power failure leaves the whole file or none: it was synced whole under another name,
+    /// then got this name, then its directory was synced.
     pub(crate) fn assert_order(synced: &[Synced], file: &Path) {
         let (file, metadata) = (file.canonicalize().unwrap(), fs::metadata(file).unwrap());
         let whole = synced.iter().position(|it| it.inode == metadata.ino()).expect("the file was synced");
@@ -202,8 +202,8 @@ pub(crate) mod synced {
         assert!(whole < named.expect("its directory was synced after it got its name"));
     }
 
-    /// Asserts the only order in which a power failure leaves one of the two names. The directory of the new name was synced with
-    /// it; then the directory of the old name was synced without it.
+    /// Asserts the only order in which a power failure leaves at least one of the two names: the new directory is synced with the
+    /// file, then the old one without it.
     pub(crate) fn assert_moved(synced: &[Synced], old: &Path, new: &Path) {
         let at = |path: &Path, held| synced.iter().position(|it| it.holds(path) == Some(held));
         let gone = at(old, false).expect("the directory was synced after the file had left it");
@@ -239,7 +239,7 @@ mod tests {
         create_directory(&top.join("a/b/c")).unwrap();
         let above = [top.clone(), top.join("a"), top.join("a/b")];
         assert_eq!(synced::take_directories(), above);
-        // The process that created it may have been killed before it synced it.
+        // The process that created the directory may have been killed before it synced the name.
         create_directory(&top.join("a/b/c")).unwrap();
         assert_eq!(synced::take_directories(), [top.join("a/b")]);
     }

@@ -1,10 +1,11 @@
-//! Connections of an HTTP server: the limit on their number, the choice of the one that a new one replaces, and the time limit
-//! for a client that reads nothing of its answer.
+//! Connections of an HTTP server. They have a limit on their number, and a rule for which one a new one replaces. A client that
+//! reads nothing of its answer has a time limit.
 //!
-//! Addresses do not distinguish clients here. The web UI and the API listen on this machine only, and a proxy in front connects
-//! all clients from one address. So connections are judged by what their requests have shown. Among those without a valid login,
-//! the one that has waited longest for its client is closed. If each has shown a login, a connection of the login with the most
-//! connections is closed, so that no login keeps another one out.
+//! Addresses do not distinguish clients here: the web UI and the API listen on this machine only, and a proxy in front connects
+//! all clients from one address. So what their requests have shown distinguishes connections.
+//!
+//! Among those without a valid login, the one that has waited longest for its client is closed. If every connection has shown a
+//! login, the login with the most connections loses one, so that no login keeps another one out.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -17,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-/// The minimum time for which a connection has its slot. A client sends its request well within that.
+/// The minimum time for which a connection has its slot. A client sends its request well within this time.
 const LEAST_TIME: Duration = Duration::from_millis(250);
-/// How long a client may accept no byte of an answer. Even at a kilobyte a second, the system's own buffers (`SEND_BUFFER`)
-/// accept more well within that.
+/// How long a client may accept no byte of an answer. Even at a kilobyte a second, the buffers of the system (`SEND_BUFFER`)
+/// accept more well within this time.
 const WITHOUT_PROGRESS: Duration = Duration::from_mins(2);
 /// How many bytes of an answer the system buffers for each connection. Linux reports free space only once a part of the buffer is
 /// sent. With its default of megabytes, a slow client would seem to accept nothing for minutes (tcp(7)).
@@ -40,7 +41,7 @@ struct SlotsTaken {
 }
 
 struct Holder {
-    /// Since when it waits for its client.
+    /// Since when the connection waits for its client.
     since: Instant,
     standing: LastRequest,
     /// Dropping this ends the connection.
@@ -51,7 +52,7 @@ struct Holder {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LastRequest {
     Nothing,
-    /// The server works on the request, and the client need not do anything.
+    /// The server works on the request, so the client need not do anything.
     Considered,
     Login(Login),
 }
@@ -108,7 +109,6 @@ impl Slots {
         Some(ConnectionSlot { connection: HttpConnection { slots: Arc::clone(self), number, peer }, may_stay })
     }
 
-    /// Returns once no connection is open.
     pub(crate) async fn are_free(&self) {
         while !self.taken().by.is_empty() {
             self.freed.notified().await;
@@ -174,7 +174,6 @@ impl HttpConnection {
         Considered(self)
     }
 
-    /// The request has shown a valid login.
     pub(crate) fn has_login(&self, login: Login) {
         self.stands(LastRequest::Login(login));
     }
@@ -198,7 +197,7 @@ impl Drop for Considered<'_> {
 /// A stream that fails once its client has accepted nothing for too long.
 pub(crate) struct ProgressStream<S> {
     stream: S,
-    /// Runs from the moment when the stream accepts no more.
+    /// Runs from the moment when the stream accepts no more bytes.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Sockets for clients to connect to.
+//! Sockets that clients connect to.
 
 use super::endpoint::Endpoint;
 use std::fs::{self, Permissions};
@@ -9,7 +9,6 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// An open socket.
 #[derive(Debug)]
 pub enum Listener {
     Unix(UnixListener),
@@ -17,11 +16,11 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Opens these. The user of this process and the group of a unix socket may connect to it. That group is its directory's if
-    /// the directory has the set-group-ID bit (inode(7)).
+    /// Opens one or more sockets for each endpoint. The user of this process and the group of a unix socket may connect to it.
+    /// That group is the group of its directory if the directory has the set-group-ID bit (inode(7)).
     ///
     /// # Errors
-    /// If one of them cannot be opened: the error names it.
+    /// If a socket cannot be opened; the error names the endpoint.
     pub fn open_all(endpoints: &[Endpoint]) -> io::Result<Vec<Self>> {
         let mut open = Vec::new();
         for endpoint in endpoints {
@@ -49,7 +48,7 @@ impl Listener {
         if sockets.is_empty() { Err(last) } else { Ok(sockets) }
     }
 
-    /// Its address, as the configuration writes it.
+    /// The address of the socket, as the configuration writes it.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -75,8 +74,8 @@ impl Listener {
 /// Binds a unix socket with this mode. A stale socket of a dead process, which refuses connections, is replaced.
 ///
 /// # Errors
-/// `AddrInUse` if another program answers there. `AlreadyExists` if something else than a socket is there. Other errors if the
-/// system cannot bind it.
+/// `AddrInUse` if another program answers there. `AlreadyExists` if the path is something other than a socket. Other errors if
+/// the system cannot bind the socket.
 pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     match UnixStream::connect(path) {
         Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another program answers there")),

@@ -1,4 +1,4 @@
-//! The building blocks that know nothing about mail.
+//! Building blocks that know nothing about mail.
 
 pub(crate) mod back_off;
 pub mod blocking_pool;

@@ -22,13 +22,13 @@ pub(crate) fn output_of(programs: &[&str], arguments: &[&str], deadline: Deadlin
     let mut child = programs.iter().find_map(start)?;
     let deadline = deadline.or_sooner(Deadline::after(PATIENCE));
     let output = child.stdout.take().and_then(|stdout| read_all(stdout, deadline));
-    // Whether or not it has ended by itself, nobody reads its output any more.
+    // Whether or not the program has ended, nobody reads its output any more.
     let _ = child.kill();
     let _ = child.wait();
     output.map(|output| String::from_utf8_lossy(&output).into_owned())
 }
 
-/// All bytes up to the end. `None` if they do not come in time, or are far too many.
+/// All bytes up to the end. `None` if they do not come in time, or are more than `LONGEST_OUTPUT`.
 fn read_all(mut from: ChildStdout, deadline: Deadline) -> Option<Vec<u8>> {
     let (mut all, mut some) = (Vec::new(), [0; 4096]);
     while all.len() < LONGEST_OUTPUT {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
 
-/// A problem. Its kind identifies the case for programs; the texts about it may change.
+/// An error as a client gets it. `kind` identifies the case for programs; the other texts may change.
 #[derive(Debug)]
 pub(crate) struct Problem<'a, E> {
     pub(crate) kind: &'a str,

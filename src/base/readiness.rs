@@ -1,5 +1,5 @@
-//! A process of the service reports to its master whether it accepts work. It writes a line to its standard input, which the
-//! master has made a socket.
+//! A process of the service reports to its master whether it accepts work. The report is a line that it writes to its standard
+//! input, which the master has made a socket.
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};

@@ -1,4 +1,4 @@
-//! Passwords, which never show themselves.
+//! Passwords.
 
 use std::fmt;
 
@@ -7,13 +7,12 @@ use std::fmt;
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a password.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// The password itself, for the one place that sends it.
+    /// The password itself, for the code that sends it to a server.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! The body of an answer that contains a message. The memory of the message counts until it is sent.
+//! The body of an answer that contains a message. The client's quota counts the message's memory until it is sent.
 
 use super::fair_quota::Reservation;
 use axum::body::Bytes;
@@ -10,17 +10,17 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// How long sending may take. The answer to a slower client is cut off, so that other clients get its share.
+/// How long sending may take. The answer to a slower client is cut off, so that other clients get its share of the memory.
 const SENDING: Duration = Duration::from_mins(10);
 /// How many bytes are given to a connection at once.
 const PIECE: usize = 16 << 10;
 
 /// A body that is sent in pieces. hyper drops a body once it has its last frame, and keeps that frame until it is written. With a
-/// body in one frame, hyper would keep the whole message for a client that does not read, while its share already belongs to
-/// another client.
+/// body of one frame, hyper would keep the whole message for a client that does not read. Its share of the memory would already
+/// belong to another client.
 ///
-/// So hyper gets each piece only once it has written the one before. The message keeps its share of the memory until the last
-/// piece is taken, the connection is closed, or the time is over.
+/// So hyper gets each piece only once it has written the previous one. The message keeps its share of the memory until the last
+/// piece is taken, the connection is closed, or `SENDING` is over.
 pub(crate) struct SentBody {
     left: u64,
     pieces: mpsc::Receiver<Bytes>,
@@ -35,7 +35,7 @@ impl SentBody {
         tokio::spawn(async move {
             let all = async {
                 for piece in message.chunks(PIECE) {
-                    // A slice of the message would keep all of it in memory.
+                    // A `Bytes` that refers to the message would keep all of it in memory.
                     if give.send(Bytes::copy_from_slice(piece)).await.is_err() {
                         break;
                     }
@@ -86,10 +86,10 @@ mod tests {
     use std::future::poll_fn;
 
     const TOKEN: &str = "crm";
-    /// A token may use half of it: enough for one `message(9)`, and no more.
+    /// A token may use half of this memory: enough for one `message(9)`, and no more.
     const MEMORY: usize = 2 * (9 * PIECE + 1);
 
-    /// Time is paused while any task can run.
+    /// The runtime's clock stands while any task can run.
     fn run<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(future)
     }
@@ -123,7 +123,7 @@ mod tests {
             assert!(shares.take(TOKEN, 1).is_none());
             tokio::time::sleep(Duration::from_secs(2)).await;
             assert!(shares.take(TOKEN, 1).is_some());
-            // The pieces that were in transit by then, and no more.
+            // Only the pieces that were in transit by then.
             next().await.unwrap();
             assert_eq!(next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         });

@@ -1,11 +1,11 @@
-//! Waits for servers, for the subcommands that people start. (A delivery has its [watchdog](crate::pipe::watchdog).)
+//! Waits for servers, in the subcommands that people start. (A delivery has its [watchdog](crate::pipe::watchdog).)
 //!
 //! A server that hangs (SIGSTOP, a paused container, a stuck disk) keeps its connections. Its kernel acknowledges what is sent,
-//! so no time limit of TCP ends the wait. A fixed limit would not do: an index on a large table may take an hour.
+//! so no time limit of TCP ends the wait. No fixed limit fits: an index on a large table may take an hour.
 //!
 //! So code that waits for an answer registers the wait ([`for_answer`]), and one thread watches these waits ([`watch`]). The
-//! thread reports to a person at a terminal which server is waited for. Every ten seconds it sends the server a small request
-//! over another connection, which a busy server answers. If the server does not answer, the process ends.
+//! thread reports to a person at a terminal which server has not answered yet. Every ten seconds it sends the server a small
+//! request over another connection, which a busy server answers. If the server does not answer, the process ends.
 
 use crate::base::deadline::Deadline;
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After how long a wait is reported to a person, and how often after that.
+/// After how long a wait is reported to a person, and the interval of further reports.
 const TELL_AFTER: Duration = Duration::from_secs(2);
-/// After how long a server is probed over another connection, and how often after that.
+/// After how long a server is probed over another connection, and the interval of further probes.
 const ASK_AFTER: Duration = Duration::from_secs(10);
-/// How long a probe may take, including the login, on a server that is short of everything.
+/// How long a probe may take, including the login, on an overloaded server.
 const ASK_FOR: Duration = Duration::from_secs(20);
 /// How often the thread checks the waits.
 const LOOK: Duration = Duration::from_millis(250);
@@ -34,15 +34,14 @@ pub(crate) enum Whom {
 
 /// A server that may be waited for.
 pub(crate) struct WaitedServer {
-    /// The kind of server.
     pub whom: Whom,
     /// What people call it: `the database at db.example.com port 5432`.
     pub name: String,
-    /// Sends it a small request over a separate connection. Returns whether it answered, if only with an error.
+    /// Sends the server a small request over a separate connection. Returns whether it answered; an error is an answer too.
     pub ask: Arc<dyn Fn(Deadline) -> bool + Send + Sync>,
 }
 
-/// The waits of a process that is watched. Empty in any other process, such as a delivery.
+/// The waits of this process if they are watched. Empty in any other process, such as a delivery.
 static WAITS: OnceLock<Mutex<Waits>> = OnceLock::new();
 
 #[derive(Default)]
@@ -51,11 +50,11 @@ struct Waits {
     open: BTreeMap<u64, (Whom, Instant)>,
 }
 
-/// How many answers this process waits for, watched or not.
+/// How many answers this process waits for, whether or not the waits are watched.
 static AWAITED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Whether this thread is a probe over another connection: that wait has a limit of its own.
+    /// Whether this thread sends a probe over another connection. That wait has a limit of its own.
     static ASKS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -63,7 +62,6 @@ thread_local! {
 #[must_use]
 pub(crate) struct Awaited(Option<u64>);
 
-/// Registers a wait for an answer.
 pub(crate) fn for_answer(whom: Whom) -> Awaited {
     AWAITED.fetch_add(1, Ordering::Relaxed);
     let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(None) };
@@ -103,9 +101,10 @@ fn oldest(of: impl Fn(Whom) -> bool) -> Option<(u64, Instant)> {
     waits.open.iter().find(|(_, (whom, _))| of(*whom)).map(|(number, (_, since))| (*number, *since))
 }
 
-/// Watches the waits of this process from now on. A second call changes nothing. `tell` reports to a person which server is
-/// waited for. `end` ends the process for the given reason: a server hangs, or an answer has been missing for longer than
-/// `longest`.
+/// Watches the waits of this process from now on. A second call changes nothing.
+///
+/// `tell` reports to a person which server has not answered yet. `end` ends the process for the given reason: a server hangs, or
+/// an answer has been missing for longer than `longest`.
 ///
 /// # Errors
 /// If the system gives no thread.
@@ -141,7 +140,7 @@ enum Look {
     End(String),
 }
 
-/// A server, and the wait for it that has lasted longest.
+/// A server, and the longest current wait for it.
 struct WatchedServer {
     server: WaitedServer,
     wait: Option<u64>,
@@ -174,7 +173,7 @@ impl WatchedServer {
             Some((answer, asked)) => match answer.try_recv() {
                 Ok(true) => (self.asking, self.asked) = (None, waited),
                 Err(TryRecvError::Empty) if asked.elapsed() < ASK_FOR => {}
-                // A probe whose thread has panicked has no answer either.
+                // A probe whose thread has panicked counts as one without an answer.
                 Ok(false) | Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
                     let text = format!("{name} has not answered for {seconds} s, nor does it over another connection");
                     return Look::End(text);
@@ -188,14 +187,14 @@ impl WatchedServer {
         Look::Nothing
     }
 
-    /// Sends the probe on a thread of its own, which may block too. `None` if the system gives no thread: that is no fault of the
-    /// server.
+    /// Sends the probe on a thread of its own, which may block too. `None` if the system gives no thread, which is no fault of
+    /// the server.
     fn ask(&self) -> Option<(Receiver<bool>, Instant)> {
         let (say, answer) = mpsc::channel();
         let ask = Arc::clone(&self.server.ask);
         let asking = move || {
             ASKS.set(true);
-            // The receiver is gone once the wait that it belonged to has ended.
+            // The receiver is gone once the wait that the probe belonged to has ended.
             let _ = say.send(ask(Deadline::after(ASK_FOR)));
         };
         thread::Builder::new().name("asking".into()).spawn(asking).ok().map(|_| (answer, Instant::now()))

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT ask a process of the service to end. This is for processes that wait for nothing else.
+//! SIGTERM and SIGINT ask a process of the service to end.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Whether this process has been asked to end.
+/// Whether this process should end. The signal sets a flag, and wakes code that waits for a descriptor.
 pub(crate) struct Stop {
     flag: Arc<AtomicBool>,
     woken: UnixStream,
@@ -20,7 +20,7 @@ impl Stop {
         let (woken, wake) = UnixStream::pair()?;
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            // The flag comes before the pipe: code that the pipe wakes reads the flag.
+            // The flag is registered before the pipe: code that the pipe wakes reads the flag.
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
@@ -48,7 +48,7 @@ impl Stop {
 
     /// Waits for a signal, in a runtime.
     pub(crate) async fn until_asked(self) {
-        // The stream never closes before this process ends, so this waits for a signal only.
+        // The stream never closes before this process ends, so only a signal ends this wait.
         let waited = async {
             self.woken.set_nonblocking(true)?;
             tokio::io::AsyncReadExt::read_u8(&mut tokio::net::UnixStream::from_std(self.woken)?).await

@@ -7,9 +7,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
 
-/// A summary is kept for at least this many times as long as its count took, so that counting is a small part of the load.
+/// A summary is kept for at least this many times as long as its count took. So counting is a small part of the load.
 const SHARE: u32 = 20;
-/// For how long after that the old summary is still shown while a new one is counted.
+/// For how long after its expiry a summary is still shown while a new one is counted.
 const STILL_SHOWN: Duration = Duration::from_mins(1);
 
 pub(crate) struct SummaryCache<T>(Arc<Inner<T>>);
@@ -39,7 +39,7 @@ struct Last<T> {
 pub(crate) enum Summary<T> {
     Counted(T),
     UnderWay,
-    /// The count failed. It is retried only after this result has been kept as long as a summary would be.
+    /// The count failed. The next one starts only once this result has been kept as long as a summary would be.
     Failed(String),
 }
 
@@ -55,8 +55,8 @@ impl<T: Clone + Send + 'static> SummaryCache<T> {
         Self(Arc::new(Inner { hold, wait, state, ended: watch::Sender::default() }))
     }
 
-    /// The last summary if it is fresh enough; otherwise the result of `count`. The count goes on even if nobody waits for it any
-    /// more.
+    /// The last summary if it has not expired; otherwise the result of `count`. The count goes on even if nobody waits for its
+    /// result.
     pub(crate) async fn get(
         &self,
         count: impl Future<Output = Result<T, impl Display + 'static>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Moments as people write and read them. They are in UTC and marked so, since hosts and databases have several time zones.
+//! Moments as people write and read them. They are in UTC and marked so, since hosts and databases differ in their time zones.
 
 use serde::{Serialize, Serializer};
 use time::format_description::BorrowedFormatItem;
@@ -10,7 +10,7 @@ use time::{Date, Duration, OffsetDateTime};
 const WHOLE_SECONDS: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]Z");
 const DAY: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day]");
 
-/// A century. It can be added to any moment.
+/// A century: any moment of our time can be this much later.
 pub(crate) const LONGEST: std::time::Duration = std::time::Duration::from_hours(24 * 36_500);
 
 /// Reads `30s`, `5m`, `1h 30m`, or a bare number of seconds.
@@ -90,7 +90,6 @@ pub(crate) fn serialize<S: Serializer>(microseconds: &i64, serializer: S) -> Res
     serializer.serialize_str(&exact(*microseconds))
 }
 
-/// Serializes a moment that may be absent.
 pub(crate) fn serialize_optional<S: Serializer>(moment: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
     moment.map(exact).serialize(serializer)
 }

@@ -1,5 +1,5 @@
-//! TLS with rustls and ring, set up only when a connection uses it. (aws-lc takes about 33 ms at each start for its entropy,
-//! native OpenSSL about 54 ms to load its store.)
+//! TLS with rustls and ring, set up only when a connection uses it. (At each start, aws-lc takes about 33 ms for its entropy.
+//! Native OpenSSL takes about 54 ms to load its store.)
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -22,7 +22,7 @@ pub(crate) fn client_config(ca_file: Option<&Path>) -> Result<Arc<rustls::Client
     let roots = match ca_file {
         Some(path) => trusted(path)?,
         None => {
-            // One odd certificate in the system's store is no reason to trust none; an empty store is.
+            // One unusable certificate in the system's store is no reason to trust none; an empty store is an error.
             let loaded = rustls_native_certs::load_native_certs();
             let mut roots = rustls::RootCertStore::empty();
             roots.add_parsable_certificates(loaded.certs);
@@ -42,8 +42,8 @@ pub(crate) fn client_config(ca_file: Option<&Path>) -> Result<Arc<rustls::Client
     Ok(Arc::new(config))
 }
 
-/// A server configuration with this certificate chain. With a `client_ca`, a client must show a certificate that is signed by a
-/// CA of that file.
+/// A server configuration with this certificate chain. With a `client_ca`, a client must show a certificate that a CA of that
+/// file has signed.
 ///
 /// # Errors
 /// If one of the files cannot be read or used. The error names the file and the problem.

@@ -1,5 +1,5 @@
-//! A thread that handles tasks that exceed their time limit, whatever they wait for: a name server, a disk, a server that hangs,
-//! an endless loop.
+//! A thread that acts when a task exceeds its time limit, whatever that task waits for: a name server, a disk, a server that
+//! hangs, an endless loop.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,7 +11,7 @@ pub(crate) struct Watchdog(Arc<Watch>);
 
 #[derive(Debug, Default)]
 struct Watch {
-    /// The watched task, and until when it may last.
+    /// The watched task, and the moment by which it must end.
     now: Mutex<Option<(&'static str, Instant)>>,
     changed: Condvar,
 }
@@ -45,13 +45,13 @@ impl Watchdog {
         Ok(Self(watch))
     }
 
-    /// Watches a task from now on, until the result is dropped. It watches one task at a time.
+    /// Watches a task from now on, until the result is dropped. A watchdog watches one task at a time.
     pub(crate) fn watch(&self, what: &'static str, at_most: Duration) -> Watched {
         self.watch_always(what, at_most);
         Watched(Arc::clone(&self.0))
     }
 
-    /// Like [`watch`](Self::watch), until another task is watched.
+    /// Like [`watch`](Self::watch), but until another task is watched.
     pub(crate) fn watch_always(&self, what: &'static str, at_most: Duration) {
         self.0.set(Instant::now().checked_add(at_most).map(|until| (what, until)));
     }
@@ -101,7 +101,7 @@ mod tests {
         assert!(!is_watched());
         let _short = watchdog.watch("short", Duration::from_millis(1));
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("short"));
-        // The thread may still wait for a task that is over.
+        // The thread may still wait for the end of a task that is over.
         watchdog.watch_always("long", Duration::from_secs(3600));
         watchdog.watch_always("moved", Duration::from_millis(1));
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("moved"));

@@ -14,7 +14,6 @@ macro_rules! words {
             /// All variants, in their order.
             pub const ALL: [Self; Self::WORDS.len()] = [$(Self::$variant),+];
 
-            /// Its word.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {

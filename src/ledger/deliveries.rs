@@ -1,4 +1,4 @@
-//! Deliveries by their attempts: those that never ended, and those to be repeated.
+//! Deliveries by their attempts: those that never ended, and those that are to be repeated.
 
 use super::audit_queries::Selection;
 use super::columns::IS_DELIVERED;
@@ -11,10 +11,10 @@ use serde::Serialize;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Rows of one answer.
+/// The most rows of one answer.
 const PAGE: usize = 2000;
 
-/// An attempt that began longer ago than the longest delivery takes, and has not ended.
+/// An attempt that has not ended, and began longer ago than the longest delivery takes.
 #[derive(Clone, Debug, Serialize)]
 pub struct NeverEnded {
     /// The Message-ID, for people.
@@ -23,9 +23,7 @@ pub struct NeverEnded {
     pub recipient: String,
     /// The mailbox's user.
     pub user: String,
-    /// The mailbox.
     pub mailbox: String,
-    /// The host on which it ran.
     pub host: String,
     /// Its process id there.
     pub pid: i64,
@@ -34,7 +32,7 @@ pub struct NeverEnded {
     /// When it began, in microseconds since 1970.
     #[serde(serialize_with = "crate::base::timestamp::serialize")]
     pub started_at: i64,
-    /// How long ago that was, by the database's clock.
+    /// How long ago the attempt began, by the database's clock.
     #[serde(rename = "age_seconds", serialize_with = "in_seconds")]
     pub age: Duration,
     /// Whether the ledger has the copy as delivered, by another attempt.
@@ -73,7 +71,7 @@ const SET_BACK: i64 = 3_600_000_000;
 /// A filter on deliveries to envelope recipients. An empty field does not restrict.
 #[derive(Debug)]
 pub(crate) struct DeliveryQuery {
-    /// Deliveries of messages with one of these locks, whenever they were tried; empty: of all messages.
+    /// Deliveries of messages with one of these locks, tried at any time; empty: of all messages.
     pub(crate) locks: Vec<LockName>,
     /// Deliveries that were tried since then, in microseconds since 1970.
     pub(crate) since: Option<i64>,
@@ -83,8 +81,8 @@ pub(crate) struct DeliveryQuery {
     pub(crate) recipients: Vec<String>,
 }
 
-/// Calls `see` for each attempt at these deliveries: with its beginning, in microseconds since 1970, and its copy. Some
-/// thousand rows are in memory at a time.
+/// Calls `see` for each attempt at these deliveries, with its beginning, in microseconds since 1970, and its copy. At most
+/// [`PAGE`] rows are in memory at a time.
 pub(crate) fn each_delivery<E: From<DatabaseError>>(
     database: &mut dyn Database,
     query: &DeliveryQuery,
@@ -117,7 +115,7 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
         AttemptCursor::columns(database.dialect()),
     );
     for lock in &query.locks {
-        // An attempt has one row for its recipient's copy, so its UUID is the cursor of the next page.
+        // Each attempt has one row for its recipient's copy, so its UUID is the cursor of the next page.
         let mut next = Some(Uuid::nil());
         while let Some(last) = next {
             let mut asked = vec![Value::Bytes(lock.digest()), Value::Uuid(last)];
@@ -139,7 +137,7 @@ pub(crate) struct KnownDelivery {
     pub(crate) message: Option<i64>,
     /// The Message-ID, for people.
     pub(crate) message_id: String,
-    /// The envelope sender of that attempt, or else the one that the message is recorded with; `None` if neither is known.
+    /// The envelope sender of that attempt, or else the recorded sender of the message; `None` if neither is known.
     pub(crate) sender: Option<String>,
     /// The envelope recipient.
     pub(crate) recipient: String,
@@ -152,7 +150,7 @@ pub(crate) struct KnownDelivery {
     /// The mailbox's user.
     pub(crate) user: String,
     pub(crate) mailbox: String,
-    /// The outcome of the last attempt at it; `None` if it has not ended.
+    /// The outcome of the last attempt at this copy; `None` if that attempt has not ended.
     pub(crate) came_to: Option<Outcome>,
 }
 
@@ -160,8 +158,8 @@ columns_of! { KnownDelivery:
     delivered, message, message_id, sender, recipient, queue_id, identity, lock, subject, user, mailbox, came_to
 }
 
-/// What the ledger knows of the delivery of a copy, by the last attempt at it; `None` if that attempt is no longer
-/// kept.
+/// What the ledger knows of the delivery of a copy, from the last attempt at it; `None` if the ledger no longer keeps that
+/// attempt.
 pub(crate) fn known_delivery(
     database: &mut dyn Database,
     key: &CopyKey,

@@ -1,4 +1,4 @@
-//! How an attempt at one copy ended, and the one text that the ledger keeps of it.
+//! How an attempt at one copy ended, and the text of that in the ledger.
 //!
 //! Deliveries and `audit --repair` write an [`Outcome`]; `trace`, `stats` and other readers of the journal parse it.
 
@@ -6,7 +6,7 @@ use crate::mailbox::MailboxFailure;
 use crate::message::Role;
 use std::fmt;
 
-/// How an attempt at one copy ended. An attempt that sent an APPEND and got no answer does not end: it has no outcome.
+/// How an attempt at one copy ended. An attempt that sent an APPEND and got no answer does not end, and has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The copy was appended.
@@ -15,21 +15,21 @@ pub enum Outcome {
     Adopted,
     /// The ledger had the copy as delivered.
     AlreadyThere,
-    /// As `AlreadyThere`, but the mailbox could not be searched for a copy that an earlier attempt may have left there.
+    /// Like `AlreadyThere`, but the mailbox could not be searched for a copy that an earlier attempt may have left there.
     AlreadyThereUnchecked,
     /// The Sent copy could not be made, and is recorded as owed.
     Owed,
     /// Another delivery of the message held its lock.
     Busy,
-    /// Deferred for another cause; with the message of the server or the system, if that is known.
+    /// Deferred for another cause, with the text of the server or the system, if there is one.
     Deferred(Cause, Option<String>),
-    /// Refused by a rule of the operator's, with the reason.
+    /// Refused by a rule of the operator, with the reason.
     Refused(String),
-    /// Its process died before it could record an end; a later attempt has searched for its copy.
+    /// The process of the attempt died before it could record an end; a later attempt has searched for its copy.
     Died,
     /// `audit --repair` removed a duplicated copy.
     AuditTookOut,
-    /// `audit --repair` was about to remove a copy, and left it.
+    /// `audit --repair` recorded that it would remove a copy, but left it.
     AuditLeft,
     /// A text of another release, which this one does not know.
     Other(String),
@@ -38,15 +38,16 @@ pub enum Outcome {
 /// Why an attempt was deferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// An earlier attempt for the same recipient never ended, and is too young for its copy to be searched for.
+    /// An earlier attempt for the same recipient never ended. It is too young: its APPEND may still take effect, so a search
+    /// would prove nothing.
     Unsettled,
     /// Another host delivers this message under another lock.
     OtherLock,
-    /// The journal that was just written is missing.
+    /// The journal's row that was just written is missing.
     JournalForgotten,
     /// The ledger could not be read under the lock.
     LedgerUnreadable,
-    /// The lock could not be asked for.
+    /// The database did not answer the request for the lock.
     LockUnanswered,
     /// The program that submitted the message has died.
     CallerGone,
@@ -54,7 +55,7 @@ pub enum Cause {
     RecipientsCopyFailed,
     /// The mailbox store failed.
     Mailbox(MailboxFailure),
-    /// A cause of another release, which this one does not know, in its words.
+    /// A cause of another release, which this one does not know, in that release's words.
     Another(String),
 }
 
@@ -94,7 +95,7 @@ impl Outcome {
         }
     }
 
-    /// Why it was deferred or refused, for people; for any other outcome its whole text.
+    /// Why the attempt was deferred or refused, for people; for any other outcome its whole text.
     #[must_use]
     pub(crate) fn reason(&self) -> String {
         let text = self.to_string();
@@ -132,7 +133,7 @@ impl fmt::Display for Outcome {
 }
 
 impl Cause {
-    /// The causes that this release writes, except those at the mailbox store.
+    /// The causes that this release writes, except those of the mailbox store.
     const OWN: [Self; 7] = [
         Self::Unsettled,
         Self::OtherLock,
@@ -143,7 +144,8 @@ impl Cause {
         Self::RecipientsCopyFailed,
     ];
 
-    /// The fixed text under which deferrals are counted: a server's own text differs from one message to the next.
+    /// The fixed text under which deferrals are counted. The details are left out, since they differ from one message to the
+    /// next.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -159,7 +161,7 @@ impl Cause {
         }
     }
 
-    /// Parses a known cause, and the detail behind it.
+    /// Parses a known cause, and the detail after it.
     fn split(text: &str) -> Option<(Self, Option<String>)> {
         let (words, detail) = text.split_once(": ").map_or((text, None), |(words, detail)| (words, Some(detail)));
         let mut known = Self::OWN.into_iter().chain(MailboxFailure::ALL.map(Self::Mailbox));
@@ -188,13 +190,13 @@ pub enum AttemptResult {
     Busy,
     /// Exit status 75 for another cause ([`Cause::as_str`]).
     Deferred(&'static str),
-    /// Exit status 65 or 77: refused by a rule of the operator's.
+    /// Exit status 65 or 77: refused by a rule of the operator.
     Refused,
-    /// Its process died before it could record an end; a later attempt searched for its copy.
+    /// The process of the attempt died before it could record an end; a later attempt searched for its copy.
     Died,
     /// Not a delivery: `audit --repair`.
     Audit,
-    /// It has not ended: it is running, or its process died, or the result of its APPEND is unknown.
+    /// The attempt has not ended: it is running, or its process died, or the result of its APPEND is unknown.
     Open,
 }
 

@@ -1,21 +1,19 @@
-//! Writes a record, or a journal, without the author's text, and a record without events, if the server refuses the
-//! full one.
+//! Fallbacks for a record, or a journal, that the server refuses: first without the author's text, then a record without events.
 //!
-//! A header field may break a rule of the site's database: a constraint, a trigger, the longest entry of an index. The
-//! copies are in their mailboxes by then. A message that is deferred for its subject would be deferred at each retry,
-//! until it bounces. So it is recorded once more without the fields. The same holds for the journal, which is written
-//! first and contains the Message-ID.
+//! A header field may break a rule of the site's database: a constraint, a trigger, the longest entry of an index. By then the
+//! copies are in their mailboxes. A message that is deferred for its subject would be deferred at each retry, until it bounces.
+//! So it is recorded without these fields. The same holds for the journal, which is written first and contains the Message-ID.
 
 use super::{EventRecord, Journal, MessageRecord, Record};
 use crate::database::{DatabaseError, DatabaseFailure};
 use tracing::warn;
 
-/// How many characters of a text are kept.
+/// The most characters of a text that are kept.
 const LONGEST: usize = 255;
 
-/// Writes the record. If the server refuses a value, it writes the record without anything from the message's header.
-/// If that is refused as well, it writes the record without its events. It does so, too, if the events' tables or
-/// rights are missing (a schema or grants of an older release).
+/// Writes the record. If the server refuses a value, this writes the record without anything from the message's header. If the
+/// server refuses that too, or the events' tables or rights are missing (older schema or grants), this writes the record without
+/// its events.
 ///
 /// # Errors
 /// The error of `write` for the last record.
@@ -38,10 +36,10 @@ pub(super) fn record_with_fallback(
     }
 }
 
-/// Writes the record, and if the server refuses a value, the record without anything from the message's header.
+/// Writes the record. If the server refuses a value, this writes the record without anything from the message's header.
 ///
 /// # Errors
-/// The error of `write` for the second record if there was one.
+/// The error of `write` for the last record.
 fn record_without_header(
     record: &Record<'_>,
     mut write: impl FnMut(&Record<'_>) -> Result<(), DatabaseError>,
@@ -74,11 +72,11 @@ fn record_without_header(
     write(&Record { message: Some(message), copies: record.copies.clone(), ended: record.ended.clone(), events })
 }
 
-/// Writes the journal. If the server refuses a value, it writes the journal with a printable Message-ID, and without
-/// the queue id and the envelope sender. No decision depends on these.
+/// Writes the journal. If the server refuses a value, this writes the journal with a printable Message-ID, and without the queue
+/// id and the envelope sender. No decision depends on these.
 ///
 /// # Errors
-/// The error of `write` for the second journal if there was one.
+/// The error of `write` for the last journal.
 pub(super) fn journal_with_fallback(
     journal: &Journal<'_>,
     mut write: impl FnMut(&Journal<'_>) -> Result<(), DatabaseError>,
@@ -277,7 +275,7 @@ mod tests {
             });
             assert_eq!((error.unwrap_err().failure, times), (failure, 1));
         }
-        // A record without a message is not retried, either.
+        // A record without a message is not retried either: it has no text of the author.
         assert_eq!(times(&Record::default(), DatabaseFailure::Refused), 1);
     }
 

@@ -1,8 +1,8 @@
-//! A connection to a receiver. Its host is looked up, each address is checked, and the connection goes to an address that
-//! passed.
+//! A connection to a receiver. The receiver's host is looked up, each address is checked, and only a checked address is connected
+//! to.
 //!
 //! A name may resolve to a public address at the check, and to one of ours at the connect (DNS rebinding). So each connection
-//! looks its host up again, and no connection is kept for long.
+//! looks its host up once more, and no connection is kept for long.
 
 use super::local_addresses;
 use super::unanswered::{Unanswered, is_unreachable};
@@ -22,16 +22,15 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Host;
 
-/// How long one address is tried alone, before the next one is tried beside it (RFC 8305 section 5, "Connection Attempt
-/// Delay").
+/// How long one address is tried before the next one is tried beside it (RFC 8305 section 5, "Connection Attempt Delay").
 const BETWEEN_ADDRESSES: Duration = Duration::from_millis(250);
 
-/// How many addresses of a receiver are tried. The owner of a name may list any number of addresses, of hosts that do not
-/// belong to them.
+/// How many addresses of a receiver are tried. The owner of a name may list any number of addresses, also of hosts that belong to
+/// others.
 const MOST_ADDRESSES: usize = 8;
 
-/// How many hosts are looked up at once, each in a thread of its own. getaddrinfo(3) cannot be cancelled. A name server that
-/// does not answer blocks the thread until the resolver gives up.
+/// How many hosts are looked up at once, each in a thread of its own. getaddrinfo(3) cannot be cancelled: a name server that does
+/// not answer blocks the thread until the resolver gives up.
 pub(super) const MOST_LOOKUPS: usize = 64;
 
 /// Returns the addresses of a host. May block.
@@ -61,11 +60,11 @@ impl Connector {
         Self { rules: Arc::new(rules), tls: Arc::new(tls), resolve, lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)) }
     }
 
-    /// Connects to a callback. Returns also whether the receiver is in a network of ours. `waits` is true until the lookup of
-    /// the host begins.
+    /// Connects to a callback. Also returns whether the receiver is in a network of ours. `waits` is true until the lookup of the
+    /// host begins.
     ///
     /// # Errors
-    /// If the callback's host cannot be looked up, or no address of it may be called, or connecting or TLS fails.
+    /// If the callback's host cannot be looked up, if none of its addresses may be called, or if connecting or TLS fails.
     pub(super) async fn connect(
         &self,
         callback: &Callback,
@@ -100,7 +99,7 @@ impl Connector {
         self.of_others(allowed, local_addresses::has)
     }
 
-    /// The addresses of a host. `waits` is true until a thread is free: a request that times out before was not tried.
+    /// The addresses of a host. `waits` is true until a thread is free: a request that times out before that was not tried.
     async fn look_up(&self, name: &str, waits: &AtomicBool) -> io::Result<Vec<IpAddr>> {
         waits.store(true, Ordering::Relaxed);
         let thread = Arc::clone(&self.lookups).acquire_owned().await.map_err(io::Error::other)?;
@@ -115,7 +114,7 @@ impl Connector {
         spawn_blocking(lookup).await.map_err(io::Error::other)?
     }
 
-    /// The addresses that are not this machine's own, or are in an allowed network.
+    /// The addresses that do not belong to this machine, or are in an allowed network.
     fn of_others(
         &self,
         addresses: Vec<SocketAddr>,
@@ -140,9 +139,9 @@ impl Connector {
     }
 }
 
-/// Connects to the first address that answers. The next address is tried a moment later beside one that is slow (RFC 8305
-/// section 5). A receiver whose IPv6 address leads nowhere is thus reached by IPv4. If all of them fail, the error of another
-/// machine is preferred to the lack of a route.
+/// Connects to the first address that answers. If one is slow, the next is tried beside it after a moment (RFC 8305 section 5).
+/// So a receiver whose IPv6 address leads nowhere is reached by IPv4. If all fail, an error of another machine is preferred to
+/// the lack of a route.
 async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
     let mut tries = JoinSet::new();
     let mut left = addresses.iter().copied().take(MOST_ADDRESSES);
@@ -225,10 +224,10 @@ mod tests {
         };
         let callback = Callback::parse(&format!("http://rebinding.example:{port}/"), &rules).unwrap();
         let (connector, asked) = connector(rules, vec![vec![public], vec![ours], vec![ours, public]]);
-        // The connection uses the address that was checked: no second lookup happens in between.
+        // The connection uses the checked address: there is no second lookup in between.
         assert_eq!(addresses(&connector, &callback), Ok(vec![SocketAddr::new(public, port)]));
         assert_eq!(asked.load(Ordering::SeqCst), 1);
-        // The next connection looks the host up and checks it again.
+        // The next connection looks the host up once more and checks it.
         let refused = connect(&connector, &callback).err();
         assert_eq!(refused.map(|why| why.to_string()).as_deref(), Some(NOT_CALLED));
         // Of several addresses only the allowed ones are left.
@@ -236,9 +235,9 @@ mod tests {
         assert!(canary.accept().is_err());
     }
 
-    /// All spellings of this machine, at a port that is allowed, so that only the address can be refused. The URL parser
-    /// refuses each of them, and so does the connector if the parser lets one pass. In an allowed network some are called: a
-    /// service does listen there.
+    /// All spellings of this machine, at a port that is allowed, so that only the address can be refused. The URL parser refuses
+    /// each of them, and so does the connector if the parser accepts one. In an allowed network some are called, since a service
+    /// does listen there.
     #[test]
     fn no_spelling_of_this_machine_is_called_at_a_port_that_is_allowed() {
         let everywhere = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
@@ -262,7 +261,7 @@ mod tests {
         for address in THIS_MACHINE.iter().chain(NOT_PUBLIC) {
             let url = format!("http://{address}:{port}/");
             assert_eq!(Callback::parse(&url, &strict), Err(Refused::Address), "{url}");
-            // As if the URL parser had let it pass.
+            // As if the URL parser had accepted it.
             let Ok(callback) = Callback::parse(&url, &lenient) else { continue };
             let refused = connect(&connector(&strict), &callback).err();
             assert_eq!(refused.map(|why| why.to_string()).as_deref(), Some(NOT_CALLED), "{url}");
@@ -326,7 +325,7 @@ mod tests {
             let silent = silent.listen(0).unwrap();
             let good = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let [silent_at, good_at] = [silent.local_addr().unwrap(), good.local_addr().unwrap()];
-            // A listen queue of length 0 holds one connection.
+            // A listen queue of length 0 holds one connection (listen(2)).
             let _first = TcpStream::connect(silent_at).await.unwrap();
             let addresses = [silent_at, silent_at, good_at];
             let (_, at) = dial(&addresses).await.unwrap();

@@ -1,18 +1,18 @@
-//! Whether an address is this machine's own.
+//! Whether an address belongs to this machine.
 //!
-//! The check uses a socket option that accepts only an address of this machine. That is an address of an interface, or one of a
-//! network that is routed to this machine as a whole. A successful bind(2) proves too little: with `net.ipv4.ip_nonlocal_bind`,
-//! as for keepalived and HAProxy, a socket can be bound to any address (ip(7)).
+//! The check uses a socket option that accepts only an address of this machine: one of an interface, or one of a network that is
+//! routed to this machine as a whole. A successful bind(2) proves too little: with `net.ipv4.ip_nonlocal_bind`, as for keepalived
+//! and HAProxy, a socket can be bound to any address (ip(7)).
 
 use rustix::io::Errno;
 use rustix::net::sockopt::set_ip_multicast_if;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Whether the address is this machine's own.
+/// Whether the address belongs to this machine.
 ///
 /// # Errors
-/// If that cannot be found out, for example with too many open files.
+/// If that cannot be determined, for example with too many open files.
 pub(super) fn has(address: IpAddr) -> io::Result<bool> {
     match address {
         IpAddr::V4(address) => is_local(address),
@@ -20,8 +20,8 @@ pub(super) fn has(address: IpAddr) -> io::Result<bool> {
     }
 }
 
-/// IP_MULTICAST_IF takes the address of a local interface (ip(7)), and the kernel looks for it in its table of local
-/// routes as well (`ip_dev_find`).
+/// IP_MULTICAST_IF takes the address of a local interface (ip(7)). The kernel also searches its table of local routes for it
+/// (`ip_dev_find`).
 fn is_local(address: Ipv4Addr) -> io::Result<bool> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     match set_ip_multicast_if(&socket, &address) {
@@ -31,8 +31,8 @@ fn is_local(address: Ipv4Addr) -> io::Result<bool> {
     }
 }
 
-/// IPv6 has no such option. The kernel prefers the destination itself as the source (RFC 6724 section 5, rule 1), and connect(2)
-/// of a datagram socket chooses the source and sends nothing.
+/// IPv6 has no such option. connect(2) of a datagram socket chooses the source address and sends nothing. The kernel prefers the
+/// destination itself as the source, if it is local (RFC 6724 section 5, rule 1).
 fn is_own_source(address: Ipv6Addr) -> io::Result<bool> {
     let connect = |socket: UdpSocket| {
         socket.connect((address, 9))?;
@@ -41,7 +41,7 @@ fn is_own_source(address: Ipv6Addr) -> io::Result<bool> {
     match UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).and_then(connect) {
         Ok(source) => Ok(source.ip() == address),
         Err(error) => match Errno::from_io_error(&error) {
-            // No route leads to it, or the kernel has no IPv6.
+            // No route leads to the address, or the kernel has no IPv6.
             Some(Errno::ADDRNOTAVAIL | Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::AFNOSUPPORT | Errno::ACCESS) => {
                 Ok(false)
             }
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn its_own_addresses_are_known_and_those_of_others_are_not_its_own() {
         assert!(has(Ipv4Addr::LOCALHOST.into()).unwrap());
-        // Of a network that is routed here as a whole.
+        // The whole network of this address is routed to this machine.
         assert!(has("127.1.2.3".parse().unwrap()).unwrap());
         assert!(!has("93.184.216.34".parse().unwrap()).unwrap());
         assert!(!has("2606:2800:21f:cb07:6820:80da:af6b:8b2c".parse().unwrap()).unwrap());

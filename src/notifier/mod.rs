@@ -7,9 +7,9 @@
 //!                                                                      └──── settle, within 100 ms ◀
 //! ```
 //!
-//! There are two threads. One owns the database session and decides ([`event_loop`], with [`leased_subscription`]). The other
-//! one, an async runtime, sends ([`send`]). A notification is settled after its receiver has answered: if the process dies in
-//! between, the notification is sent twice, and is never lost. Any number of notifiers may work on one database.
+//! There are two threads. One owns the database session and decides ([`event_loop`], with [`leased_subscription`]). The other, an
+//! async runtime, sends ([`send`]). A notification is settled after its receiver has answered. If the process dies in between,
+//! the notification is sent twice, but it is never lost. Any number of notifiers may work on one database.
 //!
 //! The process that sends requests to URLs of strangers holds no mailbox password, and connects only to allowed addresses
 //! ([`connect`]).
@@ -28,11 +28,10 @@ use crate::webhook::{MasterKey, Schedule};
 use std::io;
 use thiserror::Error;
 
-/// The divisor of the notifier's memory limit that gives the memory for notifications which are read. A notification in flight
-/// is held several times, as its body, as the request and in TLS. Each thread also has an address space of its own.
+/// The memory for the notifications that were read is this part of the notifier's memory limit. A notification in flight is held
+/// several times: as its body, as the request and in TLS. Each thread also has an address space of its own.
 const PART_OF_MEMORY: u64 = 16;
 
-/// The settings of a notifier.
 #[derive(Clone, Debug)]
 pub struct NotifierSettings {
     key: MasterKey,
@@ -59,7 +58,7 @@ impl NotifierSettings {
     /// The settings of a configuration. Reads the key file.
     ///
     /// # Errors
-    /// If no key is named, or the key file cannot be read.
+    /// If no key file is named, or if it cannot be read.
     pub fn of(config: &Config) -> Result<Self, NotifierError> {
         let settings = &config.notifications;
         let missing = || NotifierError::Key("notifications.secret_key_file: it is missing".into());

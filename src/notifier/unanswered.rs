@@ -1,4 +1,4 @@
-//! Why there is no answer: who has failed, and what the owner of the subscription may know of it.
+//! Why there is no answer: what has failed, and what the owner of the subscription may learn about that.
 
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -6,8 +6,8 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The text that the owner of a subscription gets if no address of a host may be called, or if TLS fails. It is one text for
-/// all reasons: a subscriber must not learn which names and hosts our networks have.
+/// The text for the owner of a subscription if no address of a host may be called, or if TLS fails. There is one text for all
+/// reasons: a subscriber must not learn which names and hosts our networks have.
 pub(super) const NOT_CALLED: &str = "not called: its host has no public address, or TLS failed";
 
 /// Why there is no answer. Each variant holds the text for the log.
@@ -16,13 +16,13 @@ pub(super) enum Unanswered {
     /// The receiver has failed.
     #[error("{0}")]
     Failed(String),
-    /// The receiver has failed; only the log says how.
+    /// The receiver has failed; only the log may say how.
     #[error("{NOT_CALLED}")]
     NotCalled(String),
     /// No route leads to the receiver. It has failed, unless there is no route to [several hosts](Outage).
     #[error("{NOT_CALLED}")]
     Unreachable(String),
-    /// The request was not tried: the receiver has not failed.
+    /// The request was not tried, so the receiver has not failed.
     #[error("{0}")]
     NotTried(String),
 }
@@ -67,7 +67,7 @@ pub(super) fn is_unreachable(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN))
 }
 
-/// Whether no name server has answered: EAI_AGAIN of getaddrinfo(3). The standard library keeps only its text.
+/// Whether no name server has answered: EAI_AGAIN of getaddrinfo(3). The standard library keeps only the text of that.
 fn is_temporary(error: &io::Error) -> bool {
     let text = error.to_string();
     ["Temporary failure in name resolution", "Try again"].iter().any(|again| text.contains(again))
@@ -80,18 +80,18 @@ const QUIET: Duration = Duration::from_mins(1);
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     answered_at: Option<Instant>,
-    /// The hosts without a route since then; two are enough.
+    /// The hosts without a route since the last answer; two are enough.
     hosts: BTreeSet<String>,
 }
 
 impl Outage {
-    /// A receiver has answered.
+    /// Records that a receiver has answered.
     pub(super) fn is_over(&mut self, now: Instant) {
         *self = Self { answered_at: Some(now), hosts: BTreeSet::new() };
     }
 
-    /// Records that no route leads to this host. Returns whether other hosts have no route either, so that the host itself has
-    /// not failed.
+    /// Records that no route leads to this host. Returns whether other hosts have no route either: in that case the host itself
+    /// has not failed.
     pub(super) fn has(&mut self, host: &str, now: Instant) -> bool {
         if self.hosts.len() < 2 {
             self.hosts.insert(host.to_owned());

@@ -1,5 +1,5 @@
-//! The log: to syslog, to journald or to a file. The log of a delivery never goes to stdout or stderr: Postfix reads both, and
-//! sends what it reads to the message's sender. The subcommands for people report problems on stderr ([`to_stderr`]).
+//! The log goes to syslog, to journald or to a file. The log of a delivery never goes to stdout or stderr: Postfix reads both,
+//! and sends what it reads to the message's sender. The subcommands for people report problems on stderr ([`to_stderr`]).
 //!
 //! Strangers write much of what is logged: a Message-ID, an address, a server's reply. So each record is one line, whatever its
 //! values are. Control characters (newline and ESC among them) and those that change the direction of text are escaped. A value
@@ -29,19 +29,16 @@ use tracing_subscriber::fmt::{FormatFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry};
 
-/// The name of the command in the log.
 const COMMAND: &CStr = c"maildrop_command";
-/// The name of the service in the log.
 const SERVICE: &CStr = c"maildropd";
 /// The socket that syslog(3) sends to.
 const SYSLOG_SOCKET: &str = "/dev/log";
-/// The longest line of text, in bytes. rsyslog and syslog-ng accept 8 KiB by default.
+/// The longest line of text, in bytes, but for the mark that ends a line that was cut. rsyslog and syslog-ng accept 8 KiB by
+/// default.
 const LONGEST_LINE: usize = 8000;
 
-/// The target, the level and the format of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where records go.
     pub target: Target,
     /// The lowest severity that is written.
     pub level: Level,
@@ -56,7 +53,7 @@ pub enum Target {
     Syslog,
     /// systemd-journald, with each field as a field `MAILDROP_…`.
     Journald,
-    /// A file, made with mode 0640 if it is missing, appended to with one write(2) per record.
+    /// A file, created with mode 0640 if it is missing. Each record is appended with one write(2).
     File(PathBuf),
 }
 
@@ -154,7 +151,7 @@ fn start_as(name: &'static CStr, settings: &Settings) -> Result<(), LogError> {
     let format = settings.format;
     let layer = match &settings.target {
         Target::Syslog => {
-            // syslog(3) itself drops records silently if no service listens.
+            // syslog(3) drops records silently if no service listens.
             std::fs::metadata(SYSLOG_SOCKET)
                 .map_err(|source| LogError::Unreachable { service: "syslog at /dev/log", source })?;
             syslog_layer(name, Options::LOG_PID, format)?
@@ -168,7 +165,7 @@ fn start_as(name: &'static CStr, settings: &Settings) -> Result<(), LogError> {
 }
 
 /// Starts the log of a subcommand for people: lines on stderr, of this level and of all more severe ones. No configuration can
-/// select it, so no delivery can get it.
+/// select this log, so no delivery can get it.
 ///
 /// # Errors
 /// If this process has a log already.
@@ -209,7 +206,7 @@ fn journald_layer(name: &'static CStr) -> Result<AnyLayer, LogError> {
 fn file_layer(path: &Path, format: Format) -> Result<AnyLayer, LogError> {
     let file = open_log(path).map_err(|source| LogError::File { path: path.to_owned(), source })?;
     let file = Arc::new(Mutex::new(Arc::new(file)));
-    // A process has one log. A test that makes a second layer still reopens the file of the first.
+    // A process has one log. A test that makes a second layer still reopens the first file.
     let _ = LOG_FILE.set((path.to_owned(), Arc::clone(&file)));
     Ok(written(AppendTo(file), format, true))
 }
@@ -217,7 +214,7 @@ fn file_layer(path: &Path, format: Format) -> Result<AnyLayer, LogError> {
 /// The file that this process logs to, and its path.
 static LOG_FILE: OnceLock<(PathBuf, Arc<Mutex<Arc<File>>>)> = OnceLock::new();
 
-/// Opens the log file again after logrotate(8) has moved it. syslog and journald need no such step.
+/// Opens the log file again after logrotate(8) has moved it. syslog and journald do not need this.
 ///
 /// # Errors
 /// If the file cannot be opened. Records continue to go to the file that was open.
@@ -228,19 +225,18 @@ pub(crate) fn reopen() -> Result<(), LogError> {
     Ok(())
 }
 
-/// Opens or creates the file, which belongs to the owner of its folder. If an administrator's first `replay` or `check` created a
+/// Opens or creates the file, which belongs to the owner of its folder. If an administrator's first `replay` or `check` left a
 /// file owned by root, every later delivery would be deferred.
 fn open_log(path: &Path) -> io::Result<File> {
     files::open_to_append(path, 0o640)
 }
 
-/// A layer that writes lines.
 fn written<W>(writer: W, format: Format, time: bool) -> AnyLayer
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // Without `log_internal_errors(false)`, a record that cannot be written is reported by eprintln!. That goes to Postfix, or
-    // panics if stderr is closed.
+    // Without `log_internal_errors(false)`, tracing-subscriber reports a record that it cannot write with eprintln!. That text
+    // would go to Postfix, or the macro would panic if stderr is closed.
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .with_target(false)
@@ -284,8 +280,8 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for OneLine<W> {
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// Called once per record, with all of it (`fmt_layer.rs`: `write_all` of the formatted event). A log that fails must not
-    /// fail a delivery, so errors are ignored; there is nowhere to report them.
+    /// Called once per record, with all of it (tracing-subscriber, `fmt_layer.rs`: `write_all` of the formatted event). A log
+    /// that fails must not fail a delivery, so errors are ignored; there is nowhere to report them.
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(record);
         let mut line = one_line(text.strip_suffix('\n').unwrap_or(&text), self.format);
@@ -318,7 +314,7 @@ fn one_line(record: &str, format: Format) -> String {
     line
 }
 
-/// Characters from strangers that neither the log nor a terminal shows: C0, DEL and C1; line and paragraph separator; the
+/// Characters from strangers that neither the log nor a terminal may show: C0, DEL and C1; line and paragraph separator; the
 /// bidirectional controls (Unicode Standard Annex 9, section 2).
 pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
@@ -380,7 +376,7 @@ mod tests {
 
     const HOSTILE: &str = "x\n5.1.1 forged \u{1b}[31m\r\u{85}\u{9b}\u{202e} result=delivered \"";
 
-    /// Logs hostile values to this layer, through a subscriber of this thread alone.
+    /// Logs hostile values to this layer, through a subscriber of this thread only.
     fn log_hostile_things(layer: AnyLayer) {
         let subscriber = Registry::default().with(layer.with_filter(LevelFilter::INFO));
         tracing::subscriber::with_default(subscriber, || {
@@ -399,7 +395,7 @@ mod tests {
     #[test]
     fn a_file_belongs_to_whom_its_folder_belongs_to() {
         let directory = tempfile::tempdir().unwrap();
-        // Only root can give it to another user; otherwise it stays with the user who created it.
+        // Only root can give the directory to another user; otherwise it stays with the user who created it.
         let _ = std::os::unix::fs::chown(directory.path(), Some(65_534), Some(65_534));
         let path = directory.path().join("log");
         open_log(&path).unwrap().write_all(b"one\n").unwrap();
@@ -409,14 +405,14 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n");
     }
 
-    /// The log of a service account, while root runs a `replay`.
+    /// The log file of a service account, while root runs a `replay`.
     #[test]
     fn root_writes_through_no_link_that_another_user_has_planted() {
         use std::os::unix::fs::{chown, symlink};
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         if chown(directory.path(), Some(65_534), Some(65_534)).is_err() {
-            // A user other than root has no more rights than the one who planted the link.
+            // A user other than root has no more rights than the user who planted the link.
             return;
         }
         let secret = tempfile::NamedTempFile::new().unwrap();
@@ -462,7 +458,7 @@ mod tests {
                     assert!(expected.iter().all(|(name, value)| record[name] == *value), "{line}");
                 }
                 Format::Text => {
-                    // Inside quotes it is a value; outside them it would be a field.
+                    // Inside quotes, the text is a value; outside them, it would be a field.
                     let outside: String = line.replace("\\\"", "").split('"').step_by(2).collect();
                     assert!(outside.contains("one message_id=") && outside.contains("sender="), "{line}");
                     assert!(!outside.contains("result=delivered"), "{line}");
@@ -473,8 +469,8 @@ mod tests {
         }
     }
 
-    /// syslog(3) is global to a process and cannot be read back. LOG_PERROR makes it write to stderr as well. So this test starts
-    /// itself again as a child and reads the child's stderr.
+    /// syslog(3) is global to a process and cannot be read back, but LOG_PERROR makes it write to stderr as well. So this test
+    /// starts itself as a child and reads the child's stderr.
     #[test]
     fn a_record_in_syslog_is_one_line_whatever_it_holds() {
         const CHILD: &str = "MAILDROP_TEST_SYSLOG_CHILD";

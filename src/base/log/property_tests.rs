@@ -1,5 +1,5 @@
-//! A property of any text in a record: a function that panics if it does not hold, for tests and for the fuzz targets
-//! (tests/fuzz).
+//! A property of any text in a record, as a function that panics if the property does not hold. Unit tests and the fuzz targets
+//! (tests/fuzz) call it.
 
 use crate::base::log::{Format, is_unsafe, written};
 use std::io::{self, Write};

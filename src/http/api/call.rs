@@ -22,7 +22,7 @@ use uuid::Uuid;
 pub(super) struct ApiRequest {
     pub(super) api: Arc<Api>,
     pub(super) token: ApiToken,
-    /// The value of `{id}` in the path.
+    /// The value of `{id}` in the path; empty if the path has none.
     pub(super) id: String,
     pub(super) query: Query,
     pub(super) body: Bytes,
@@ -65,7 +65,6 @@ fn is_plain(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
-/// The query parameters.
 #[derive(Debug, Default)]
 pub(super) struct Query(Vec<(String, String)>);
 
@@ -118,15 +117,15 @@ impl Query {
         number.ok_or_else(|| Problem::wrong_parameter("limit", "a number from 1 to 100 is wanted"))
     }
 
-    /// The cursor: the end of the previous page.
+    /// The position from which the page starts: the `cursor` that the previous page returned.
     pub(super) fn cursor<T>(&self, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
         let Some(text) = self.one("cursor")? else { return Ok(None) };
-        // The number is the version of the format: cursors of other releases are refused.
+        // The prefix is the version of the format: cursors of other releases are refused.
         let cursor = text.strip_prefix("1.").and_then(read);
         cursor.map(Some).ok_or_else(|| Problem::wrong_parameter("cursor", "it is none that was given out here"))
     }
 
-    /// The query string of the next page.
+    /// The query string with this parameter replaced, for the link to the next page.
     fn with(&self, name: &str, value: &str) -> String {
         let others = self.0.iter().filter(|(known, _)| known != name);
         form_urlencoded::Serializer::for_suffix(String::from("?"), 1)
@@ -143,7 +142,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// A field. JSON's null stands for the default, if there is one (RFC 7396).
+    /// Reads a field; `None` if it is absent or wrong. JSON's null stands for the default, if there is one (RFC 7396).
     fn take<T>(&mut self, name: &str, default: Option<T>, read: impl FnOnce(Value) -> Result<T, String>) -> Option<T> {
         let read = match (self.object.remove(name)?, default) {
             (Value::Null, Some(default)) => return Some(default),
@@ -209,13 +208,13 @@ impl Fields {
     pub(super) fn moment(&mut self, name: &str) -> Option<Option<i64>> {
         self.take(name, Some(None), |value| {
             let moment = value.as_str().and_then(timestamp::read_exact);
-            // The range that databases and their clocks can compare.
+            // The range that all databases can store and compare: from 1970 to the end of the year 9999.
             let moment = moment.filter(|moment| (0..253_402_300_800_000_000).contains(moment));
             moment.map(Some).ok_or_else(|| "a moment is wanted, such as 2026-11-20T03:00:00Z".into())
         })
     }
 
-    /// An event's position, as an answer gave it.
+    /// The position of an event: the `next` of an earlier answer.
     pub(super) fn position(&mut self, name: &str) -> Option<Option<i64>> {
         self.take(name, Some(None), |value| {
             let position = value.as_i64().filter(|position| *position >= 0);
@@ -223,7 +222,7 @@ impl Fields {
         })
     }
 
-    /// The value of a required field.
+    /// Reports a required field that is missing.
     pub(super) fn required<T>(&mut self, name: &str, value: Option<T>) -> Option<T> {
         let pointer = format!("/{name}");
         // A field that is present but wrong is in the list already.
@@ -233,7 +232,10 @@ impl Fields {
         value
     }
 
-    /// Succeeds if there is no error, and no unknown field.
+    /// Ends the reading of a body.
+    ///
+    /// # Errors
+    /// If a field was wrong, or was not read since nobody knows it.
     pub(super) fn end(mut self) -> Result<(), Problem> {
         let left: Vec<String> = self.object.keys().cloned().collect();
         for name in left {
@@ -243,7 +245,6 @@ impl Fields {
     }
 }
 
-/// An answer with status 200 and this body.
 pub(super) fn ok(body: Value) -> Response {
     Json(body).into_response()
 }

@@ -1,4 +1,4 @@
-//! Events, polled instead of pushed: in the order of their commits, without a gap.
+//! Events for clients that poll: in the order of their commits, without a gap.
 
 use super::call::{ApiRequest, page};
 use super::problem::{ApiFailure, Problem};
@@ -9,7 +9,7 @@ use crate::webhook::payload;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-/// How many events are read at once, and how many at most for one answer: many of them may be hidden from the token.
+/// How many events are read at once, and how many at most for one answer. The token may see few of the events that are read.
 const READ_AT_ONCE: usize = 500;
 const READ_AT_MOST: usize = 5000;
 

@@ -1,4 +1,4 @@
-//! Messages: what the ledger knows of one, and submission of mail by HTTP.
+//! Messages: what the ledger knows about them, and their submission by HTTP.
 
 use super::call::{ApiRequest, accepted, ok};
 use super::problem::{self, ApiFailure, Problem, Wrong};
@@ -70,10 +70,10 @@ pub(super) fn show(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
     })))
 }
 
-/// How long writing a message to disk may take: as long as a request.
+/// How long writing a message to the disk may take: as long as a request.
 const WRITING: Duration = Duration::from_secs(30);
 
-/// Accepts a message into the file queue of the service. After the answer it is safely on disk.
+/// Puts a message into the file queue of the service. Once this has answered, the message is safely on disk.
 pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -> Result<Response, Problem> {
     call.query.reject_unknown(&["author", "recipient", "sender"])?;
     let (api, settings) = (Arc::clone(&call.api), &call.api.settings);
@@ -91,7 +91,7 @@ pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -
         return Err(Problem::out_of_bounds(format!("it may not speak for {sender}")));
     }
     let recipients = recipients(&call)?;
-    // Before the body is read, so that unknown recipients and too large messages cost nothing.
+    // This comes before the body is read, so that unknown recipients and too large messages cost nothing.
     let (known, door) = (recipients.clone(), Arc::clone(&api));
     let known =
         ask(&api.blocking, move |database| match submission::at_the_door(&door.settings.site, &known, database) {
@@ -114,9 +114,9 @@ pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -
     };
     let size = raw.len();
     let queued = Arc::clone(&api);
-    // Only after the body has arrived, since its sender determines how long that takes.
+    // A thread is taken only after the body has arrived, since the client determines how long that takes.
     let written = api.blocking.run(Work::TakeIn, WRITING, move |_, _| {
-        // Holds the memory until the message is written, even if the client has gone.
+        // The thread holds the memory until the message is written, even if the client has gone.
         let _held = share;
         let settings = &queued.settings;
         let queue = submission::queue(&settings.queue)?;
@@ -144,8 +144,8 @@ pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -
     }
 }
 
-/// The body of a message of at most this size, and the memory that it takes, with a reserve for more of it. If the token has
-/// not enough memory at the moment, the received part is dropped at once.
+/// Reads the body of a message of at most `largest` bytes. Also returns the reservation for its buffer. If the token has not
+/// enough memory at the moment, the received part is dropped at once.
 pub(super) async fn read(
     headers: &HeaderMap,
     mut body: Body,
@@ -153,7 +153,7 @@ pub(super) async fn read(
     memory: &Arc<FairQuota>,
     token: &str,
 ) -> Result<(Vec<u8>, Reservation), Problem> {
-    // The announced length limits the reserve.
+    // The announced length limits the size of the buffer.
     let expected = check_length(headers, largest)?.unwrap_or(largest);
     let mut share = memory.take(token, 0).ok_or_else(Problem::unavailable)?;
     let mut raw = Vec::new();
@@ -173,7 +173,7 @@ pub(super) async fn read(
     Ok((raw, share))
 }
 
-/// Reserves space for so many more bytes. The buffer doubles, up to `expected`, so that its bytes are rarely moved.
+/// Reserves space for `more` bytes. The buffer doubles, up to `expected`, so that its bytes are rarely moved.
 fn make_place(raw: &mut Vec<u8>, more: usize, expected: usize, share: &mut Reservation) -> Result<(), Problem> {
     let (now, needed) = (raw.capacity(), raw.len() + more);
     if needed <= now {

@@ -1,8 +1,9 @@
 //! The REST API: subscriptions, events, and submission of mail by HTTP.
 //!
-//! `openapi.json` documents the API for its users: a test compares it with [`OPERATIONS`]. A request goes through [`serve`]:
-//! authentication, rate limit, scope and parameters, then one query of the ledger. Each error is a problem document (RFC 9457).
-//! A resource that a token may not see is answered like one that does not exist.
+//! `openapi.json` documents the API for its users: a test compares it with [`OPERATIONS`]. [`serve`] checks the token, the rate
+//! limit, the scope and the parameters of a request; then the ledger is queried once.
+//!
+//! Each error is a problem document (RFC 9457). A resource that a token may not see is answered like one that does not exist.
 
 mod call;
 mod events;
@@ -41,9 +42,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::time::timeout;
 
-/// The description of the API for programs (OpenAPI 3.1).
 const DOCUMENT: &str = include_str!("openapi.json");
-/// The path prefix of all operations.
 const BASE: &str = "/api/v1";
 /// The largest body that is not a message, in bytes.
 const LARGEST_BODY: usize = 64 << 10;
@@ -55,14 +54,12 @@ const QUEUED_BY_A_TOKEN: u64 = 1 << 30;
 const BODY: Duration = Duration::from_secs(10);
 const BODY_OF_A_MESSAGE: Duration = Duration::from_secs(25);
 
-/// The settings of the API.
 #[derive(Debug)]
 pub(crate) struct ApiSettings {
     /// `None`: no notifications are sent, so nobody can subscribe.
     key: Option<MasterKey>,
     notifications: Notifications,
     site: Site,
-    /// The folder of the file queue.
     queue: PathBuf,
     max_recipients: usize,
     largest_message: u64,
@@ -76,10 +73,10 @@ pub(crate) struct ApiSettings {
 pub(crate) struct KeyError(String);
 
 impl ApiSettings {
-    /// The settings of a configuration; `site` has the database role of the API. Reads the key file.
+    /// Reads the settings and the key file. `site` must have the database role of the API.
     ///
     /// # Errors
-    /// If a key is named and cannot be read.
+    /// If a key file is named and cannot be read.
     pub(crate) fn of(config: &Config, site: &Site) -> Result<Self, KeyError> {
         let settings = &config.notifications;
         Ok(Self {
@@ -94,19 +91,18 @@ impl ApiSettings {
     }
 }
 
-/// The state that all requests share.
 struct Api {
     settings: ApiSettings,
     blocking: Blocking,
     rates: Rates,
-    /// The memory of messages, those of the web UI included, in bytes. Of an incoming message only the received part counts, so
+    /// The memory of messages, those of the web UI included, in bytes. Only the received part of an incoming message counts, so
     /// that a slow body holds up no other message.
     memory: Arc<FairQuota>,
     /// The bytes in the file queue, by token.
     queued: Queued,
 }
 
-/// The work of a request: with the ledger, with an incoming message, or with a stored one.
+/// The work of a request: with the ledger, with an incoming message, or with the source of a stored one.
 #[derive(Clone, Copy)]
 enum Work {
     Ledger(fn(&ApiRequest, &mut dyn Database) -> Result<Response, ApiFailure>),
@@ -134,7 +130,6 @@ impl Content {
     }
 }
 
-/// One operation of the API.
 struct Operation {
     method: Method,
     path: &'static str,
@@ -179,12 +174,12 @@ static OPERATIONS: [Operation; 16] = {
     ]
 };
 
-/// The API, under `/api`.
+/// The routes of the API, below `/api`.
 pub(crate) fn router(blocking: Blocking, settings: ApiSettings, memory: Arc<FairQuota>) -> Router {
     let api = Arc::new(Api { settings, blocking, rates: Rates::default(), memory, queued: Queued::default() });
     let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
     for operation in &OPERATIONS {
-        // Every method in the table has a filter.
+        // Never happens: every method of the table has a filter.
         let Ok(filter) = MethodFilter::try_from(operation.method.clone()) else { continue };
         let api = Arc::clone(&api);
         let answer = move |request: Request| {
@@ -200,7 +195,7 @@ pub(crate) fn router(blocking: Blocking, settings: ApiSettings, memory: Arc<Fair
     for (path, routes) in paths {
         router = router.route(&format!("{BASE}{path}"), routes.fallback(another_method));
     }
-    // Only paths below are the API's. Other paths belong to the web UI, if there is one.
+    // Only the paths below `/api` belong to the API. Other paths belong to the web UI, if there is one.
     router.route("/api/{*rest}", get(nothing_there).fallback(nothing_there)).fallback(nothing_there)
 }
 
@@ -220,7 +215,7 @@ async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -
     let (mut parts, body) = request.into_parts();
     let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_default();
     let token = authenticate(&api, &caller, &parts.headers).await?;
-    // After the authentication, since a client without a token must not use up a token's rate.
+    // The authentication comes first: a client without a token must not use up a token's rate.
     api.rates.count(token.id, token.rate, Instant::now()).map_err(Problem::too_many_requests)?;
     if !operation.scope.is_of(&token) {
         return Err(Problem::out_of_scope(operation.scope.as_str()));
@@ -276,7 +271,7 @@ async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result
     token.ok_or_else(Problem::wrong_token)
 }
 
-/// Returns the result of `work` on the ledger, or the problem with the request.
+/// The result of `work` on the ledger, or the problem with the request.
 async fn ask<T: Send + 'static>(
     blocking: &Blocking,
     work: impl FnOnce(&mut dyn Database) -> Result<T, ApiFailure> + Send + 'static,
@@ -289,7 +284,7 @@ async fn ask<T: Send + 'static>(
     found.await.unwrap_or_else(|unanswered| Err(unanswered_as(&unanswered)))
 }
 
-/// The problem if the ledger did not answer.
+/// The problem document for a ledger that did not answer.
 fn unanswered_as(unanswered: &Unanswered) -> Problem {
     match unanswered {
         // A client must not learn our roles and tables.
@@ -305,13 +300,13 @@ fn check_content(wanted: Content, headers: &HeaderMap) -> Result<(), Problem> {
     let Some(wanted) = wanted.media_type() else { return Ok(()) };
     let is = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is = is.split(';').next().unwrap_or_default().trim();
-    // A change may be sent as plain JSON as well.
+    // Clients may send a change as plain JSON as well.
     let same = is.eq_ignore_ascii_case(wanted)
         || (wanted == "application/merge-patch+json" && is.eq_ignore_ascii_case("application/json"));
     if same { Ok(()) } else { Err(Problem::another_media_type(wanted)) }
 }
 
-/// The announced length of a body, if there is one. A body that announces to be larger is not read at all.
+/// The announced length of a body, if there is one. If it is too large, nothing of the body is read.
 ///
 /// # Errors
 /// If the announced length is larger than `largest`.
@@ -321,7 +316,10 @@ fn check_length(headers: &HeaderMap, largest: usize) -> Result<Option<usize>, Pr
     usize::try_from(said).ok().filter(|said| *said <= largest).map(Some).ok_or_else(|| Problem::too_large(largest))
 }
 
-/// Reads a body of at most this size.
+/// Reads a body of at most `largest` bytes.
+///
+/// # Errors
+/// If the body is larger, takes longer than `within`, or ends too early.
 async fn read(headers: &HeaderMap, body: Body, largest: usize, within: Duration) -> Result<Bytes, Problem> {
     check_length(headers, largest)?;
     match timeout(within, to_bytes(body, largest)).await {

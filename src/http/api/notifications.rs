@@ -12,7 +12,7 @@ use axum::response::Response;
 use serde_json::json;
 use uuid::Uuid;
 
-/// How many tries of one event are shown: the last ones.
+/// How many attempts of one event are shown: the last ones.
 const MOST_TRIES: usize = 100;
 
 const NO_EVENT: &str = "an event's id is wanted, as in webhook-id: evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01";
@@ -36,7 +36,7 @@ pub(super) fn test(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
     Ok(accepted(json!({ "event": format!("evt_{}", event.simple()) })))
 }
 
-/// Refuses redelivery to an unverified subscription: the notifications would not be sent, and the client would not know why.
+/// Refuses redelivery to an unverified subscription: its notifications would not be sent, and the client would not know why.
 fn is_verified(one: &Subscription) -> Result<(), Problem> {
     if one.state == SubscriptionState::Unverified { Err(Problem::another_state(one.state)) } else { Ok(()) }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::error::Error;
 use std::time::Duration;
 
-/// A problem. Programs use its type; the texts may change.
+/// A problem document. Programs use its type; the texts may change.
 #[derive(Debug)]
 pub(super) struct Problem(Box<ProblemBody>);
 
@@ -37,7 +37,7 @@ pub(super) struct Wrong {
     pub(super) parameter: Option<String>,
 }
 
-/// Why a request to the ledger has no answer.
+/// Why a request has no answer from the ledger.
 #[derive(Debug)]
 pub(super) enum ApiFailure {
     Problem(Problem),
@@ -56,9 +56,9 @@ impl From<DatabaseError> for ApiFailure {
     }
 }
 
-/// The default of Retry-After.
+/// The default of Retry-After (RFC 9110 section 10.2.3).
 const A_MOMENT: Duration = Duration::from_secs(2);
-/// The default if an administrator has to act first.
+/// The default of Retry-After if an administrator has to act first.
 const A_WHILE: Duration = Duration::from_secs(60);
 
 impl Problem {
@@ -163,7 +163,7 @@ impl Problem {
         Self::new(422, "unknown-recipient", "Nobody has this address; nothing was accepted").of(errors)
     }
 
-    /// The recipients may become known, or it cannot be determined now whether they are.
+    /// The recipients may become known, or it is unknown now whether they exist.
     pub(super) fn not_known_now(errors: Vec<Wrong>) -> Self {
         Self::new(503, "not-known-now", "Mail for a recipient cannot be accepted at the moment; nothing was accepted")
             .of(errors)
@@ -204,7 +204,7 @@ impl Problem {
         Self::new(503, "unavailable", "This cannot be answered at the moment").after(A_MOMENT)
     }
 
-    /// The work is done in part, and continues with the next request.
+    /// Part of the work is done; the next request continues it.
     pub(super) fn goes_on() -> Self {
         Self::unavailable().with("there is much to be done: a part of it is; ask once more, and it goes on")
     }
@@ -214,7 +214,7 @@ impl Problem {
     }
 }
 
-/// The problem of a body that could not be read to its end.
+/// The problem of a body that could not be read whole.
 pub(super) fn of_body(error: &(dyn Error + 'static), largest: usize) -> Problem {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -254,7 +254,7 @@ mod tests {
     /// Every problem as it is sent.
     const GOLDEN: &str = include_str!("problems.txt");
 
-    /// Clients rely on these: a problem is changed only together with this file.
+    /// Clients rely on these texts, so a problem changes only together with this file.
     #[test]
     fn each_problem_is_sent_as_it_always_was() {
         let wrong = |pointer: Option<&str>, parameter: Option<&str>| Wrong {
@@ -292,7 +292,7 @@ mod tests {
             ("goes_on", Problem::goes_on()),
             ("not_set_up", Problem::not_set_up("there is no key of secrets")),
         ];
-        // None is left out.
+        // The list above has every problem.
         let code = include_str!("problem.rs").split("#[cfg(test)]").next().unwrap_or_default();
         let code = code.split("\nimpl Problem {").nth(1).and_then(|code| code.split("\n}").next()).unwrap_or_default();
         let names = code.lines().filter_map(|line| line.trim().strip_prefix("pub(super) fn ")?.split('(').next());

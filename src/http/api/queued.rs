@@ -1,5 +1,5 @@
-//! How many bytes of the file queue each token uses. Deliveries by the runners are noticed only when the queue is read again,
-//! which happens only once a share seems to be full. Per process.
+//! How many bytes of the file queue each token uses, in the memory of this process. Only reading the queue shows what the runners
+//! have delivered, and the queue is read again only once a share seems to be full.
 
 use crate::queue::{Queue, QueueError};
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// The shortest time between two reads of the queue.
 const SELDOM: Duration = Duration::from_secs(10);
-/// Reading the queue may also take at most one part in this many of the time.
+/// Reading the queue may take at most one part in this many of the time.
 const PART_OF_THE_TIME: u32 = 20;
 
 #[derive(Default)]
@@ -23,8 +23,8 @@ struct QueuedBytes {
 pub(super) struct Queued(Mutex<QueuedBytes>);
 
 impl Queued {
-    /// Counts bytes that are about to be queued. They count until a read of the queue shows that they are gone. Returns
-    /// `false`, and counts nothing, if the token would have more than `share`.
+    /// Counts bytes that are about to be queued. They count until a read of the queue shows that they are gone. If the token
+    /// would have more than `share`, returns `false` and counts nothing.
     ///
     /// # Errors
     /// If the queue cannot be read.
@@ -70,7 +70,7 @@ mod tests {
         let add = |by: &str, bytes| queued.add(&queue, by, bytes, 30).unwrap();
         assert!(add("one", 10) && add("one", 10) && !add("one", 1));
         assert!(add("other", 30) && !add("other", 1));
-        // All counted bytes but those of the first message were never queued, so they are gone. But the queue is not read for
+        // All counted bytes but those of the first message were never queued, so they are gone. Yet the queue is not read for
         // each request.
         assert!(!add("one", 1));
         queued.0.lock().unwrap().again = Some(Instant::now());

@@ -1,4 +1,4 @@
-//! The rate limit of tokens: each token may save up the requests of one second. In memory, per process.
+//! The rate limit of tokens: each may save up the requests of one second. The counts are in the memory of this process.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 /// The number of remembered tokens above which the idle ones are removed.
 const REMEMBERED: usize = 1000;
 
-/// How many requests a token has left, and at which moment.
+/// How many requests a token had left at a moment.
 #[derive(Clone, Copy)]
 struct Left {
     requests: f64,
@@ -22,12 +22,12 @@ impl Rates {
     /// Counts a request of a token that may make `rate` requests per second.
     ///
     /// # Errors
-    /// If the token has no request left: how long it has to wait. The request is not counted.
+    /// If the token has no request left: how long it has to wait. Such a request is not counted.
     pub(super) fn count(&self, token: Uuid, rate: u32, now: Instant) -> Result<(), Duration> {
         let rate = f64::from(rate.max(1));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= REMEMBERED && !all.contains_key(&token) {
-            // After a second a token has its full rate again, so removing it changes nothing.
+            // A token that was idle for a second has its full rate, so removing it changes nothing.
             all.retain(|_, left| now.saturating_duration_since(left.at) < Duration::from_secs(1));
         }
         let left = all.entry(token).or_insert(Left { requests: rate, at: now });

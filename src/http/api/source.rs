@@ -1,5 +1,4 @@
-//! The source of a message, for tokens that may read it: by the same code as in the web UI, with the same entry in the
-//! operations log.
+//! The source of a message, for tokens that may read it. The code and the entry in the operations log are those of the web UI.
 
 use super::call::ApiRequest;
 use super::problem::Problem;
@@ -18,11 +17,11 @@ use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the search may take: a request may take a little longer.
+/// How long the search may take, a little less than a request may.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Sends the source, if the token may see a copy of the message. It is the form for display, since not every reader may learn
-/// the other recipients.
+/// Sends the source, if the token may see a copy of the message. The form is the one for display, since not every reader may
+/// learn the other recipients.
 pub(super) async fn hand_out(call: ApiRequest) -> Result<Response, Problem> {
     call.query.reject_unknown(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
@@ -60,7 +59,7 @@ pub(super) async fn hand_out(call: ApiRequest) -> Result<Response, Problem> {
     }
 }
 
-/// The details about mailboxes would name those of other users: they are only for the operations log.
+/// The details name mailboxes of other users, so only the operations log has them.
 fn why_for_others(api: &Api, why: String) -> String {
     if api.settings.site.opens_mailboxes() {
         "it is in no mailbox any more, and its source is not kept (record.keep_source)".into()
@@ -72,7 +71,7 @@ fn why_for_others(api: &Api, why: String) -> String {
 fn answer(message: Vec<u8>, share: Reservation) -> Response {
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static("message/rfc822")),
-        // If a browser opens it: the content is a stranger's, so it is downloaded.
+        // The content is a stranger's, so a browser must download it, not show it.
         (CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"message.eml\"")),
     ];
     (headers, Body::new(SentBody::begin(message, share))).into_response()

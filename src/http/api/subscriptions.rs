@@ -18,12 +18,11 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How many subscriptions a token's name may own.
+/// How many subscriptions may belong to one token's name.
 const MOST: u64 = 1000;
 
 /// The longest name of a resource, in characters.
 const LONGEST: usize = 511;
-/// The kinds of resources.
 const RESOURCES: [&str; 5] = ["all", "domain", "address", "mailbox", "message"];
 /// The detail that includes the message's header fields.
 const FULL: &str = "full";
@@ -52,7 +51,7 @@ fn shown(one: &Subscription) -> Value {
     })
 }
 
-/// The JSON of its secret.
+/// The JSON of a subscription's secret.
 fn secret_json(key: &MasterKey, one: &Subscription) -> Value {
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     json!({
@@ -153,13 +152,13 @@ pub(super) fn create(call: &ApiRequest, database: &mut dyn Database) -> Result<R
         verify: settings.notifications.verify_callbacks,
         expires_after: expires.map(after),
     };
-    // An existing subscription is returned as it is, even if the limit is reached.
+    // Creating a subscription that exists returns it, even if the limit is reached.
     if subscriptions::there(database, &new)?.is_none() && subscriptions::count_of_owner(database, &new.owner)? >= MOST {
         return Err(Problem::too_many_subscriptions(MOST).into());
     }
     let (id, created) = subscriptions::create(database, call.actor(), &new)?;
     let found = subscriptions::read(database, Some(id))?.into_iter().next();
-    // If it is not found, another request has deleted it meanwhile.
+    // If it is missing, another request has deleted it meanwhile.
     let made = found.ok_or_else(Problem::not_found)?;
     let body = with_secret(key, &made);
     Ok(if created {
@@ -187,7 +186,7 @@ fn callback_url(call: &ApiRequest, fields: &mut Fields) -> Option<String> {
     }
 }
 
-/// The end of the subscription; `Some(None)`: it does not end.
+/// The moment at which the subscription ends; `Some(None)`: it does not end.
 fn expires(fields: &mut Fields) -> Option<Option<i64>> {
     let expires = fields.moment("expires_at")?;
     if expires.is_some_and(|at| at <= timestamp::now()) {
@@ -225,14 +224,14 @@ pub(super) fn change(call: &ApiRequest, database: &mut dyn Database) -> Result<R
     let state = fields.word("state", None, states).and_then(SubscriptionState::parse);
     fields.end()?;
     let moves = wanted.callback_url.as_ref().is_some_and(|url| *url != is.callback_url);
-    // Another token of the same name may have subscribed with full detail. Only a token that may read messages may redirect
-    // that.
+    // Another token of the same name may have subscribed with full detail. Only a token that may read messages may send that to
+    // another URL.
     if wanted.detail == Some(FULL) || moves && wanted.detail.unwrap_or(&is.detail) == FULL {
         may_read_messages(call)?;
     }
     let state = state.filter(|state| *state != is.state);
     if let Some(state) = state {
-        // A new callback has to be verified first.
+        // A new callback must first be verified.
         if !may_become(is.state, state) || moves {
             return Err(Problem::another_state(is.state).into());
         }
@@ -245,7 +244,7 @@ pub(super) fn change(call: &ApiRequest, database: &mut dyn Database) -> Result<R
     Ok(ok(shown(&call.subscription(database)?)))
 }
 
-/// Whether a client may change the state in this way. A verification request can only be answered by the callback.
+/// Whether a client may change the state in this way. Only the callback can answer a verification request.
 fn may_become(is: SubscriptionState, state: SubscriptionState) -> bool {
     use SubscriptionState::{Active, Disabled, Paused};
     matches!((state, is), (Paused, Active) | (Active, Paused | Disabled))

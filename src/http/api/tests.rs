@@ -17,7 +17,7 @@ fn api(directory: &Path) -> Router {
     api_by(Blocking::new(site, Duration::from_mins(2)), directory)
 }
 
-/// The same with these pools.
+/// The same API with these pools.
 fn api_by(blocking: Blocking, directory: &Path) -> Router {
     let site = Site::embedded(Embedded::new(directory.to_owned()));
     let settings = ApiSettings {
@@ -72,7 +72,7 @@ fn the_document_has_each_operation_with_its_scope_and_its_body_and_no_other() {
             let content = operation["requestBody"]["content"].as_object();
             let content = content.map(|content| content.keys().next().unwrap().clone());
             shown.insert((method.to_uppercase(), path.clone(), scope, content));
-            // Each error is a problem, and errors of the body appear only in operations with a body.
+            // Each error is a problem document. Errors of the body appear only in operations with a body.
             let responses = operation["responses"].as_object().unwrap();
             for status in ["400", "401", "403", "421", "429", "503"] {
                 assert_eq!(responses[status]["$ref"], "#/components/responses/Problem", "{method} {path} {status}");
@@ -113,7 +113,7 @@ fn the_document_is_whole() {
     assert_eq!(types, &serde_json::json!(crate::operations::subscriptions::TYPES));
 }
 
-/// Each link leads to an existing operation, with existing parameters, and with all those that its path needs.
+/// Each link leads to an existing operation, with existing parameters, and with all that its path needs.
 #[test]
 fn the_links_of_the_document_lead_to_its_operations() {
     let document = document();
@@ -193,7 +193,7 @@ fn the_examples_of_the_document_are_what_is_sent() {
         types.push(row.event_type);
     }
     types.sort_unstable();
-    // One of them thin, and one in full.
+    // One of the two has thin detail, the other has full detail.
     assert_eq!(types.iter().filter(|one| *one == "message.delivered").count(), 2);
     types.dedup();
     let mut all = [&crate::operations::subscriptions::TYPES[..], &["subscription.test"]].concat();
@@ -247,7 +247,7 @@ fn what_is_not_there_and_what_cannot_be_done_are_problems_too() {
     is_problem(&answer(&router, request(&Method::GET, "/api/v1/subscriptions/%ff", "")), 401, "no-token");
 }
 
-/// A directory has no table of tokens: the API cannot check a token.
+/// The ledger in a directory has no table of tokens, so the API cannot check a token.
 #[test]
 fn where_the_ledger_does_not_answer_it_is_said_when_to_try_again() {
     let directory = tempfile::tempdir().unwrap();
@@ -287,7 +287,7 @@ fn a_message_takes_memory_as_it_comes_and_no_more_than_its_tokens_share() {
             read.err().unwrap().into_response().status()
         };
         let read = |body, largest| messages::read(&nothing, body, largest, &memory, token);
-        // A body that has not arrived takes no memory.
+        // A body of which nothing has arrived takes no memory.
         let endless = read(Body::new(Endless), 10);
         let mut endless = std::pin::pin!(endless);
         assert!(timeout(Duration::from_secs(1), endless.as_mut()).await.is_err());
@@ -344,6 +344,6 @@ fn a_token_that_was_never_valid_is_refused_once_too_many_failed_and_one_that_was
     let refused = refused.expect("a thousand are too many");
     is_problem(&refused, 429, "too-many-requests");
     assert!(refused.1.contains_key("retry-after"));
-    // There is no table of tokens here: the database's error proves that it was queried.
+    // The site has no table of tokens: the database's error proves that it was queried.
     assert_eq!(show(&known).0, StatusCode::SERVICE_UNAVAILABLE);
 }

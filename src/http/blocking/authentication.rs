@@ -1,7 +1,7 @@
 //! Checks tokens, links and sessions. Invalid ones must not keep the database from clients with a valid one.
 //!
-//! A credential that was valid within the last hour is checked as a query of its client. All others have a pool of their own,
-//! and each client address has a budget of failures. Once the budget is used up, the database is not queried.
+//! A query for a credential that was valid within the last hour counts as a query of its client. All other credentials have a
+//! pool of their own, and each client address has a budget of failures. Once the budget is used up, the database is not queried.
 
 use super::{Blocking, Unanswered, whole};
 use crate::base::blocking_pool::{Length, asked_by};
@@ -25,7 +25,7 @@ const VALID_FOR: Duration = Duration::from_hours(1);
 const MOST_VALID: usize = 1 << 16;
 /// The shortest time between two log lines about one address.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
-/// The prefix of one client in IPv6: a client has its whole network of 64 bits.
+/// The bits that distinguish clients in IPv6: a client has a whole network of 64 bits.
 const OF_ONE_CLIENT: u128 = u128::MAX << 64;
 
 /// A digest of a token, a link or a session.
@@ -47,7 +47,7 @@ pub(crate) enum NotAuthenticated {
     Unanswered(#[from] Unanswered),
 }
 
-/// What is remembered of clients and their credentials.
+/// What this process remembers of clients and their credentials.
 #[derive(Default)]
 pub(super) struct Memory {
     /// When a credential was last valid, and the client that it belongs to.
@@ -69,11 +69,11 @@ struct Budget {
 }
 
 impl Caller {
-    /// The caller of this connection. `address` is the client's, from the connection or a trusted proxy, and `None` behind a
-    /// unix socket.
+    /// A caller on this connection. `address` is the client's, from the connection or a trusted proxy, and `None` behind a unix
+    /// socket.
     pub(crate) fn new(address: Option<IpAddr>, connection: Option<HttpConnection>) -> Self {
         let one = |address: IpAddr| match address.to_canonical() {
-            // A process on this machine can use all loopback addresses.
+            // A process on this machine can use any loopback address.
             IpAddr::V4(address) if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) if !address.is_loopback() => {
                 Ipv6Addr::from_bits(address.to_bits() & OF_ONE_CLIENT).into()
@@ -92,11 +92,11 @@ impl Caller {
 }
 
 impl Blocking {
-    /// Returns the result of `work` for a credential that `caller` has sent; `None` if it is not valid. `client` names the
-    /// credential's owner, as [`asked_by`] takes it for the owner's requests.
+    /// Returns the result of `work` for a credential that `caller` has sent; `None` if that credential is not valid. `client`
+    /// names the owner, as [`asked_by`] takes it for the owner's requests.
     ///
     /// # Errors
-    /// If the address has failed too often, or the database does not answer.
+    /// If the address has failed too often, or if the database does not answer.
     pub(crate) async fn authenticate<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -108,10 +108,10 @@ impl Blocking {
         let valid_for = self.memory().valid_for(&credential, Instant::now());
         let was_valid = valid_for.is_some();
         let found = if let Some(client) = valid_for {
-            // Otherwise a client with many fast requests could fill the queue of all other clients.
+            // The query counts for its client: otherwise a client with many fast requests could fill the queue of all others.
             asked_by(client, self.ask(work)).await
         } else {
-            // Before the database is queried, since many requests may arrive at once.
+            // The failure is taken before the database is queried, since many requests may arrive at once.
             let taken = self.memory().take(caller.address, Instant::now());
             if let Err(wait) = taken {
                 self.failed(caller);
@@ -137,7 +137,7 @@ impl Blocking {
         Ok(found?)
     }
 
-    /// Remembers that this client's credential was valid just now.
+    /// Remembers that this credential of a client was valid just now.
     pub(crate) fn is_valid(&self, credential: Credential, client: String) {
         self.memory().remember(credential, client, Instant::now());
     }
@@ -203,12 +203,12 @@ impl Memory {
         }
     }
 
-    /// Takes a log line from the budget of lines: requests must not fill the log.
+    /// Takes a log line from the budget of lines, so that requests cannot fill the log.
     pub(super) fn may_log(&mut self, now: Instant) -> bool {
         self.lines.take(now).is_ok()
     }
 
-    /// Counts a failure. If a log line is due, returns the number of failures since the last line, and whether all are of this
+    /// Counts a failure. If a log line is due, returns the number of failures since the last line, and whether all belong to this
     /// address.
     fn failed(&mut self, address: Option<IpAddr>, now: Instant) -> Option<(u64, bool)> {
         let (budget, has_own) = self.budget(address, now);
@@ -305,7 +305,7 @@ mod tests {
             memory.give_back(at("2001:db8::1"));
         }
         assert_eq!(memory.shared.len(), 3);
-        // A moment later the first addresses no longer need a budget, and new ones get their own.
+        // A moment later the first addresses need no budget any more, and new ones get their own.
         memory.take(at("192.0.2.1"), begun + Duration::from_secs(1)).unwrap();
         assert_eq!(memory.budgets.len(), 1);
 
@@ -340,7 +340,7 @@ mod tests {
         let refused = |answer: &&Result<_, _>| matches!(answer, Err(NotAuthenticated::TooManyFailures { .. }));
         let refusals = made_up.iter().filter(refused).count();
         assert!(refusals > 0 && made_up.iter().filter(|answer| matches!(answer, Ok(None))).count() >= 60);
-        // Sets the budget so high that it does not expire during the test, however slow the machine is.
+        // A budget this far used up does not recover during the test, however slow the machine is.
         blocking.memory().budgets.values_mut().for_each(|budget| budget.used = 1e9);
         assert!(matches!(show(3, true), Err(NotAuthenticated::TooManyFailures { wait }) if wait > Duration::ZERO));
         assert!(matches!(show(1, true), Ok(Some(()))));

@@ -1,5 +1,5 @@
-//! Blocking work of a server whose own thread must not block: ledger queries, and work with mailboxes and messages. One
-//! instance per process.
+//! Blocking work of a server whose own thread must not block: ledger queries, and work with mailboxes and messages. A process has
+//! one instance.
 //!
 //! The ledger and IMAP are blocking, and PostgreSQL's client must not be called inside an async runtime. Each kind of work has
 //! a [pool](BlockingPool) of its own, so that no kind waits for another.
@@ -21,13 +21,12 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{error, warn};
 
-/// How many ledger queries run at once, each in its own session; and how many more for credentials that were not valid
-/// recently.
+/// How many ledger queries run at once, each in its own session. A second pool is for credentials that were not valid recently.
 const QUESTIONS: u32 = 4;
 const UNKNOWN_CREDENTIALS: u32 = 2;
 /// How many searches in mailboxes run at once.
 const LOOKS: u32 = 4;
-/// How many messages are read at once for people. The author of a message that is slow to read delays only other readers.
+/// How many messages are read at once for people. A message that is slow to read delays only other readers.
 const READERS: u32 = 4;
 /// How many messages are written into the file queue at once.
 const TAKEN_IN: u32 = 4;
@@ -97,7 +96,7 @@ impl Unanswered {
 }
 
 impl Blocking {
-    /// For `site`. Each query may take `patience`, the wait for a thread included.
+    /// Work on `site`. Each query may take `patience`, the wait for a thread included.
     #[must_use]
     pub fn new(site: Site, patience: Duration) -> Self {
         let pool = |threads| BlockingPool::new(threads, WAITING);
@@ -117,11 +116,11 @@ impl Blocking {
         }))
     }
 
-    /// Returns the result of `work` on the ledger. If the caller stops waiting, `work` may not be done, or done in part:
-    /// changes that belong together have to be one transaction.
+    /// Returns the result of `work` on the ledger. If the caller stops waiting, `work` may not be done, or only in part. So
+    /// changes that belong together must be one transaction.
     ///
     /// # Errors
-    /// If there is no answer in time, or the database fails.
+    /// If there is no answer in time, or if the database fails.
     pub async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
@@ -129,7 +128,7 @@ impl Blocking {
         self.ask_in(&self.0.questions, Length::Short, self.0.patience, |_, database, _| work(database)).await
     }
 
-    /// The same for long queries: they wait for each other, and may take `patience`.
+    /// Like [`ask`](Self::ask), for long queries: few of them run at once, and each may take `patience`.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -141,7 +140,8 @@ impl Blocking {
         self.ask_in(&self.0.questions, Length::Long, patience, |_, database, _| work(database)).await
     }
 
-    /// The same for work of another kind that reads the ledger, too: within `patience` and the deadline of a delivery.
+    /// Like [`ask`](Self::ask), for work of another kind that also reads the ledger, within `patience` and the deadline of a
+    /// delivery.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -171,7 +171,7 @@ impl Blocking {
             let sound = answer.is_ok();
             // The caller may have stopped waiting.
             drop(tell.send(answer));
-            // After an error the session is closed.
+            // A session is kept only after a success: after an error, its state is unknown.
             if let Some(idle) = sound.then(|| Idle::after(session)).flatten() {
                 whole(&inner.resting).push((idle, Instant::now()));
             }
@@ -186,7 +186,7 @@ impl Blocking {
     }
 
     /// Returns the result of `work`, within `patience` and the deadline of a delivery, the wait for a thread included. `work`
-    /// has to end soon after the deadline that it gets, since a thread cannot be stopped.
+    /// must end soon after the deadline that it gets, since a thread cannot be stopped.
     ///
     /// # Errors
     /// If the work was not done, or its result is unknown.
@@ -212,8 +212,8 @@ impl Blocking {
         }
     }
 
-    /// Starts a redelivery, which continues after the request that started it, and reports its own results. It has to end soon
-    /// after its stop flag is set.
+    /// Starts a redelivery, which continues after the request that started it and reports its own results. A redelivery must end
+    /// soon after its stop flag is set.
     ///
     /// # Errors
     /// If the redelivery could not start.
@@ -225,8 +225,8 @@ impl Blocking {
         self.0.redeliveries.begin(move || work(&inner.site, &inner.stop))
     }
 
-    /// Stops the redeliveries after the delivery in progress, and waits for their end. A delivery that is cut short is safe,
-    /// but the next one of that copy then waits until its APPEND has settled.
+    /// Stops the redeliveries after the delivery in progress, and waits for their end. A delivery that is cut short is safe, but
+    /// the next delivery of that copy waits until its APPEND has settled.
     pub(crate) async fn end(&self) {
         self.0.stop.store(true, Ordering::Relaxed);
         let patience = self.0.site.deadline();
@@ -244,8 +244,8 @@ impl Inner {
         if let Some((idle, since)) = resting.filter(|(_, since)| since.elapsed() < KEPT_FOR)
             && let Ok(mut session) = idle.begin(&client, deadline)
         {
-            // A query whose caller has gone must not run on in the server, and a server that hangs must not block this thread
-            // for ever.
+            // A query whose caller has gone must not run on in the server. A server that hangs must not block this thread for
+            // ever.
             session.limit_statement_time(deadline.remaining());
             if since.elapsed() < TRUSTED_FOR
                 || session.select("looking whether the session is there", "SELECT 1", &[]).is_ok()

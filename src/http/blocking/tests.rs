@@ -30,7 +30,7 @@ fn a_question_that_fails_or_panics_leaves_the_threads_for_others() {
     });
 }
 
-/// Blocks the answer of each query until it is opened.
+/// Blocks the answer of each query until the gate is opened.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -135,7 +135,7 @@ fn one_credential_that_is_shown_again_and_again_leaves_half_of_the_threads_to_ot
     });
 }
 
-/// Two users run long queries, and a third one only needs a page.
+/// Two users run long queries, and a third user only needs a page.
 #[test]
 fn slow_work_leaves_half_of_the_threads_to_quick_work_of_any_client() {
     let directory = tempfile::tempdir().unwrap();
@@ -168,8 +168,8 @@ fn who_waits_for_too_long_hears_so() {
     let answers = run(async { all(ask_at_once(&blocking, &gate, None)).await });
     gate.open();
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
-    // At least the queries that got no thread are busy. Creating the database on a slow disk may keep a thread for all of this
-    // time, and the query of that thread then gets a database error.
+    // At least the queries that got no thread are busy. On a slow disk, creating the database may keep a thread for all of this
+    // time. The query of that thread then gets a database error.
     let busy = |answer: &&Result<_, _>| matches!(answer, Err(Unanswered::Rejected(Rejected::Busy)));
     assert!(answers.iter().filter(busy).count() >= (WAITING - QUESTIONS) as usize, "{answers:?}");
     assert!(answers.iter().flat_map(|answer| answer.as_ref().err()).all(Unanswered::may_pass), "{answers:?}");

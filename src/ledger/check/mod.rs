@@ -1,5 +1,5 @@
-//! What `check` verifies of a database: that it keeps the guarantees that lock and ledger rely on. The checks of one
-//! engine are in that engine's file.
+//! What `check` verifies of a database: whether it gives the guarantees that lock and ledger rely on. The checks for one engine
+//! are in that engine's file.
 
 mod mysql;
 mod postgres;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 /// Product and version, for people: `PostgreSQL 17.6`.
 ///
 /// # Errors
-/// If the server cannot be asked.
+/// If the server does not answer.
 pub fn describe(database: &mut dyn Database) -> Result<String, DatabaseError> {
     let (product, version) = match database.dialect() {
         Dialect::Postgresql => ("PostgreSQL", "current_setting('server_version')"),
@@ -32,14 +32,14 @@ pub fn describe(database: &mut dyn Database) -> Result<String, DatabaseError> {
     Ok(format!("{product} {}", version.split(" (").next().unwrap_or_default()))
 }
 
-/// Identifies the server that answers: the same text on each connection to it, another text on another server.
+/// Identifies the server that answers: the same text on each connection to this server, another text on any other.
 ///
 /// # Errors
-/// If the server cannot be asked.
+/// If the server does not answer.
 pub fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
     let doing = "asking which server it is";
     match database.dialect() {
-        // Not the system_identifier, which a standby shares with its primary.
+        // The system_identifier would not do: a standby shares it with its primary.
         Dialect::Postgresql => {
             only(database, doing, "SELECT 'the one that is up since ' || pg_postmaster_start_time()")
         }
@@ -52,7 +52,7 @@ pub fn server(database: &mut dyn Database) -> Result<String, DatabaseError> {
 /// durable; a cluster on which the lock does not exclude; a time limit shorter than a delivery's.
 ///
 /// # Errors
-/// If the server cannot be asked. A setting that our role may not read is a finding.
+/// If the server does not answer. A setting that our role may not read is a finding.
 pub fn inspect_server(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
     match database.dialect() {
         Dialect::Postgresql => postgres::inspect(database, wanted),
@@ -61,7 +61,6 @@ pub fn inspect_server(database: &mut dyn Database, wanted: Requirements) -> Resu
     }
 }
 
-/// The only value of an answer.
 fn only<T: FromRow>(database: &mut dyn Database, doing: &str, sql: &str) -> Result<T, DatabaseError> {
     database.query_first(doing, sql, &[])?.ok_or_else(|| DatabaseError::other(doing, "no answer"))
 }
@@ -69,7 +68,7 @@ fn only<T: FromRow>(database: &mut dyn Database, doing: &str, sql: &str) -> Resu
 /// The findings on the server, its lock, the tables and our rights on them.
 ///
 /// # Errors
-/// If the server cannot be asked.
+/// If the server does not answer.
 pub fn inspect(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<Finding>, DatabaseError> {
     let mut findings = inspect_server(database, wanted)?;
     findings.push(named_lock(database));
@@ -81,8 +80,8 @@ pub fn inspect(database: &mut dyn Database, wanted: Requirements) -> Result<Vec<
     Ok(findings)
 }
 
-/// Takes a lock, asks whether it is held, and releases it. Behind a pooler or a proxy that gives each statement another
-/// session, it is not held.
+/// Takes a lock, asks whether it is held, and releases it. Behind a pooler or a proxy that gives each statement another session,
+/// the lock is not held.
 fn named_lock(database: &mut dyn Database) -> Finding {
     let what = "named lock";
     let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
@@ -130,9 +129,9 @@ fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
 /// What a site requires of its database.
 #[derive(Clone, Copy, Debug)]
 pub struct Requirements {
-    /// Whether a commit has to be on another server, too (`database.durability`).
+    /// Whether a commit must also be on another server (`database.durability`).
     pub replicated: bool,
-    /// For how long a delivery does not give up (`delivery.deadline`). `check` itself has another deadline.
+    /// How long a delivery goes on (`delivery.deadline`). `check` itself has another deadline.
     pub deadline: Duration,
 }
 
@@ -147,24 +146,22 @@ impl Default for Requirements {
 pub struct Finding {
     /// The setting: `synchronous_commit`.
     pub what: String,
-    /// Whether that is as it should be.
     pub state: FindingState,
     /// Its value: `on`.
     pub found: String,
-    /// What fixes it, if there is something to fix.
+    /// What fixes the setting, or may improve it.
     pub fix: Option<String>,
 }
 
-/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FindingState {
     /// Correct.
     #[serde(rename = "ok")]
     Good,
-    /// It works, and could be better.
+    /// The setting works, but could be better.
     Warning,
-    /// It breaks a guarantee: `check` fails.
+    /// The setting breaks a guarantee: `check` fails.
     Bad,
 }
 
@@ -179,17 +176,15 @@ impl Finding {
 pub(crate) const FORGETS: &str =
     "a fail-over forgets what has not arrived yet, which is then delivered twice, and is not in the ledger";
 
-/// A correct setting.
 pub(crate) fn good(what: impl Into<String>, found: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: FindingState::Good, found: found.into(), fix: None }
 }
 
-/// A correct setting, and what a person may want to do about it.
+/// A correct setting, and advice about it.
 pub(crate) fn advised(what: impl Into<String>, found: impl Into<String>, advice: impl Into<String>) -> Finding {
     Finding { fix: Some(advice.into()), ..good(what, found) }
 }
 
-/// A setting that works, and could be better.
 pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: FindingState::Warning, found: found.into(), fix: Some(fix.into()) }
 }
@@ -204,7 +199,6 @@ pub(crate) fn bad_if(
     if replicated { bad(what, found, fix) } else { warning(what, found, fix) }
 }
 
-/// A setting that breaks a guarantee.
 pub(crate) fn bad(what: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: FindingState::Bad, found: found.into(), fix: Some(fix.into()) }
 }
@@ -230,7 +224,7 @@ mod tests {
                 &[(Applied, needed), (Pending, needed), (Pending, needed), (Pending, optional)],
                 &[(FindingState::Good, "applied"), (FindingState::Bad, "not applied")],
             ),
-            // An optional migration that the server refused does not count for one that was never tried.
+            // The one optional migration is reported, though a required one is missing too: a server may have refused it.
             (
                 &[(Pending, optional), (Pending, optional), (Pending, needed), (Pending, needed)],
                 &[

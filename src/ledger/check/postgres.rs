@@ -10,12 +10,13 @@ const SETTINGS: &str = "SELECT name, setting FROM unnest('{default_transaction_r
     full_page_writes, server_encoding, client_encoding, statement_timeout, idle_session_timeout, max_connections}'::text[]) \
     WITH ORDINALITY w (name, place) JOIN pg_settings USING (name) ORDER BY place";
 
-/// Any role can count the standbys: without rights, it sees their rows with few values.
+/// Any role can count the standbys: without rights, a role sees their rows with few values (PostgreSQL, "The Cumulative
+/// Statistics System").
 const REPLICATION: &str = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
     (SELECT count(*) FROM pg_stat_replication)";
 
-/// Products with which more than one server takes writes, or has locks of its own. pglogical is mostly used in one
-/// direction.
+/// Products with which more than one server takes writes, or has locks of its own. pglogical mostly replicates in one direction,
+/// so it only gives a warning.
 const EXTENSIONS: &str =
     "SELECT extname::text FROM pg_extension WHERE extname IN ('bdr', 'spock', 'pglogical', 'citus') ORDER BY extname";
 
@@ -82,8 +83,7 @@ fn setting(name: &str, value: &str, deadline: Duration) -> Finding {
         ("default_transaction_read_only", "on") => {
             bad(name, value, "ALTER ROLE ... SET default_transaction_read_only = off, or name the primary")
         }
-        // The commit is answered before it is on disk. `local`, `remote_write` and the other values all wait for the
-        // disk.
+        // The commit is answered before it is on disk. `local`, `remote_write` and the other values all wait for the disk.
         ("synchronous_commit", "off") => {
             bad(name, value, "ALTER ROLE ... SET synchronous_commit = on: a crash forgets what was delivered")
         }

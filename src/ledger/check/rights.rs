@@ -1,16 +1,15 @@
-//! The rights that the roles of deliveries and of the notifier need: those that `sql/*/grants.sql` and
-//! `sql/*/grants-notify.sql` grant. So `check` reports which rights a role lacks that was granted those of an older
-//! release.
+//! The rights that the roles of deliveries and of the notifier need: those that `sql/*/grants.sql` and `sql/*/grants-notify.sql`
+//! grant. After an upgrade, `check` thus reports the rights that a role still lacks.
 
 use super::{Finding, bad, good, warning};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Tables};
 
-/// Each engine's file grants the same, except for an additional right for MySQL's form of a record ([`OF_MYSQL`]).
-/// PostgreSQL's names the columns.
+/// The files of all engines grant the same, except for one more right for MySQL's form of a record ([`OF_MYSQL`]). PostgreSQL's
+/// files name the columns.
 const OF_DELIVERIES: &str = include_str!("../../../sql/postgres/grants.sql");
 const OF_THE_NOTIFIER: &str = include_str!("../../../sql/postgres/grants-notify.sql");
 
-/// A right on some columns of a table; without any: on the whole table.
+/// A right on some columns of a table, or on the whole table if there are none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right<'a> {
     table: &'a str,
@@ -42,10 +41,10 @@ fn granted(file: &str) -> Vec<Right<'_>> {
     all
 }
 
-/// The rights that the role of deliveries lacks. Tests the schema's own tables, so the schema has to be up to date.
+/// The rights that the role of deliveries lacks. The schema must be up to date: the rights are tried on its tables.
 ///
 /// # Errors
-/// If the server cannot be asked.
+/// If the server does not answer.
 pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<Finding>, DatabaseError> {
     let is_postgres = database.dialect() == Dialect::Postgresql;
     let mut needed = granted(OF_DELIVERIES);
@@ -82,7 +81,7 @@ pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<
 /// The rights that the notifier's role lacks: `INSERT on outbox`.
 ///
 /// # Errors
-/// If the server cannot be asked.
+/// If the server does not answer.
 pub(crate) fn missing_to_the_notifier<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<String>, DatabaseError> {
     let mut missing = Vec::new();
     for Right { table, right, columns } in granted(OF_THE_NOTIFIER) {
@@ -115,12 +114,12 @@ pub(in crate::ledger) fn has<D: Tables + ?Sized>(
     if table.starts_with("FUNCTION ") {
         return Ok(true);
     }
-    // With a statement that changes nothing: rights are checked before rows are searched. If SELECT is missing, so are
-    // the other rights.
+    // Tries a statement that changes nothing: the server checks rights before it searches rows. The statements also read, so a
+    // role without SELECT lacks the other rights too.
     let columns = if of.is_empty() { "*".to_owned() } else { of.join(", ") };
     let tried = match right {
         "SELECT" => database.select(doing, &format!("SELECT {columns} FROM {table} WHERE FALSE"), &[]).map(drop),
-        // Every column that has no default value.
+        // The columns without a default value.
         "INSERT" if table == "outbox" => {
             let sql = "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, host, diff, \
                        created_at) SELECT '', '', '', '', '', 'recipient', '', '', '', '', '{}', UTC_TIMESTAMP(6) FROM DUAL WHERE FALSE";

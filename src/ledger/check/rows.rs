@@ -1,18 +1,18 @@
-//! What `check` reads of the tables' rows, on any engine.
+//! What `check` reads from the tables' rows, on any engine.
 
 use crate::database::{DatabaseError, Dialect, Query, Value, columns_of};
 use crate::ledger::Database;
 use crate::lock::LockName;
 use crate::message::fold;
 
-/// The most rows beyond ASCII that are read.
+/// The most addresses that are read.
 const LOOKED_AT: usize = 10_000;
 /// The most attempts of the last hour that are read.
 const ATTEMPTS: usize = 1000;
 
-/// The addresses of the table whose spelling differs from the one that deliveries look up, which follows each.
+/// The addresses of the table that deliveries cannot find, each with the spelling that deliveries look up.
 pub(crate) fn unfolded_addresses(database: &mut dyn Database) -> Result<Vec<(String, String)>, DatabaseError> {
-    // A text has more bytes than characters only beyond ASCII, where the CHECK of the table does not cover all folding.
+    // Only beyond ASCII does a text have more bytes than characters. There the CHECK of the table does not cover all folding.
     let sql = format!(
         "SELECT address FROM addresses WHERE octet_length(address) <> char_length(address) OR address <> lower(address) \
          LIMIT {LOOKED_AT}"
@@ -22,13 +22,13 @@ pub(crate) fn unfolded_addresses(database: &mut dyn Database) -> Result<Vec<(Str
     Ok(spellings.filter(|(folded, address)| folded != address).map(|(folded, address)| (address, folded)).collect())
 }
 
-/// Any address of the table for a test login: no `@domain`, and of none of these users. Always `None` for an embedded
+/// Any address of the table for a test login: no `@domain`, and none of these users' addresses. Always `None` for an embedded
 /// database, in which no address is special.
 pub(crate) fn any_address(database: &mut dyn Database, not_of: &[&str]) -> Result<Option<String>, DatabaseError> {
     if database.dialect() == Dialect::Sqlite {
         return Ok(None);
     }
-    // No user has an empty name. It keeps the list from being empty.
+    // An IN list must not be empty, and no user has an empty name.
     let users: Vec<Value<'_>> = not_of.iter().chain([&""]).map(|user| Value::Text(user)).collect();
     let places = vec!["?"; users.len()].join(", ");
     let sql = format!(

@@ -52,7 +52,7 @@ fn inspect_mode(directory: &Path) -> Result<Finding, DatabaseError> {
     Ok(finding(&what, state, format!("{mode:04o}"), Some(&fix)))
 }
 
-/// Whether another machine could have the same directory mounted: WAL and flock would not exclude it.
+/// Whether another machine could have mounted the same directory: WAL and flock would not exclude it.
 fn inspect_file_system(directory: &Path) -> Finding {
     let kind = fs::read_to_string("/proc/self/mountinfo").ok().and_then(|m| file_system(&m, directory));
     let state = match kind.as_deref() {
@@ -64,14 +64,14 @@ fn inspect_file_system(directory: &Path) -> Finding {
     finding("file system", state, found, Some("a directory on a disk of this machine"))
 }
 
-/// The kind of file system that has `path`, by the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+/// The kind of the file system that contains `path`, from the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
     let mut best: Option<(usize, &str)> = None;
     for line in mountinfo.lines() {
         let (left, right) = line.split_once(" - ")?;
         let mount_point = left.split(' ').nth(4)?.replace("\\040", " ");
         let kind = right.split(' ').next()?;
-        // The longest mount point counts, and of two on the same one the later.
+        // The longest mount point counts; of two mounts on the same one, the later.
         if path.starts_with(&mount_point) && best.is_none_or(|(length, _)| mount_point.len() >= length) {
             best = Some((mount_point.len(), kind));
         }

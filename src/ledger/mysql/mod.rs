@@ -1,7 +1,7 @@
 //! The ledger in MySQL and MariaDB: `sql/mysql/`.
 //!
-//! The lock belongs to the session: the delivery's COMMIT comes first, then RELEASE_LOCK. The look and the journal are
-//! autocommit statements. A transaction from before the lock would keep an older read view, and not see later commits.
+//! The lock belongs to the session: the delivery's COMMIT comes first, then RELEASE_LOCK. The look and the journal are autocommit
+//! statements: a transaction from before the lock would keep an older read view, and not see later commits.
 
 mod epoch;
 
@@ -16,12 +16,12 @@ use crate::message::fold;
 use std::time::Duration;
 use tracing::warn;
 
-/// A source of up to this size, in bytes, goes with the batch, as twice as many hexadecimal digits. A larger one goes
-/// as bytes in a prepared statement, with more round trips.
+/// A source of up to this size, in bytes, goes with the batch, as twice as many hexadecimal digits. A larger source goes as bytes
+/// in a prepared statement, with more round trips.
 const SOURCE_IN_BATCH: usize = 1 << 20;
 
-/// How many bytes of `max_allowed_packet` are reserved for everything except the source: far more than a record's texts
-/// may have.
+/// How many bytes of `max_allowed_packet` are reserved for everything except the source: far more than the texts of a record
+/// take.
 const ROOM_BESIDE_SOURCE: usize = 1 << 20;
 
 impl Ledger for MysqlDatabase {
@@ -51,7 +51,7 @@ impl Ledger for MysqlDatabase {
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
         let doing = "writing down that a recipient is refused";
         let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
-        // A role that may write on a read-only server (SUPER, READ ONLY ADMIN) may not refuse recipients there.
+        // On a read-only server, some roles may still write (SUPER, READ ONLY ADMIN). They must not refuse recipients there.
         let batch = format!(
             "INSERT INTO unknown_recipients (host, count, last_at) SELECT {host}, 1, UTC_TIMESTAMP(6) FROM DUAL \
              WHERE NOT ({read_only}) AND EXISTS (SELECT 1 FROM addresses) \
@@ -97,7 +97,7 @@ impl Ledger for MysqlDatabase {
             timed_look(|| {
                 let (copies, epoch) = self.look_and_ask(copies, Some(&epoch::asked(self.dialect())))?;
                 if epoch.is_unwritten() {
-                    // The lock belongs to the session, and stays.
+                    // The lock belongs to the session, so this transaction does not end it.
                     self.begin_epoch()?;
                 }
                 Ok(Snapshot { copies, epoch: epoch.began() })
@@ -137,7 +137,7 @@ impl Ledger for MysqlDatabase {
 }
 
 impl MysqlDatabase {
-    /// Reads in one round trip the history of these copies, and the database's epoch if `asked` has the query for it.
+    /// Reads the history of these copies in one round trip, and the database's epoch if `asked` has the query for it.
     fn look_and_ask(
         &mut self,
         copies: &[CopyKey],
@@ -157,8 +157,8 @@ impl MysqlDatabase {
         Ok((statements::histories(copies, attempts, recorded)?, epoch))
     }
 
-    /// The holder of the lock: the session that the server names, and that session's journal. A delivery searches by
-    /// the index of its own `copies`. If the holder delivers none of them, the log has only its session.
+    /// The holder of the lock: the session that the server names, and that session's journal. The journal's index is on the copy,
+    /// so only the delivery's own `copies` are searched. If the holder delivers none of them, only its session is known.
     fn holder_among(&mut self, lock: &LockName, copies: &[CopyKey]) -> Result<Option<Holder>, DatabaseError> {
         let doing = "asking who holds the lock";
         let batch = format!(
@@ -177,14 +177,15 @@ impl MysqlDatabase {
         if let Some(row) = first(1) {
             return row.read().map(Some);
         }
-        // NULL: the lock was released in the meantime.
+        // NULL: the lock was released meanwhile.
         let session = first(0).map(Row::read::<Option<u64>>).transpose()?.flatten();
         Ok(session.map(Holder::of_session))
     }
 
-    /// The source, unless the server could not take it. `max_allowed_packet` (by default 16 MiB on MariaDB, 64 MiB on
-    /// MySQL) bounds every value, and a larger packet costs the connection and the lock. A message too large for that
-    /// is delivered without its source, and the log says so, instead of being deferred for ever.
+    /// The source, unless the server could not take it. `max_allowed_packet` (by default 16 MiB on MariaDB, 64 MiB on MySQL)
+    /// limits every value; a larger packet would cost the connection, and the lock with it.
+    ///
+    /// A message that is too large for that is delivered without its source, and logged. Otherwise it would be deferred for ever.
     fn source_that_fits<'a>(&self, message: &MessageRecord<'a>) -> Option<&'a [u8]> {
         let source = message.raw?;
         let most = self.max_allowed_packet.saturating_sub(ROOM_BESIDE_SOURCE);
@@ -200,14 +201,14 @@ impl MysqlDatabase {
         None
     }
 
-    /// One transaction in one round trip; in four if there is a large source. The caller rolls back if it fails. A lost
-    /// answer to COMMIT is an error like any other, and is not retried.
+    /// One transaction in one round trip, or in four with a large source. If it fails, the caller rolls back. A lost answer to
+    /// COMMIT is an error like any other, and is not retried.
     fn try_to_record(&mut self, record: &Record<'_>, source: Option<&[u8]>) -> Result<(), DatabaseError> {
         let (doing, dialect) = (statements::RECORDING, self.dialect());
         let mut batch = Vec::new();
         if !record.events.is_empty() {
-            // Before the transaction: within it, reading the subscriptions would fix its snapshot, to which MariaDB
-            // holds the later statements. Not within the INSERT, which would wait for sessions that change a
+            // This is read before the transaction: inside it, the read would fix its snapshot, and MariaDB refuses later
+            // statements that conflict with that. The INSERT does not read it either, or it would wait for sessions that change a
             // subscription (1205).
             batch.push("SELECT EXISTS (SELECT 1 FROM subscriptions) INTO @maildrop_subscribed".into());
         }
@@ -239,7 +240,7 @@ impl MysqlDatabase {
         self.run(doing, &batch, count)
     }
 
-    /// The inside of an IN list, which may not be empty.
+    /// The inside of an IN list; the list must not be empty.
     fn in_list(&self, addresses: &[String]) -> String {
         match addresses {
             [] => "NULL".into(),

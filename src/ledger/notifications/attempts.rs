@@ -1,8 +1,7 @@
-//! Reads the tries at sending the events of a span of time, in pages: memory use stays constant, and no statement takes
-//! long.
+//! Reads the tries at sending the events of a span of time. Pages keep memory use constant, and no statement takes long.
 //!
-//! They are found by their events, which have an index on their time, and by their key, which begins with the event. An
-//! index on their own time would cost a write for each try.
+//! The tries are found by their events, which have an index on their time: the key of a try begins with its event. An index on
+//! the tries' own time would cost a write for each try.
 
 use super::if_readable;
 use crate::database::{DatabaseError, Query, Value};
@@ -12,25 +11,26 @@ use uuid::Uuid;
 /// How many tries are read at once.
 const PAGE: usize = 10_000;
 
-/// A try at sending a notification.
+/// One try at sending a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tried {
     /// The event's position.
     pub(crate) event: i64,
     pub(crate) subscription: Uuid,
-    /// How long after its event the try began, in microseconds. The two times come from two clocks, so it may be
-    /// negative.
+    /// How long after its event the try began, in microseconds. Two clocks measure the two times, so it may be negative.
     pub(crate) after: i64,
     /// The HTTP status of the response, if there was one.
     pub(crate) status: Option<u16>,
 }
 
-/// Reads the tries of events committed from `from` until before `until`, in microseconds since 1970. They are ordered
-/// by event, subscription and time. `false` if there are no subscribers, as on an embedded site; if the tables do not
-/// exist yet; or if our role may not read them.
+/// Reads the tries for events committed from `from` until before `until`, in microseconds since 1970, ordered by event,
+/// subscription and time.
+///
+/// Returns `false` if there are no subscribers, as on an embedded site. Also if the tables do not exist yet, or if our role may
+/// not read them.
 ///
 /// # Errors
-/// If they cannot be read.
+/// If the database does not answer.
 pub(crate) fn each_page_of_tries(
     database: &mut dyn Database,
     (from, until): (i64, i64),
@@ -38,7 +38,7 @@ pub(crate) fn each_page_of_tries(
 ) -> Result<bool, DatabaseError> {
     let moments = [Value::Moment(from), Value::Moment(until)];
     let doing = "reading the tries at notifying subscribers";
-    // `+ 0` keeps PostgreSQL from scanning the index on the position, in which it would read all older events.
+    // Without `+ 0`, PostgreSQL would scan the index on the position, and read all older events.
     let ends = "SELECT min(position + 0), max(position + 0) FROM events WHERE created_at >= ? AND created_at < ?";
     let tables = "events notification_attempts";
     let Some(ends) = if_readable(database, tables, |database| database.query_first(doing, ends, &moments))? else {

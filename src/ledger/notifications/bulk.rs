@@ -1,9 +1,9 @@
 //! Changes of any number of notifications: redelivery, giving up, removal.
 //!
-//! A change is made in batches. Each batch is a transaction that first locks the subscription's row of
-//! `subscription_queues`. The publisher (under the lock of publishing) and a notifier that settles the subscription
-//! wait for that row. So they wait for one batch at most. A change that fails half way has changed some notifications
-//! and not others; a retry continues with the rest.
+//! A change is made in batches. Each batch is a transaction that first locks the subscription's row of `subscription_queues`. The
+//! publisher (under the lock of publishing) and a notifier that settles the subscription wait for that row: one batch at most.
+//!
+//! A change that fails half way has changed some notifications and not others; a retry continues with the rest.
 
 use super::history::{again, due_again};
 use super::{matches, now};
@@ -12,18 +12,18 @@ use crate::database::{DatabaseError, Query, Value};
 use crate::ledger::Database;
 use uuid::Uuid;
 
-/// How many notifications, or events, a batch has: some ten milliseconds of work.
+/// How many notifications, or events, a batch has: about ten milliseconds of work.
 pub(crate) const PIECE: usize = 2000;
 
 /// Before the first event: positions begin with 1.
 const BEGIN: i64 = 0;
 
-/// The result of such a change.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Many {
     /// How many notifications were changed.
     pub(crate) notifications: u64,
-    /// The position of the event after which the change continues, if its time was over before the end.
+    /// The position of the event after which the change is to continue, if its time was over before the end.
     pub(crate) next: Option<i64>,
 }
 
@@ -34,7 +34,8 @@ struct Change<'a> {
     /// A condition on `notifications`, and its values. A changed notification does not meet it any more.
     which: &'a str,
     values: &'a [Value<'a>],
-    /// The statement on the subscription's row of `subscription_queues`, the first of the transaction. Each `?` in it is the
+    /// The first statement of the transaction, on the subscription's row of `subscription_queues`. Each `?` in it is the
+    /// subscription's id.
     /// subscription's id.
     queue: &'a str,
     /// `UPDATE notifications SET …`, or `DELETE FROM notifications`.
@@ -44,7 +45,7 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Changes the notifications beyond this position, in order, until the end or the deadline; at least one batch.
+    /// Changes the notifications beyond this position, in order, until the end or the deadline, but at least one batch.
     fn make(&self, database: &mut dyn Database, beyond: i64, until: Option<Deadline>) -> Result<Many, DatabaseError> {
         let mut many = Many { notifications: 0, next: Some(beyond) };
         while let Some(beyond) = many.next {
@@ -78,12 +79,13 @@ impl Change<'_> {
     }
 }
 
-/// Makes notifications due that were given up, and ends the pauses of their receivers. They are those of one
-/// subscription or of all, given up since this moment (microseconds since 1970) or at any time. If the time is over
-/// before the end, or a batch fails, the notifications changed so far stay due. A repeated call changes the others.
+/// Makes notifications that were given up due, and ends the pauses of their receivers. They are those of one subscription or of
+/// all, given up since this moment (microseconds since 1970) or at any time.
+///
+/// If the deadline passes, or a batch fails, the notifications changed so far stay due. A repeated call changes the others.
 ///
 /// # Errors
-/// If it may not have been committed.
+/// If the database fails; the last batch may then be committed or not.
 pub(crate) fn requeue_failed(
     database: &mut dyn Database,
     subscription: Option<Uuid>,
@@ -105,7 +107,7 @@ pub(crate) fn requeue_failed(
             database.query(doing, &sql, &values)?
         }
     };
-    // The challenge to a new callback keeps its schedule, whatever notifications wait for its answer.
+    // The challenge to a new callback keeps its schedule, even if notifications wait for its answer.
     let queue = format!(
         "UPDATE subscription_queues SET due_at = {now}, paused_until = NULL WHERE subscription = ? \
          AND NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state = 'unverified')"
@@ -123,12 +125,11 @@ pub(crate) fn requeue_failed(
     Ok(all)
 }
 
-/// Queues for a subscription the events that match it, happened in this span of time, and are beyond this position.
-/// `only_failed` limits them to those whose notifications were given up. If a batch fails, the notifications before it
-/// stay due.
+/// Queues for a subscription the events that match it, are of this span of time, and are beyond this position. With
+/// `only_failed`, only those whose notifications were given up. If a batch fails, the notifications of earlier batches stay due.
 ///
 /// # Errors
-/// If it may not have been committed.
+/// If the database fails; the last batch may then be committed or not.
 pub(crate) fn enqueue_range(
     database: &mut dyn Database,
     subscription: Uuid,
@@ -151,13 +152,13 @@ pub(crate) fn enqueue_range(
         let change = Change { doing, subscription, which, values, queue, change, newest_first: false };
         return change.make(database, beyond.unwrap_or(BEGIN), until);
     }
-    // The count makes the planner use the index on the time. For min() alone it would scan from the oldest event.
+    // The count makes the planner use the index on the time. With min() alone, it would scan from the oldest event.
     let ends = format!("SELECT count(*), min(e.position), max(e.position) FROM events e WHERE {span}");
     let ends = database.query_first::<(u64, Option<i64>, Option<i64>)>(doing, &ends, &moments)?;
     let Some((_, Some(first), Some(last))) = ends else { return Ok(Many::default()) };
     let mut many = Many { notifications: 0, next: Some(beyond.unwrap_or(BEGIN).max(first.saturating_sub(1))) };
     let matching = matches(dialect, &format!("e.position > ? AND e.position <= ? AND {span} AND s.id = ?"));
-    // The columns have the names of the first of the joins. A test event is in the past, and belongs to the one
+    // `AS m` has the column names of the first of the joined queries. A test event is in the past, and belongs only to the
     // subscription that it names.
     let insert = format!(
         "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) AS m {}",
@@ -182,14 +183,15 @@ pub(crate) fn enqueue_range(
 /// The error recorded with a notification that was given up manually.
 const MANUALLY: &str = "dropped manually";
 
-/// Gives up undelivered notifications of a subscription, as if all tries had failed; returns their number. They are
-/// that of one event (its position), those of events before this moment (microseconds since 1970), or all.
-/// A request in progress still counts: the receiver's response to it is recorded.
-/// The newest are given up first. So, with `in_order`, the notifier meanwhile sends nothing that is about to be given
-/// up. If a batch fails, the notifications before it stay given up, and a repeated call continues.
+/// Gives up undelivered notifications of a subscription, as if all tries had failed, and returns their number. They are the one
+/// of this event (a position), those of events before this moment (microseconds since 1970), or all.
+///
+/// A request in progress still counts: the receiver's response to it is recorded. The newest are given up first. So, with
+/// `in_order`, the notifier meanwhile sends nothing that is about to be given up. If a batch fails, the notifications of earlier
+/// batches stay given up, and a repeated call continues.
 ///
 /// # Errors
-/// If it may not have been committed.
+/// If the database fails; the last batch may then be committed or not.
 pub(crate) fn give_up(
     database: &mut dyn Database,
     subscription: Uuid,
@@ -207,7 +209,7 @@ pub(crate) fn give_up(
         which += " AND EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event AND e.created_at < ?)";
         values.push(Value::Moment(before));
     }
-    // The next notification in order is due at once, and not at the next try of the one given up. A pause of the
+    // The next notification in order is due at once: it must not wait for the next try of the one given up. A pause of the
     // receiver stays.
     let queue = format!(
         "UPDATE subscription_queues SET due_at = CASE WHEN due_at IS NOT NULL \
@@ -231,7 +233,7 @@ pub(crate) fn give_up(
 /// Whether a subscription has more notifications than may be removed in one transaction.
 ///
 /// # Errors
-/// If they cannot be read.
+/// If the database fails.
 pub(in crate::ledger) fn is_large(database: &mut dyn Database, subscription: Uuid) -> Result<bool, DatabaseError> {
     let sql = format!("SELECT event FROM notifications WHERE subscription = ? ORDER BY event LIMIT 1 OFFSET {PIECE}");
     Ok(!database.select("counting notifications", &sql, &[Value::Uuid(subscription)])?.is_empty())
@@ -241,7 +243,7 @@ pub(in crate::ledger) fn is_large(database: &mut dyn Database, subscription: Uui
 /// the deadline.
 ///
 /// # Errors
-/// If it may not have been committed.
+/// If the database fails; the last batch may then be committed or not.
 pub(in crate::ledger) fn remove(
     database: &mut dyn Database,
     subscription: Uuid,

@@ -38,11 +38,11 @@ pub(crate) struct NotifiedSubscription {
     pub(crate) last_at: Option<i64>,
 }
 
-/// The events of the message with this identity, and their notifications. `None` if there are no subscribers, as on an
-/// embedded site. Also `None` if the tables do not exist yet, or if our role may not read them, as that of deliveries.
+/// The events of the message with this identity, and their notifications. `None` if there are no subscribers, as on an embedded
+/// site. Also `None` if the tables do not exist yet, or if our role may not read them, as the role of deliveries.
 ///
 /// # Errors
-/// If the tables cannot be read.
+/// If the database does not answer.
 pub(crate) fn of_message(
     database: &mut dyn Database,
     identity: &[u8; 32],
@@ -93,8 +93,7 @@ fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<Notified
     Ok(events.into_values().collect())
 }
 
-/// The undelivered notifications of these events. The join goes by subscription, which is the first part of the table's
-/// key.
+/// The undelivered notifications of these events. The join is by subscription, the first part of the table's key.
 fn waiting(database: &mut dyn Database, positions: &[i64]) -> Result<Vec<(i64, Uuid, bool)>, DatabaseError> {
     if positions.is_empty() {
         return Ok(Vec::new());

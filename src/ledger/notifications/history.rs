@@ -8,13 +8,13 @@ use crate::ledger::{Database, event};
 use serde::Serialize;
 use uuid::Uuid;
 
-/// At most `most` events after this position, in the order of their commits. Once an event has been read, none ever
-/// appears before it: a client that continues after the last position misses no event.
+/// At most `most` events after this position, in the order of their commits. No event ever appears before one that was read: a
+/// client that continues after the last position misses none.
 ///
 /// # Errors
 /// If the events cannot be read.
 pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize) -> Result<Vec<Due>, DatabaseError> {
-    // An event alone has no tries and no due time: both are read as 0.
+    // An event alone has neither tries nor a due time: both are read as 0.
     let sql = format!(
         "SELECT e.position, 0, {}, 0 FROM events e WHERE e.position > ? ORDER BY e.position LIMIT {most}",
         event_columns(database.dialect())
@@ -22,10 +22,10 @@ pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize)
     database.query("reading events", &sql, &[Value::Integer(after)])
 }
 
-/// The event of this id.
+/// The event with this id.
 ///
 /// # Errors
-/// If the event cannot be read.
+/// If the database does not answer.
 pub(crate) fn event(database: &mut dyn Database, event: Uuid) -> Result<Option<Due>, DatabaseError> {
     let sql = format!("SELECT e.position, 0, {}, 0 FROM events e WHERE e.event = ?", event_columns(database.dialect()));
     database.query_first("reading an event", &sql, &[Value::Uuid(event)])
@@ -34,12 +34,12 @@ pub(crate) fn event(database: &mut dyn Database, event: Uuid) -> Result<Option<D
 /// The position of the newest event; 0 if there is none.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the database does not answer.
 pub(crate) fn newest(database: &mut dyn Database) -> Result<i64, DatabaseError> {
     database.query_number("reading events", "SELECT max(position) FROM events", &[])
 }
 
-/// What the ledger has recorded of a message.
+/// What the ledger has recorded about a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) message_id: String,
@@ -74,7 +74,7 @@ pub(crate) fn message(database: &mut dyn Database, identity: &[u8; 32]) -> Resul
     Ok(Some(Message { message_id, recorded_at, detail, copies: trace::copies(database, id)? }))
 }
 
-/// A notification that its subscriber has not received yet.
+/// A notification that its receiver has not accepted yet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Pending {
     /// The event's position.
@@ -91,7 +91,7 @@ pub(crate) struct Pending {
     pub(crate) due_at: Option<i64>,
     pub(crate) last_status: Option<u16>,
     pub(crate) last_error: Option<String>,
-    /// When the notifier gave it up.
+    /// When the notifier gave the notification up.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) failed_at: Option<i64>,
 }
@@ -167,15 +167,15 @@ pub(crate) struct Taken {
 
 columns_of! { Taken: position, event, r#type, tries, last }
 
-/// How many events are searched for those that a subscription has received. `notification_attempts` has no index by
-/// subscription.
+/// How many events are searched for those that a subscription has received. The search is limited, since `notification_attempts`
+/// has no index by subscription.
 const LOOKED_AT: i64 = 5000;
 
-/// The notifications that a subscription has received of the newest events before this position, the newest first. With
-/// them comes the position at which the search stopped, if older events may be left.
+/// The notifications that a subscription has received, of the newest events before this position, the newest first. With them
+/// comes the position at which the search stopped, if older events may be left.
 ///
 /// # Errors
-/// If the notifications cannot be read.
+/// If the database does not answer.
 pub(crate) fn taken(
     database: &mut dyn Database,
     subscription: Uuid,
@@ -205,7 +205,7 @@ pub(crate) fn taken(
     Ok((taken, onward.filter(|position| *position > 1)))
 }
 
-/// A try at sending a notification.
+/// One try at sending a notification.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct NotificationAttempt {
     #[serde(skip)]
@@ -229,11 +229,11 @@ pub(crate) struct NotificationAttempt {
 
 columns_of! { NotificationAttempt: position, subscription, started_at, host, milliseconds, status, outcome, response, next_at }
 
-/// The tries at sending these events, the oldest first, of one subscription or of all. If there are more than `most`,
-/// these are the last ones: the result of the newest try is the one that readers need.
+/// The tries at sending these events to one subscription or to all, the oldest first. If there are more than `most`, these are
+/// the last ones, since readers need the newest result.
 ///
 /// # Errors
-/// If the tries cannot be read.
+/// If the database does not answer.
 pub(crate) fn tries(
     database: &mut dyn Database,
     positions: &[i64],
@@ -266,7 +266,7 @@ pub(crate) fn tries(
 /// Queues one event (its position) for a subscription: for the first time, or as a redelivery with its tries reset.
 ///
 /// # Errors
-/// If it may not have been committed.
+/// If the database fails; the change may then be committed or not.
 pub(crate) fn enqueue_event(database: &mut dyn Database, subscription: Uuid, event: i64) -> Result<(), DatabaseError> {
     let dialect = database.dialect();
     let now = now(dialect);
@@ -287,17 +287,17 @@ pub(super) fn again(dialect: Dialect, now: &str) -> String {
     dialect.or_update("subscription, event", &due_again(now))
 }
 
-/// Makes a subscription due now, and ends a pause of its receiver. This statement is the first of its transaction: a
-/// notifier that settles the subscription waits for this row, and reads afterwards what is due.
+/// Makes a subscription due now, and ends a pause of its receiver. This must be the first statement of its transaction: a
+/// notifier that settles the subscription waits for this row, and only then reads what is due.
 pub(super) fn wake(dialect: Dialect, now: &str) -> String {
     let again = dialect.or_update("subscription", &format!("due_at = {now}, paused_until = NULL"));
     format!("INSERT INTO subscription_queues (subscription, due_at) VALUES (?, {now}) {again}")
 }
 
-/// Queues a test notification for a subscription; returns the event's id.
+/// Queues a test notification for a subscription, and returns the event's id.
 ///
 /// # Errors
-/// If it may not have been committed.
+/// If the database fails; the event may then be queued or not.
 pub(crate) fn test(database: &mut dyn Database, subscription: Uuid, host: &str) -> Result<Uuid, DatabaseError> {
     let (event, now, nothing) = (Uuid::now_v7(), database.dialect().now(), [0; 32]);
     let sql = format!(

@@ -1,19 +1,16 @@
 //! What the notifier reads and writes: it publishes events ([`queue`]), leases subscriptions, and settles tries
 //! ([`settle`]).
 //!
-//! - Publishing turns rows of `outbox` into rows of `events`, whose positions are in the order of the commits. It also
-//!   inserts a row of `notifications` for each subscription that matches. It runs under a named lock, so that one
-//!   notifier publishes at a time.
-//! - The lease is on the *subscription*, and not on each notification. A lease is one small row, so that many waiting
-//!   notifications cost a poll nothing. One receiver is served by one notifier, in order if the subscription asks for
-//!   that.
-//! - A claim compares with the time at which its statement began, which an index can serve, and not with the present
-//!   moment.
-//! - Settling locks the row of `subscription_queues` first, and reads in a later statement what is due next. Publishing
-//!   inserts the notifications first, and locks that row afterwards. So whichever of the two comes second sees the
-//!   changes of the first, and no wake-up is lost.
-//! - MySQL's session is READ COMMITTED. In REPEATABLE READ a claim would block inserts between the rows that it takes.
-//!   Publishing would then wait for each transaction that changes a subscription.
+//! - Publishing turns rows of `outbox` into rows of `events`, whose positions are in the order of the commits. It also inserts a
+//!   row of `notifications` for each subscription that matches. A named lock ensures that one notifier publishes at a time.
+//! - The lease is on the *subscription*, not on each notification. A lease is one small row, so waiting notifications cost a poll
+//!   nothing. One notifier serves one receiver, in order if the subscription wants that.
+//! - A claim compares with the time at which its statement began, not with the present moment: only the former can use an index.
+//! - Settling locks the row of `subscription_queues` first, and reads in a later statement what is due next. Publishing inserts
+//!   the notifications first, and locks that row afterwards. So the second of the two sees the changes of the first, and no
+//!   wake-up is lost.
+//! - MySQL's session is READ COMMITTED. In REPEATABLE READ a claim would block inserts between the rows that it takes. Publishing
+//!   would then wait for each transaction that changes a subscription.
 
 pub(crate) mod attempts;
 pub(crate) mod bulk;
@@ -29,26 +26,27 @@ use crate::lock::LockName;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The type of a test event. It is sent only to the one subscription that it names, and is about no copy.
+/// The type of a test event. It goes only to the subscription that it names, and is about no copy.
 pub(crate) const TEST: &str = "subscription.test";
 
 /// The maximum size of all header fields in a notification together, in bytes, as JSON.
 pub(crate) const LONGEST_HEADERS: usize = 16 << 10;
 
-/// How many characters of a header's JSON are read. The server's text has up to three more blanks in each field of at
-/// least seven bytes.
+/// How many characters of a header's JSON are read. The server's text of a field, of at least seven bytes, may have up to three
+/// more blanks.
 const READ_OF_HEADERS: usize = LONGEST_HEADERS * 3 / 2;
 
-/// The maximum memory of one notification, in bytes. It has a header of characters of four bytes each, and the fields
-/// of [a message](crate::message), which are cut when they are recorded.
+/// The maximum memory of one notification, in bytes: a header whose characters have four bytes each, and the fields of [a
+/// message](crate::message), which are cut when they are recorded.
 pub(crate) const LARGEST_DUE: usize = 160 << 10;
 
 /// How many events are published in one transaction.
 pub(crate) const PUBLISHED_AT_ONCE: usize = 500;
 
-/// Reads these tables. `None` if there are no subscribers, as on an embedded site. Also `None` if the tables do not
-/// exist yet, or if our role may not read them, as that of deliveries. PostgreSQL logs each refused statement, so its
-/// privileges are asked for first. The other engines simply refuse the statement.
+/// Reads these tables. `None` if there are no subscribers, as on an embedded site. Also `None` if the tables do not exist yet, or
+/// if our role may not read them, as the role of deliveries.
+///
+/// PostgreSQL logs each refused statement, so its privileges are read first. The other engines simply refuse the statement.
 fn if_readable<D: Tables + ?Sized, T>(
     database: &mut D,
     tables: &str,
@@ -73,21 +71,21 @@ fn may_be_read(database: &mut (impl Tables + ?Sized), tables: &str) -> Result<bo
     Ok(may.unwrap_or_default())
 }
 
-/// Which subscriptions are searched for work that nothing has woken.
+/// Which subscriptions are searched for work of which nothing has notified their queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     Nobody,
-    /// Those not verified yet, and those changed of late: resumed, for example.
+    /// Those not verified yet, and those changed lately: resumed, for example.
     Changed,
-    /// All. If a subscription has received many notifications while another session holds an old snapshot, this costs
-    /// as many blocks as it has dead rows.
+    /// All. This is expensive if a subscription has received many notifications while another session holds an old snapshot: it
+    /// reads about as many blocks as the subscription has dead rows.
     All,
 }
 
 /// The result of publishing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// So many events, up to this position in `outbox`; 0 if there were none.
+    /// This many events, up to this position in `outbox`; 0 if there were none.
     Events { count: usize, last: i64 },
     /// Another notifier is publishing.
     Busy,
@@ -106,9 +104,9 @@ pub struct Leased {
     /// How many requests may be in flight at once.
     pub max_in_flight: u32,
     pub secret_generation: u32,
-    /// How long ago it was given its present secret, if it had another one before.
+    /// How long ago the subscription got its present secret, if it had another one before.
     pub secret_age: Option<Duration>,
-    /// A subscription that has expired, or was removed, counts as disabled.
+    /// The state of a subscription that has expired, or was removed, is read as disabled.
     pub state: SubscriptionState,
     /// How long the subscription has been unchanged. A changed callback has the full time to answer its challenge,
     /// however old the subscription is.
@@ -116,8 +114,8 @@ pub struct Leased {
     /// How many tries have failed in a row, and since when.
     pub failures: u32,
     pub failing_for: Duration,
-    /// Set if a notifier ended without returning this lease: the most leases that it had at once. If 0, it had this one
-    /// alone, and so had the notifier before it.
+    /// Set if a notifier ended without returning this lease: the most leases that it had at once. 0: it had only this lease, and
+    /// so had the notifier before it.
     pub ended_among: Option<u32>,
 }
 
@@ -127,7 +125,7 @@ columns_of! { Leased:
 }
 
 impl Leased {
-    /// Whether it may be sent anything.
+    /// Whether the subscription may get anything.
     #[must_use]
     pub(crate) fn is_served(&self) -> bool {
         matches!(self.state, SubscriptionState::Unverified | SubscriptionState::Active)
@@ -139,16 +137,16 @@ impl Leased {
 struct Choice {
     /// Each subscription, and its [`Leased::ended_among`].
     subscriptions: Vec<(Uuid, Option<u32>)>,
-    /// Recorded with each lease, in case this notifier ends before it returns them.
+    /// Recorded with each lease, in case this notifier ends before it returns the leases.
     among: u32,
 }
 
 impl Choice {
-    /// Chooses among the due subscriptions, in their order. If another notifier had ended with some of them, this one
-    /// has half as many leases at most, in the end a single one. Leases that it has already count.
+    /// Chooses among the due subscriptions, in their order. If another notifier has ended with some of them, this one takes at
+    /// most half as many leases, and finally a single one. Present leases count.
     fn of(mut due: Vec<(Uuid, Option<u32>)>, active_leases: usize) -> Self {
         let Some(least) = due.iter().filter_map(|(_, ended_among)| *ended_among).min() else {
-            // More subscriptions may be leased beside them later, so none of these counts as leased alone.
+            // More subscriptions may be leased beside these later, so none of these counts as leased alone.
             let among = u32::try_from(active_leases + due.len()).unwrap_or(u32::MAX).max(2);
             return Self { subscriptions: due, among };
         };
@@ -182,12 +180,12 @@ pub struct Due {
     pub position: i64,
     /// How many tries have failed.
     pub tries: u32,
-    /// Since when it is due, in microseconds since 1970. If this has changed when a try is settled, a user has
+    /// Since when the notification is due, in microseconds since 1970. If this differs when a try is settled, a user has
     /// requested a redelivery meanwhile, or another notifier has tried it.
     pub due_at: i64,
     pub event: Uuid,
     pub event_type: String,
-    /// Hexadecimal digits.
+    /// In hexadecimal digits.
     pub copy_key: String,
     pub identity: String,
     pub message_id: String,
@@ -198,7 +196,7 @@ pub struct Due {
     pub manner: Option<String>,
     pub attempt: Option<Uuid>,
     pub queue_id: Option<String>,
-    /// In a test event: the subscription that it is sent to.
+    /// The subscription that a test event is sent to; `None` in any other event.
     pub subscription: Option<Uuid>,
     pub host: String,
     /// JSON.
@@ -214,7 +212,7 @@ columns_of! { Due:
     queue_id, host, diff, created_at, subscription, due_at, message
 }
 
-/// What the ledger has recorded of a message.
+/// What the ledger has recorded about a message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageDetail {
     pub sender: String,
@@ -238,7 +236,7 @@ impl FromRow for Option<MessageDetail> {
 }
 
 impl MessageDetail {
-    /// The columns, of `m`, a row of `messages`.
+    /// The columns of `m`, a row of `messages`.
     fn columns(dialect: Dialect, headers: &str) -> String {
         let date = dialect.microseconds("m.sent_at");
         format!("m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {date}, {headers}, m.size")
@@ -246,7 +244,7 @@ impl MessageDetail {
 }
 
 impl Due {
-    /// How much memory it takes, in bytes.
+    /// How much memory this takes, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let message = self.message.as_ref().map_or(0, |message| {
@@ -270,30 +268,29 @@ impl Due {
     }
 }
 
-/// What follows a try, for its notification.
+/// What follows for a notification after a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The receiver has accepted it.
+    /// The receiver has accepted the notification.
     Done,
-    /// It is retried after this time.
+    /// The notification is retried after this time.
     Again(Duration),
-    /// It is not retried automatically.
+    /// The notification is not retried automatically.
     GivenUp,
 }
 
-/// One try.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Try {
     /// The event's position; `None` for a challenge, which is about no event.
     pub position: Option<i64>,
-    /// Its [`Due::due_at`], as it was read.
+    /// [`Due::due_at`], as it was when the notification was read.
     pub due_at: i64,
     /// In microseconds since 1970.
     pub started_at: i64,
     pub took: Duration,
     /// The HTTP status of the response, if there was one.
     pub status: Option<u16>,
-    /// In one line: `answered 503`.
+    /// The result, in one line: `answered 503`.
     pub outcome: String,
     /// The beginning of the response, if it may be shown.
     pub response: Option<String>,
@@ -303,61 +300,62 @@ pub struct Try {
 /// A change of a subscription's state by the notifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateChange {
-    /// Its callback has answered the challenge, or needs none.
+    /// The callback has answered the challenge, or needs none.
     Verified,
-    /// Nothing is sent to it any more; the reason.
+    /// Nothing is sent to the subscription any more, for this reason.
     Disabled(String),
 }
 
-/// The new state of a subscription after some tries.
+/// The results of tries at one subscription, and its state after them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settlement<'a> {
     pub subscription: Uuid,
     pub in_order: bool,
     /// The notifier that has the lease.
     pub by: Uuid,
-    /// How long the lease lasts from now on; `None`: it is returned.
+    /// How long the lease lasts from now on; `None`: the lease is returned.
     pub lease: Option<Duration>,
     pub host: &'a str,
     pub tries: &'a [Try],
     /// How many tries in a row have failed by now.
     pub failures: u32,
-    /// For how long nothing is sent to the receiver.
+    /// For how long nothing is sent to the receiver; `None`: no pause.
     pub open_for: Option<Duration>,
     pub state: Option<&'a StateChange>,
-    /// The callback that was tried: `state` applies to it alone. A callback that the owner has set meanwhile has not
-    /// answered anything.
+    /// The callback that was tried; `state` applies only to it. A callback that the owner has set meanwhile has not answered
+    /// anything.
     pub callback: &'a str,
     /// Whether the subscription gets nothing and need not be served.
     pub idle: bool,
-    /// Whether the next notifier is to lease it alone, because others have ended with it.
+    /// Whether the next notifier must lease only this subscription, because others have ended with it.
     pub alone: bool,
 }
 
 /// What the notifier reads and writes. An embedded database has no subscriptions.
 pub trait Notifications {
-    /// Publishes what deliveries have written to `outbox`, the oldest first, in one transaction under this lock. Also
-    /// wakes subscriptions that have work and are not due. It always starts from the first row: a row that was written
-    /// early and committed late comes before rows committed after it. Otherwise two events of one copy could change
-    /// places, and the older one would have the greater sequence.
+    /// Publishes what deliveries have written to `outbox`, the oldest first, in one transaction under this lock. Also wakes
+    /// subscriptions that have work and are not due.
+    ///
+    /// Publishing always starts from the first row: a row that was written early and committed late comes before rows committed
+    /// after it. Otherwise two events of one copy could change places, and the older one would have the greater sequence.
     ///
     /// # Errors
-    /// If it may not have been committed. In that case nothing is published.
+    /// If the commit failed, or if its result is unknown. After a failed commit, nothing is published.
     fn publish(&mut self, lock: &LockName, wake: Wake) -> Result<Published, DatabaseError>;
 
-    /// Whether there are events to publish after this position. Published rows before it are not read again. They may
-    /// stay on the server as dead rows, as long as a session holds an old snapshot.
+    /// Whether there are events to publish after this position. Published rows before it are not read again: they may stay on the
+    /// server as dead rows, as long as a session holds an old snapshot.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the database does not answer.
     fn has_unpublished(&mut self, after: i64) -> Result<bool, DatabaseError>;
 
-    /// Leases at most `most` due subscriptions, the longest due first. It skips those that another notifier is leasing,
-    /// and those of owners in `served`, which have enough requests in progress. It leases fewer, or none beside the
-    /// `active_leases` leases that it has, if a notifier has ended without returning them.
+    /// Leases at most `most` due subscriptions, the longest due first. This skips those that another notifier is leasing, and
+    /// those of owners in `served`, which have enough requests in progress. If a notifier has ended without returning its leases,
+    /// fewer are leased, or none beside the present `active_leases`.
     ///
     /// # Errors
-    /// If it may not have been committed.
+    /// If the commit failed, or if its result is unknown.
     fn lease(
         &mut self,
         by: Uuid,
@@ -367,33 +365,35 @@ pub trait Notifications {
         active_leases: usize,
     ) -> Result<Vec<Leased>, DatabaseError>;
 
-    /// Extends these leases; returns the subscriptions whose lease we have lost.
+    /// Extends these leases, and returns the subscriptions whose lease we have lost.
     ///
     /// # Errors
-    /// If it may not have been committed.
+    /// If the commit failed, or if its result is unknown.
     fn lease_longer(&mut self, by: Uuid, lease: Duration, subscriptions: &[Uuid]) -> Result<Vec<Uuid>, DatabaseError>;
 
-    /// At most `most` due notifications of a subscription, except those at these positions. With `in_order`, none after
-    /// one that has to wait.
+    /// At most `most` due notifications of a subscription, except those at these positions. With `in_order`, none after one that
+    /// has to wait.
     ///
     /// # Errors
-    /// If the notifications cannot be read.
+    /// If the database does not answer.
     fn due(&mut self, leased: &Leased, except: &[i64], most: usize) -> Result<Vec<Due>, DatabaseError>;
 
-    /// Records the results of tries, and the new states of their subscriptions, in one transaction. The settlements
-    /// come in the order of their subscription ids, the order in which publishing wakes them.
-    /// A notification whose redelivery was requested meanwhile stays due and is sent again: the response in progress
-    /// was not to that request. A notification that was given up meanwhile, and that the receiver accepted all the
-    /// same, is done.
-    /// Returns the subscriptions whose lease we have lost, or that are gone. Their tries are recorded; their state is
-    /// left to the notifier that has the lease.
+    /// Records the results of tries, and the new states of their subscriptions, in one transaction. The settlements must be in
+    /// the order of their subscription ids, the order in which publishing wakes subscriptions.
+    ///
+    /// A notification whose redelivery was requested meanwhile stays due and is sent again: the response in progress was not to
+    /// that request. A notification that was given up meanwhile, but that the receiver has accepted, is done.
+    ///
+    /// Returns the subscriptions whose lease we have lost, or that are gone. Their tries are recorded; their state is left to the
+    /// notifier that has the lease.
     ///
     /// # Errors
-    /// If it may not have been committed. In that case nothing is recorded, and what was sent is sent again.
+    /// If the commit failed, or if its result is unknown. After a failed commit nothing is recorded, and what was sent is sent
+    /// again.
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError>;
 }
 
-/// The time at which the statement began, which an index can serve.
+/// The time at which the statement began: only that can use an index.
 fn now(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Postgresql => "now()",
@@ -434,14 +434,13 @@ fn event_columns(dialect: Dialect) -> String {
     )
 }
 
-/// Selects which subscriptions `s` match which of these events `e`. It has five joins, each by the index on `(resource,
-/// resource_id)`, and one for test events.
+/// Selects which subscriptions `s` match which of these events `e`: five joins, each by the index on `(resource, resource_id)`,
+/// and one for test events.
 fn matches(dialect: Dialect, of: &str) -> String {
     let now = now(dialect);
     let (domain, mailbox, message, wanted) = match dialect {
         Dialect::Postgresql => (
-            // The part behind the last `@`: a local part may contain one (RFC 5321, section 4.1.2). Since PostgreSQL
-            // 14.
+            // The part behind the last `@`: a local part may contain one (RFC 5321 section 4.1.2). PostgreSQL 14 or later.
             "lower(split_part(e.recipient, '@', -1))",
             "e.imap_user || '/' || e.mailbox",
             "encode(e.identity, 'hex')",

@@ -18,17 +18,17 @@ pub(crate) struct Overview {
     pub subscriptions: Vec<Behind>,
 }
 
-/// The same as numbers.
+/// The figures for monitoring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct NotificationFigures {
     /// Events not published yet, and how long the oldest has waited, in seconds.
     pub(crate) unpublished: u64,
     pub(crate) oldest_unpublished_s: f64,
-    /// Notifications to be sent, and those that were given up.
+    /// Notifications to be sent, and notifications that were given up.
     pub(crate) pending: u64,
     pub(crate) given_up: u64,
-    /// How late the longest due subscription is, in seconds, of those whose receivers do not pause. A subscription that
-    /// is being served is due since its turn began.
+    /// How late the longest due subscription is, in seconds, among those whose receivers do not pause. A subscription that is
+    /// being served is due since its turn began.
     pub(crate) late_s: f64,
     /// Receivers that pause because they did not answer.
     pub(crate) resting: u64,
@@ -37,11 +37,11 @@ pub(crate) struct NotificationFigures {
 
 columns_of! { NotificationFigures: unpublished, oldest_unpublished_s, pending, given_up, late_s, resting, disabled }
 
-/// Reads them. `None` if there are no subscribers, as on an embedded site. Also `None` if the tables do not exist yet,
-/// or if our role may not read them, as that of deliveries.
+/// Reads the figures. `None` if there are no subscribers, as on an embedded site. Also `None` if the tables do not exist yet, or
+/// if our role may not read them, as the role of deliveries.
 ///
 /// # Errors
-/// If they cannot be read.
+/// If the database does not answer.
 pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<NotificationFigures>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database.dialect()));
     let late = |since| format!("GREATEST(COALESCE({}, 0), 0)", dialect.seconds_between(since, now));
@@ -66,17 +66,17 @@ pub(crate) struct AtAGlance {
     pub(crate) behind_s: Option<f64>,
     /// Subscriptions that were disabled.
     pub(crate) disabled: u64,
-    /// Notifications that were given up since the moment asked for.
+    /// Notifications that were given up since the requested moment.
     pub(crate) given_up: u64,
 }
 
 columns_of! { AtAGlance: behind_s, disabled, given_up }
 
-/// Reads it, counting what was given up since a moment. `None` if there are no subscriptions, or if our role may not
+/// Reads these figures, counting what was given up since `since`. `None` if there are no subscriptions, or if our role may not
 /// read them.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the database does not answer.
 pub(crate) fn at_a_glance(database: &mut dyn Database, since: i64) -> Result<Option<AtAGlance>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database.dialect()));
     let sql = format!(
@@ -110,7 +110,7 @@ columns_of! { Behind: subscription, owner, resource, resource_id, callback_url, 
 /// The progress of a subscription.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Progress {
-    /// Notifications to be sent, and those that were given up.
+    /// Notifications to be sent, and notifications that were given up.
     pub pending: u64,
     pub given_up: u64,
     /// How long ago the oldest event happened that is still to be sent, in seconds.
@@ -132,13 +132,13 @@ columns_of! { Progress:
     pending, given_up, behind_s, failures, failing_since, rests_s, last_success_ago_s, last_failure, last_failure_ago_s
 }
 
-/// When the oldest event happened that is still to be sent to the subscription `s`. It is found by its position in the
-/// table's key; a filter on its time could not use that key.
+/// When the oldest event happened that is still to be sent to the subscription `s`. The search is by position, which is in the
+/// table's key; the time is not.
 const OLDEST: &str = "(SELECT e.created_at FROM notifications n JOIN events e ON e.position = n.event \
                       WHERE n.subscription = s.id AND n.due_at IS NOT NULL ORDER BY n.event LIMIT 1)";
 
 impl Progress {
-    /// The columns, of `s`, a row of `subscriptions`, and `q`, its row of `subscription_queues`, if there is one.
+    /// The columns from `s`, a row of `subscriptions`, and `q`, its row of `subscription_queues`, if there is one.
     pub(in crate::ledger) fn columns(database: &dyn Database) -> String {
         let (dialect, now) = (database.dialect(), now(database.dialect()));
         let of = |due: &str| {
@@ -161,7 +161,7 @@ impl Progress {
 /// Reads how far behind all subscribers are.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the database does not answer.
 pub(crate) fn overview(database: &mut dyn Database) -> Result<Overview, DatabaseError> {
     let (doing, dialect) = (FAR_BEHIND, database.dialect());
     let outbox = format!("SELECT count(*), {} FROM outbox", dialect.seconds_between("min(created_at)", now(dialect)));

@@ -13,10 +13,10 @@ use uuid::Uuid;
 const PUBLISHING: &str = "publishing events";
 const LEASING: &str = "leasing subscriptions";
 
-/// The column of [`Due`] that has the time since when it is due.
+/// The column of [`Due`] with the time since when it is due.
 const DUE_AT: usize = 18;
 
-/// For how long a subscription counts as changed of late. By the database's clock, as `subscriptions.updated_at`.
+/// For how long a subscription counts as changed lately, by the database's clock, as in `subscriptions.updated_at`.
 const CHANGED_OF_LATE: Duration = Duration::from_mins(10);
 
 /// The columns copied unchanged from `outbox` to `events`.
@@ -30,7 +30,7 @@ impl Notifications for dyn Database + '_ {
             Acquired::Busy(_) => return Ok(Published::Busy),
         }
         match publish_under_lock(self, wake) {
-            // The commit comes before the release: the next holder of the lock sees what was published.
+            // The commit comes before the release, so the next holder of the lock sees what was published.
             Ok(published) => self.commit_and_release(lock).map(|()| published),
             Err(error) => match self.release(lock) {
                 Ok(()) => Err(error),
@@ -137,7 +137,7 @@ impl Notifications for dyn Database + '_ {
             dialect.microseconds("n.due_at"),
         );
         let rows = self.select("reading what is due", &select, &[Value::Uuid(leased.subscription)])?;
-        // In order, whatever follows a notification that has to wait, waits as well.
+        // In order, everything behind a notification that has to wait also waits.
         rows.iter().take_while(|row| row.text(DUE_AT).is_some()).map(Row::read).collect()
     }
 
@@ -165,7 +165,7 @@ fn publish_under_lock(database: &mut dyn Database, wake: Wake) -> Result<Publish
         statements.push(dialect.insert_new(&format!(
             "notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) m"
         )));
-        // In one order, so that two transactions that wake subscriptions do not deadlock.
+        // In a fixed order, so that two transactions that wake subscriptions do not deadlock.
         statements.push(format!(
             "INSERT INTO subscription_queues (subscription, due_at) \
              SELECT m.id, {now} FROM (SELECT DISTINCT a.id FROM ({matching}) a ORDER BY a.id) m {}",
@@ -187,7 +187,7 @@ fn publish_under_lock(database: &mut dyn Database, wake: Wake) -> Result<Publish
     Ok(published)
 }
 
-/// The conflict clause of an INSERT into `subscription_queues`. If `which` holds for the existing row, it is due now,
+/// The conflict clause of an INSERT into `subscription_queues`. If `which` holds for the existing row, that row becomes due now,
 /// or when the pause of its receiver ends.
 fn due_where(dialect: Dialect, which: &str) -> String {
     let now = now(dialect);
@@ -195,15 +195,15 @@ fn due_where(dialect: Dialect, which: &str) -> String {
     dialect.or_update_where("subscription_queues", "subscription", which, &[("due_at", &due)])
 }
 
-/// Limits the match to these events `e`, and to subscriptions `s` that existed when the events were recorded. Both
-/// times are the database's.
+/// Limits the match to these events `e`, and to subscriptions `s` that existed when the events were recorded. Both times are the
+/// database's.
 fn published_now(events: &str) -> String {
-    // Not as a bare comparison: PostgreSQL would look for the events by the index on their time, a third of all.
+    // COALESCE keeps PostgreSQL from using the index on the events' time, which would select a third of all events.
     format!("e.event IN ({events}) AND COALESCE(s.created_at <= e.created_at, FALSE)")
 }
 
-/// Selects the subscriptions `s` that have work: those not verified yet, and those with a due notification. `None`: no
-/// search.
+/// Selects the subscriptions `s` that have work: those not verified yet, and those with a due notification. `None`: no search is
+/// needed.
 fn ought_to_be_served(dialect: Dialect, wake: Wake) -> Option<String> {
     let now = now(dialect);
     let changed = match wake {
@@ -226,7 +226,7 @@ fn is_to_be_leased(dialect: Dialect) -> String {
     format!("due_at <= {now} AND (leased_until IS NULL OR leased_until < {now})")
 }
 
-/// The subscriptions to lease next. Another notifier may take them first.
+/// The subscriptions to lease next. Another notifier may lease them first.
 fn choice(
     database: &mut dyn Database,
     most: usize,
@@ -244,7 +244,7 @@ fn choice(
     Ok(Choice::of(database.query(LEASING, &sql, &values)?, active_leases))
 }
 
-/// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, its row of `subscriptions`. A removed
+/// The columns of [`Leased`], from `q`, a row of `subscription_queues`, and `s`, its row of `subscriptions`. A removed
 /// subscription has no row `s`.
 fn leased_columns(dialect: Dialect) -> String {
     let now = now(dialect);
@@ -260,8 +260,8 @@ fn leased_columns(dialect: Dialect) -> String {
     )
 }
 
-/// One more condition on due rows of `subscription_queues`: their owner is none of these. The row of a removed
-/// subscription has no owner.
+/// A condition that excludes rows of `subscription_queues` with one of these owners. The row of a removed subscription has no
+/// owner.
 fn of_others(owners: usize) -> String {
     if owners == 0 {
         return String::new();

@@ -19,7 +19,7 @@ pub(super) fn settle(database: &mut dyn Database, settlements: &[Settlement<'_>]
     Ok(settlements.iter().map(|one| one.subscription).filter(|id| !ours.contains(&Some(*id))).collect())
 }
 
-/// The first statement returns the subscription's id if we still have its lease.
+/// The first of these statements returns the subscription's id if we still have its lease.
 fn statements<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Statement<'a>> {
     let (subscription, by) = (Value::Uuid(settlement.subscription), Value::Uuid(settlement.by));
     let now = now(dialect);
@@ -79,7 +79,7 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
         changes.push((change, vec![status, outcome, subscription]));
     }
     let mut statements = Vec::new();
-    // One statement for all tries, which is planned once. If the reply to COMMIT was lost, the rows exist already.
+    // All tries are in one statement, which is planned once. If the reply to an earlier COMMIT was lost, the rows exist already.
     if !rows.is_empty() {
         let insert = dialect.insert_new(&format!(
             "notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, next_at) VALUES {}",
@@ -99,8 +99,8 @@ fn of_tries<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Vec<Stateme
     statements
 }
 
-/// Whether `notifications.due_at` still is what it was when these were read. It is compared as a number and with CASE,
-/// so that no engine looks for an index on it: the rows are found by their key.
+/// Whether `notifications.due_at` is still the same as when these were read. The comparison is one of numbers, with CASE, so that
+/// no engine uses an index on it: the rows are found by their key.
 fn as_taken(dialect: Dialect, read: &[(i64, i64)]) -> String {
     let mut was = format!("{} = CASE event", dialect.microseconds("due_at"));
     for (position, due_at) in read {
@@ -115,7 +115,7 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
     let (subscription, by, now) = (Value::Uuid(settlement.subscription), Value::Uuid(settlement.by), now(dialect));
     let null = || "NULL".to_owned();
     let (mut set, mut values) = (Vec::new(), Vec::new());
-    // MySQL would read all waiting rows for a min() in a statement that changes rows.
+    // For a min() in a statement that changes rows, MySQL would read all waiting rows.
     let order = if *in_order { "event" } else { "due_at" };
     let next = format!(
         "(SELECT due_at FROM notifications WHERE subscription = ? AND due_at IS NOT NULL ORDER BY {order} LIMIT 1)"
@@ -123,7 +123,7 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
     let paused_until = open_for.map_or_else(null, |wait| later(dialect, wait));
     match (idle, open_for, lease) {
         (true, _, _) => set.push("due_at = NULL".into()),
-        // A leased row's `due_at` is not used. Unchanged, it adds no entry to the index.
+        // A leased row's `due_at` is not used. Left unchanged, it adds no entry to the index.
         (false, None, Some(_)) => {}
         (false, None, None) => {
             set.push(format!("due_at = {next}"));
@@ -161,8 +161,8 @@ fn queue<'a>(dialect: Dialect, settlement: &'a Settlement<'_>) -> Statement<'a> 
     (update, values)
 }
 
-/// Since when the receiver fails. If it has accepted a notification among these tries, or has answered its challenge,
-/// that is now: an earlier run of failures has ended.
+/// Since when the receiver fails. If it has accepted a notification among these tries, or has answered its challenge, that is
+/// now: an earlier series of failures has ended.
 fn failing_since(settlement: &Settlement<'_>, now: &str) -> String {
     let is_taken = settlement.tries.iter().any(|one| one.next == Next::Done);
     let is_verified = settlement.state == Some(&StateChange::Verified);
@@ -197,7 +197,7 @@ mod tests {
             (1, &[again], None, kept),
             (2, &[again, given_up], Some(&disabled), kept),
             (1, &[done, again], None, new),
-            // In the order of arrival: an earlier request may be answered later.
+            // The tries are in the order of their responses: the response to an earlier request may come later.
             (1, &[again, done, given_up], None, new),
             (1, &[again], Some(&verified), new),
         ] {

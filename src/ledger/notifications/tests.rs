@@ -62,7 +62,7 @@ fn where_a_role_may_not_read_or_nothing_is_there_to_be_read_there_is_no_answer_a
         }
     }
     assert_eq!(read(server.with(Dialect::Sqlite, Ok("SELECT 1"))), Ok(None));
-    // PostgreSQL answers beforehand what other engines answer with a refusal.
+    // PostgreSQL reports in advance what the other engines report by refusing the statement.
     assert_eq!(read(server.with(Dialect::Postgresql, Ok("SELECT 0"))), Ok(None));
     for refused in [DatabaseFailure::AccessDenied, DatabaseFailure::Schema] {
         assert_eq!(read(server.with(Dialect::Mysql, Err(refused))), Ok(None));
@@ -102,8 +102,8 @@ fn how_far_behind_one_is_stands_in_columns_of_its_own() {
     assert_eq!(progress.last_failure_ago_s, Some(17.5));
 }
 
-/// The subscriptions leased, of so many due ones, if earlier leases among so many were not returned; and the number
-/// recorded with the leases.
+/// The subscriptions that are leased of those due, if earlier leases were not returned. Also the number that is recorded with the
+/// leases.
 #[test]
 fn where_a_notifier_has_ended_half_as_many_are_leased_and_at_last_one_alone() {
     let choose = |ended: &[Option<u32>], active_leases| {
@@ -120,7 +120,7 @@ fn where_a_notifier_has_ended_half_as_many_are_leased_and_at_last_one_alone() {
     assert_eq!(choose(&[None, Some(8), Some(8), Some(8)], 2), (vec![2, 3], 4));
     assert_eq!(choose(&[Some(8); 3], 4).0, [0; 0]);
     assert_eq!(choose(&[Some(8), Some(4), Some(5)], 0), (vec![2, 3], 2));
-    // One alone, and the next notifier alone, too.
+    // After one alone, the next notifier also leases one alone.
     for (ended, among) in [(3, 1), (2, 1), (1, 0), (0, 0)] {
         assert_eq!(choose(&[None, Some(ended)], 0), (vec![2], among));
         assert_eq!(choose(&[None, Some(ended)], 1).0, [0; 0]);

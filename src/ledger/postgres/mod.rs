@@ -1,8 +1,8 @@
 //! The ledger on PostgreSQL.
 //!
-//! Each method is one round trip; the look goes with the lock's statements. Most are batches of the simple query
-//! protocol. For the journal and the record, the batch makes each and its COMMIT one round trip. For the look, a
-//! statement with parameters would keep its snapshot until the next one (see [`PostgresDatabase`]).
+//! Each method is one round trip; the look goes with the lock's statements. Most are batches of the simple query protocol. In a
+//! batch, the journal or the record shares its round trip with its COMMIT. For the look, a statement with parameters would keep
+//! its snapshot until the next one (see [`PostgresDatabase`]).
 
 use super::{AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger, LockResult};
 use super::{LoginCheck, OpenAttempt, Record, Snapshot, record_fallback, statements as shared};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 mod statements;
 
-/// The settings are those of a record's batch (`SUPPRESS_NOTICES`, `SHOW_COMMIT_WARNINGS`), as in a journal's statement.
+/// These settings are the same as in a record's batch (`SUPPRESS_NOTICES`, `SHOW_COMMIT_WARNINGS`).
 const REFUSE: &str = "\
     WITH written AS (\
         INSERT INTO unknown_recipients (host, count, last_at) \
@@ -60,7 +60,7 @@ impl Ledger for PostgresDatabase {
     ) -> Result<(), DatabaseError> {
         let (doing, written) =
             (shared::RECORDING_A_LOGIN, shared::login_check(Dialect::Postgresql, login_check, host, is_proven));
-        // COMMIT ends the lock's transaction. Without one it gives a warning of class 25.
+        // COMMIT ends the lock's transaction. Without a transaction it gives a warning of class 25.
         self.batch(doing, &format!("{SUPPRESS_NOTICES} {written}; {SHOW_COMMIT_WARNINGS} COMMIT"))?;
         self.transaction = Transaction::None;
         self.check_commit_warning(doing)
@@ -73,14 +73,13 @@ impl Ledger for PostgresDatabase {
         self.change(shared::JOURNALLING, &shared::journal(Dialect::Postgresql, journal), &[]).map(drop)
     }
 
-    /// One round trip. If the look fails, the lock is not taken either: the server aborts the transaction. The epoch is
-    /// read in it, too: a pooler may give the next transaction another server.
+    /// Takes the lock and looks, in one round trip. If the look fails, the lock is not taken either: the server aborts the
+    /// transaction. The epoch is read in the same transaction, since a pooler may give the next one another server.
     ///
-    /// A session's first delivery reads the epoch without the function, which costs a new session some 2 ms to load
-    /// PL/pgSQL. If a service has removed what the query needs, the function reports that, and a new session asks
-    /// twice.
+    /// A session's first delivery reads the epoch without the function, which costs a new session some 2 ms to load PL/pgSQL. If
+    /// a service has removed what the query needs, the function reports that, and a new session asks twice.
     ///
-    /// A new epoch is recorded by a transaction of its own, before the lock is taken once more.
+    /// A transaction of its own records a new epoch, before the lock is taken once more.
     fn acquire_and_look(
         &mut self,
         lock: &LockName,
@@ -126,9 +125,9 @@ impl Ledger for PostgresDatabase {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        // In the lock's transaction a contended statement is rolled back to a savepoint, which keeps the lock. A
-        // savepoint also fails outside of an open and sound transaction (25P01, 25P02), in which the rest would be
-        // recorded without the lock.
+        // In the lock's transaction, a contended statement is rolled back to a savepoint, which keeps the lock. A savepoint also
+        // fails outside of an open and sound transaction (25P01, 25P02). Without that, the rest would be recorded without the
+        // lock.
         let (first, again) = match self.transaction {
             Transaction::None => (statements::BEGIN, statements::BEGIN_AGAIN),
             Transaction::Lock(_) => (statements::SAVEPOINT, statements::SAVEPOINT_AGAIN),
@@ -155,8 +154,7 @@ impl Ledger for PostgresDatabase {
 }
 
 impl PostgresDatabase {
-    /// One round trip. Two more if the message's source is kept, so that it is sent as bytes, and once for all
-    /// recipients.
+    /// One round trip, or three if the message's source is kept: the source is sent as bytes, and once for all recipients.
     fn try_record(&mut self, begin: &str, record: &Record<'_>) -> Result<(), DatabaseError> {
         let (doing, dialect, cached) = (shared::RECORDING, Dialect::Postgresql, self.plans_are_cached());
         let mut batch = format!("{begin}{SUPPRESS_NOTICES}");
@@ -181,24 +179,24 @@ impl PostgresDatabase {
     }
 }
 
-/// Whether the server may have refused to report its epoch. It has no such function (42883), our role may not call it
+/// Whether the server may have refused to report its epoch. Either it has no such function (42883), or our role may not call it
 /// (42501), or the service has removed it (0A000).
 fn refuses_to_tell(error: &DatabaseError) -> bool {
     matches!(error.failure, DatabaseFailure::Schema | DatabaseFailure::AccessDenied | DatabaseFailure::Other)
 }
 
-/// Reads the epoch from the first row.
+/// Reads the epoch, which is in the first row.
 fn epoch(rows: &[Row]) -> Result<Epoch, DatabaseError> {
     rows.first().ok_or_else(|| unreadable("no answer about the epoch".into()))?.read()
 }
 
-/// Combines the rows of a look into the history of each copy that was asked for.
+/// Combines the rows of a look into the history of each requested copy.
 fn histories(copies: &[CopyKey], rows: &[Row]) -> Result<Vec<CopyHistory>, DatabaseError> {
     type Seen = (usize, bool, Option<Placement>, Option<OpenAttempt>, Option<LockName>, Option<f64>, Option<String>);
     let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
     for row in rows {
         let (place, is_delivered, placement, attempt, lock, age, owed): Seen = row.read()?;
-        // Counted from 1.
+        // The database counts from 1.
         let history = place.checked_sub(1).and_then(|place| histories.get_mut(place));
         let history = history.ok_or_else(|| unreadable("a copy that was not asked for".into()))?;
         if is_delivered {
@@ -210,7 +208,7 @@ fn histories(copies: &[CopyKey], rows: &[Row]) -> Result<Vec<CopyHistory>, Datab
     Ok(histories)
 }
 
-/// Addresses in the form that the table has.
+/// The addresses as the table spells them.
 fn asked(addresses: &[&str]) -> Vec<String> {
     addresses.iter().map(|address| without_nul(&fold(address)).into_owned()).collect()
 }

@@ -1,4 +1,4 @@
-//! The statements for PostgreSQL alone: the look-up and the look, whose plans a session keeps, and those on epochs.
+//! The statements for PostgreSQL only: the look-up and the look, whose plans a session keeps, and those on epochs.
 
 use crate::database::Dialect;
 use crate::ledger::{CopyKey, statements};
@@ -8,7 +8,7 @@ pub(super) const BEGIN_AGAIN: &str = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMI
 pub(super) const SAVEPOINT: &str = "SAVEPOINT maildrop_record;";
 pub(super) const SAVEPOINT_AGAIN: &str = "ROLLBACK TO SAVEPOINT maildrop_record;";
 
-/// A statement whose planning is expensive, and the function with the same statement, whose plan a session keeps
+/// A statement whose planning is expensive. A function has the same statement, and a session keeps the plan of a function
 /// (`sql/postgres/0003_cached_plans.sql`).
 struct Statement {
     function: &'static str,
@@ -18,8 +18,8 @@ struct Statement {
 
 /// The casts allow a view over the platform's own tables, with other types.
 ///
-/// `tells`: whether our role may ask the server for its epoch without our function. The web UI's role has no right to
-/// the table of epochs, so that table is not read here.
+/// `tells`: whether our role may read the server's epoch without our function. The web UI's role has no right to the table of
+/// epochs, so this statement does not read that table.
 const LOOK_UP: Statement = Statement {
     function: "maildrop_addresses",
     sql: "SELECT a.address::text, CASE WHEN a.destination IS NULL THEN a.imap_user::text END AS imap_user, \
@@ -31,7 +31,7 @@ const LOOK_UP: Statement = Statement {
           LEFT JOIN addresses a ON a.address = ANY ($1)",
 };
 
-/// With parameters, and texts as answers.
+/// A statement with parameters, which answers with texts.
 pub(super) fn look_up(cached: bool) -> String {
     let Statement { function, sql } = LOOK_UP;
     let rows = if cached { format!("{function}($1, $2)") } else { format!("({sql})") };
@@ -40,9 +40,8 @@ pub(super) fn look_up(cached: bool) -> String {
     )
 }
 
-/// A row for each pair of a requested copy and an open attempt at it. The clock is read once for all ages, by a
-/// subquery that depends on no row. With a clock read for each row, the younger of two attempts might seem the older
-/// one.
+/// A row for each pair of a requested copy and an open attempt at it. One subquery, which depends on no row, reads the clock once
+/// for all ages. With a clock read for each row, the younger of two attempts might seem the older one.
 const LOOK: Statement = Statement {
     function: "maildrop_look",
     sql: "SELECT k.place, coalesce(c.state = 'delivered', false), c.uid_validity, c.uid, a.attempt, a.recipient, \
@@ -60,7 +59,7 @@ const LOOK: Statement = Statement {
 /// The present epoch, and the last recorded one.
 pub(super) const EPOCH: &str = "SELECT present, last, age FROM maildrop_epoch()";
 
-/// The same without the function, which fails on a server that does not report its epoch.
+/// The same without the function. This fails on a server that does not report its epoch.
 pub(super) const EPOCH_BY_ITSELF: &str = "\
     SELECT concat_ws('/', s.system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'epochs'::regclass::oid), \
     e.epoch, extract(epoch FROM clock_timestamp() - e.since) \
@@ -79,7 +78,7 @@ pub(super) fn look(cached: bool, copies: &[CopyKey]) -> String {
 mod tests {
     use super::*;
 
-    /// Otherwise a session's first delivery would behave differently from the next ones.
+    /// If they differed, a session's first delivery would behave differently from the next ones.
     #[test]
     fn each_function_has_the_statement_that_it_stands_for() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,7 +1,8 @@
 //! The schema in `sql/<engine>/`: numbered migrations, applied in order by `migrate`.
 //!
-//! Until release 1.0 the files are edited in place, and a database is recreated. From 1.0 on an applied file stays
-//! unchanged, and a new one only adds. So release N runs on the schema of N+1 while machines are upgraded one by one. A
+//! Until release 1.0 the files are edited in place, and a database is recreated. From 1.0 on, an applied file stays unchanged,
+//! and a new one only adds. So release N runs on the schema of N+1 while machines are upgraded one after the other. A changed
+//! function gets another name beside the old one, and a new column may be NULL.
 //! changed function gets another name beside the old one, and a new column may be NULL.
 
 mod mysql;
@@ -19,12 +20,12 @@ use std::time::Duration;
 use thiserror::Error;
 use tracing::warn;
 
-/// How long a migration waits for a table that is in use. A delivery on PostgreSQL holds its tables (for reading) until
-/// its lock ends. Every session that comes meanwhile queues behind the migration for as long.
+/// How long a migration waits for a table that is in use. A delivery on PostgreSQL holds its tables (for reading) until its lock
+/// ends. Meanwhile every new session queues behind the migration.
 const TABLE_WAIT: Duration = Duration::from_secs(10);
-/// How often pending migrations are tried if another session blocks them, with a table in use or a deadlock.
+/// How often pending migrations are tried if other sessions block them, by using a table or in a deadlock.
 const TRIES: u32 = 6;
-/// The pause between two tries: the sessions that have queued continue.
+/// The pause between two tries, in which the queued sessions continue.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// One file of `sql/<engine>/`: `NUMBER_NAME.sql`.
@@ -33,7 +34,8 @@ pub struct Migration {
     pub number: u32,
     pub name: &'static str,
     pub sql: &'static str,
-    /// Whether the schema works without it: some servers refuse it to ordinary roles, and `migrate` then leaves it out.
+    /// Whether the schema works without this migration: some servers refuse it to ordinary roles, and `migrate` then leaves it
+    /// out.
     pub optional: bool,
 }
 
@@ -46,25 +48,25 @@ impl Migration {
         Self { number, name, sql, optional: true }
     }
 
-    /// SHA-256 of its text, in lower-case hexadecimal. It reveals an edited migration.
+    /// SHA-256 of the text, in lower-case hexadecimal. It reveals an edited migration.
     #[must_use]
     pub fn checksum(&self) -> String {
         crate::base::hex::encode(&Sha256::digest(self.sql.as_bytes()))
     }
 }
 
-/// A migration that was applied, as the table of migrations has it.
+/// A row of the table of migrations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     pub number: u32,
     pub name: String,
-    /// Its checksum when it was applied.
+    /// The checksum of the text that was applied.
     pub checksum: String,
 }
 
 columns_of! { Applied: number, name, checksum }
 
-/// Reads the applied migrations. `there` counts the tables of that name: a failed SELECT would not say
+/// Reads the applied migrations. `there` is a query that counts the tables of that name: the error of a SELECT would not say
 /// which table is missing.
 fn read_applied(database: &mut dyn Tables, there: &str) -> Result<Vec<Applied>, DatabaseError> {
     let doing = "reading which migrations are applied";
@@ -74,7 +76,7 @@ fn read_applied(database: &mut dyn Tables, there: &str) -> Result<Vec<Applied>, 
     database.query(doing, "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number", &[])
 }
 
-/// Records a migration as applied.
+/// The statement that records a migration as applied.
 fn recorded(dialect: Dialect, migration: &Migration) -> String {
     format!(
         "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, {})",
@@ -87,7 +89,7 @@ fn recorded(dialect: Dialect, migration: &Migration) -> String {
 /// The result of applying one migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Application {
-    /// It is applied and recorded.
+    /// The migration is applied and recorded.
     Done,
     /// The server refused this optional migration, with this message.
     LeftOut(String),
@@ -98,7 +100,7 @@ pub trait Schema {
     /// The migrations that this release knows for this engine, in order.
     fn known(&self) -> &'static [Migration];
 
-    /// The migrations that were applied, in order; empty if their table does not exist yet.
+    /// The applied migrations, in order; empty if their table does not exist yet.
     ///
     /// # Errors
     /// If that table cannot be read.
@@ -110,7 +112,7 @@ pub trait Schema {
     /// If another process has the lock until the deadline, or if our role may not create the table.
     fn lock_schema(&mut self) -> Result<(), DatabaseError>;
 
-    /// Applies one migration and records it. Called under the schema's lock.
+    /// Applies one migration and records it. The caller holds the schema's lock.
     ///
     /// # Errors
     /// If the server refuses one of its statements, unless the migration is optional.
@@ -119,21 +121,20 @@ pub trait Schema {
     /// Releases the schema's lock. On PostgreSQL this commits the migrations.
     ///
     /// # Errors
-    /// If the connection is gone, or if the migrations may not have been committed.
+    /// If the connection is gone, or if the commit failed or its result is unknown.
     fn unlock_schema(&mut self) -> Result<(), DatabaseError>;
 }
 
 /// The state of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrationState {
-    /// It is applied, as this release knows it.
+    /// Applied, with the text of this release.
     Applied,
-    /// It is not applied: either not yet, or because the server refused an optional one.
+    /// Not applied: either not yet, or because the server refused an optional migration.
     Pending,
-    /// It is applied with a text that differs from this release's.
+    /// Applied, with a text that differs from this release's.
     Edited,
-    /// It is applied, and this release does not know it: a newer one has applied it. Deliveries continue, since
-    /// migrations are additive.
+    /// Applied by a newer release: this one does not know it. Deliveries continue, since migrations only add.
     Newer,
 }
 
@@ -142,9 +143,8 @@ pub enum MigrationState {
 pub struct MigrationStatus {
     pub number: u32,
     pub name: String,
-    /// Whether the schema works without it; `false` if this release does not know it.
+    /// Whether the schema works without this migration; `false` if this release does not know it.
     pub optional: bool,
-    /// How it stands.
     pub state: MigrationState,
 }
 
@@ -157,7 +157,7 @@ pub struct Migrated {
     pub newer: Vec<MigrationStatus>,
 }
 
-/// The schema was not brought up to date.
+/// Why the schema was not brought up to date.
 #[derive(Debug, Error)]
 pub enum MigrateError {
     /// The database failed.
@@ -171,8 +171,8 @@ pub enum MigrateError {
     Edited { number: u32, name: String },
 }
 
-/// The lock under which migrations are applied. On MySQL all databases of a server share it, so a migration of another
-/// site there is waited for as well.
+/// The lock under which migrations are applied. On MySQL all databases of a server share it, so this also waits for another
+/// site's migration there.
 fn schema_lock() -> LockName {
     LockName::new("maildrop schema", b"migrations")
 }
@@ -186,16 +186,16 @@ pub fn status(database: &mut dyn Schema) -> Result<Vec<MigrationStatus>, Databas
     Ok(compare(database.known(), &applied))
 }
 
-/// Applies the pending migrations in order. Any number of machines may do so at once: under the schema's lock the first
+/// Applies the pending migrations in order. Any number of machines may do so at once: under the schema's lock the first one
 /// applies them, and the others find them applied.
 ///
-/// `progress` is called for each migration as soon as it is applied. PostgreSQL rolls back all of them together, so
-/// there they are final only when this returns `Ok`.
+/// `progress` is called for each migration as soon as it is applied. PostgreSQL commits, or rolls back, all of them together. So
+/// they are final there only when this returns `Ok`.
 ///
-/// If another session blocks it, with a table in use or a deadlock, it pauses and retries the rest.
+/// If other sessions block a migration, by using a table or in a deadlock, this pauses and retries the rest.
 ///
 /// # Errors
-/// If the server refuses a migration; if other sessions block it in every try; and if a migration was edited.
+/// If the server refuses a migration; if other sessions block it in every try; or if a migration was edited.
 pub fn migrate(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
@@ -208,7 +208,7 @@ fn migrate_with(
     progress: &mut dyn FnMut(&Migration, &Application),
     pause: Duration,
 ) -> Result<Migrated, MigrateError> {
-    // A migration that PostgreSQL rolled back and applies again is reported once.
+    // PostgreSQL may roll back a migration that is then applied again; it is reported once.
     let mut shown = BTreeSet::new();
     let mut once = |migration: &Migration, application: &Application| {
         if shown.insert(migration.number) {
@@ -231,7 +231,7 @@ fn try_to_migrate(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
 ) -> Result<Migrated, MigrateError> {
-    // First without the lock, which needs rights that a role need not have if nothing is pending.
+    // The first check is without the lock, which needs rights that a role need not have if nothing is pending.
     let before = sound(status(database)?)?;
     if pending(&before).is_empty() {
         return Ok(Migrated { steps: Vec::new(), newer: newer(before) });
@@ -239,13 +239,14 @@ fn try_to_migrate(
     database.lock_schema()?;
     let migrated = apply_pending(database, progress);
     let unlocked = database.unlock_schema();
-    // The error of the migration comes before that of the unlock.
+    // The migration's own error is more useful than the error of the unlock.
     let migrated = migrated?;
     unlocked?;
     Ok(migrated)
 }
 
-/// Applies what is pending. Called under the lock, it reads the applied migrations again.
+/// Applies what is pending. The caller holds the lock, so the applied migrations are read once more: another machine may have
+/// applied them while this one waited.
 fn apply_pending(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
@@ -288,7 +289,7 @@ fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
     all
 }
 
-/// Returns the schema's migrations if further ones may be applied.
+/// Refuses a schema on which nothing further may be applied.
 fn sound(all: Vec<MigrationStatus>) -> Result<Vec<MigrationStatus>, MigrateError> {
     match all.iter().find(|migration| migration.state == MigrationState::Edited) {
         Some(MigrationStatus { number, name, .. }) => Err(MigrateError::Edited { number: *number, name: name.clone() }),
@@ -296,12 +297,10 @@ fn sound(all: Vec<MigrationStatus>) -> Result<Vec<MigrationStatus>, MigrateError
     }
 }
 
-/// The numbers of those that are pending.
 fn pending(all: &[MigrationStatus]) -> Vec<u32> {
     all.iter().filter(|migration| migration.state == MigrationState::Pending).map(|m| m.number).collect()
 }
 
-/// Those that a newer release has applied.
 fn newer(all: Vec<MigrationStatus>) -> Vec<MigrationStatus> {
     all.into_iter().filter(|migration| migration.state == MigrationState::Newer).collect()
 }
@@ -319,7 +318,7 @@ mod tests {
         Applied { number, name: "some".into(), checksum: Migration { sql, ..known(number, false) }.checksum() }
     }
 
-    /// An engine in memory whose lock lets another machine go first.
+    /// An engine in memory on which another machine gets the lock first.
     #[derive(Default)]
     struct EngineSchema {
         applied: Vec<Applied>,
@@ -410,7 +409,8 @@ mod tests {
         assert!(!engine.locked && engine.applied.is_empty());
     }
 
-    /// Each engine continues with the migrations that it has kept. The others are applied again, and reported once.
+    /// An engine that keeps what was applied continues behind it. An engine that rolls back applies everything once more, and
+    /// each migration is still reported once.
     #[test]
     fn where_others_are_in_the_way_it_is_tried_again_a_few_times() {
         for takes_back in [true, false] {

@@ -1,11 +1,11 @@
 //! The schema of MySQL and MariaDB: `sql/mysql/`.
 //!
-//! Each DDL statement commits by itself. So a migration is written such that it can be run again after a failure half
-//! way. It is recorded only after its last statement.
+//! Each DDL statement commits by itself. So each migration can be run again after a failure half way, and is recorded only after
+//! its last statement.
 //!
-//! A DDL statement waits for the metadata lock of its table until every transaction that has used the table has ended.
-//! Every later session waits behind it (MySQL manual, "Metadata Locking"; MariaDB, "Metadata Locking"). So it waits
-//! only for as long as a delivery can spare, and not for as long as `migrate` has time.
+//! A DDL statement waits for the metadata lock of its table until every transaction that has used the table has ended. Every
+//! later session waits behind it (MySQL manual, "Metadata Locking"; MariaDB, "Metadata Locking"). So it waits only as long as a
+//! delivery can spare, not as long as `migrate` has time.
 
 use super::{Application, Applied, Migration, Schema, TABLE_WAIT, read_applied, recorded, schema_lock};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables};
@@ -42,7 +42,7 @@ impl Schema for MysqlDatabase {
             let detail = format!("another migration has held it all the time{session}");
             return Err(DatabaseError::new(DatabaseFailure::TimedOut, "waiting for the lock on the schema", detail));
         }
-        // GET_LOCK has its own time limit. The session keeps this one: it only migrates.
+        // This limit does not apply to GET_LOCK, which has its own. The session keeps it: it only migrates.
         let doing = "making the table of migrations";
         let wait = TABLE_WAIT.as_secs();
         self.run(doing, &format!("SET SESSION lock_wait_timeout = {wait}; {MIGRATIONS_TABLE}"), 2).map(drop)
@@ -51,7 +51,7 @@ impl Schema for MysqlDatabase {
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
         let doing = format!("applying migration {} ({})", migration.number, migration.name);
         self.define(&doing, migration).map_err(|error| match error.failure {
-            // The server does not name the table.
+            // The server's error does not name the table.
             DatabaseFailure::Contention => {
                 let detail = format!(
                     "{}: a transaction that has used a table of this migration did not end within {} s",
@@ -71,7 +71,7 @@ impl Schema for MysqlDatabase {
 
 impl MysqlDatabase {
     fn define(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
-        // Each statement ends with its line. The server ignores comments, and so does the count.
+        // Each statement ends at the end of a line. Neither the server nor this count regards comments.
         let ends = migration.sql.lines().filter(|line| line.ends_with(';') && !line.starts_with("--"));
         match self.run(doing, migration.sql.trim_end(), ends.count()) {
             Ok(_) => {}

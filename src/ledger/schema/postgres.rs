@@ -1,9 +1,8 @@
-//! The schema of PostgreSQL: `sql/postgres/`. DDL is transactional here: all pending migrations are one transaction,
-//! which holds the schema's lock. Any failure rolls back all of them.
+//! The schema of PostgreSQL: `sql/postgres/`. DDL is transactional here: one transaction applies all pending migrations, and
+//! holds the schema's lock. Any failure rolls back all of them.
 //!
-//! A migration that alters a table which deliveries use begins with `LOCK TABLE ... IN ACCESS EXCLUSIVE MODE`. If it
-//! took a weaker lock first, it could deadlock with a delivery (PostgreSQL manual, "Deadlocks": the most restrictive
-//! mode first).
+//! A migration that alters a table which deliveries use begins with `LOCK TABLE ... IN ACCESS EXCLUSIVE MODE`. With a weaker lock
+//! first, it could deadlock with a delivery (PostgreSQL manual, "Deadlocks": the most restrictive mode first).
 
 use super::{Application, Applied, Migration, Schema, TABLE_WAIT, read_applied, recorded, schema_lock};
 use crate::database::postgres::{PostgresDatabase, SHOW_COMMIT_WARNINGS, Transaction, milliseconds};
@@ -36,7 +35,7 @@ impl Schema for PostgresDatabase {
         let key = schema_lock().postgres_key();
         let wait = milliseconds(self.deadline().remaining());
         let table_wait = milliseconds(TABLE_WAIT);
-        // CREATE TABLE only under the lock: two at once collide in the catalogue, even with IF NOT EXISTS.
+        // CREATE TABLE comes under the lock: two at once collide in the catalogue, even with IF NOT EXISTS.
         let batch = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
              SELECT set_config('idle_in_transaction_session_timeout', '0', true), \
@@ -64,8 +63,7 @@ impl Schema for PostgresDatabase {
         }
         match self.try_apply(&doing, migration) {
             Ok(application) => Ok(application),
-            // Only a migration that the server refused is rolled back alone. A lost connection, or a table in use, is
-            // no refusal.
+            // Only a migration that the server refused is rolled back alone. A lost connection, or a table in use, is no refusal.
             Err(error) if migration.optional && refused(error.failure) => {
                 match self.batch(&doing, "ROLLBACK TO SAVEPOINT maildrop_migration") {
                     Ok(_) => Ok(Application::LeftOut(error.detail)),

@@ -8,12 +8,12 @@ use std::path::Path;
 
 const MIGRATIONS: &[Migration] = &[Migration::new(1, "schema", include_str!("../../../sql/sqlite/0001_schema.sql"))];
 
-/// Opens the embedded database under `directory`, and migrates its schema: nearly always that is one SELECT. The first
-/// delivery creates everything, and ten processes may do so at once.
+/// Opens the embedded database under `directory`, and migrates its schema, which nearly always is one SELECT. The first delivery
+/// creates everything, and ten processes may do so at once.
 ///
 /// # Errors
-/// If the directory or a file of it cannot be created or read; if another process holds it until the deadline. If a
-/// migration was applied with another text.
+/// If the directory or a file of it cannot be created or read. If another process holds the schema's lock until the deadline. If
+/// a migration was applied with another text.
 pub fn open_embedded(directory: &Path, client: &Client, deadline: Deadline) -> Result<SqliteDatabase, DatabaseError> {
     let mut database = SqliteDatabase::open(directory, client, deadline)?;
     match migrate(&mut database, &mut |_, _| {}) {
@@ -45,7 +45,7 @@ impl Schema for SqliteDatabase {
         let mode = self.patiently(doing, |connection| {
             connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))
         })?;
-        // If SQLite cannot use WAL, it answers with the mode that it stays in.
+        // If SQLite cannot use WAL, it returns the mode that it stays in.
         if !mode.eq_ignore_ascii_case("wal") {
             let detail = format!("it stays in mode {mode}: the file system has no shared memory?");
             return Err(DatabaseError::new(DatabaseFailure::Local, doing, detail));

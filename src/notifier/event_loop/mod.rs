@@ -29,36 +29,36 @@ use tracing::{debug, error, info, warn};
 use url::Url;
 use uuid::Uuid;
 
-/// The longest time that one round with the database takes. At its end the server cancels the statement that runs, and no other
-/// one begins. A server that does not respond is given up a little later. Work that is left over is done in the next round, and
-/// answers from receivers are kept for it.
+/// The longest time that one round with the database takes. At its end the server cancels the running statement, and no other one
+/// begins. A server that does not answer is given up a little later. The next round does the rest, and keeps the receivers'
+/// answers until then.
 const ROUND: Duration = Duration::from_secs(30);
 /// How often the database is polled for due notifications.
 const POLL_EACH: Duration = Duration::from_millis(250);
-/// The pauses after a round has failed twice in a row. There is none after the first failure: a session may have ended by
+/// The pauses after a round has failed twice in a row. There is no pause after the first failure: a session may have ended by
 /// itself, and answers wait to be recorded.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A lease lasts longer than a request may take, by this margin.
+/// By how much a lease outlasts the longest request.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
-/// A subscription whose notifications do not end is given back after this time, so that other subscriptions are served.
+/// After this time, a subscription whose notifications do not end is given back, so that other subscriptions are served.
 const TURN: Duration = Duration::from_secs(10);
 const READ_AT_ONCE: usize = 100;
 /// How many subscriptions are settled in one transaction. One COMMIT serves all of them, and a transaction that wakes one of
 /// them does not wait long.
 const SETTLED_TOGETHER: usize = 16;
-/// How often the notifier looks for changed subscriptions that have to be served, and for events from the first position on.
+/// How often the notifier searches for changed subscriptions that need service, and for events from the first position on.
 const WAKE_EACH: Duration = Duration::from_secs(5);
-/// How often all subscriptions are checked, in case one was left behind that should not have been.
+/// How often all subscriptions are checked, in case a wake-up was lost.
 const WAKE_ALL_EACH: Duration = Duration::from_mins(10);
 /// How long a new callback may take to answer the verification request.
 const VERIFIED_WITHIN: Duration = Duration::from_hours(24);
 
-/// The name of the publisher's lock, as `lock exec` and `lock try` take it. No message can hold it: the sender chooses a
-/// Message-ID, but its lock is in another namespace.
+/// The name of the publisher's lock, as `lock exec` and `lock try` take it. No message can hold it: a sender chooses the
+/// Message-ID, but locks of messages are in another namespace.
 const PUBLISHER: &str = "notify/publisher";
 
-/// Publishes events and sends notifications until SIGTERM or SIGINT, and then until the requests in flight are answered.
+/// Publishes events and sends notifications until SIGTERM or SIGINT, and then until the requests in flight have ended.
 ///
 /// # Errors
 /// If the system provides no signals or threads, or if there is no CA to trust.
@@ -95,9 +95,10 @@ struct Notifier<'a> {
     woken_at: Option<Instant>,
     /// When all subscriptions were last checked.
     all_woken_at: Option<Instant>,
-    /// The last position that this process has published, now, at the last wake, and at the wake before that. Positions are
-    /// assigned before their deliveries commit, so the search for new ones begins before the last position. A delivery that
-    /// took longer than [`WAKE_EACH`] to commit is found with the next new one, or when all are searched.
+    /// The last position that this process has published, now, at the last wake, and at the wake before that.
+    ///
+    /// Positions are assigned before deliveries commit, so the search for new ones begins before the last position. A delivery
+    /// that took longer than [`WAKE_EACH`] to commit is found with the next new one, or when all are searched.
     published: i64,
     published_at_wake: i64,
     published_before: i64,
@@ -189,10 +190,10 @@ impl<'a> Notifier<'a> {
         self.failing_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// Takes the answers that have arrived. Waits for one, or until there is something else to do.
+    /// Takes the answers that have arrived. If there is none, waits for one, or until something else is due.
     fn hear(&mut self, stopping: bool) {
         let now = Instant::now();
-        // A notifier that stops polls no more.
+        // While it stops, the notifier no longer polls.
         let poll = if stopping { SETTLED_EACH } else { self.until_poll() };
         let settled = self.active_leases.values().filter_map(|lease| lease.flush_in(now)).min().unwrap_or(SETTLED_EACH);
         let wait = if self.active_leases.is_empty() { poll } else { poll.min(settled) };
@@ -202,7 +203,7 @@ impl<'a> Notifier<'a> {
             Ok(sent) => self.answered(sent),
             Err(RecvTimeoutError::Timeout) => return,
             Err(RecvTimeoutError::Disconnected) => {
-                // The sending thread ends only with this process, or by a panic.
+                // The sending thread ends only with this process, or with a panic.
                 error!("the thread that sends has ended: so does this process");
                 std::process::abort();
             }
@@ -228,8 +229,8 @@ impl<'a> Notifier<'a> {
             && ((!stopping && self.until_poll().is_zero()) || self.active_leases.values().any(is_to_be_settled))
     }
 
-    /// A failover may lose the last commit. Before anything else is sent, each lease is therefore extended by a new commit, and
-    /// that commit confirms the ones before it.
+    /// After a commit whose result is unknown: a fail-over may have lost it. So each lease is extended by a new commit before
+    /// anything else is sent, and that commit confirms the earlier ones.
     fn distrust(&mut self) {
         let now = Instant::now();
         self.active_leases
@@ -245,8 +246,8 @@ impl<'a> Notifier<'a> {
         !lease.lost && now.saturating_duration_since(lease.leased_at) >= LEASE_MARGIN / 2
     }
 
-    /// Starts the requests that may start. None starts while the database is unavailable: their results could not be recorded,
-    /// and all of them would be sent again if this process were killed.
+    /// Starts the requests that may start. None starts while the database fails: results could not be recorded, and all requests
+    /// would be sent again if this process were killed.
     fn hand_out(&mut self) {
         if self.failing_until.is_some() {
             return;
@@ -254,7 +255,7 @@ impl<'a> Notifier<'a> {
         let now = Instant::now();
         let mut jobs = Vec::new();
         for lease in self.active_leases.values_mut() {
-            // The lease has to outlive the request.
+            // The lease must outlast the request.
             if now.saturating_duration_since(lease.leased_at) >= LEASE_MARGIN {
                 continue;
             }
@@ -284,7 +285,7 @@ impl<'a> Notifier<'a> {
         }
         let secrets =
             generations.iter().map(|generation| self.settings.key.secret(subscription, *generation)).collect();
-        // If the sending thread has ended, the next receive notices it.
+        // If the sending thread has ended, the next receive notices that.
         let _ = self.sender.send(SendJob { subscription, position, callback, id, body, secrets, number });
     }
 
@@ -319,7 +320,7 @@ impl<'a> Notifier<'a> {
                     "a notification is delayed: too many host names fail to resolve, or this machine or its network has failed"
                 );
             }
-            // The verification request will be sent again with a new challenge.
+            // The verification request is sent again later, with a new challenge.
             lease.challenge = lease.challenge.take().filter(|_| sent.position.is_some());
             return lease.not_tried(sent.position, schedule);
         }
@@ -365,7 +366,7 @@ impl<'a> Notifier<'a> {
         Ok(())
     }
 
-    /// Runs between the steps of a round, so that answers do not wait for all of them. Takes the answers that have arrived
+    /// Runs between the steps of a round, so that answers do not wait for the whole round. Takes the answers that have arrived
     /// meanwhile, and settles what is due by now.
     fn keep_up(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
@@ -373,7 +374,7 @@ impl<'a> Notifier<'a> {
         if self.active_leases.values().any(|lease| lease.is_due(now)) { self.settle(database) } else { Ok(()) }
     }
 
-    /// The same before a step that may take long: all answers are settled, due or not.
+    /// Like [`keep_up`](Self::keep_up), before a step that may take long: all answers are settled, due or not.
     fn settle_all(&mut self, database: &mut (impl Notifications + ?Sized)) -> Result<(), DatabaseError> {
         self.hear_all();
         let answered =
@@ -415,7 +416,7 @@ impl<'a> Notifier<'a> {
             for id in ids {
                 let Some(lease) = self.active_leases.get_mut(id) else { continue };
                 if let Some(StateChange::Disabled(why)) = &lease.state {
-                    // Only the host is logged: the rest of the URL may grant access, and the log has other readers than the
+                    // Only the host is logged: the rest of the URL may grant access, and more people read the log than the
                     // subscription.
                     let host =
                         Url::parse(&lease.leased.callback_url).ok().and_then(|url| url.host_str().map(str::to_owned));
@@ -436,7 +437,7 @@ impl<'a> Notifier<'a> {
         Ok(())
     }
 
-    /// The data that a settlement records for this subscription.
+    /// What a settlement records for this subscription.
     fn settlement<'b>(&'b self, lease: &'b ActiveLease) -> Settlement<'b> {
         let disabled = matches!(lease.state, Some(StateChange::Disabled(_)));
         Settlement {
@@ -469,12 +470,12 @@ impl<'a> Notifier<'a> {
                 lease.read_to_the_end = true;
                 continue;
             }
-            // A notification that is answered but not settled is still due in the database.
+            // In the database, a notification that is answered but not settled is still due.
             let mut except: Vec<i64> = lease.in_flight.keys().copied().collect();
             except.extend(lease.waiting.iter().map(|due| due.position));
             except.extend(lease.tries.iter().filter_map(|one| one.position));
             if lease.leased.ended_among == Some(0) {
-                // The details of its message may have been what ended the notifiers, so they are not read.
+                // The details of its message may have ended the notifiers, so they are not read.
                 let first = database.due(&Leased { full: false, ..lease.leased.clone() }, &except, 1)?;
                 lease.ended_notifiers(first.first(), timestamp::now(), &self.settings.schedule);
                 continue;
@@ -506,7 +507,7 @@ impl<'a> Notifier<'a> {
         ended.map_or(usize::MAX, at_most_after).saturating_sub(self.active_leases.len())
     }
 
-    /// Which subscriptions are checked now.
+    /// Which subscriptions are checked in this round.
     fn wake(&self) -> Wake {
         let is_due = |at: Option<Instant>, each| at.is_none_or(|at| at.elapsed() >= each);
         if !is_due(self.woken_at, WAKE_EACH) {
@@ -549,8 +550,8 @@ impl<'a> Notifier<'a> {
             .values_mut()
             .filter(|lease| lease.has_room())
             .for_each(|lease| lease.read_to_the_end = false);
-        // All subscriptions of one lease statement may belong to one owner, so one statement leases a quarter of the
-        // concurrency at most.
+        // All subscriptions of one lease statement may belong to one owner. So one statement leases a quarter of the concurrency
+        // at most.
         let most = self
             .free()
             .min(READ_AT_ONCE)
@@ -581,14 +582,14 @@ impl<'a> Notifier<'a> {
             .saturating_sub(self.active_leases.values().map(|lease| lease.allotment).sum())
     }
 
-    /// How many requests the subscriptions of one token may have at once. The other half remains for other owners, whatever
-    /// these receivers do.
+    /// How many requests the subscriptions of one token may have at once. The other half remains for other owners, however slow
+    /// these receivers are.
     fn share(&self) -> usize {
         self.settings.notifications.concurrency.div_ceil(2)
     }
 
-    /// How many requests the subscriptions of each token have. A subscription that an operator made belongs to the site, and is
-    /// not counted.
+    /// How many requests the subscriptions of each token have. A subscription that an operator made belongs to the site, and does
+    /// not count.
     fn shares(&self) -> BTreeMap<String, usize> {
         let mut shares = BTreeMap::new();
         for lease in self.active_leases.values().filter(|lease| api_tokens::is_owner(&lease.leased.owner)) {
@@ -598,7 +599,7 @@ impl<'a> Notifier<'a> {
     }
 
     /// Allots free requests to the leased subscriptions that can use more. Each has one request from the beginning. A receiver
-    /// that answers for the first time, or after failures, may have as many as any other.
+    /// that answers for the first time, or after failures, may get as many as any other.
     fn allot(&mut self) {
         let (mut free, mut shares, share) = (self.free(), self.shares(), self.share());
         for lease in self.active_leases.values_mut() {
@@ -639,8 +640,8 @@ impl<'a> Notifier<'a> {
     }
 }
 
-/// How many notifications may be read at once so that memory suffices, however large they are. It is at least one if none is
-/// held, whatever the memory limit.
+/// How many notifications may be read at once so that the memory suffices, however large they are. At least one if none is held,
+/// whatever the memory limit.
 fn at_once(memory: usize, held: usize) -> usize {
     let fit = memory.saturating_sub(held) / LARGEST_DUE;
     fit.clamp(usize::from(held == 0), READ_AT_ONCE)
@@ -649,7 +650,7 @@ fn at_once(memory: usize, held: usize) -> usize {
 /// Sixteen unpredictable bytes.
 fn random() -> [u8; 16] {
     let mut bytes = [0; 16];
-    // If the system has no random numbers, TLS has none, either.
+    // If the system has no random numbers, TLS has none either.
     let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
     debug_assert!(filled.is_ok());
     bytes

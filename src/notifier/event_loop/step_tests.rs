@@ -1,4 +1,4 @@
-//! Each step of a notifier alone: its calls of a scripted database, and the requests that it sends.
+//! Each step of a notifier by itself: its calls of a scripted database, and the requests that it sends.
 
 use super::super::leased_subscription::samples::{due, leased};
 use super::super::send::ReceiverResponse;
@@ -203,7 +203,7 @@ fn it_is_written_down_how_a_subscription_is_left() {
             let settlement = notifier.settlement(lease);
             (settlement.lease.is_some(), settlement.idle)
         };
-        // Still leased, without any notification sent.
+        // The subscription stays leased, and no notification is sent.
         assert_eq!(left(&full(1)), (true, false));
         assert_eq!(left(&ActiveLease { closing: true, ..full(1) }), (false, false));
         let mut verified = full(1);
@@ -330,8 +330,8 @@ fn who_answers_again_may_have_as_many_as_any_other_from_the_next_look_on_as_far_
     });
 }
 
-/// Whatever the receivers of one token do, half of the requests remain for others. A subscription that an operator made belongs
-/// to the site, and is not counted.
+/// However the receivers of one token behave, half of the requests remain for others. A subscription that an operator made
+/// belongs to the site, and does not count.
 #[test]
 fn the_subscriptions_of_one_token_have_half_of_all_requests_and_then_nothing_more_is_leased_for_it() {
     with(|notifier, _, _jobs| {
@@ -466,7 +466,7 @@ fn the_secret_before_signs_beside_the_new_one_for_a_day() {
     }
 }
 
-/// For example sixty subscriptions to messages with long headers.
+/// Example: sixty subscriptions to messages with long headers.
 #[test]
 fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_comes_again() {
     with(|notifier, _, _jobs| {
@@ -475,12 +475,12 @@ fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_c
         (1..=4).for_each(|number| put(notifier, empty(number)));
         let mut database = RecordedLedger { due: [100; 4].into(), bytes: 100 << 10, ..RecordedLedger::default() };
         notifier.read(&mut database).unwrap();
-        // Each read needs enough memory for the largest notifications in the requested number.
+        // Each read needs memory for the requested number of notifications of the largest size.
         assert_eq!(database.asked, ["read 1 3", "read 2 1"]);
         assert!(notifier.held() <= notifier.settings.memory);
         let given_back: Vec<bool> = notifier.active_leases.values().map(ActiveLease::is_finished).collect();
         assert_eq!(given_back, [false, false, true, true]);
-        // No more subscriptions are leased if their notifications could not be read.
+        // No more subscriptions are leased while their notifications could not be read.
         database.asked.clear();
         notifier.polled_at = None;
         notifier.poll(&mut database).unwrap();
@@ -515,7 +515,6 @@ fn while_a_notification_is_leased_that_ended_a_notifier_half_as_many_are_leased(
     });
 }
 
-/// The message's details are not read.
 #[test]
 fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
     with(|notifier, _, mut jobs| {
@@ -531,7 +530,7 @@ fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
     });
 }
 
-/// For example resumed while a request is in flight.
+/// Example: a subscription that is resumed while a request is in flight.
 #[test]
 fn who_is_leased_again_by_the_same_notifier_is_not_sent_again_what_is_under_way() {
     with(|notifier, answers, mut jobs| {
@@ -568,7 +567,7 @@ fn after_a_commit_in_doubt_nothing_is_sent_before_each_lease_was_made_longer() {
     });
 }
 
-/// A receiver whose host is gone has failed; if no route leads to any receiver, none has failed.
+/// If one receiver's host is gone, that receiver has failed. If no route leads to any receiver, none has failed.
 #[test]
 fn an_outage_of_our_own_network_is_no_failure_of_the_receivers() {
     with(|notifier, answers, _jobs| {

@@ -96,8 +96,8 @@ fn no_message_has_the_lock_of_publishing() {
     }
 }
 
-/// However long a step takes: receivers answer while events are published, subscriptions are leased, and another subscription's
-/// notifications are read.
+/// However long a step takes, receivers answer meanwhile: while events are published, subscriptions are leased, and notifications
+/// of another subscription are read.
 #[test]
 fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them(
         let mut lease = ActiveLease::new(Leased { subscription, ..leased(false, 0) }, 3, Instant::now());
         lease.waiting.extend((1..=2).map(due));
         while lease.next().is_some() {}
-        // The last settlement was long ago, except for the first subscription, whose was a moment ago.
+        // The last settlement was long ago; only that of the first subscription was a moment ago.
         if id > 1 {
             lease.settled_at = long_ago;
         }
@@ -137,7 +137,7 @@ fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them(
     assert_eq!(steps, wanted);
 }
 
-/// A wake while another notifier was publishing does not count as done.
+/// A check of all subscriptions does not count as done while another notifier was publishing.
 #[test]
 fn all_subscriptions_are_looked_at_first_and_after_ten_minutes_and_those_that_were_changed_after_five_seconds() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn all_subscriptions_are_looked_at_first_and_after_ten_minutes_and_those_that_we
     database.busy = false;
     notifier.woken_at = Some(ago(5));
     notifier.poll(&mut database).unwrap();
-    // Within five seconds publish is not called, unless there are unpublished events.
+    // Within five seconds nothing is published, unless there are unpublished events.
     notifier.woken_at = Some(Instant::now() + Duration::from_hours(1));
     notifier.poll(&mut database).unwrap();
     notifier.woken_at = Some(ago(5));

@@ -1,18 +1,19 @@
-//! A subscription that this process has leased: what is sent next, what an answer means, and how the subscription is given
-//! back. No input or output.
+//! A subscription that this process has leased: what is sent next, what an answer means, and how the subscription is given back.
+//! This module does no input or output.
 //!
 //! | answer | notification | subscription |
 //! |---|---|---|
 //! | 2xx | done | its failure count is reset |
 //! | 410 | waits | disabled: the receiver wants no more |
-//! | 429, 502, 503, 504, or one with Retry-After | retried by the schedule, not before Retry-After | rests as long |
+//! | 429, 502, 503, 504, or one with Retry-After | retried by the schedule, not before Retry-After | rests by the schedule, and
+//! at least that long |
 //! | any other, or none | retried by the schedule; given up after its last wait | five failures in a row: rests by the schedule |
 //!
-//! If the lookup of the host could not begin, or this machine or its network failed, nothing is known of the receiver. The
-//! notification then stays due, and the subscription rests for the first step of the schedule, without a failure.
+//! If the lookup of the host could not begin, or if this machine or its network failed, the receiver has shown nothing. The
+//! notification then stays due. The subscription rests for the first step of the schedule, and no failure is counted.
 //!
-//! A subscription that rests gets one request when its rest is over. A receiver that is down then costs one request for each
-//! step of the schedule, not one for each event.
+//! When its rest is over, a subscription gets one request. So a receiver that is down costs one request for each step of the
+//! schedule, not one for each event.
 
 use super::send::Sent;
 use super::unanswered::Unanswered;
@@ -22,10 +23,10 @@ use crate::webhook::Schedule;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// After this many failures in a row only one request is sent at a time.
+/// After this many failures in a row, only one request is sent at a time.
 const FAILURES: u32 = 5;
-/// Answers are settled this long after the last time, or as soon as one subscription has [`SETTLED_AT_ONCE`] of them. They are
-/// recorded within 100 ms, half of which is for the database.
+/// Answers are settled this long after the last settlement, or as soon as one subscription has [`SETTLED_AT_ONCE`] of them. They
+/// are recorded within 100 ms, half of which is for the database.
 pub(super) const SETTLED_EACH: Duration = Duration::from_millis(50);
 const SETTLED_AT_ONCE: usize = 50;
 /// The recorded outcome of a try during which the notifier itself ended.
@@ -47,7 +48,7 @@ pub(super) struct InFlight {
 #[derive(Debug)]
 pub(super) struct ActiveLease {
     pub(super) leased: Leased,
-    /// How many requests it may have at once here. They count against the notifier's total.
+    /// How many requests the subscription may have at once in this process. They count against the notifier's total.
     pub(super) allotment: usize,
     pub(super) waiting: VecDeque<Due>,
     /// The notifications in flight, by the event's position.
@@ -57,14 +58,14 @@ pub(super) struct ActiveLease {
     /// The challenge of the verification request in flight.
     pub(super) challenge: Option<String>,
     pub(super) failures: u32,
-    /// For how long nothing is sent to the receiver.
+    /// For how long nothing is sent to the receiver; `None`: no rest.
     pub(super) rests_for: Option<Duration>,
     pub(super) state: Option<StateChange>,
-    /// Nothing more is sent under this lease. It is given back as soon as the requests in flight are answered.
+    /// Whether nothing more is sent under this lease. It is given back as soon as the requests in flight are answered.
     pub(super) closing: bool,
-    /// Another notifier may have leased it by now.
+    /// Whether another notifier may have leased the subscription by now.
     pub(super) lost: bool,
-    /// The last read returned all due notifications.
+    /// Whether the last read returned all due notifications.
     pub(super) read_to_the_end: bool,
     pub(super) since: Instant,
     /// When this process last knew that it holds the lease.
@@ -98,7 +99,7 @@ impl ActiveLease {
         self.failures >= FAILURES
     }
 
-    /// How many requests it could use at once. A subscription in order, unverified or probed needs no more than one.
+    /// How many requests the subscription could use at once. In order, unverified or probed, it needs no more than one.
     pub(super) fn wanted_slots(&self) -> usize {
         if self.closing || self.lost {
             0
@@ -109,12 +110,12 @@ impl ActiveLease {
         }
     }
 
-    /// How many requests it may have now.
+    /// How many requests the subscription may have now.
     pub(super) fn limit(&self) -> usize {
         if self.leased.in_order || self.is_probed() { 1 } else { self.allotment }
     }
 
-    /// How much memory its notifications take, in bytes.
+    /// How much memory the notifications take, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.waiting.iter().map(Due::bytes).chain(self.in_flight.values().map(|asked| asked.bytes)).sum()
     }
@@ -142,7 +143,7 @@ impl ActiveLease {
         Some(due)
     }
 
-    /// Nothing more is sent under this lease.
+    /// Sends nothing more under this lease.
     pub(super) fn close(&mut self) {
         self.closing = true;
         self.waiting.clear();
@@ -154,7 +155,7 @@ impl ActiveLease {
         done && self.requests() == 0
     }
 
-    /// The time until its answers have to be recorded, if there are any. A later answer does not postpone an earlier one.
+    /// The time until the answers must be recorded, if there are any. A later answer does not postpone an earlier one.
     pub(super) fn flush_in(&self, now: Instant) -> Option<Duration> {
         match self.tries.len() {
             0 => None,
@@ -163,7 +164,7 @@ impl ActiveLease {
         }
     }
 
-    /// Whether its answers have to be recorded now.
+    /// Whether the answers must be recorded now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.flush_in(now).is_some_and(|left| left.is_zero())
     }
@@ -173,7 +174,7 @@ impl ActiveLease {
         !self.leased.in_order && self.waiting.is_empty() && (1..self.limit()).contains(&self.requests())
     }
 
-    /// Whether the next due notifications have to be read.
+    /// Whether the next due notifications must be read.
     pub(super) fn wants_more(&self) -> bool {
         let may = !self.closing && !self.lost && !self.read_to_the_end;
         // In order, the next notification is known only when the previous one is settled.
@@ -201,8 +202,8 @@ impl ActiveLease {
         [&self.leased.subscription.as_bytes()[..], &position.to_be_bytes()].concat()
     }
 
-    /// Records that notifiers have repeatedly ended while this was their only subscription. Its first due notification counts
-    /// as failed, and the subscription rests. The receiver has not failed, so the subscription is never disabled for this.
+    /// Records that notifiers have repeatedly ended while this was their only subscription. Its first due notification counts as
+    /// failed, and the subscription rests. The receiver has not failed, so this never disables a subscription.
     pub(super) fn ended_notifiers(&mut self, first: Option<&Due>, started_at: i64, schedule: &Schedule) {
         if let Some(due) = first {
             let after = schedule.after(due.tries + 1, &self.seed(due.position), None);
@@ -215,13 +216,13 @@ impl ActiveLease {
         self.close();
     }
 
-    /// The receiver has taken a notification. The next failure under this lease counts as the first again.
+    /// Records that the receiver has accepted a notification. The next failure under this lease counts as the first.
     fn recovered(&mut self) {
         (self.failures, self.leased.failures, self.leased.failing_for) = (0, 0, Duration::ZERO);
     }
 
-    /// Records that a request was not tried, for example since the lookup of its host could not begin: it stays due. The other
-    /// waiting notifications would wait for the same, and would keep requests from other subscriptions.
+    /// Records that a request was not tried, for example because the lookup of its host could not begin. The notification stays
+    /// due. The other waiting notifications would meet the same obstacle, and would take requests from other subscriptions.
     pub(super) fn not_tried(&mut self, position: Option<i64>, schedule: &Schedule) {
         if let Some(position) = position {
             self.in_flight.remove(&position);
@@ -245,7 +246,7 @@ impl ActiveLease {
             self.rests_for = Some(self.rests_for.map_or(rest, |other| other.max(rest)));
             self.close();
         } else if self.leased.in_order {
-            // Later notifications wait for this one.
+            // Later notifications wait for the failed one.
             self.close();
         }
         let failing_for = self.leased.failing_for + self.since.elapsed();
@@ -257,7 +258,7 @@ impl ActiveLease {
         }
     }
 
-    /// The callback has answered the verification request, or verification is switched off.
+    /// Records that the callback has answered the verification request, or that verification is switched off.
     pub(super) fn verified(&mut self) {
         self.leased.state = SubscriptionState::Active;
         self.state = Some(StateChange::Verified);
@@ -265,8 +266,8 @@ impl ActiveLease {
         self.recovered();
     }
 
-    /// The callback has not answered the verification request. The request is repeated by the schedule until `within` has
-    /// passed. The reason is kept with the subscription, where people look for it.
+    /// Records that the callback has not answered the verification request. The request is repeated by the schedule until
+    /// `within` has passed. The reason is kept with the subscription, where people look for it.
     pub(super) fn not_verified(&mut self, sent: Sent, problem: String, schedule: &Schedule, within: Duration) {
         self.failures = self.failures.saturating_add(1);
         let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
@@ -279,7 +280,7 @@ impl ActiveLease {
         }
     }
 
-    /// If `lost`, another notifier may have the lease: nothing more is sent.
+    /// If `lost`, another notifier may have the lease, so nothing more is sent.
     pub(super) fn mark_lost(&mut self, lost: bool) {
         if lost {
             self.lost = true;

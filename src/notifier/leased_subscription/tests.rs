@@ -41,7 +41,7 @@ fn as_many_are_asked_at_once_as_may_be_and_in_order_one() {
     assert_eq!(positions(&mut lease), [1]);
     answer(&mut lease, 1, 200, None);
     assert_eq!(positions(&mut lease), [2]);
-    // A failed notification holds up the later ones.
+    // The failed notification holds up the later ones.
     assert!(matches!(answer(&mut lease, 2, 500, None), Next::Again(_)));
     assert_eq!(positions(&mut lease), [0; 0]);
     assert!(lease.is_finished() && lease.rests_for.is_none());
@@ -58,7 +58,7 @@ fn answers_are_written_down_within_a_tenth_of_a_second_of_the_last_time_whatever
     answer(&mut lease, 2, 204, None);
     assert_eq!(lease.flush_in(after(&lease, 49)), Some(Duration::from_millis(1)));
     assert!(!lease.is_due(after(&lease, 49)) && lease.is_due(after(&lease, 50)) && lease.is_due(after(&lease, 101)));
-    // Or as soon as there are fifty answers.
+    // Fifty answers are settled at once.
     for position in 3..=50 {
         assert_eq!(lease.flush_in(after(&lease, 1)), Some(Duration::from_millis(49)));
         let _ = positions(&mut lease);
@@ -131,7 +131,7 @@ fn nobody_is_disabled_before_so_long_nor_for_a_first_failure() {
     }
 }
 
-/// The receiver was down for days, and accepted a notification a moment ago: the next failure is its first.
+/// The receiver was down for days, but accepted a notification a moment ago: the next failure is its first.
 #[test]
 fn who_has_just_taken_something_is_not_disabled_for_what_fails_then() {
     let mut lease = active_leases(Leased { failing_for: DAYS * 2, ..leased(false, 9) }, 9);
@@ -142,7 +142,7 @@ fn who_has_just_taken_something_is_not_disabled_for_what_fails_then() {
     answer(&mut lease, 3, 503, None);
     assert_eq!((&lease.state, lease.failures), (&None, 2));
 
-    // Nor is a receiver disabled that has just answered its verification request.
+    // A receiver that has just answered its verification request is not disabled either.
     let unverified = Leased { state: SubscriptionState::Unverified, failing_for: DAYS * 2, ..leased(false, 9) };
     let mut lease = active_leases(unverified, 2);
     lease.verified();
@@ -157,7 +157,7 @@ fn what_was_not_tried_is_no_failure_and_waits_as_it_was() {
     assert_eq!(positions(&mut lease), [1, 2, 3]);
     lease.not_tried(Some(2), &Schedule::default());
     assert_eq!((lease.failures, &lease.state, lease.tries.len(), lease.requests()), (4, &None, 0, 2));
-    // It rests for the first step of the schedule, or for longer if the receiver has asked for that.
+    // The rest is the first step of the schedule, or longer if the receiver has asked for that.
     assert!(lease.rests_for.unwrap() >= Duration::from_secs(4) && lease.rests_for.unwrap() <= Duration::from_secs(6));
     assert!(!lease.is_finished(), "two are under way");
     assert_eq!(positions(&mut lease), [0; 0]);
@@ -209,7 +209,7 @@ fn who_is_asked_one_thing_at_a_time_makes_use_of_one_request() {
         (Active, false, 5, 1),
         (Active, true, 0, 1),
         (Unverified, false, 0, 1),
-        // It is given back at once.
+        // The lease is given back at once.
         (Disabled, false, 0, 0),
     ] {
         let mut lease = active_leases(Leased { state, max_in_flight: 64, ..leased(in_order, failures) }, 0);

@@ -1,4 +1,5 @@
-//! Requests: one for each try, under one deadline from the lookup of the host to the end of the answer. No redirects, no proxy.
+//! Requests: one for each try, under one deadline from the lookup of the host to the end of the answer. Redirects and proxies are
+//! not used.
 
 use super::connect::{Connector, MOST_LOOKUPS, Stream};
 use super::unanswered::Unanswered;
@@ -22,7 +23,7 @@ use uuid::Uuid;
 
 /// How much of an answer is read, in bytes.
 const LONGEST_ANSWER: usize = 16 << 10;
-/// How long a connection is used before its host is looked up again, and how long an idle one is kept.
+/// How long a connection is used before its host is looked up again, and how long an idle connection is kept.
 const LONGEST_USE: Duration = Duration::from_mins(1);
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
@@ -46,7 +47,7 @@ pub(super) struct SendJob {
 pub(super) struct Sent {
     pub(super) subscription: Uuid,
     pub(super) position: Option<i64>,
-    /// In microseconds since 1970.
+    /// When the try began, in microseconds since 1970.
     pub(super) started_at: i64,
     pub(super) took: Duration,
     pub(super) answer: Result<ReceiverResponse, Unanswered>,
@@ -59,17 +60,19 @@ pub(super) struct ReceiverResponse {
     pub(super) retry_after: Option<Duration>,
     /// The first bytes of the body.
     pub(super) body: Vec<u8>,
-    /// Whether the receiver is in a network of ours, of which a subscriber may learn nothing.
+    /// Whether the receiver is in a network of ours; subscribers may learn nothing about it.
     pub(super) is_ours: bool,
 }
 
-/// Sends requests, in a thread of its own.
+/// Hands requests to the thread that sends them.
 pub(super) struct Sender {
     jobs: UnboundedSender<SendJob>,
     pub(super) sent: mpsc::Receiver<Sent>,
 }
 
 impl Sender {
+    /// Starts the thread.
+    ///
     /// # Errors
     /// If the system provides no thread.
     pub(super) fn start(connector: Connector, at_most: Duration) -> std::io::Result<Self> {
@@ -90,7 +93,7 @@ impl Sender {
         (Self { jobs, sent }, done, taken)
     }
 
-    /// The result always arrives at [`sent`](Self::sent).
+    /// Hands over a request, whose result always arrives at [`sent`](Self::sent). Returns `false` if the thread has ended.
     pub(super) fn send(&self, job: SendJob) -> bool {
         self.jobs.send(job).is_ok()
     }
@@ -121,16 +124,16 @@ fn run(
                 });
                 let SendJob { subscription, position, .. } = job;
                 let took = began.elapsed();
-                // The receiver of the channel is gone if this process is ending.
+                // Nobody receives this if the process is ending.
                 let _ = done.send(Sent { subscription, position, started_at, took, answer });
             });
         }
     });
-    // A resolver may block for any time.
+    // A resolver may block for any time, so this does not wait for it.
     runtime.shutdown_background();
 }
 
-/// A connection that may be used again.
+/// An idle connection, for another request.
 struct KeptConnection {
     sender: SendRequest<String>,
     is_ours: bool,
@@ -139,7 +142,7 @@ struct KeptConnection {
 }
 
 impl KeptConnection {
-    /// Whether its host need not be looked up again yet, and its receiver has probably not closed it.
+    /// Whether its host need not be looked up again yet, and its receiver has probably not closed the connection.
     fn is_fresh(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.opened) < LONGEST_USE
             && now.saturating_duration_since(self.rests_since) < LONGEST_REST
@@ -160,10 +163,10 @@ struct HttpClient {
 }
 
 impl HttpClient {
-    /// `waits` is true until the lookup of the host begins.
+    /// Sends one request and returns the answer. `waits` is true until the lookup of the host begins.
     async fn post(&self, job: &SendJob, waits: &AtomicBool) -> Result<ReceiverResponse, Unanswered> {
         if let Some(connection) = self.idle_connection(&place(job)) {
-            // The receiver may have closed it meanwhile: then it has sent no answer, and a new connection is opened.
+            // The receiver may have closed the connection meanwhile. It has then sent no answer, and a new connection is opened.
             if let Ok(answer) = self.ask(connection, job).await {
                 return Ok(answer);
             }
@@ -213,7 +216,7 @@ async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, Unans
     let mut http = http1::Builder::new();
     http.max_buf_size(LONGEST_ANSWER);
     let (sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    // The task ends with its sender, which reports the errors.
+    // The task ends when its sender is dropped. The sender reports the errors.
     tokio::spawn(async move {
         let _ = connection.await;
     });
@@ -235,7 +238,7 @@ fn request(job: &SendJob) -> Result<Request<String>, Unanswered> {
         .map_err(|error| Unanswered::Failed(format!("the request cannot be written: {error}")))
 }
 
-/// The first bytes of an answer, and whether they are all of it.
+/// The first bytes of an answer, and whether they are the whole answer.
 async fn read(mut response: Response<Incoming>) -> (Vec<u8>, bool) {
     let mut read = Vec::new();
     let body = response.body_mut();

@@ -99,7 +99,7 @@ fn job(receiver: &Receiver, subscription: u128) -> SendJob {
     job_at(&format!("http://127.0.0.1:{}/in?a=b", receiver.port), subscription)
 }
 
-/// The same, to a callback on this machine.
+/// A notification of this subscription to a callback on this machine.
 fn job_at(url: &str, subscription: u128) -> SendJob {
     let rules = Notifications {
         allow_http: true,
@@ -261,11 +261,11 @@ fn what_is_no_http_and_what_nobody_listens_on_are_failures() {
     assert!(problem.to_string().starts_with("connecting: "), "{problem}");
 }
 
-/// If the lookup of a host never began, nothing is known of the receiver: it has not failed.
+/// If the lookup of a host never began, the receiver has not failed.
 #[test]
 fn what_waits_for_its_lookup_until_its_time_is_over_was_not_tried_and_is_not_looked_up_later() {
     let receiver = Receiver::new([Does::ReceiverResponse(OK.into())]);
-    // The runtime waits for its threads at its end. The channel that they wait for is dropped before, even if the test fails.
+    // The runtime waits for its threads at its end. The channel that they wait for is dropped earlier, even if the test fails.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (goes_on, silence) = mpsc::channel::<()>();
     let (silence, asked) = (Mutex::new(silence), Arc::new(Mutex::new(Vec::new())));
@@ -279,7 +279,7 @@ fn what_waits_for_its_lookup_until_its_time_is_over_was_not_tried_and_is_not_loo
         Ok(vec![std::net::Ipv4Addr::LOCALHOST.into()])
     }));
     let at = |name: &str| job_at(&format!("http://{name}.example:{}/", receiver.port), 1);
-    // All lookups that may run at once hang.
+    // The first lookups take all threads, and hang.
     let hung = runtime.block_on(async {
         let hung: Vec<_> = (0..MOST_LOOKUPS).map(|number| at(&format!("silent{number}"))).collect();
         let hung = hung.into_iter().map(|job| {
@@ -296,7 +296,7 @@ fn what_waits_for_its_lookup_until_its_time_is_over_was_not_tried_and_is_not_loo
     let hasty = Sender::start(connector.clone(), Duration::from_millis(50)).unwrap();
     let shown = sent(&hasty, at("given-up"));
     assert_eq!(shown.answer, Err(Unanswered::NotTried("its host was not looked up within 0.05 s".into())));
-    // Once these have ended, the next host is looked up, and the one that was given up is not.
+    // Once these have ended, the next host is looked up; the one that was given up is not.
     let patient = Sender::start(connector, LONG).unwrap();
     drop(goes_on);
     let shown = sent(&patient, at("known"));

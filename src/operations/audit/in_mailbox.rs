@@ -75,9 +75,8 @@ pub(super) fn look(
     Ok(found)
 }
 
-/// A mailbox may have kept one copy through a change of its UIDVALIDITY, or got it back from a backup. Then it has
-/// everything that it contained when that copy arrived. Older copies that are missing were removed before, by the
-/// mailbox's owner.
+/// A mailbox may have kept one copy through a change of its UIDVALIDITY, or got it back from a backup. Such a mailbox has
+/// everything that it contained when that copy arrived. So the owner removed the missing older copies before.
 fn taken_out_before(gone: &mut [(RecordedCopy, Gone)]) {
     let mut newest: HashMap<u32, u32> = HashMap::new();
     for (copy, why) in gone.iter() {
@@ -100,24 +99,24 @@ struct Compared<'a> {
     /// `None` in a store without UIDs.
     position: Option<Position>,
     list: List,
-    /// By UID, so that each of a thousand messages with one Message-ID is read once. `None` if the message is gone. A
-    /// copy is read a second time before it is taken out.
+    /// The contents by UID, so that each of a thousand messages with one Message-ID is read once. `None` if the message is gone.
+    /// Before a copy is removed, it is read a second time.
     contents: HashMap<u32, Option<Content>>,
 }
 
 #[derive(Clone, Copy)]
 struct Content {
     identity: Identity,
-    /// SHA-256 of its [filtered form](filtered).
+    /// SHA-256 of the message's [filtered form](filtered).
     bytes: [u8; 32],
 }
 
 impl Compared<'_> {
-    /// Why a copy is not where it should be; `None` if it is.
+    /// Why a copy is not at its recorded place; `None` if it is.
     fn why_gone(&mut self, copy: &RecordedCopy, presence: Presence) -> Result<Option<Gone>, MailboxError> {
         let otherwise = match presence {
             Presence::There | Presence::MarkedDeleted => {
-                // The list compares Message-IDs; the bytes decide.
+                // The list compares only Message-IDs, so the bytes decide.
                 let is_other = self.list.shows_another_message(copy)
                     && match copy.placement {
                         Some(at) => self.content(copy, at)?.is_some_and(|there| there.identity != copy.identity),
@@ -167,7 +166,7 @@ impl Compared<'_> {
         Ok(())
     }
 
-    /// The content at this place; `None` if there is none any more.
+    /// The content at this place; `None` if no message is there any more.
     fn content(&mut self, copy: &RecordedCopy, at: Placement) -> Result<Option<Content>, MailboxError> {
         if let Some(known) = self.contents.get(&at.uid) {
             return Ok(*known);
@@ -180,8 +179,8 @@ impl Compared<'_> {
     }
 }
 
-/// The messages that arrived in the mailbox since the first of the copies: UIDs and names, sorted by each. 32 bytes for
-/// each message.
+/// The messages that have arrived in the mailbox since the first of the copies: UIDs and names, sorted by each. Each message
+/// takes 32 bytes.
 #[derive(Default)]
 struct List {
     uid_validity: u32,
@@ -202,7 +201,7 @@ impl List {
         let mut list = Self { uid_validity: position.uid_validity, ..Self::default() };
         let Some(lowest) = placed.min() else { return Ok(list) };
         mailbox.list(Position { uid_next: lowest, ..position }, &mut |listed: Listed| {
-            // The mailbox's owner has marked the message as deleted.
+            // A message that the mailbox's owner has marked as deleted does not count.
             if !listed.deleted {
                 let name = listed.message_id.as_deref().map_or_else(|| named(&listed.size), named);
                 list.by_uid.push((listed.uid, name));
@@ -228,7 +227,8 @@ impl List {
         same.map(|(_, uid)| self.at(*uid)).collect()
     }
 
-    /// Whether the message at the copy's UID has another Message-ID. Only for a Message-ID that every store returns unchanged.
+    /// Whether the message at the copy's UID has another Message-ID. Only Message-IDs that every store returns unchanged can show
+    /// that.
     fn shows_another_message(&self, copy: &RecordedCopy) -> bool {
         let there = copy.placement.and_then(|at| self.name_of(at.uid));
         let plain = message_id_for_search(&copy.message_id).is_some();
@@ -243,8 +243,8 @@ impl List {
     }
 }
 
-/// A Message-ID (or the size of a message without one) in eight bytes. Two may collide: messages are always compared by
-/// their bytes.
+/// A Message-ID (or the size of a message without one) as a hash of eight bytes. Hashes may collide, so the bytes of the messages
+/// are always compared too.
 fn named(what: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);

@@ -1,8 +1,8 @@
 //! Compares the ledger with the mailboxes.
 //!
-//! It finds recorded copies that are gone, duplicated copies, copies that are still owed, and attempts that never
-//! ended. It changes nothing; [`take_out`] removes a duplicate. Mailboxes are read by ranges of UIDs, from the lowest
-//! that a copy in question could have.
+//! An audit finds recorded copies that are gone, duplicated copies, copies that are still owed, and attempts that never ended. It
+//! changes nothing; [`take_out`] removes a duplicate. Mailboxes are read by ranges of UIDs, from the lowest that a copy in
+//! question could have.
 
 mod in_mailbox;
 mod take_out;
@@ -27,7 +27,6 @@ const PATIENCE: Duration = Duration::from_mins(10);
 pub struct Audit {
     /// The number of recorded copies that were searched for.
     pub copies: usize,
-    /// The number of mailboxes.
     pub mailboxes: usize,
     pub gone: Vec<(RecordedCopy, Gone)>,
     pub twice: Vec<Twice>,
@@ -37,7 +36,7 @@ pub struct Audit {
     pub unseen: Vec<(String, String, MailboxError)>,
 }
 
-/// Why a copy is not at its recorded place, as far as the store shows: users delete and file their mail.
+/// Why a copy is not at its recorded place, as far as the store shows it: users also delete and file their mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// Lost. Under the same UIDVALIDITY the mailbox has not yet assigned this UID, or has assigned it to another message.
@@ -48,14 +47,14 @@ pub enum Gone {
     NoMailbox,
     /// Not lost. The mailbox has another UIDVALIDITY, and contains the copy at this place.
     Renumbered(Placement),
-    /// Not lost. It is in the same mailbox under another UID: the mailbox's owner, or a program, has put it back.
+    /// Not lost. The copy is in the same mailbox under another UID: the mailbox's owner, or a program, has put it back.
     Elsewhere(Placement),
-    /// The copy is not in the mailbox, but later messages are: the owner has most likely deleted it, or filed it elsewhere.
+    /// The copy is not in the mailbox, but later messages are. Most likely the owner has deleted it, or filed it elsewhere.
     Removed,
 }
 
 impl Gone {
-    /// Whether most likely the mailbox has lost it, and not its owner removed it.
+    /// Whether most likely the mailbox has lost the copy, rather than that its owner has removed it.
     pub(crate) fn is_loss(self) -> bool {
         matches!(self, Self::OlderMailbox | Self::NewMailbox | Self::NoMailbox)
     }
@@ -90,8 +89,8 @@ pub struct Twice {
     pub keep: Placement,
     /// The place of the duplicate.
     pub extra: Placement,
-    /// Whether their filtered forms are equal. If not, they differ in fields added in transit, and a person must decide
-    /// which to keep.
+    /// Whether the filtered forms of both are equal. If not, they differ in fields that were added in transit, and a person must
+    /// decide which to keep.
     pub same: bool,
 }
 
@@ -113,7 +112,7 @@ pub fn audit(
     Ok(Audit { never_ended, owed, ..found })
 }
 
-/// A deadline for callers without one.
+/// A deadline for callers without a limit.
 pub(crate) fn never() -> Deadline {
     Deadline::after(timestamp::LONGEST)
 }

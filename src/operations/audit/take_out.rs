@@ -1,8 +1,8 @@
 //! Removes a duplicated copy.
 //!
-//! No other subcommand destroys mail, so the removal follows the steps of a delivery. These are a journalled attempt,
-//! the message's lock, the ledger read under it, and UID EXPUNGE. It happens only while the recorded copy exists and
-//! both have the same filtered form. Both are read immediately before.
+//! No other subcommand destroys mail, so the removal follows the steps of a delivery: a journalled attempt, the message's lock,
+//! the ledger read under it, and UID EXPUNGE. A copy is removed only while the recorded copy exists and both have the same
+//! filtered form. Both are read immediately before.
 
 use super::Twice;
 use crate::base::deadline::Deadline;
@@ -25,7 +25,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// Why a copy was not removed.
 #[derive(Debug, Error)]
 pub enum NotRemoved {
-    /// The copy has changed or is gone since it was found, or the ledger now records another one.
+    /// The copy has changed, or is gone, since the audit found it. Or the ledger now records another one.
     #[error("{0}: run the audit again")]
     Changed(&'static str),
     /// A delivery of the message is in progress, or was cut short a moment ago.
@@ -41,15 +41,18 @@ pub enum NotRemoved {
     /// The answer to the expunge is missing: the copy may be removed or not.
     #[error("the mailbox store: {0}")]
     Unanswered(MailboxError),
-    /// The mailbox may not be this user's; nothing was removed.
+    /// The mailbox may belong to another user; nothing was removed.
     #[error(transparent)]
     Unproven(#[from] Deferral),
-    /// The ledger or the lock failed. Nothing was removed, or the removal could not be recorded.
+    /// The ledger or the lock failed. Either nothing was removed, or the removal could not be recorded.
     #[error("the database: {0}")]
     Database(#[from] DatabaseError),
 }
 
 /// Removes the copy that the ledger does not have.
+///
+/// # Errors
+/// [`NotRemoved`] says whether the copy may be removed all the same.
 pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), NotRemoved> {
     let copy = &twice.copy;
     let mut database = site.open_database(None, deadline)?;
@@ -59,8 +62,8 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     let key = copy.key();
     let position = mailbox.presence(&[])?.position;
     let attempt = Uuid::now_v7();
-    // Journalled like an append: if the answer to the expunge is missing, the server may still execute it. A delivery
-    // must not rely on what it sees in the mailbox before that is settled.
+    // The removal is journalled like an append: if the answer to the expunge is missing, the server may still execute it. Until
+    // that is settled, a delivery must not rely on what it sees in the mailbox.
     database.journal(&Journal {
         attempt,
         identity: &copy.identity,
@@ -80,7 +83,7 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
         }],
     })?;
     let taken = under_lock(site, database.as_mut(), mailbox.as_mut(), twice, attempt);
-    // If the answer is missing, the attempt stays open.
+    // If the answer is missing, the attempt stays open, so that the next delivery searches.
     if !matches!(taken, Err(NotRemoved::Unanswered(_))) {
         let outcome = if taken.is_ok() { Outcome::AuditTookOut } else { Outcome::AuditLeft };
         let ended = EndedAttempt { attempt, key, outcome, stages: None };
@@ -116,7 +119,7 @@ fn under_lock(
     if history.delivered.and_then(|delivered| delivered.placement) != Some(twice.keep) {
         return Err(NotRemoved::Changed("the ledger has the copy elsewhere now"));
     }
-    // A delivery may have recorded it since then: one mailbox can be both the recipient's and the sender's.
+    // A delivery may have recorded the copy meanwhile: one mailbox can be both the recipient's and the sender's.
     let own = audit_queries::of_message(database, copy.message)?;
     let in_mailbox = |other: &RecordedCopy| (&other.user, &other.mailbox) == (&copy.user, &copy.mailbox);
     if own.iter().any(|other| in_mailbox(other) && other.placement == Some(twice.extra)) {
@@ -144,7 +147,7 @@ fn under_lock(
     }
 }
 
-/// Whether both copies still exist with the same filtered form: a redelivered copy lacks the fields that may name other
+/// Checks that both copies still exist with the same filtered form. A redelivered copy lacks the fields that may name other
 /// recipients.
 fn same_bytes(mailbox: &mut dyn ReadableMailbox, twice: &Twice) -> Result<(), NotRemoved> {
     let mut read = |placement| mailbox.read(&Recorded { placement: Some(placement), ..twice.copy.recorded() });

@@ -11,7 +11,7 @@ use crate::ledger::{Database, Finding, Requirements, describe, statistics, time_
 use crate::site::Site;
 use std::time::Duration;
 
-/// The maximum number of rows that are listed: once they are fixed, the next are.
+/// The maximum number of rows that are listed. Once they are fixed, `check` lists the next ones.
 const MAX_FINDINGS: usize = 10;
 
 /// How long a Sent copy may be owed before `check` warns.
@@ -37,7 +37,7 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
     let refuses = site.config().zip(inspected.as_ref().ok()).and_then(|(config, found)| refuses_alone(config, found));
     add("database", inspected);
     add("database", Ok(refuses.into_iter().collect()));
-    // A missing table, or a failed query, is already among the findings.
+    // A missing table, or a failed query, is among the findings already.
     if !schema::status(database).is_ok_and(|all| is_complete(&all)) {
         return false;
     }
@@ -56,8 +56,8 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
     true
 }
 
-/// Whether a former primary whose commits wait for no other server may refuse an address permanently. Only a commit
-/// that waits for another server proves that this server is no former primary.
+/// Whether a former primary, whose commits wait for no other server, may refuse an address permanently. Only a commit that waits
+/// for another server proves that this server is no former primary.
 fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
     if config.routing.unknown_recipient != UnknownRecipient::Reject
         || !inspected.iter().any(Finding::tells_of_lone_commits)
@@ -70,7 +70,7 @@ fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
     Some(bad_if(replicated, "routing.unknown_recipient", "\"reject\", and a commit may wait for no other server", fix))
 }
 
-/// Since when the ledger has forgotten nothing, and until when deliveries look for older copies first.
+/// Since when the ledger has lost nothing, and until when deliveries search for older copies before they append.
 fn epoch(database: &mut dyn Database, queue_lifetime: Duration) -> Found {
     let (what, epoch) = ("epoch", database.epoch()?);
     let Some(present) = &epoch.present else {
@@ -114,7 +114,7 @@ fn unfolded(database: &mut dyn Database) -> Found {
         if findings.len() == MAX_FINDINGS {
             break;
         }
-        // A view, or a collation that ignores case, may still match it.
+        // A view, or a collation that ignores case, may still match the spelling.
         let entries = database.addresses(&[&folded])?.entries;
         let has = |spelling: &str| entries.iter().any(|(known, _)| known == spelling);
         let [is, shall_be] = [&address, &folded].map(|text| format!("'{}'", text.replace('\'', "''")));
@@ -154,7 +154,7 @@ fn long_owed(database: &mut dyn Database) -> Found {
     })
 }
 
-/// The subscribers' backlog, and the subscriptions that receive nothing. `here`: a notifier runs on this host.
+/// The subscribers' backlog, and the subscriptions that receive nothing. `here`: whether a notifier runs on this host.
 fn notifications(database: &mut dyn Database, here: bool) -> Found {
     let Some(now) = overview::figures(database)? else { return Ok(Vec::new()) };
     let NotificationFigures { unpublished, pending, resting, given_up, disabled, .. } = now;
@@ -209,8 +209,8 @@ fn clock(database: &mut dyn Database) -> Found {
     Ok(vec![apart(before, there, timestamp::now())])
 }
 
-/// Compares the database's clock with two readings of ours, before and after the query. The duration of the query is an
-/// uncertainty.
+/// Compares the database's clock with two readings of ours, before and after the query. The clocks may differ by the duration of
+/// the query without a finding.
 fn apart(before: i64, there: i64, after: i64) -> Finding {
     let (ahead, behind) = (before.saturating_sub(there), there.saturating_sub(after));
     let span = Duration::from_micros(ahead.max(behind).max(0).unsigned_abs());
@@ -223,7 +223,7 @@ fn apart(before: i64, there: i64, after: i64) -> Finding {
     warning("clock", format!("this host's is {span} {side} the database's"), fix)
 }
 
-/// The fix for a database failure.
+/// The finding on a database failure, with its fix.
 pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
     let fix = match error.failure {
         DatabaseFailure::Unreachable | DatabaseFailure::TimedOut | DatabaseFailure::ConnectionLost => {

@@ -18,7 +18,7 @@ const FIX: &str = "if all mailboxes belong to one uid, have Dovecot keep its pro
 pub(super) fn finding(site: &Site, median: Duration, said: &str, deadline: Deadline) -> Finding {
     let is_dovecot = said.contains("Dovecot");
     let port = site.config().and_then(|config| match &config.imap.address {
-        // At another address of 127.0.0.0/8 there may be another server than the one that doveconf describes.
+        // At another address of 127.0.0.0/8 there may be a server other than the one that doveconf describes.
         Endpoint::Tcp { host, port } if ["localhost", "127.0.0.1", "::1"].contains(&host.as_str()) => Some(*port),
         _ => None,
     });

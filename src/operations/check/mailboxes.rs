@@ -13,12 +13,12 @@ use crate::message::Address;
 use crate::site::{RENEWED_EVERY, Recipient, SeenMailboxes, Site};
 use std::time::Duration;
 
-/// The time limit of the login check: some servers delay the answer to a failed login by seconds. A server that never
-/// answers a login for a non-existent user must not keep `check` from its other findings, nor the process from
-/// [continuing](crate::base::server_waits).
+/// The time limit of the login check: some servers delay the answer to a failed login by seconds. A server may never answer a
+/// login for a user that does not exist. The limit then lets `check` report its other findings, before the process
+/// [ends](crate::base::server_waits).
 const LOGIN_CHECK_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// The number of users that one user is compared with: mailboxes created in the same second may look identical.
+/// How many users one user is compared with: mailboxes that were created in the same second may look identical.
 const OTHERS: usize = 5;
 
 pub(super) fn look(
@@ -89,7 +89,7 @@ fn whose_mailboxes(
     findings
 }
 
-/// The rights that the service account lacks for deliveries there (RFC 4314 section 4), if the server reports rights.
+/// The findings on rights that the service account lacks for deliveries (RFC 4314 section 4), if the server reports rights.
 fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
     let lacks = |mailbox: &str, letters: &str, right: &str, for_what: &str| {
         let fix = format!("give the service account the right {right} there ({letters}), to {for_what}");
@@ -103,8 +103,8 @@ fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
             Rights::Unknown | Rights::NoMailbox => {}
         }
     }
-    // INBOX's rights decide whether a top-level mailbox may be created, if any rights do. RFC 2086 has the older letter
-    // `c` for `k`.
+    // INBOX's rights decide whether a top-level mailbox may be created, if any rights do. For `k`, RFC 2086 has the older letter
+    // `c`.
     if let Rights::Of(letters) = &tried.inbox_rights
         && tried.sent_is_missing
         && !letters.contains(['k', 'c'])
@@ -114,8 +114,8 @@ fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
     findings
 }
 
-/// Checks that a login leads to the mailbox of the user that it names, and not to the service account's own mailbox. The service
-/// account's own mailbox cannot show the difference: if it is the recipient's, another user of the table is tried.
+/// Checks that a login leads to the mailbox of the user that it names, and not to the service account's own mailbox. A login for
+/// the service account cannot show the difference, so another user of the table is tried instead.
 fn login_check(site: &Site, imap: &Settings, to: &str, others: &[String], deadline: Deadline) -> Finding {
     let what = "user of the login";
     let mut users =
@@ -135,7 +135,7 @@ fn login_check(site: &Site, imap: &Settings, to: &str, others: &[String], deadli
     }
 }
 
-/// The age of the login proof that deliveries rely on.
+/// The age of the login proof on which deliveries rely.
 fn age_of_the_proof(site: &Site, database: &mut dyn Database) -> Finding {
     let what = "user of the login, as deliveries know it";
     match site.age_of_the_proof(database) {
@@ -157,8 +157,8 @@ fn two_users(imap: &Settings, to: &str, others: &[String], deadline: Deadline) -
     for other in others {
         match are_one(imap, [to, other], deadline) {
             Ok(Some(false)) => return Some(good(what, format!("{to} and {other} have an INBOX each"))),
-            // Two mailboxes look identical if they have equal message counts and come from one skeleton or were created
-            // in the same second.
+            // Two mailboxes look identical if they have equal message counts, and come from one skeleton or were created in the
+            // same second.
             Ok(Some(true) | None) => {}
             Err(error) => return Some(failed(what, &error)),
         }
@@ -171,7 +171,7 @@ fn two_users(imap: &Settings, to: &str, others: &[String], deadline: Deadline) -
     })
 }
 
-/// If no mailbox can be tried, the server's greeting can at least be read.
+/// Reads at least the server's greeting, if no mailbox can be tried.
 fn greeting(site: &Site, deadline: Deadline) -> Vec<Finding> {
     let what = "mailbox store";
     match site.try_greeting(deadline) {
@@ -207,7 +207,7 @@ fn append_grace(config: &Config, said: &str) -> Option<Finding> {
     }
 }
 
-/// The fix for a failure of the mailbox store.
+/// The finding on a failure of the mailbox store, with its fix.
 fn failed(what: &str, error: &MailboxError) -> Finding {
     let fix = match error.failure {
         MailboxFailure::Unreachable | MailboxFailure::TimedOut | MailboxFailure::ConnectionLost => {

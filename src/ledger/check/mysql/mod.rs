@@ -6,10 +6,10 @@ use crate::ledger::Database;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Below this, in bytes, a record with long headers may not fit; see `ledger::mysql`.
+/// If the packet is smaller, in bytes, a record with long headers may not fit; see `ledger::mysql`.
 const SMALLEST_PACKET: u64 = 4 << 20;
 
-/// The server's variables that are read, and those of its status. No server has all of them.
+/// The variables that are read, and those of SHOW STATUS. No server has all of them.
 const VARIABLES: &str = "read_only super_read_only innodb_read_only innodb_flush_log_at_trx_commit log_bin sync_binlog \
     binlog_format wsrep_on wsrep_cluster_name group_replication_group_name group_replication_single_primary_mode \
     group_replication_consistency performance_schema rpl_semi_sync_source_enabled rpl_semi_sync_source_timeout \
@@ -32,7 +32,7 @@ impl Variables {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Any value that is not a no counts as yes: MariaDB's read_only has more than two values.
+    /// Any value that does not mean "no" counts as yes: MariaDB's read_only has more than two values.
     fn on(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| !["OFF", "0", "NO", ""].iter().any(|off| value.eq_ignore_ascii_case(off)))
     }
@@ -64,7 +64,7 @@ pub(super) fn inspect(database: &mut dyn Database, wanted: Requirements) -> Resu
     }
     findings.extend(match said.on("rpl_semi_sync_source_enabled") {
         true => semi_synchronous(wanted, &said),
-        // A group's members have what was committed.
+        // The members of a group have all commits.
         false if said.in_a_group() => Vec::new(),
         false => vec![asynchronous(wanted.replicated, followers(database, &said)?)],
     });
@@ -89,7 +89,7 @@ fn counts(database: &mut dyn Database, doing: &str, ask: &str) -> Result<Option<
     }
 }
 
-/// Whether this member of a group is in its majority: a minority still gives locks, and commits nothing.
+/// Whether this member of a group belongs to its majority: a minority still gives locks, but commits nothing.
 fn group_members(database: &mut dyn Database) -> Result<Finding, DatabaseError> {
     let ask = "SELECT COUNT(*), COALESCE(SUM(member_state = 'ONLINE'), 0) \
                FROM performance_schema.replication_group_members";
@@ -102,10 +102,10 @@ fn group_members(database: &mut dyn Database) -> Result<Finding, DatabaseError> 
     })
 }
 
-/// How many servers follow this one, if the server reports that.
+/// How many servers follow this one; `None` if our role cannot learn that.
 fn followers(database: &mut dyn Database, said: &Variables) -> Result<Option<u64>, DatabaseError> {
     if database.dialect() == Dialect::Mariadb {
-        // Any role may read it.
+        // On MariaDB, any role may read this count.
         return Ok(said.get("slaves_connected").map_or(Some(0), |count| count.parse().ok()));
     }
     if !said.on("log_bin") || !said.on("performance_schema") {
@@ -118,7 +118,7 @@ fn followers(database: &mut dyn Database, said: &Variables) -> Result<Option<u64
 fn version(product: Dialect, version: &str) -> Finding {
     let (oldest, name) = match product {
         Dialect::Mariadb => ((10, 6, 0), "MariaDB 10.6"),
-        // CHECK constraints; below 5.7.5 a second GET_LOCK frees the first.
+        // The first version with CHECK constraints. Below 5.7.5, a second GET_LOCK frees the first.
         _ => ((8, 0, 16), "MySQL 8.0.16"),
     };
     match numbers(version) {
@@ -222,8 +222,8 @@ fn asynchronous(replicated: bool, followers: Option<u64>) -> Finding {
     }
 }
 
-/// The finding on how long a commit waits for a replica. Past `..._timeout` it continues without one, and unlike
-/// PostgreSQL the server does not report that.
+/// The finding on how long a commit waits for a replica. Past `rpl_semi_sync_..._timeout` the commit continues without one.
+/// Unlike PostgreSQL, the server does not report that.
 fn semi_synchronous(Requirements { replicated, deadline }: Requirements, said: &Variables) -> Vec<Finding> {
     let of = |name: &str| said.get(&format!("rpl_semi_sync_source_{name}")).unwrap_or_default();
     let timeout = of("timeout").parse().map(Duration::from_millis).unwrap_or_default();

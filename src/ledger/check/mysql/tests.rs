@@ -46,7 +46,7 @@ fn a_packet_that_is_too_small_for_a_record_is_bad() {
 
 #[test]
 fn a_server_that_forgets_or_does_not_write_is_bad() {
-    // The first finding is on writes.
+    // The first finding is about writes.
     let states = |pairs: &[(&str, &str)]| {
         settings(&variables(pairs)).into_iter().map(|finding| finding.state).collect::<Vec<_>>()
     };
@@ -88,11 +88,11 @@ fn a_commit_that_may_go_on_without_a_replica_is_found() {
         assert_eq!([found(false, &[]), found(true, &[])], [[FindingState::Good], [FindingState::Good]]);
         for fault in [("status", "OFF"), ("timeout", "100000"), ("wait_point", "AFTER_COMMIT"), (no_replica, "OFF")] {
             assert_eq!(found(false, &[fault]), [FindingState::Warning], "{fault:?}");
-            // If other sessions act early on a commit, they lose none of it.
+            // Other sessions may act too early on a commit, but it is not lost.
             let if_replicated = if fault.0 == "wait_point" { FindingState::Warning } else { FindingState::Bad };
             assert_eq!(found(true, &[fault]), [if_replicated], "{fault:?}");
         }
-        // Exactly as long as a delivery may take is enough.
+        // A timeout exactly as long as a delivery may take is enough.
         let deadline = Requirements::default().deadline.as_millis();
         assert_eq!(found(true, &[("timeout", &deadline.to_string())]), [FindingState::Good]);
         assert_eq!(found(true, &[("timeout", &(deadline - 1).to_string())]), [FindingState::Bad]);
