@@ -1,5 +1,5 @@
-//! Access to the content of a message, from wherever it is stored. The content is returned only after the operations
-//! log has recorded who requested it.
+//! Access to the content of a message, from any store. The content is returned only after the operations log has recorded who
+//! requested it.
 
 use super::redelivery::{self, MessageSource, RedeliveryError};
 use crate::base::deadline::Deadline;
@@ -18,31 +18,31 @@ pub(crate) struct Look<'a> {
     pub(crate) operation: Operation,
     /// The part of the message: `HTML`, `part 2`.
     pub(crate) object: Option<&'a str>,
-    /// The memory to read into, and the client that it is charged to: a token or a login.
+    /// The memory to read into, and the client whose quota pays for it: a token or a login.
     pub(crate) memory: (&'a Arc<FairQuota>, &'a str),
 }
 
 /// The result of a request.
 pub(crate) enum ContentResult<T> {
-    /// The result, and the share of memory that it occupies.
+    /// The result, and its memory.
     Shown(T, Reservation),
     /// The ledger has no message with that identity, or the message has no such part.
     Unknown,
     /// There is not enough free memory at the moment. Nothing was read.
     Busy,
-    /// The content is not available now; the reason, and whether a retry may help.
+    /// The content is not available now. `why` is the reason; `may_pass` says whether a retry may help.
     Nowhere { why: String, may_pass: bool },
 }
 
 /// The message takes longer to parse than any legitimate message.
 pub(crate) struct TakesTooLong;
 
-/// Applies `of` to the message with this identity, in the form [for display](Message::for_display); `None` if it has no
-/// such part. The message comes from the ledger's stored sources or, if `mailboxes` has a deadline, from a mailbox. The
-/// operations log records each request, also a failed one.
+/// Applies `of` to the message with this identity, in the form [for display](Message::for_display). `of` returns `None` if the
+/// message has no such part. The message comes from the ledger's stored sources or, if `mailboxes` has a deadline, from a
+/// mailbox. The operations log records each request, also one that fails.
 ///
 /// # Errors
-/// If the database fails, or if the operations log cannot be written. Nothing is shown then.
+/// If the database fails, or if the operations log cannot be written. In that case nothing is shown.
 pub(crate) fn look<T>(
     site: &Site,
     database: &mut dyn Database,
@@ -114,7 +114,7 @@ pub(crate) fn look<T>(
     }
 }
 
-/// Reads the message if no mailbox may be opened.
+/// Reads the message from the ledger's sources, for callers that may open no mailbox.
 fn from_ledger(
     database: &mut dyn Database,
     (message, identity): (i64, &Identity),

@@ -1,4 +1,4 @@
-//! The settings of the Dovecot on this machine, as doveconf(1) prints them. Without a Dovecot here, nothing is known.
+//! The settings of the Dovecot on this machine, as doveconf(1) prints them.
 
 use crate::base::deadline::Deadline;
 use crate::base::printed::output_of;
@@ -6,10 +6,10 @@ use crate::base::printed::output_of;
 /// The second one for users without /usr/bin in PATH.
 const DOVECONF: [&str; 2] = ["doveconf", "/usr/bin/doveconf"];
 
-/// The destination of postfix/dovecot-delivery.conf.
+/// Where postfix/dovecot-delivery.conf is installed.
 const FOR_DELIVERIES: &str = "/etc/dovecot/dovecot-delivery.conf";
 
-/// Dovecot 2.4 has the third of these settings, and 2.3 the fourth. For the missing one doveconf prints an empty line, or none.
+/// Dovecot 2.4 has the third of these settings, and 2.3 the fourth. For a missing one, doveconf prints an empty line or none.
 const OF_SESSIONS: [&str; 4] = [
     "service/imap-login/inet_listener/imap/port",
     "service/imap-login/inet_listener/imaps/port",
@@ -24,7 +24,7 @@ pub(crate) enum SessionsOfProcess {
     Many,
 }
 
-/// The setting of the instance that listens at this port. `None` if neither instance does, or if both seem to.
+/// How many sessions a process of the instance at this port serves. `None` if neither instance listens there, or if both seem to.
 pub(crate) fn sessions_of_a_process(port: u16, deadline: Deadline) -> Option<SessionsOfProcess> {
     let ask = |configuration: &[&str]| {
         let arguments = [configuration, &["-h"], &OF_SESSIONS].concat();
@@ -70,7 +70,7 @@ pub(crate) struct DovecotHere {
     pub config_version: Option<String>,
 }
 
-/// Runs doveconf. `None` if there is none.
+/// The settings that doveconf prints; `None` if there is no doveconf.
 pub(crate) fn dovecot_here(deadline: Deadline) -> Option<DovecotHere> {
     let ask = |arguments: &[&str]| output_of(&DOVECONF, arguments, deadline);
     let userdbs = ask(&["-n", "userdb"]).filter(|output| !output.trim().is_empty())?;

@@ -1,15 +1,15 @@
-//! The timer's retry of owed copies: the work of `replay --owed`, without a person's request, for the copies that are due.
+//! The timer's retry of owed copies: like `replay --owed`, but without a person's request, and only for copies that are due.
 //!
-//! A copy that fails is tried again after a pause that grows with its age. A copy that can never be finished therefore
-//! costs little, and a copy that can be finished does not wait long. The pause is an eighth of the time from the
-//! recording of its message to its last try, and at most [`LONGEST_PAUSE`]. The ledger stores the time of the last try
-//! (`copies.updated_at`).
+//! A copy that fails is retried after a pause that grows with its age. So a copy that can never be finished costs little, and one
+//! that can be finished does not wait long. The pause is an eighth of the time from the recording of its message to its last try,
+//! and at most [`LONGEST_PAUSE`]. The ledger stores the time of the last try (`copies.updated_at`).
 //!
-//! Copies that can never be finished must not block others, however many they are. An example is a rule that gives a
-//! whole domain mailboxes. A program may then write as an author who has no mailbox, and each of its messages leaves
-//! such a copy. Copies of users who recently received mail therefore alternate with the copies of all others. In both
-//! groups, copies that were never tried alternate with those that were tried longest ago. A user who is refused, or
-//! whose mailbox hangs, is tried once in a run, and is no evidence about the store.
+//! Copies that can never be finished must not block others, however many they are. For example, a rule may give a whole domain
+//! mailboxes. A program may then write as an author who has no mailbox, and each of its messages leaves such a copy.
+//!
+//! So copies of users who recently received mail alternate with the copies of all others. In both groups, copies that were never
+//! tried alternate with those that were tried longest ago. A user whose login is refused, or whose mailbox hangs, is tried once
+//! in a run, and proves nothing about the store.
 //!
 //! | failure | evidence about | the run |
 //! |---|---|---|
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// The time limit of one run, unless half of it is too short for a delivery: see [`longest_run`].
+/// The time limit of one run, unless half of it is too short for a delivery ([`longest_run`]).
 const LONGEST_RUN: Duration = Duration::from_hours(1);
 /// The time limit of the ledger's query for owed copies.
 const LISTING: Duration = Duration::from_mins(10);
@@ -42,25 +42,23 @@ const LISTING: Duration = Duration::from_mins(10);
 const LONGEST_PAUSE: Duration = Duration::from_hours(6);
 /// The pause after a failed try is the copy's age divided by this number.
 const PART_OF_ITS_AGE: i64 = 8;
-/// If the last try is no later than this after the message was recorded, no run has tried the copy since. That try is
-/// the delivery that left it owed.
+/// If the last try is no later than this after the message was recorded, no run has tried the copy: that try is the delivery that
+/// left it owed.
 const NEVER_TRIED: Duration = Duration::from_mins(1);
-/// A run ends after this number of consecutive failures of the mailbox store: the next copy would fail, too.
+/// A run ends after this number of consecutive failures of the mailbox store, since the next copy would fail too.
 const IN_A_ROW: u32 = 3;
-/// After this number of users whose logins are refused, while no login succeeds, a user who recently received mail is
-/// tried. If that login is refused, too, our own account is refused, and the run ends: a server may lock out a client
-/// that continues.
+/// After this number of users whose logins are refused, while no login succeeds, a user who recently received mail is tried. If
+/// that login is refused too, our own account is, and the run ends: a server may lock out a client that continues.
 const REFUSED: usize = 3;
-/// How much longer than its delivery a copy may take: the ledger is queried before, and updated after.
+/// How much longer than its delivery a copy may take, for the ledger's query before and its update after.
 const AROUND_A_DELIVERY: Duration = Duration::from_secs(30);
 
-/// How a run learns that it must end, and how it announces the duration of its next step.
+/// How a run learns that it must end, and how it reports the time limit of its next step.
 pub(crate) struct Watched<'a> {
     pub(crate) stop: &'a AtomicBool,
     pub(crate) may_take: &'a mut dyn FnMut(Duration),
 }
 
-/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwedRun {
     /// Copies that this run delivered to their mailboxes.
@@ -69,9 +67,9 @@ pub(crate) struct OwedRun {
     pub(crate) there_already: u64,
     /// Copies that were tried, and are still owed.
     pub(crate) failed: u64,
-    /// Copies that were due, and were not tried: they need a mailbox which has just failed with another copy.
+    /// Copies that were due but not tried: they need a mailbox that has just failed with another copy.
     pub(crate) passed_over: u64,
-    /// Copies that are owed at the end, whenever they are due.
+    /// Copies that are owed at the end, due or not.
     pub(crate) still_owed: u64,
     /// The error of the first copy that failed.
     pub(crate) first_failure: Option<String>,
@@ -100,8 +98,8 @@ impl OwedRun {
     }
 }
 
-/// The time limit of one run if a delivery may take this `deadline`: the limit always leaves time for the first copy.
-/// The next run continues with the rest.
+/// The time limit of one run if a delivery may take this `deadline`. The limit always leaves time for the first copy; the next
+/// run continues with the rest.
 pub(crate) fn longest_run(deadline: Duration) -> Duration {
     LONGEST_RUN.max(deadline.saturating_add(AROUND_A_DELIVERY).saturating_mul(2))
 }
@@ -191,15 +189,15 @@ fn try_to_finish(
     }
 }
 
-/// Whether the store accepts a login for a user who recently received mail. If not, our own account is refused. The
-/// users who were refused are no evidence, since they need not exist.
+/// Whether the store accepts a login for a user who recently received mail. If not, our own account is refused. The users who
+/// were refused prove nothing: they may not exist.
 fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<String>) -> Result<bool, DatabaseError> {
     let others = audit_queries::newest_delivered_to(ledger)?;
     let other = others.iter().find(|(user, _)| !refused.contains(user) && !site.is_service_account(user));
     let Some((user, mailbox)) = other else { return Ok(false) };
     Ok(match site.mailbox(user, mailbox, Deadline::after(site.deadline())) {
         Ok(_) => true,
-        // These failures come only after a login.
+        // These failures come only after a successful login.
         Err(error) => matches!(
             error.failure,
             MailboxFailure::NoSuchMailbox | MailboxFailure::OverQuota | MailboxFailure::RefusedForGood
@@ -207,10 +205,10 @@ fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<St
     })
 }
 
-/// Due copies, by their tries.
+/// Due copies: tried before or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// No run has tried it since its delivery.
+    /// No run has tried the copy since its delivery.
     Untried,
     Tried,
 }
@@ -228,7 +226,7 @@ impl Plan {
         Ok(Self { began: time_span::now(ledger)?, left_for })
     }
 
-    /// `None` if it is left to its author's mail program, or if its last try is too recent.
+    /// `None` if the copy is left to its author's mail program, or if its last try is too recent.
     fn due(&self, owed: &OwedCopyKey) -> Option<Due> {
         let (recorded_at, last_try) = (owed.recorded_at, owed.last_try);
         let is_left = self.left_for.is_some_and(|left_for| recorded_at > self.began.saturating_sub(left_for));
@@ -241,7 +239,7 @@ impl Plan {
 #[derive(Default)]
 struct Pages {
     page: VecDeque<OwedCopyKey>,
-    /// The last try and the key of the last row read. `None`: no row was read yet.
+    /// The last try and the key of the last row that was read; `None` before the first row.
     after: Option<(i64, CopyKey)>,
     ended: bool,
 }
@@ -255,7 +253,7 @@ impl Pages {
                 Some(last) => self.after = Some((last.last_try, last.key)),
                 None => self.ended = true,
             }
-            // A copy whose last try is in the future is due, because a clock was set back.
+            // A last try in the future means that a clock was set back: such a copy is due.
             let now = time_span::now(ledger)?;
             self.page.retain(|owed| owed.last_try <= began || owed.last_try > now);
         }
@@ -263,13 +261,13 @@ impl Pages {
     }
 }
 
-/// The due copies in the order of their tries. Four groups take turns: untried copies, and those that were tried longest ago; of
-/// users who recently received mail, and of all others.
+/// The due copies in the order of their tries. Four groups take turns. They are the untried copies and those tried longest ago,
+/// each for users who recently received mail and for all others.
 struct Turns<'a> {
     plan: &'a Plan,
     /// Users who recently received mail.
     known: BTreeSet<String>,
-    /// The next one's turn is first. `bool`: whether the users are known.
+    /// The first group has the next turn. `bool`: whether its users are known.
     groups: [(Due, bool, Pages); 4],
 }
 
@@ -298,24 +296,24 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// Whether a run has tried to finish a copy; in microseconds.
+/// Whether a run has tried to finish a copy. The times are in microseconds.
 fn was_tried(recorded_at: i64, last_try: i64) -> bool {
     last_try.saturating_sub(recorded_at) > time_span::microseconds(NEVER_TRIED)
 }
 
-/// Whether a copy may be tried again; in microseconds. If a clock was set back, no copy waits for the difference.
+/// Whether a copy may be retried. The times are in microseconds. If a clock was set back, no copy waits for the difference.
 fn is_due(now: i64, recorded_at: i64, last_try: i64) -> bool {
     let pause = last_try.saturating_sub(recorded_at).max(0) / PART_OF_ITS_AGE;
     let since = now.saturating_sub(last_try);
     since < 0 || since >= pause.min(time_span::microseconds(LONGEST_PAUSE))
 }
 
-/// The scope of a failure, beyond the copy that failed.
+/// What a failure says beyond the copy that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FailureScope {
     /// Only this copy.
     Copy,
-    /// This user's login is refused.
+    /// The login of this user is refused.
     Login,
     /// This user's mailbox has failed, or the store has.
     Mailbox,
@@ -346,12 +344,12 @@ struct FailureTracker {
     refused: BTreeSet<String>,
     /// Users whose copies this run no longer tries.
     users: BTreeSet<String>,
-    /// Recipients whose copies this run no longer tries: the message would have to be read from a mailbox that has failed.
+    /// Recipients whose copies this run no longer tries: the message would come from a mailbox that has failed.
     recipients: BTreeSet<String>,
 }
 
 impl FailureTracker {
-    /// Whether a copy would fail as another one did.
+    /// Whether a copy would fail like an earlier one.
     fn should_skip(&self, copy: &OwedCopyKey) -> bool {
         self.users.contains(&copy.user) || self.recipients.contains(&copy.recipient)
     }
@@ -361,12 +359,12 @@ impl FailureTracker {
         self.in_a_row = 0;
     }
 
-    /// Records the mailboxes that failed for a copy: its own, or those that should have provided its message.
+    /// Records the mailboxes that failed for a copy: the copy's own, or those that should have provided its message.
     fn failed(&mut self, copy: &RecordedCopy, mailboxes: &[(String, MailboxFailure)]) {
         let blames = || mailboxes.iter().map(|(user, failure)| (user, FailureScope::of(*failure)));
         let any = |blame: FailureScope| blames().any(|(_, one)| one == blame);
         self.in_a_row = if any(FailureScope::Store) || any(FailureScope::Mailbox) { self.in_a_row + 1 } else { 0 };
-        // If the store has failed, nothing is known about any user.
+        // If the store has failed, that says nothing about any user.
         if any(FailureScope::Store) {
             return;
         }
@@ -397,13 +395,13 @@ impl FailureTracker {
     }
 }
 
-/// Tries to finish a copy, and records what that shows.
+/// Tries to finish a copy, and records what that shows about the store.
 ///
 /// # Errors
-/// If the database fails: every other copy would fail, too.
+/// If the database fails: every other copy would fail too.
 fn finish(site: &Site, copy: &RecordedCopy, shown: &mut FailureTracker) -> Result<ReplayOutcome, String> {
     let deadline = Deadline::after(site.deadline());
-    // The panic of one delivery is logged; the next delivery may succeed.
+    // A panic of one delivery is logged; the next delivery may succeed.
     let ended = catch_unwind(AssertUnwindSafe(|| redelivery::finish(site, copy, deadline)));
     let error = match ended {
         Ok(Ok(manner)) => {

@@ -21,7 +21,7 @@ fn what_fails_is_tried_less_and_less_often_and_never_given_up() {
     assert!((8..=12).contains(&hour), "{hour} in its first hour");
     assert!((25..=50).contains(&day), "{day} on its first day");
     assert!((45..=75).contains(&week), "{week} in its first week");
-    // Then every six hours.
+    // From then on it is tried every six hours.
     assert_eq!(month - tries(20 * DAY), 40);
 }
 
@@ -45,13 +45,13 @@ fn what_a_delivery_has_just_left_owed_was_never_tried() {
 fn a_run_has_time_for_its_first_copy_however_long_a_delivery_may_take() {
     assert_eq!(longest_run(Duration::from_mins(4)), Duration::from_hours(1));
     for deadline in [Duration::from_secs(59 * 60 + 30), Duration::from_hours(1), Duration::from_hours(5)] {
-        // The ledger has listed the owed copies by then.
+        // Listing the owed copies has used this much of the time.
         let left = longest_run(deadline) - LISTING;
         assert!(left > deadline + AROUND_A_DELIVERY, "{deadline:?}");
     }
 }
 
-/// A copy of this user, to this recipient.
+/// A copy of this user's mailbox for this recipient.
 fn copy(user: &str, recipient: &str) -> RecordedCopy {
     RecordedCopy {
         message: 1,
@@ -91,7 +91,7 @@ fn ledger(folder: &tempfile::TempDir) -> (Site, Box<dyn Database>, i64) {
     (site, ledger, now)
 }
 
-/// Adds copies of that message; `user` is in SQL, with the number `n` of each.
+/// Adds copies of that message. `user` is an SQL expression with the number `n` of each copy.
 fn fill(ledger: &mut dyn Database, kind: &str, number: u32, user: &str, state: &str, last_try: i64) {
     let sql = format!(
         "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, updated_at) \
@@ -113,7 +113,7 @@ fn order(plan: &Plan, ledger: &mut dyn Database) -> Vec<String> {
     order
 }
 
-/// More than a page of each kind. No copy is tried twice, though its last try becomes later meanwhile.
+/// There is more than one page of each kind. No copy is tried twice, though its last try becomes later during the run.
 #[test]
 fn what_was_never_tried_and_what_was_have_their_turns() {
     let folder = tempfile::tempdir().unwrap();
@@ -125,12 +125,12 @@ fn what_was_never_tried_and_what_was_have_their_turns() {
     let order = order(&plan, ledger.as_mut());
     let mut expected: Vec<String> = (0..600).flat_map(|n| [format!("untried{n}"), format!("tried{n}")]).collect();
     expected.extend((600..1200).map(|n| format!("tried{n}")));
-    // The late one is not due yet.
+    // The copy of "late" is not due yet.
     assert_eq!(order.len(), expected.len());
     assert_eq!(order, expected);
 }
 
-/// As many as there are, tried or not. Nor do the users who got mail hold up all others.
+/// Tried or not, in any number. Nor do the users who got mail hold up all others.
 #[test]
 fn strangers_who_have_never_got_anything_hold_up_nobody_who_has() {
     let folder = tempfile::tempdir().unwrap();

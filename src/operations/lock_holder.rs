@@ -1,13 +1,13 @@
-//! Holds a lock while a program runs: takes it, checks every second that it is still held, and releases it. It runs in
-//! a thread of its own, since a server that does not answer would block the caller.
+//! Holds a lock while a program runs: takes it, checks every second that it is still held, and releases it. This runs in a thread
+//! of its own, since a server that does not answer would block the caller.
 //!
-//! Two programs never run at once, even if a machine is cut off. The server frees the lock after [`silence`]. Before
-//! that, the holder has missed an answer, sent SIGTERM, waited for the grace and sent SIGKILL. The exception is a
-//! suspended machine, or a stopped process: it learns of the loss only when it resumes.
+//! Two programs never run at once, even if a machine is cut off: the server frees the lock after [`silence`]. Before that, the
+//! holder has missed an answer, sent SIGTERM, waited for the grace and sent SIGKILL. The exception is a suspended machine, or a
+//! stopped process: it learns of the loss only when it resumes.
 //!
-//! A former primary that was left behind at a fail-over may report for ever that the lock is held, while the new
-//! primary grants it to another. If its commits wait for another server, the former primary cannot commit. So a second
-//! connection commits each second.
+//! A former primary, left behind at a fail-over, may report for ever that the lock is held, while the new primary grants it to
+//! another. If the commits of the former primary wait for another server, it cannot commit. So a second connection commits each
+//! second.
 
 use crate::database::{DatabaseError, DatabaseFailure, Dialect};
 use crate::delivery::bare_message_id;
@@ -24,18 +24,18 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long killing a program may take.
 const MARGIN: Duration = Duration::from_secs(5);
-/// The longest single wait on the server; a long wait consists of several. A PostgreSQL statement that waits has a
-/// snapshot, which holds back VACUUM, and a server continues to wait for a client that is gone.
+/// The longest single wait on the server; a long wait consists of several. A waiting statement has a snapshot on PostgreSQL,
+/// which holds back VACUUM. A server also continues to wait for a client that is gone.
 const SLICE: Duration = Duration::from_secs(10);
 
-/// The time without a query after which the server frees the lock of a program that may take `grace` to end.
+/// The time without a query after which the server frees the lock. A program may take `grace` to end.
 fn silence(grace: Duration) -> Duration {
     PERIOD + PATIENCE + grace + MARGIN
 }
 
-/// The lock of a program that `lock exec` runs. No configuration can choose this namespace for messages, so a program
-/// and a delivery never share a lock. In SQL: `maildrop_lock_key(NAME, 'maildrop exec')`, which ignores white space and
-/// angle brackets around a name as around a Message-ID.
+/// The lock of a program that `lock exec` runs. No configuration can choose this namespace for messages, so a program and a
+/// delivery never share a lock. SQL has `maildrop_lock_key(NAME, 'maildrop exec')` for the same lock. White space and angle
+/// brackets around a name are ignored, as around a Message-ID.
 pub(crate) fn lock_of_program(namespace: &str, name: &str) -> LockName {
     LockName::new(&format!("{namespace}{OF_PROGRAMS}"), bare_message_id(name.as_bytes()))
 }
@@ -43,26 +43,26 @@ pub(crate) fn lock_of_program(namespace: &str, name: &str) -> LockName {
 /// The requested lock, and how long to wait for it.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRequest {
-    /// The name that `lock exec` was given.
+    /// The name that the command line has.
     pub name: String,
     pub lock: LockName,
     pub wait: Duration,
 }
 
-/// The thread's reports. More reports follow only after `Asked(Ok(Held))` and `Still`.
+/// The thread's reports. Only `Asked(Ok(Held))` and `Still` are followed by further reports.
 #[derive(Debug)]
 pub(crate) enum HolderReport {
     Asked(Result<Acquired, DatabaseError>),
-    /// The lock was still held after this moment.
+    /// The lock was still held at this moment, or later.
     Still(Instant),
-    /// The lock is lost; the reason.
+    /// The lock is lost, for this reason.
     Lost(String),
     /// The lock was held to the end, and is released.
     Released,
 }
 
-/// Another connection to the server that holds the lock, which commits meanwhile: on PostgreSQL the lock's own connection
-/// is in the lock's transaction.
+/// Another connection to the server that holds the lock. It commits meanwhile: on PostgreSQL the lock's own connection is in the
+/// lock's transaction.
 fn beside(
     server: &str,
     open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
@@ -154,7 +154,7 @@ mod tests {
         crate::ledger::schema::open_embedded(directory, &client, Deadline::after(Duration::from_mins(2))).unwrap()
     }
 
-    /// SQL can take the same lock: `SELECT maildrop_lock_key('<nightly>', 'x exec')` gives this key.
+    /// The SQL functions name the same lock: `SELECT maildrop_lock_key('<nightly>', 'x exec')` gives this key.
     #[test]
     fn a_programs_lock_is_the_one_that_the_sql_functions_name() {
         let lock = lock_of_program("x", "nightly");
@@ -188,7 +188,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || hold_it(&wait, &|report| drop(send.send(report))));
             assert!(matches!(reports.recv().unwrap(), HolderReport::Asked(Ok(Acquired::Held))));
-            // The reports come one period apart.
+            // The reports are one period apart.
             for _ in 0..2 {
                 assert!(matches!(reports.recv().unwrap(), HolderReport::Still(_)));
             }

@@ -1,6 +1,6 @@
-//! Redelivery of copies that a person has selected: preview and execution, copy by copy. The deliveries are those of
-//! `replay` with `--owed`, `--restore` and `--failed`. A copy selected twice is delivered once, since each delivery
-//! looks under the message's lock.
+//! Redelivery of copies that a person has selected: preview and execution, copy by copy. The deliveries are those of `replay`
+//! with `--owed`, `--restore` and `--failed`. A copy that is selected twice is delivered once, since each delivery looks under
+//! the message's lock.
 
 use super::audit::{self, Gone};
 use super::redelivery::{self, RedeliveryError};
@@ -27,14 +27,14 @@ words! {
     pub(crate) enum RedeliveryKind {
         /// The copy is owed, and is finished: `replay --owed`.
         Finish = "finish",
-        /// Its mailbox has lost the copy, which is restored: `replay --restore --deleted`.
+        /// The copy's mailbox has lost it, and it is restored: `replay --restore --deleted`.
         Restore = "restore",
-        /// Its recipient has no copy after at least one attempt: `replay --failed`.
+        /// The recipient has no copy after at least one attempt: `replay --failed`.
         Deliver = "deliver",
     }
 }
 
-/// A copy that a person wants to be redelivered.
+/// A copy that a person wants to redeliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RedeliveryRequest {
     pub(crate) kind: RedeliveryKind,
@@ -56,7 +56,7 @@ impl fmt::Display for RedeliveryRequest {
     }
 }
 
-/// The description of a copy for people.
+/// A copy as people see it described.
 #[derive(Clone, Debug)]
 pub(crate) struct SelectedCopy {
     pub(crate) request: RedeliveryRequest,
@@ -84,19 +84,20 @@ impl SelectedCopy {
         Self { request, identity, lock, message_id, subject, role, recipient, user, mailbox }
     }
 
-    /// `INBOX of doug, for doug@mail.axial.net`.
+    /// The mailbox, for people: `INBOX of doug, for doug@mail.axial.net`.
     pub(crate) fn place(&self) -> String {
         format!("{} of {}, for {}", self.mailbox, self.user, self.recipient)
     }
 }
 
-/// A copy that can be redelivered, as far as the ledger knows.
+/// A copy that can be redelivered, as far as the ledger shows.
 enum RedeliverableCopy {
     Recorded(Box<RecordedCopy>),
     Tried(Box<KnownDelivery>),
 }
 
-/// The description of a copy (`None` if the ledger has no such copy), and the copy to deliver or else the result of the request.
+/// The description of a copy (`None` if the ledger has no such copy), and either the copy to deliver or the result of the
+/// request.
 type LocatedCopy = (Option<SelectedCopy>, Result<RedeliverableCopy, ReplayOutcome>);
 
 fn find(site: &Site, database: &mut dyn Database, request: RedeliveryRequest) -> Result<LocatedCopy, DatabaseError> {
@@ -126,7 +127,7 @@ fn find(site: &Site, database: &mut dyn Database, request: RedeliveryRequest) ->
     Ok((Some(selected), found))
 }
 
-/// Why an owed copy is not finished yet, if its author's own mail program may save one.
+/// Why an owed copy is not finished yet: its author's own mail program may still save one.
 fn left_to_its_author(
     site: &Site,
     database: &mut dyn Database,
@@ -141,13 +142,13 @@ fn left_to_its_author(
     }))
 }
 
-/// What a request would do now: `Delivered` says what would be done.
+/// What a request would do now. `Delivered` has the text of what would be done.
 #[derive(Debug)]
 pub(crate) struct Preview {
     /// `None` if the ledger has no such copy.
     pub(crate) copy: Option<SelectedCopy>,
     pub(crate) outcome: ReplayOutcome,
-    /// Whether the appended message may name another recipient: its Received fields stay, since the identity covers them.
+    /// Whether the message to append may name another recipient: its Received fields stay, since the identity covers them.
     pub(crate) may_name_others: bool,
 }
 
@@ -188,7 +189,7 @@ fn restoring(
     }
 }
 
-/// Why a copy is gone, and what the redelivery does about it.
+/// Why a copy is gone, and what the redelivery does about that.
 pub(crate) fn why_gone(gone: Gone) -> &'static str {
     match gone {
         Gone::OlderMailbox => "its mailbox has lost it, having come back from a backup: it is appended",
@@ -211,7 +212,7 @@ fn from_its_source(
     match redelivery::message_and_its_place(site, database, wanted, Some(copy.key()), deadline) {
         Ok((message, _)) => Ok((ReplayOutcome::Delivered(done.to_owned()), message.keeps_received_for_others())),
         Err(RedeliveryError::Database(error)) => Err(error),
-        // A delivery then searches for the author's own copy.
+        // The delivery would then search for the author's own copy.
         Err(RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_))
             if copy.reason.is_some() && site.left_to_authors_for().is_some() =>
         {
@@ -222,7 +223,7 @@ fn from_its_source(
     }
 }
 
-/// Redelivers a copy. `begin` is called first with its description; if `begin` returns an error, nothing is done.
+/// Redelivers a copy. First `begin` is called with the copy's description; if `begin` returns an error, nothing is done.
 pub(crate) fn deliver_again(
     site: &Site,
     request: RedeliveryRequest,
@@ -244,7 +245,7 @@ pub(crate) fn deliver_again(
     let outcome = match found {
         _ if stop.load(Ordering::Relaxed) => ReplayOutcome::Deferred("it was ended early".into()),
         RedeliverableCopy::Tried(known) => {
-            // The panic of one delivery is logged; the next delivery may succeed.
+            // A panic of one delivery is logged; the next delivery may succeed.
             let replayed = catch_unwind(AssertUnwindSafe(|| {
                 let mut database = site.open_database(None, Deadline::after(site.deadline()))?;
                 Ok::<_, DatabaseError>(replayed(site, database.as_mut(), *known, false).0)
@@ -260,7 +261,7 @@ pub(crate) fn deliver_again(
     (Some(copy), outcome)
 }
 
-/// Replays one delivery of the ledger, or reports what would be done, and whether the appended message may name another
+/// Replays one delivery of the ledger, or reports what would be done. Also returns whether the appended message may name another
 /// recipient.
 fn replayed(site: &Site, database: &mut dyn Database, known: KnownDelivery, dry_run: bool) -> (ReplayOutcome, bool) {
     let (message, envelope) = match message_of(site, database, known) {
@@ -288,7 +289,7 @@ pub(crate) fn failed(
 ) -> Result<(Vec<Failed>, bool), DatabaseError> {
     let query = DeliveryQuery { locks: Vec::new(), since: Some(since), failed: true, recipients: Vec::new() };
     let mut copies: Vec<CopyKey> = Vec::new();
-    // The iteration ends with `None` if there are more.
+    // `Err(None)` ends the iteration at the limit: there are more.
     let read = each_delivery(database, &query, |_, copy| match copies.contains(&copy) {
         true => Ok(()),
         false if copies.len() == limit => Err(None),

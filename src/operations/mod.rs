@@ -1,4 +1,4 @@
-//! The requests to a site besides deliveries. Each returns data; `cli` prints it.
+//! What people and programs ask of a site besides deliveries. Each operation returns data; `cli` prints it.
 
 pub(crate) mod activity;
 pub mod audit;

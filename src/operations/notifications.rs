@@ -21,10 +21,9 @@ use crate::webhook::payload;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The time limit for a change of many notifications while a client waits for the answer. Clients wait at most ten seconds.
+/// The time limit for a change of many notifications for which a client waits. Clients wait at most ten seconds.
 const AT_MOST: Duration = Duration::from_secs(4);
 
-/// A deadline [`AT_MOST`] from now.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(AT_MOST)
 }
@@ -32,7 +31,7 @@ pub(crate) fn soon() -> Deadline {
 /// The backlog of all subscribers.
 ///
 /// # Errors
-/// If the database query fails.
+/// If the database fails.
 pub(crate) fn status(database: &mut dyn Database) -> Result<Overview, DatabaseError> {
     overview::overview(database)
 }
@@ -40,7 +39,7 @@ pub(crate) fn status(database: &mut dyn Database) -> Result<Overview, DatabaseEr
 /// Queues a test notification for a subscription.
 ///
 /// # Errors
-/// As for all functions below: if the database fails, or if the operations log cannot be written.
+/// Here and in all functions below: if the database fails, or if the operations log cannot be written.
 pub(crate) fn test(database: &mut dyn Database, by: Actor<'_>, subscription: Uuid) -> Result<Uuid, DatabaseError> {
     let test = |database: &mut dyn Database| history::test(database, subscription, by.host);
     let object = subscription.to_string();
@@ -59,7 +58,7 @@ pub(crate) fn tell_one(
     logged(database, by, Operation::NotifiedAgain, Some(&object), tell, |()| Came::to(payload::id(event)))
 }
 
-/// Queues the events of a time span for redelivery to a subscription, or only those given up.
+/// Queues the events of a time span for redelivery to a subscription, or only those that were given up.
 pub(crate) fn enqueue_range(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -75,8 +74,8 @@ pub(crate) fn enqueue_range(
     logged(database, by, Operation::NotifiedAgain, Some(&object), tell, due_again)
 }
 
-/// Queues given-up notifications for redelivery: of one subscription or of all, since a moment or of any age. The work
-/// ends with the last notification, or at the deadline `until`.
+/// Queues given-up notifications for redelivery: of one subscription or of all, since a moment or of any age. The work ends with
+/// the last notification, or at the deadline `until`.
 pub(crate) fn redeliver(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -102,7 +101,7 @@ pub(crate) enum DropSelection {
     Event(Uuid),
 }
 
-/// Gives up these notifications, and returns their number. `None` if there is no such event.
+/// Gives up these notifications, and returns their number. `None` if the event does not exist.
 pub(crate) fn give_up(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -123,11 +122,11 @@ pub(crate) fn give_up(
     logged(database, by, Operation::GaveUpNotifications, Some(&object), give_up, came).map(Some)
 }
 
-/// The event of this id, in the detail that the subscription receives. `None` if it is outside the subscription's
-/// resource; the event types that the subscription chose do not matter here.
+/// The event with this id, in the detail that the subscription receives. `None` if it is outside the subscription's resource. The
+/// event types that the subscription has chosen do not matter here.
 ///
 /// # Errors
-/// If the database query fails.
+/// If the database fails.
 pub(crate) fn event_of(
     database: &mut dyn Database,
     one: &Subscription,

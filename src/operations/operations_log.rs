@@ -1,5 +1,5 @@
-//! Writes the changes of the command line into the operations log, under the name of the user who runs it. If that
-//! fails, the changes stay, and the log of deliveries gets a warning.
+//! Writes changes into the operations log. Those of the command line are under the name of the user who runs it. If their entry
+//! cannot be written, the changes stay, and the log of deliveries gets a warning.
 
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
@@ -15,8 +15,8 @@ use uuid::Uuid;
 /// The time limit of the database for an entry.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Records a run that has redelivered copies, with its command line: one entry, however many copies there are. Each copy's
-/// attempt in the ledger has this host and process.
+/// Records a run that has redelivered copies, with its command line, in one entry for all copies. Each copy's attempt in the
+/// ledger has this host and process.
 pub(crate) fn redelivered(site: &Site, operation: Operation, copies: u64) {
     if copies == 0 {
         return;
@@ -49,9 +49,9 @@ impl CommandLine {
 
 const COMMAND_LINE: &str = "command line";
 
-/// Performs a change of one object, and records who made it and its result. For the web UI and the API an entry is
-/// written before the change, and if that fails, the change is not made. The command line is the operator's: its change
-/// is made in any case.
+/// Performs a change of one object, and records who made it and its result. For the web UI and the API, an entry is written
+/// before the change; if that fails, the change is not made. The command line belongs to the operator, whose changes are made in
+/// any case.
 ///
 /// # Errors
 /// If the work fails, or if the entry before it cannot be written.
@@ -74,7 +74,7 @@ pub(crate) fn logged<T, E: From<DatabaseError>>(
     Ok(done)
 }
 
-/// Records a change that has been made. A failure to record it undoes nothing.
+/// Records a change that was made. A failure to record it undoes nothing.
 pub(crate) fn write_down(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -94,7 +94,7 @@ fn note(database: &mut dyn Database, by: Actor<'_>, operation: Operation, affect
 /// The result of a change, for the operations log.
 #[derive(Default)]
 pub(crate) struct Came {
-    /// The operation, if the result is another one than requested.
+    /// The operation, if it was another one than requested.
     operation: Option<Operation>,
     /// The object, if it is known only after the change.
     object: Option<String>,
@@ -119,7 +119,7 @@ impl Came {
     }
 }
 
-/// Records that a secret is about to be shown. If that fails, only the operator on the command line is shown it.
+/// Records that a secret is about to be shown. If that fails, only the operator on the command line may see the secret.
 ///
 /// # Errors
 /// If the entry cannot be written.
@@ -148,7 +148,7 @@ fn os_user() -> String {
     name_of(uid.as_raw()).unwrap_or_else(|| format!("uid {}", uid.as_raw()))
 }
 
-/// The name of a user in any database of nsswitch.conf(5), such as a directory's (getpwuid_r(3)).
+/// The name of a user in any database of nsswitch.conf(5), such as a directory service (getpwuid_r(3)).
 fn name_of(uid: u32) -> Option<String> {
     Some(User::from_uid(uid.into()).ok()??.name)
 }

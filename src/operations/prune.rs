@@ -1,10 +1,12 @@
 //! Removes old rows (`ledger::retention` has the SQL), and nothing that a delivery may still need:
 //!
 //! 1. An open attempt stays. No delivery reads an ended one.
-//! 2. A message is removed under its own lock. Every delivery that reads the message or records a copy of it holds that lock. So no
-//!    delivery reads half of a message, or records a copy of a removed one.
-//! 3. A delivery that is about to take the lock already has its attempt in the journal. The query under the lock has a snapshot of
-//!    its own: it finds the attempt, and the message stays. A later delivery waits for the lock, and records a new message.
+//! 1. An open attempt stays. No delivery reads an ended one.
+//! 2. A message is removed under its own lock. Every delivery that reads the message or records a copy of it holds that lock. So
+//!    no delivery reads half of a message, or records a copy of a removed one.
+//! 3. A delivery that is about to take the lock already has its attempt in the journal. The query under the lock has a snapshot
+//!    of its own, so it finds that attempt, and the message stays. A later delivery waits for the lock, and records a new
+//!    message.
 
 use crate::base::words::words;
 use crate::config::Retention;
@@ -39,7 +41,7 @@ pub(crate) struct Pruned {
     pub(crate) kind: Kind,
     #[serde(skip)]
     pub(crate) age: Duration,
-    /// `age` before now, by the database's clock.
+    /// `age` before now, by the database's clock, in microseconds since 1970.
     #[serde(serialize_with = "crate::base::timestamp::serialize")]
     pub(crate) before: i64,
     /// The number of removed rows; for messages, the number of messages.
@@ -49,10 +51,10 @@ pub(crate) struct Pruned {
     /// Attempts that never ended.
     #[serde(rename = "kept_open")]
     pub(crate) open: u64,
-    /// Messages, or their sources, with a copy that is owed.
+    /// Messages, or their sources, with an owed copy.
     #[serde(rename = "kept_owed")]
     pub(crate) owed: u64,
-    /// Messages that were referenced since, or that have an attempt that never ended.
+    /// Messages that were referenced later, or that have an attempt that never ended.
     pub(crate) kept_referenced: u64,
     /// Messages whose lock was held.
     #[serde(rename = "kept_locked")]
@@ -84,12 +86,12 @@ pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) ->
     Ok(Pruned { would_remove: Some(would_remove), ..kept(database, kind, age, before)? })
 }
 
-/// Removes rows older than `age` by the database's clock, in small batches. Each batch is a transaction of its own,
-/// with a `pause` after it. `progress` receives the number of removed rows after each batch. If it returns `false`, the
-/// work stops, and the kept rows are not counted.
+/// Removes rows older than `age` by the database's clock, in small batches. Each batch is a transaction of its own, with a
+/// `pause` after it. After each batch `progress` receives the number of removed rows. If it returns `false`, the work stops, and
+/// the kept rows are not counted.
 ///
 /// # Errors
-/// If the database fails, or if our role may not delete. Rows that were removed before stay removed.
+/// If the database fails, or if our role may not delete. Earlier batches stay removed.
 pub(crate) fn prune(
     database: &mut dyn Database,
     kind: Kind,
@@ -131,7 +133,7 @@ pub(crate) fn prune(
         }
         std::thread::sleep(pause);
     }
-    // One statement counts the kept rows over all old rows. A caller that has stopped the work does not wait for it.
+    // Counting the kept rows reads all old rows. A caller that has stopped the work does not wait for that.
     let kept = if stopped { nothing(kind, age, before) } else { kept(database, kind, age, before)? };
     Ok(Pruned { removed, locked, ..kept })
 }
@@ -171,7 +173,7 @@ fn forget_messages(
         match forget_under_lock(database, message, before) {
             Ok(Some(forgotten)) => gone += u64::from(forgotten),
             Ok(None) => *locked += 1,
-            // Another transaction conflicted; the next run tries again.
+            // Another transaction conflicted; the next run retries.
             Err(error) if error.failure == DatabaseFailure::Contention => *locked += 1,
             Err(error) => return Err(error),
         }
@@ -190,7 +192,7 @@ fn forget_under_lock(
     }
     let forgotten = message.forget(database, before).and_then(|forgotten| {
         if forgotten {
-            // On PostgreSQL the lock is the transaction: an empty record commits it, and release would roll it back.
+            // On PostgreSQL the lock is the transaction: an empty record commits it, but release would roll it back.
             database.record(&Record::default())?;
         }
         Ok(forgotten)
@@ -213,7 +215,7 @@ mod tests {
             let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
             let deadline = Deadline::after(Duration::from_mins(2));
             let mut database = crate::ledger::schema::open_embedded(directory.path(), &client, deadline).unwrap();
-            // Two old attempts: one ended, the other never did.
+            // One of two old attempts has ended; the other never did.
             let began = 1_600_000_000_000_000;
             let insert = "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, \
                           recipient, host, pid, started_at, ended_at) \

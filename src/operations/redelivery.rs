@@ -1,8 +1,7 @@
 //! Redelivery of copies that the ledger knows: Sent copies that deliveries left owed, and copies that a mailbox has lost.
 //!
-//! The message comes from the ledger's stored sources, or else from another copy of it. The rest is an ordinary
-//! delivery of that one copy: journal, lock, look, append, record. It may therefore run concurrently with deliveries
-//! and with itself.
+//! The message comes from the ledger's stored sources, or else from another copy of it. The rest is an ordinary delivery of that
+//! one copy: journal, lock, look, append, record. So a redelivery may run at the same time as deliveries and other redeliveries.
 
 use crate::base::deadline::Deadline;
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -27,7 +26,7 @@ pub enum RedeliveryError {
     /// No source of the message is kept, and no copy of it is left.
     #[error("nothing is left of the message to deliver: {0}")]
     NoSource(String),
-    /// No source of the message is kept, and a mailbox that may hold a copy of it could not be read. A later try may succeed.
+    /// No source of the message is kept, and a mailbox that may have a copy of it could not be read. A retry may succeed.
     #[error("the message could not be read: {}", .0.why)]
     OutOfReach(OutOfReach),
     /// No copy of the message is left, and our role may not read the sources that are kept.
@@ -41,7 +40,7 @@ pub enum RedeliveryError {
     Database(#[from] DatabaseError),
 }
 
-/// Mailboxes that could not be read now, and may be readable later.
+/// Mailboxes that cannot be read now, but perhaps later.
 #[derive(Debug)]
 pub struct OutOfReach {
     pub(crate) why: String,
@@ -69,9 +68,8 @@ impl From<RedeliveryError> for ReplayOutcome {
     }
 }
 
-/// Finds the copies that the ledger has as delivered and that are no longer in their mailboxes under any UID: those are
-/// [`Audit::gone`]. It changes nothing, and stops at the deadline.
-///
+/// Finds the copies that the ledger has as delivered, but that are no longer in their mailboxes under any UID ([`Audit::gone`]).
+/// This changes nothing, and stops at the deadline.
 /// # Errors
 /// If the ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
 pub fn lost(
@@ -92,10 +90,10 @@ pub fn lost(
 /// If our role may not read the ledger: every copy would fail for the same reason.
 pub(crate) fn redeliver(site: &Site, copy: &RecordedCopy, how: Redelivery) -> Result<ReplayOutcome, DatabaseError> {
     let deadline = Deadline::after(site.deadline());
-    // The panic of one delivery is logged; the next delivery may succeed.
+    // A panic of one delivery is logged; the next delivery may succeed.
     match catch_unwind(AssertUnwindSafe(|| how(site, copy, deadline))) {
         Ok(Ok(manner)) => Ok(manner.into()),
-        // The deliveries' role may not read sources. The role for people may.
+        // The deliveries' role may not read sources, but the role for people may.
         Ok(Err(RedeliveryError::SourcesDenied(error))) => Err(error),
         Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => Err(error),
         Ok(Err(error)) => Ok(error.into()),
@@ -109,7 +107,7 @@ pub(crate) fn redeliver(site: &Site, copy: &RecordedCopy, how: Redelivery) -> Re
 /// If the copy could not be delivered; it stays owed.
 pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
     match redeliver_one(site, copy, false, deadline) {
-        // Recipients may have filed or deleted their copies meanwhile, while the author's own copy may still exist.
+        // Recipients may have filed or deleted their copies meanwhile, but the author's own copy may still exist.
         Err(why @ (RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_)))
             if site.left_to_authors_for().is_some() =>
         {
@@ -119,8 +117,8 @@ pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Ma
     }
 }
 
-/// Redelivers a lost copy, unless it is in its mailbox after all. The search for it runs under the lock, whatever an
-/// earlier search has found.
+/// Redelivers a lost copy, unless it is in its mailbox after all. The search runs under the lock, whatever an earlier search has
+/// found.
 ///
 /// # Errors
 /// If the copy could not be delivered; the ledger is unchanged.
@@ -142,8 +140,8 @@ fn redeliver_one(
     Ok(site.deliver_again(copy, &message, restore, deadline)?)
 }
 
-/// If no message is left to deliver, searches for the copy that the author's mail program has saved. No lock is needed, because
-/// nothing is appended, and a record that another process has made meanwhile stays.
+/// If no message is left to deliver, searches for the copy that the author's mail program has saved. No lock is needed: nothing
+/// is appended, and the record of another process stays as it is.
 fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Option<Manner>, RedeliveryError> {
     let out_of_reach = |error: MailboxError| {
         let (why, mailboxes) = (error.to_string(), vec![(copy.user.clone(), error.failure)]);
@@ -174,12 +172,12 @@ pub(crate) enum MessageSource {
     },
 }
 
-/// Reads a recorded message from the ledger's stored sources, or from any copy. `target` is the copy to be delivered:
-/// it is tried last, and is returned as it is stored. From any other place the message comes in its [filtered
-/// form](Message::for_any_recipient), since it may be a blind recipient's.
+/// Reads a recorded message from the ledger's stored sources, or from any copy. `target` is the copy to be delivered: it is read
+/// last, and returned as it is stored. From anywhere else, the message comes in its [filtered form](Message::for_any_recipient),
+/// since it may be a blind recipient's.
 ///
 /// # Errors
-/// If the message is found nowhere, if a place that may hold it cannot be read, or if the database fails.
+/// If the message is found nowhere, if a mailbox that may have it cannot be read, or if the database fails.
 pub(crate) fn message_and_its_place(
     site: &Site,
     database: &mut dyn Database,
@@ -193,14 +191,14 @@ pub(crate) fn message_and_its_place(
             Some(message) => return Ok((message.for_any_recipient(), MessageSource::Ledger)),
             None => None,
         },
-        // Most messages need no source, because another copy exists. The deliveries' role can read such a copy.
+        // Most messages need no source: another copy exists, which the deliveries' role can read.
         Err(error) if error.failure == DatabaseFailure::AccessDenied => Some(error),
         Err(error) => return Err(error.into()),
     };
     let mut why = String::from("its source is not kept (record.keep_source)");
     let mut out_of_reach = Vec::new();
     let mut others = audit_queries::of_message(database, message)?;
-    // The lost copy itself comes last: it may exist after all.
+    // The copy to be delivered comes last: it may exist after all.
     others.sort_by_key(|other| Some(other.key()) == target);
     for other in &others {
         let read = site
@@ -219,7 +217,7 @@ pub(crate) fn message_and_its_place(
                 let _ = write!(why, "; not in {} of {} any more", other.mailbox, other.user);
             }
             Err(error) => {
-                // A missing mailbox holds no copy.
+                // A missing mailbox has no copy.
                 if error.trying_again_can_help() && error.failure != MailboxFailure::NoSuchMailbox {
                     out_of_reach.push((other.user.clone(), error.failure));
                 }
@@ -234,7 +232,7 @@ pub(crate) fn message_and_its_place(
     })
 }
 
-/// The message of a copy, with the Message-ID that its lock is named after: Cyrus stores X for each byte beyond ASCII. If the
+/// The message of a copy, with the Message-ID that gives its lock the name: Cyrus stores X for each byte beyond ASCII. If the
 /// ledger's text does not give exactly that lock, the message stays unchanged.
 fn as_it_came(site: &Site, message: Message, copy: &RecordedCopy) -> Message {
     let is_its_name = site.lock_of_message_id(copy.message_id.as_bytes()) == copy.lock;

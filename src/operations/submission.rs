@@ -1,5 +1,5 @@
-//! Accepts mail without Postfix into the file queue: checks recipients, size and author, and makes identical messages
-//! distinct. Also builds the request that hands a shunted message back to the service.
+//! Accepts mail without Postfix into the file queue: checks recipients, size and author, and makes identical messages distinct.
+//! Also builds the request that hands a shunted message back to the service.
 
 use crate::delivery::{Deferral, Refusal};
 use crate::ledger::Database;
@@ -24,7 +24,7 @@ pub(crate) fn largest(site: &Site) -> u64 {
 /// Opens the queue in this folder, and creates it if there is none.
 ///
 /// # Errors
-/// If it cannot be opened.
+/// If the queue cannot be opened or created.
 pub(crate) fn queue(folder: &Path) -> Result<Queue, QueueError> {
     // Root may write into another user's queue, but does not create one.
     match Queue::existing(folder) {
@@ -33,8 +33,8 @@ pub(crate) fn queue(folder: &Path) -> Result<Queue, QueueError> {
     }
 }
 
-/// The delivery request of a shunted message. Its copies have the keys that the client which still has the message
-/// looks for at its next try.
+/// The delivery request of a shunted message. Its copies have the keys for which the client that still has the message looks at
+/// its next try.
 pub(crate) fn shunted_request(envelope: Envelope) -> Request {
     let origin = envelope.origin.unwrap_or_default();
     Request {
@@ -51,15 +51,15 @@ pub(crate) fn shunted_request(envelope: Envelope) -> Request {
 #[derive(Debug)]
 pub(crate) struct NotKnown {
     pub(crate) problems: Vec<(Address, Refusal)>,
-    /// Whether all refused recipients are unknown, as committed by the database. A permanent rejection is wrong while
-    /// one of them may still become known.
+    /// Whether all refused recipients are unknown, as the database has committed it. A permanent rejection is wrong while one of
+    /// them may still become known.
     pub(crate) for_good: bool,
 }
 
-/// Checks that all recipients are known: after mail is accepted, nobody could be notified of an unknown one.
+/// Checks that all recipients are known: once mail is accepted, nobody could be notified of an unknown one.
 ///
 /// # Errors
-/// If the database cannot answer.
+/// If the database does not answer.
 pub(crate) fn at_the_door(
     site: &Site,
     recipients: &[Address],
@@ -88,7 +88,8 @@ pub(crate) enum NotAccepted {
     Queue(#[from] QueueError),
 }
 
-/// Accepts a message of at most `limit` bytes, and returns its ID. By then it is on the disk. The only copy in memory is `raw`.
+/// Accepts a message of at most `limit` bytes, and returns its ID. By then the message is on the disk. `raw` is the only copy in
+/// memory.
 ///
 /// # Errors
 /// If `raw` is no acceptable message, or if it cannot be written.
@@ -106,7 +107,7 @@ pub(crate) fn take_in(
     if let Some(authserv_id) = site.config().and_then(|config| config.sent.authserv_id.as_deref()) {
         remove_ours(&mut raw, authserv_id);
     }
-    // The delivery parses the queue's file in the same way.
+    // The delivery parses the queue's file in the same way, so it takes the same lock.
     let mut outline = Outline::of(&raw)?;
     if outline.may_be_one_of_many {
         insert_received(&mut raw, &gethostname::gethostname().to_string_lossy());
@@ -128,11 +129,10 @@ pub(crate) fn take_in(
 /// Puts a Received field on top, as every mail system does (RFC 5321 section 4.4). It has the form of pickup(8)'s, since no SMTP
 /// client submitted the message.
 ///
-/// Tuesday's "Backup done" is another message than Monday's, though they do not differ in a byte. Without the field the
-/// second would be mistaken for the first, and count as already delivered. The field is in the queue's file, so every
-/// try has the same one.
+/// Tuesday's "Backup done" is another message than Monday's, though they do not differ in a byte. Without the field, the second
+/// would count as already delivered. The field is in the queue's file, so every try has the same one.
 fn insert_received(raw: &mut Vec<u8>, host: &str) {
-    // Only characters of a Domain (RFC 5321 section 4.1.2), so that a host's name cannot end the line or open a comment.
+    // Only characters of a Domain (RFC 5321 section 4.1.2): a host's name must not end the line or open a comment.
     let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect();
     let host = if host.is_empty() { "localhost" } else { &host };
     let date = OffsetDateTime::now_utc().format(&Rfc2822).unwrap_or_default();

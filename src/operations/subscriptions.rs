@@ -44,10 +44,11 @@ fn on<T>(
     logged(database, by, operation, Some(&id.to_string()), work, outcome)
 }
 
-/// Creates a subscription, or finds an equal one: its id, and whether it is new. The caller shows its secret to the client.
+/// Creates a subscription, or finds an equal one. Returns its id, and whether it is new. The caller shows its secret to the
+/// client.
 ///
 /// # Errors
-/// As for all functions below: if the database fails, or if the operations log cannot be written.
+/// Here and in all functions below: if the database fails, or if the operations log cannot be written.
 pub(crate) fn create(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -60,7 +61,7 @@ pub(crate) fn create(
     logged(database, by, Operation::MadeSubscription, None, |database| rows::create(database, new), came)
 }
 
-/// Changes the settings. `false` if the change would make it equal to another subscription of its owner.
+/// Changes the settings. `false` if the owner already has a subscription like the changed one.
 pub(crate) fn change(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -85,7 +86,7 @@ pub(crate) fn change(
     on(database, by, operation, is.id, change, came)
 }
 
-/// The names of the changed settings. Of a callback only the host is named: the rest of its URL may be secret.
+/// The names of the changed settings. Only the host of a callback is named: the rest of its URL may be secret.
 fn settings_of(wanted: &Change, callback_url: &str) -> String {
     let callback = wanted.callback_url.as_deref().filter(|url| *url != callback_url).map(|url| {
         let host = Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
@@ -103,36 +104,36 @@ fn settings_of(wanted: &Change, callback_url: &str) -> String {
     callback.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// `false` if there is no active subscription of this id.
+/// Pauses a subscription. `false` if no active subscription has this id.
 pub(crate) fn pause(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
     let came = |changed: &bool| Came::unless_unchanged(*changed, "paused");
     on(database, by, Operation::PausedSubscription, id, |database| rows::pause(database, id), came)
 }
 
-/// `false` if there is no paused or disabled subscription of this id.
+/// Resumes a subscription. `false` if no paused or disabled subscription has this id.
 pub(crate) fn resume(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
     let came = |changed: &bool| Came::unless_unchanged(*changed, "resumed");
     on(database, by, Operation::ResumedSubscription, id, |database| rows::resume(database, id), came)
 }
 
-/// Stops its notifications until it is resumed, and records the reason.
+/// Stops the notifications of a subscription until it is resumed, and records the reason.
 pub(crate) fn disable(database: &mut dyn Database, by: Actor<'_>, id: Uuid, reason: &str) -> Result<(), DatabaseError> {
     let disable = |database: &mut dyn Database| rows::disable(database, id, reason);
     on(database, by, Operation::DisabledSubscription, id, disable, |()| Came::to(reason))
 }
 
-/// Renews the secret. `false` if there is no subscription of this id.
+/// Renews the secret. `false` if no subscription has this id.
 pub(crate) fn new_secret(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
     let came = |changed: &bool| Came::unless_unchanged(*changed, "renewed");
     on(database, by, Operation::RotatedSecret, id, |database| rows::new_secret(database, id), came)
 }
 
-/// Must be called before the secret is shown.
+/// Records that a secret is shown. Call this before the secret is shown.
 pub(crate) fn shows_secret(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<(), DatabaseError> {
     operations_log::shown(database, by, Operation::LookedAtSecret, id)
 }
 
-/// Removes it. `false` if the deadline passed first; another call continues.
+/// Removes a subscription. `false` if the deadline passed first; another call continues.
 pub(crate) fn delete(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -147,7 +148,7 @@ pub(crate) fn delete(
     on(database, by, Operation::RemovedSubscription, one.id, delete, came)
 }
 
-/// The longest name of a resource that the tables hold, in characters.
+/// The longest name of a resource in the tables, in characters.
 const LONGEST: usize = 511;
 
 /// The types of events that can be subscribed to.
@@ -176,7 +177,7 @@ impl Resource {
     /// # Errors
     /// If the name is no domain, or is too long.
     pub(crate) fn domain(name: &str) -> Result<Self, String> {
-        // Folded as an address is, with the parser's rules for address literals.
+        // The domain is folded like that of an address, with the parser's rules for address literals.
         let address = Address::parse(&format!("x@{name}")).map_err(|error| format!("--domain {name}: {error}"))?;
         Self::of("domain", address.folded().domain().to_owned())
     }
@@ -184,7 +185,7 @@ impl Resource {
     /// Mail to one address.
     ///
     /// # Errors
-    /// If it is no address, or is too long.
+    /// If the text is no address, or is too long.
     pub(crate) fn address(address: &str) -> Result<Self, String> {
         Address::parse(address).map_err(|error| format!("--address {address}: {error}"))?;
         Self::of("address", fold(address))
@@ -204,7 +205,7 @@ impl Resource {
     /// The copies of one message.
     ///
     /// # Errors
-    /// If it is no identity of 64 hexadecimal digits.
+    /// If the text is no identity of 64 hexadecimal digits.
     pub(crate) fn message(identity: &str) -> Result<Self, String> {
         let digits = identity.to_ascii_lowercase();
         if digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {

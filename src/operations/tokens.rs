@@ -1,6 +1,6 @@
 //! Tokens of the API: format, scopes, creation and revocation (`ledger::api_tokens` has the SQL).
 //!
-//! A token is `mdt_` and 256 random bits in base64url (RFC 4648, section 5). The prefix lets secret scanners recognize a token in
+//! A token is `mdt_` and 256 random bits in base64url (RFC 4648 section 5). By this prefix, secret scanners recognize a token in
 //! text that was published by mistake.
 
 use super::operations_log::{Came, logged};
@@ -55,7 +55,7 @@ impl Scope {
 const PREFIX: &str = "mdt_";
 const RANDOM_BYTES: usize = 32;
 
-/// A token's text. It is a secret: its possession is enough to use the API.
+/// A token's text. It is a secret: with the text alone, a client can use the API.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TokenText(String);
 
@@ -64,7 +64,7 @@ pub(crate) struct TokenText(String);
 #[error("the system has no random numbers")]
 pub(crate) struct NoRandomNumbers;
 
-/// 256 random bits as text that is valid in a URL and in a cookie.
+/// 256 random bits, as text that is valid in a URL and in a cookie.
 pub(super) fn random_text() -> Result<String, NoRandomNumbers> {
     let mut bytes = [0; RANDOM_BYTES];
     SystemRandom::new().fill(&mut bytes).map_err(|_| NoRandomNumbers)?;
@@ -76,7 +76,7 @@ impl TokenText {
         Ok(Self(format!("{PREFIX}{}", random_text()?)))
     }
 
-    /// Parses a token.
+    /// Parses the text of a token.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix(PREFIX)?).ok()?;
         (bytes.len() == RANDOM_BYTES).then(|| Self(text.to_owned()))
@@ -120,7 +120,7 @@ pub(crate) enum NotMade {
     Database(#[from] DatabaseError),
 }
 
-/// Creates a token: its id, and its text, which is stored nowhere.
+/// Creates a token, and returns its id and its text, which is stored nowhere.
 ///
 /// # Errors
 /// If the name is invalid, or if the database fails.
@@ -141,7 +141,7 @@ pub(crate) fn create(
     Ok((logged(database, by, Operation::MadeToken, Some(name), create, came)?, text))
 }
 
-/// Revokes a token. `None` if there is no such token that was not revoked before.
+/// Revokes a token. `None` if there is no such token, or if it was revoked before.
 ///
 /// # Errors
 /// If the database fails, or if the operations log cannot be written.
@@ -157,7 +157,7 @@ pub(crate) fn revoke(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Re
 /// The token that a client presents, if it is valid.
 ///
 /// # Errors
-/// If the database query fails.
+/// If the database fails.
 pub(crate) fn shown(database: &mut dyn Database, text: &TokenText) -> Result<Option<ApiToken>, DatabaseError> {
     api_tokens::with_digest(database, &text.digest())
 }

@@ -14,7 +14,7 @@ pub(crate) const LINK_LASTS: Duration = Duration::from_mins(10);
 /// The longest name, in characters.
 const LONGEST_NAME: usize = 64;
 
-/// A random text that cannot be guessed.
+/// A random text that nobody can guess.
 fn token() -> Result<String, DatabaseError> {
     tokens::random_text()
         .map_err(|error| DatabaseError::new(DatabaseFailure::Local, "making a login", error.to_string()))
@@ -25,7 +25,7 @@ pub(crate) fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// Checks the name of a login, and returns it or what is wrong with it.
+/// Checks the name of a login. Returns the name, or the problem with it.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     let fits = (1..=LONGEST_NAME).contains(&text.chars().count());
     if fits && text.chars().all(|c| c.is_alphanumeric() || "-._@+".contains(c)) {
@@ -36,7 +36,7 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
 }
 
 /// Creates a link that logs `name` in, once. `origin` is the web UI's address for browsers. The token is in the fragment, which
-/// browsers do not send, so that no proxy logs it.
+/// browsers do not send, so no proxy logs it.
 pub(crate) fn link(
     database: &mut dyn Database,
     by: Actor<'_>,
@@ -51,8 +51,8 @@ pub(crate) fn link(
     Ok(format!("{origin}/login#{token}"))
 }
 
-/// Ends the session of this id, as it is shown to people; `false` if there is none. A failure of the operations log
-/// does not keep the session alive.
+/// Ends the session with this id, as people see it; `false` if there is none. If the operations log cannot be written, the
+/// session still ends.
 ///
 /// # Errors
 /// If the database fails.
@@ -72,12 +72,12 @@ pub(crate) struct LoggedIn {
     pub(crate) token: String,
 }
 
-/// The name and role that a link's token would log in; `None` if the token is not valid, or no longer.
+/// The name and role that a link's token would log in; `None` if the token is invalid or expired.
 pub(crate) fn look(database: &mut dyn Database, link: &str) -> Result<Option<(String, WebRole)>, DatabaseError> {
     web_sessions::login(database, &digest(link.trim()))
 }
 
-/// Logs in with a link's token, and ends the browser's earlier session. `None` if the token is not valid, or no longer.
+/// Logs in with a link's token, and ends the browser's earlier session. `None` if the token is invalid or expired.
 pub(crate) fn log_in(
     database: &mut dyn Database,
     link: &str,
@@ -138,7 +138,7 @@ mod tests {
             assert_eq!(database.change("turning the clock", &sql, &[by]).unwrap(), 1);
         };
         back("created_at", lifetimes.longest + Duration::from_secs(1));
-        // No request has used that cookie since; creating the next link removes the session.
+        // Since then no request has used that cookie. Creating the next link removes the session.
         super::link(database, BY, "", "boris", WebRole::Viewer).unwrap();
         let left = database.select("looking", "SELECT count(*) FROM web_sessions", &[]).unwrap();
         assert_eq!(left[0].text(0), Some("0"));

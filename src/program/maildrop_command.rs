@@ -1,7 +1,8 @@
 //! The command line as a whole: a delivery, or a subcommand.
 //!
-//! Without a subcommand, `deliver` runs: `master.cf` uses that. A delivery prints one line and exits 0, 65, 67, 75 or
-//! 77 in every case, also after a panic and with unreadable arguments. The other subcommands use the exit statuses of
+//! Without a subcommand, `deliver` runs; `master.cf` uses that. A delivery prints one line and exits 0, 65, 67, 75 or 77 in every
+//! case, also after a panic and with unreadable arguments. The other subcommands use the exit statuses of sysexits(3) in their
+//! documented meaning.
 //! sysexits(3) in their documented meaning.
 
 use crate::base::terminal::complain;
@@ -49,8 +50,8 @@ Examples:
 
 Exit status of a delivery: 0 delivered, 75 try again later; by a rule of yours 67 (unknown recipient), 65 or 77.";
 
-/// The options of a delivery and nothing else: Postfix's command line is parsed without building the definitions of all
-/// subcommands. [`Arguments`] parses any other command line, or reports what is wrong with it.
+/// The options of a delivery and nothing else. Postfix's command line is thus parsed without building the definitions of all
+/// subcommands. [`Arguments`] parses any other command line, or reports the mistake in it.
 #[derive(Debug, Parser)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 struct PlainDelivery {
@@ -117,7 +118,7 @@ pub fn definition() -> clap::Command {
     Arguments::command()
 }
 
-/// Both programs' command lines.
+/// The command lines of both programs.
 fn programs() -> [clap::Command; 2] {
     [definition(), super::maildropd::definition()]
 }
@@ -129,7 +130,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
     crate::base::log::panic_hook();
     let other = arguments.get(1).and_then(|a| a.to_str()).is_some_and(is_other_subcommand);
     let outcome = catch_unwind(AssertUnwindSafe(|| match dispatch(arguments, other) {
-        // The work succeeded, but part of the output could not be written: a reader of the file would mistake it for complete.
+        // The work succeeded, but part of the output could not be written. A reader of that output would mistake it for complete.
         0 if other && cli::UNSAID.load(Ordering::Relaxed) => ExitCode::IoErr.into(),
         status => status,
     }));
@@ -143,7 +144,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
     })
 }
 
-/// Whether this first word marks a command line as no delivery, even if the rest of it cannot be parsed.
+/// Whether the first word already shows that a command line is no delivery, even if the rest cannot be parsed.
 fn is_other_subcommand(name: &str) -> bool {
     name == "help" || (name != "deliver" && Command::has_subcommand(name))
 }
@@ -185,8 +186,8 @@ fn dispatch(arguments: &[OsString], other: bool) -> u8 {
 /// The end of a command line that asks for help, or cannot be parsed.
 fn unreadable(error: &clap::Error, arguments: &[OsString], other: bool) -> ExitCode {
     let asks = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    // A stray `--help` among the options of a delivery must not exit 0: Postfix would take that for delivered, and the
-    // message would be lost.
+    // A stray `--help` among the options of a delivery must not exit 0: Postfix would take that for delivered, and the message
+    // would be lost.
     let alone = arguments.len() <= 2 || (arguments.len() == 3 && arguments.get(1).is_some_and(|a| a == "deliver"));
     if asks && (other || alone) {
         cli::said(error.print().and_then(|()| std::io::Write::flush(&mut std::io::stdout())));

@@ -92,7 +92,7 @@ struct Arguments {
 /// The time limit for opening the ledger of a directory.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Checks a role's name here, not in clap: clap's usage text does not help with a hidden option.
+/// Checks a role's name. clap does not do this: its usage text does not show a hidden option.
 fn role(name: &str) -> Result<Role, String> {
     Role::ALL.into_iter().find(|role| role.as_str() == name).ok_or_else(|| {
         let names = Role::ALL.map(Role::as_str).join(", ");
@@ -188,7 +188,7 @@ fn unavailable(problem: impl ToString) -> (ExitCode, String) {
     (ExitCode::Unavailable, problem.to_string())
 }
 
-/// The configuration of a role once its process has started: from the master, or from its file if a person starts it manually.
+/// The configuration of a role once its process has started: from the master, or from the file if a person starts the process.
 fn begin(role: Role, arguments: &Arguments) -> Result<Config, (ExitCode, String)> {
     let file = config_file(arguments)?;
     if let (Some(master), Some(checked)) = (arguments.master, &arguments.checked) {
@@ -235,7 +235,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         let sources =
             Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections, disk: disk.clone() };
         let lmtp = async {
-            // Without LMTP this process is useless. The next front may succeed.
+            // Without LMTP this process is useless, so it ends. The next front may succeed.
             server.run(hand, stop.clone()).await.map_err(|source| FrontError::System { doing: "serving LMTP", source })
         };
         let shown = async {
@@ -255,7 +255,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
                 }
                 std::future::pending::<()>().await;
             };
-            // Without a master this process is about to end, and the next front needs the port.
+            // Once the master is gone, this process is about to end, and the next front needs the port.
             tokio::select! {
                 () = served => {}
                 () = shown => {}
@@ -292,7 +292,7 @@ fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     runner::run(&config, shard).map_err(|error| (ExitCode::CantCreat, error.to_string()))
 }
 
-/// The timer reads no database password except that of its own role.
+/// The timer reads no database password except the one for its own role.
 fn be_timer(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let config = begin(Role::Timer, arguments)?;
     let settings = TimerSettings::of(&config);
@@ -310,7 +310,7 @@ fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     notifier::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
 }
 
-/// The web UI of a directory, for evaluation: in the foreground, with a login link.
+/// The web UI of a directory, for evaluation. It runs in the foreground and prints a login link.
 fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> {
     let directory = std::path::absolute(directory).map_err(unusable)?;
     let settings = WebSettings::at(listen).map_err(|_| {

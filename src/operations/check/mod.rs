@@ -1,4 +1,4 @@
-//! Checks whether everything that a delivery relies on works, and keeps its promises.
+//! Checks everything that a delivery relies on.
 
 mod database;
 mod hosts;
@@ -18,12 +18,11 @@ use crate::webhook::MasterKey;
 use std::path::Path;
 use std::{fs, io};
 
-/// Runs all checks: a failure is a [`Finding`], and does not end the others. It takes no lock of a delivery, and
-/// creates no mailbox.
+/// Runs all checks. A failure is a [`Finding`] and does not end the others. No check takes a lock of a delivery, or creates a
+/// mailbox.
 ///
-/// `recipient` is the address whose mailbox is logged in to; without it, some address of the table. With `self_test`,
-/// it proves on the live database that the lock excludes, and that the hosts which have delivered recently take the
-/// same locks.
+/// `recipient` is the address whose mailbox is logged in to; without it, some address of the table. `self_test` proves on the
+/// live database that the lock excludes, and that the hosts which have delivered recently take the same locks.
 pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, deadline: Deadline) -> Vec<Finding> {
     let mut findings = site.config().map(|config| settings(config, deadline)).unwrap_or_default();
     findings.extend(hosts::look(site, deadline));
@@ -66,8 +65,8 @@ fn key_file(path: &Path) -> Finding {
     warning(what, problem, if is_missing { fix } else { as_service })
 }
 
-/// Checks the configuration's settings, and Postfix's own. The loading of the configuration already checks its times
-/// for consistency.
+/// Checks the configuration's settings, and Postfix's own. Whether the times of the configuration fit together was checked when
+/// it was loaded.
 fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
     let wait = config.policy().lock_wait;
     let mut findings = vec![good("configuration", config.file.display().to_string())];

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// How far back the hosts' locks are compared.
 const LATELY: Duration = Duration::from_hours(1);
 
-/// Four connections lead to one server. One takes the lock, another must be refused, and the first must still hold it
-/// afterwards. This detects statement poolers, read/write splits, balancers, and clusters whose lock is local to a
+/// Proves that four connections lead to one server. While one holds the lock, another must be refused, and the first must still
+/// hold the lock afterwards. This detects statement poolers, read/write splits, balancers, and clusters whose lock is local to a
 /// node.
 pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, DatabaseError> {
     let what = "mutual exclusion";
@@ -25,7 +25,7 @@ pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, Databas
                     message be delivered twice at once";
         Ok(bad(what, found, fix))
     };
-    // Two connections that happen to reach the same server prove nothing about a balancer.
+    // Two connections that happen to reach the same server would prove nothing about a balancer.
     let server = ledger::server(first.as_mut())?;
     for other in [&mut second, &mut third, &mut fourth] {
         let other = ledger::server(other.as_mut())?;
@@ -52,9 +52,9 @@ pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, Databas
     Ok(good(what, "one connection held the lock, the other was refused"))
 }
 
-/// Whether the hosts that have delivered recently take the locks that this one would take for the same messages. Single
-/// messages may differ: the ledger does not keep a Message-ID beyond ASCII unchanged, and a replay takes the recorded
-/// lock. A host with no lock in common has another namespace.
+/// Whether the hosts that have delivered recently take the locks that this host would take for the same messages. Single messages
+/// may differ: the ledger does not keep a Message-ID beyond ASCII unchanged, and a replay takes the recorded lock. A host with no
+/// lock in common has another namespace.
 pub(super) fn namespaces(site: &Site, deadline: Deadline) -> Result<Finding, DatabaseError> {
     let what = "lock.namespace";
     let mut database = site.open_database(None, deadline)?;

@@ -1,5 +1,5 @@
-//! `check`: whether the notifier's own role in the database has the rights that a notifier needs. A notifier without
-//! them reports that only in its own log.
+//! `check`: whether the notifier's own database role has the rights that it needs. A notifier without them reports that only in
+//! its own log.
 
 use super::database;
 use crate::base::deadline::Deadline;
@@ -9,7 +9,7 @@ use crate::ledger::check::rights::missing_to_the_notifier;
 use crate::ledger::check::{good, warning};
 use crate::site::Site;
 
-/// Connects as the notifier does, if a notifier is configured.
+/// The finding from connecting as the notifier does; `None` if no notifier is configured.
 pub(super) fn look(config: &Config, deadline: Deadline) -> Option<Finding> {
     if !config.notifications.has_notifier() {
         return None;

@@ -1,6 +1,5 @@
-//! `check`: whether the Postfix of this host, if there is one, has the limits that the configuration assumes. They are
-//! in its main.cf, and postconf(1) prints them. With a shorter limit Postfix bounces a message that the recipient has
-//! received.
+//! `check`: whether the Postfix of this host, if there is one, has the limits that the configuration assumes. They are in its
+//! main.cf, and postconf(1) prints them. If one is shorter, Postfix may bounce a message that the recipient has received.
 
 use crate::base::deadline::Deadline;
 use crate::base::printed::output_of;
@@ -15,8 +14,8 @@ use std::time::Duration;
 const ELSEWHERE: &str = "/usr/sbin/postconf";
 
 const QUEUE_LIFETIME: &str = "maximal_queue_lifetime";
-/// The limits of postfix/master.cf.maildrop and master.cf.maildrop-via. Postfix knows such a limit if main.cf sets it,
-/// or if master.cf has the transport.
+/// The limits of postfix/master.cf.maildrop and master.cf.maildrop-via. Postfix knows such a limit only if main.cf sets it, or if
+/// master.cf has the transport.
 const OF_OUR_TRANSPORTS: [&str; 2] = ["maildrop_time_limit", "maildrop-via_time_limit"];
 /// The limit of a transport that sets none.
 const OF_OTHERS: &str = "command_time_limit";
@@ -27,7 +26,7 @@ const KILLS: &str = "at this one Postfix kills a delivery that is still under wa
 const DAYS: char = 'd';
 const SECONDS: char = 's';
 
-/// Checks both limits.
+/// The findings on both limits.
 pub(super) fn look(config: &Config, deadline: Deadline) -> [Finding; 2] {
     let said = Said::by_postconf(deadline);
     [time_limit(&config.delivery, &said), queue_lifetime(config, &said)]
@@ -100,7 +99,7 @@ struct Said(HashMap<String, String>);
 impl Said {
     /// Empty if there is no postconf, or if it does not answer.
     fn by_postconf(deadline: Deadline) -> Self {
-        // -x expands a value that refers to another setting. postconf omits unknown settings, and warns of them on stderr.
+        // -x expands a value that refers to another setting. postconf(1) omits unknown settings, and warns of them on stderr.
         let arguments = [&["-x", QUEUE_LIFETIME, OF_OTHERS][..], &OF_OUR_TRANSPORTS].concat();
         output_of(&["postconf", ELSEWHERE], &arguments, deadline).map(|said| Self::read(&said)).unwrap_or_default()
     }
@@ -115,7 +114,7 @@ impl Said {
     }
 }
 
-/// A time as Postfix reads one (`src/global/conv_time.c`): a number and one letter, or the number alone, in `unit`.
+/// A time as Postfix reads it (`src/global/conv_time.c`): a number and one letter, or a number alone, which is in `unit`.
 fn time(text: &str, unit: char) -> Option<Duration> {
     let number = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let seconds = match text.get(number.len()..)?.chars().collect::<Vec<_>>()[..] {

@@ -1,5 +1,5 @@
-//! An embedded site: `/proc/locks` shows which of its files are locked. Trying the lock would defer a delivery that
-//! tries it at the same moment. Waiting processes are not shown, because they poll.
+//! The locks of an embedded site. `/proc/locks` shows which of its files are locked. To try a lock instead would defer a delivery
+//! that tries it at the same moment. Waiting processes are not shown, because they poll.
 
 use super::{Listing, LockEntry, application};
 use crate::base::hex;
@@ -50,8 +50,8 @@ pub fn list(
     Ok(listing)
 }
 
-/// The inodes locked with flock(2), by proc_locks(5): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131072 0 EOF`, with `->`
-/// before waiters. The device is ignored, since some file systems show another one there than stat(2) does.
+/// The inodes locked with flock(2), from lines such as `1: FLOCK ADVISORY WRITE 4711 08:01:131072 0 EOF` (proc_locks(5)), with
+/// `->` before waiters. The device is ignored, since some file systems show another one there than in stat(2).
 fn locked(locks: &str) -> BTreeSet<u64> {
     let inode = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
@@ -61,7 +61,7 @@ fn locked(locks: &str) -> BTreeSet<u64> {
     locks.lines().filter_map(inode).collect()
 }
 
-/// The lock that a file is named after.
+/// The lock that gives a file its name.
 fn lock_of_file(name: &str) -> Option<LockName> {
     Some(LockName::from_digest(hex::decode(name)?.try_into().ok()?)).filter(|lock| hex::encode(lock.digest()) == name)
 }

@@ -1,8 +1,7 @@
 //! A snapshot of the holders of locks and of those who wait for one. It may be outdated when it is read.
 //!
-//! The server knows who holds a lock, and the ledger which Message-ID it is named after. PostgreSQL lists all locks of
-//! a database. MySQL and MariaDB answer for one name at a time: for those that the ledger knows, and for the requested
-//! one.
+//! The server knows the holder of a lock, and the ledger knows the Message-ID that gives the lock its name. PostgreSQL lists all
+//! locks of a database. MySQL and MariaDB answer for one name at a time: each that the ledger knows, and the requested one.
 
 mod file;
 mod mysql;
@@ -20,17 +19,17 @@ use std::time::Duration;
 pub struct LockEntry {
     /// The lock, as the server names it: a PostgreSQL key, a MySQL name, a file.
     pub lock: String,
-    /// The Message-ID that it is named after, if the ledger knows it.
+    /// The Message-ID that gives the lock its name, if the ledger knows it.
     pub name: Option<String>,
-    /// Whether it waits for the lock, and does not hold it.
+    /// Whether this process waits for the lock; otherwise it holds the lock.
     pub waits: bool,
     pub host: Option<String>,
     pub pid: Option<u32>,
     /// `delivery 4bXyz` with Postfix's queue id, or the name that another program gives itself.
     pub application: Option<String>,
-    /// Its session on the server.
+    /// The session on the server.
     pub session: Option<u64>,
-    /// How long ago it requested the lock, by the server's clock.
+    /// How long ago the lock was requested, by the server's clock.
     #[serde(rename = "age_s", serialize_with = "in_seconds")]
     pub age: Option<Duration>,
 }
@@ -47,7 +46,7 @@ fn in_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S:
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Listing {
-    /// Lock by lock, the holder before the waiters.
+    /// Ordered by lock, the holder before the waiters.
     #[serde(rename = "locks")]
     pub entries: Vec<LockEntry>,
 }

@@ -1,9 +1,9 @@
-//! MySQL and MariaDB: `IS_USED_LOCK` returns the session that has a lock whose name the ledger knows, and the process
-//! list shows which sessions wait. Sessions of another account are visible only with the right PROCESS, which
-//! grants-operator.sql grants.
+//! The locks on MySQL and MariaDB. `IS_USED_LOCK` returns the session that has a lock whose name the ledger knows; the process
+//! list shows which sessions wait. Sessions of another account are visible only with the right PROCESS, which grants-operator.sql
+//! grants.
 //!
-//! The servers' own lists of locks cannot be relied on: MySQL's `metadata_locks` needs rights on the performance schema, which
-//! MariaDB switches off by default. MariaDB's `metadata_lock_info` is a plugin that is not loaded by default.
+//! The servers' own lists of locks are not always available. MySQL's `metadata_locks` needs rights on the performance schema,
+//! which MariaDB switches off by default. MariaDB's `metadata_lock_info` is a plugin that is not loaded by default.
 
 use super::{Listing, LockEntry, application};
 use crate::database::{DatabaseError, Query};
@@ -23,7 +23,7 @@ struct ListedSession {
 }
 
 pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<Listing, DatabaseError> {
-    // Queried before the ledger: a session that ends in between is then not mistaken for a waiter.
+    // The process list is read before the ledger, so that a session that ends in between is not mistaken for a waiter.
     let sessions = sessions(database)?;
     let askers = lock_users(database, only)?;
     let locks: BTreeSet<LockName> = askers.iter().map(|asker| asker.lock).chain(only.copied()).collect();

@@ -1,5 +1,5 @@
-//! PostgreSQL: `pg_locks` and `pg_stat_activity`, which every role may read. For another role's sessions, times and addresses are
-//! visible only with `pg_read_all_stats`, which grants-operator.sql grants.
+//! The locks on PostgreSQL: `pg_locks` and `pg_stat_activity`, which every role may read. For another role's sessions, times and
+//! addresses are visible only with `pg_read_all_stats`, which grants-operator.sql grants.
 
 use crate::database::postgres::ProcessName;
 use crate::database::{DatabaseError, Query};
@@ -12,8 +12,8 @@ use std::time::Duration;
 pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<Listing, DatabaseError> {
     let doing = "reading the server's list of locks";
     let restriction = only.map(|name| format!(" WHERE key = {}", name.postgres_key())).unwrap_or_default();
-    // A bigint's key: its halves are in classid and objid, with objsubid 1 (PostgreSQL manual, `pg_locks`). A
-    // transaction that holds its lock has done nothing but request it.
+    // A key of type bigint has its halves in classid and objid, with objsubid 1 (PostgreSQL manual, `pg_locks`). A transaction
+    // that holds its lock has done nothing but request it, so `xact_start` is the time of the request.
     let sql = format!(
         "SELECT key, NOT granted, pid, NULLIF(application_name, ''), host(client_addr), \
          extract(epoch FROM clock_timestamp() - CASE WHEN granted THEN xact_start ELSE waitstart END) \
@@ -43,7 +43,7 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
     Ok(listing)
 }
 
-/// The lowest or the highest digest that has this key.
+/// The lowest or the highest digest that gives this key.
 fn digest(key: i64, rest: u8) -> [u8; 32] {
     let mut digest = [rest; 32];
     digest[..8].copy_from_slice(&key.to_be_bytes());

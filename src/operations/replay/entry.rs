@@ -1,5 +1,5 @@
-//! An entry of the list: the location of a message, and what is known of it before it is read. Together with a result,
-//! it is a line of JSON in the file of failures, which a later replay reads back as an entry.
+//! An entry of the list: the location of a message, and what is known before it is read. Together with a result, an entry is a
+//! line of JSON in the file of failures, which a later replay reads back.
 
 use super::lines::FilePart;
 use super::source::standard_input;
@@ -29,9 +29,9 @@ pub(crate) struct ReplayEntry {
     pub(crate) at: i64,
     pub(crate) source: Location,
     message_id: Option<String>,
-    /// The message's identity, once it was read: a file may have changed by the time it is read a second time.
+    /// The message's identity, once it was read: the file may have changed when it is read a second time.
     identity: Option<String>,
-    /// The envelope for the one recipient for whom it failed; empty if no envelope was known.
+    /// The envelope for the one recipient whose delivery failed; empty if no envelope was known.
     #[serde(default)]
     pub(super) envelope: PartialEnvelope,
 }
@@ -45,8 +45,8 @@ pub(crate) enum Location {
     Ledger {
         ledger: String,
     },
-    /// In the entry itself, as base64, because standard input cannot be read twice. If `form` is set, no message could
-    /// be parsed from the content in that form.
+    /// In the entry itself, as base64, because standard input cannot be read twice. If `form` is set, this is the content of a
+    /// file of that form, from which no message could be parsed.
     Content {
         content: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ pub(crate) struct Piece {
     pub(crate) path: Option<PathBuf>,
     #[serde(default)]
     pub(crate) offset: u64,
-    /// Without a length, the piece extends to the end of the file.
+    /// The number of bytes; without it, the piece extends to the end of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) length: Option<u64>,
 }
@@ -78,12 +78,12 @@ struct FailureLine {
     reason: String,
 }
 
-/// A line never refers to standard input: without a file, it is no [`Piece`].
+/// In a line, a [`Piece`] never refers to standard input: a line without a file is another [`Location`].
 fn named_file<'de, D: Deserializer<'de>>(file: D) -> Result<Option<PathBuf>, D::Error> {
     PathBuf::deserialize(file).map(Some)
 }
 
-/// Whether a file begins with such a line.
+/// Whether a file begins with a line of this format.
 pub(crate) fn is_line(beginning: &[u8]) -> bool {
     beginning.starts_with(MARK.as_bytes())
 }
@@ -152,16 +152,16 @@ impl ReplayEntry {
         Self { at, source, message_id: None, identity: None, envelope: PartialEnvelope::default() }
     }
 
-    /// Parses a line of a file of failures, or returns what is wrong with it.
+    /// Parses a line of a file of failures, or returns the problem.
     fn from_line(line: &[u8]) -> Result<Self, String> {
         let line: Result<FailureLine, _> = serde_json::from_slice(line);
         line.map(|line| line.entry).map_err(|error| format!("no line of a replay: {error}"))
     }
 
-    /// An entry that refers to a line of an earlier replay resolves to the entry in that line; any other entry, to itself.
+    /// For an entry that refers to a line of an earlier replay: the entry in that line. Any other entry is returned itself.
     pub(super) fn resolve(&self) -> Result<Cow<'_, Self>, String> {
         match &self.source {
-            // Without a size limit, since the line may contain a whole message.
+            // The read has no size limit: the line may contain a whole message.
             Location::Piece(piece) if piece.form == Form::Failures => {
                 let entry = Self::from_line(&piece.first_bytes(u64::MAX)?)?;
                 match &entry.source {
@@ -176,7 +176,7 @@ impl ReplayEntry {
         }
     }
 
-    /// The line that records the failure, without a line end. `message` and `envelope` are what is known by now.
+    /// The line that records the failure, without a line end. `message` and `envelope` are set if they are known.
     pub(crate) fn into_line(
         mut self,
         message: Option<&Message>,
@@ -201,12 +201,12 @@ impl ReplayEntry {
             self.envelope = envelope.clone().into();
         }
         let (result, reason) = (outcome.as_str().to_owned(), outcome.detail().to_owned());
-        // The serialization cannot fail for these types.
+        // Serialization cannot fail for these types.
         serde_json::to_string(&FailureLine { maildrop_command_replay: VERSION, entry: self, result, reason })
             .unwrap_or_default()
     }
 
-    /// Whether this is the message that failed: the file at its location may have changed since.
+    /// Whether this is the message that failed: the file at its location may have changed meanwhile.
     pub(crate) fn is_about(&self, message: &Message) -> bool {
         // A mail reader that rewrites the mbox keeps the Message-ID, but may move the end of the message.
         self.identity.as_deref().is_none_or(|identity| identity == hex::encode(message.identity().as_bytes()))

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The part of an envelope that one of these sources gives: all of it, some, or nothing.
+/// The part of an envelope that one source gives: all of it, some, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartialEnvelope {
     /// The envelope sender; empty for the null sender.
@@ -54,7 +54,7 @@ impl PartialEnvelope {
         }
     }
 
-    /// Reads the sidecar of a file: an empty envelope if there is none, or the error in it.
+    /// Reads the sidecar of a file; an empty envelope if there is none. An `Err` is the problem with the sidecar.
     pub(crate) fn beside(file: &Path) -> Result<Self, String> {
         let path = file.with_added_extension("envelope");
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
@@ -81,7 +81,7 @@ impl PartialEnvelope {
         }
     }
 
-    /// An envelope for each recipient; or, in its place, the error in the recipient's address.
+    /// An envelope for each recipient, or the error in the recipient's address.
     pub(crate) fn envelopes(&self) -> impl Iterator<Item = Result<Envelope, String>> + '_ {
         self.recipients.iter().map(|(recipient, original)| {
             let address = Address::parse(recipient).map_err(|error| format!("the recipient {recipient:?}: {error}"))?;
@@ -98,7 +98,7 @@ impl PartialEnvelope {
     }
 }
 
-/// Whether the lines that pipe(8) prepended to the message, if any, were prepended for this recipient.
+/// Whether the lines that pipe(8) prepended to the message belong to this recipient. Also true without such lines.
 pub(crate) fn was_prepended_for(message: &Message, envelope: &Envelope) -> bool {
     let recipient = envelope.recipient.to_string();
     message.prepended_recipient().is_none_or(|line| {

@@ -9,14 +9,14 @@ pub(crate) struct FailureFile {
     pub(crate) path: PathBuf,
     file: File,
     length: u64,
-    /// The error because of which the file is incomplete.
+    /// The first error: from then on the file is incomplete.
     pub(crate) error: Option<io::Error>,
 }
 
 impl FailureFile {
     /// Creates the file, which must not exist yet.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        // The file may contain messages.
+        // The file may contain messages, so only its owner may read it.
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         Ok(Self { path: path.to_owned(), file, length: 0, error: None })
     }
@@ -26,7 +26,7 @@ impl FailureFile {
         match self.file.write_all(line.as_bytes()) {
             Ok(()) => self.length += line.len() as u64,
             Err(error) => {
-                // A partial line would corrupt the next one, if the disk gets free space later.
+                // If the disk later has space again, a partial line would corrupt the next one.
                 let _ = self.file.set_len(self.length);
                 self.error.get_or_insert(error);
             }

@@ -39,7 +39,7 @@ impl Read for FilePart {
 pub(crate) struct Line<'a> {
     /// The offset of the line's beginning.
     pub(crate) offset: u64,
-    /// The first 512 bytes at most, with the line end.
+    /// The first [`HEAD`] bytes at most. A line that is shorter has its line end.
     pub(crate) head: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! The list of messages to be replayed: the location and age of each. It is on disk, so that it may be long.
+//! The list of messages to be replayed: the location and age of each. The list is on disk, since it may be long.
 
 use super::entry::{Location, Piece, ReplayEntry};
 use super::{Form, ReplayError};
@@ -13,14 +13,14 @@ use std::path::PathBuf;
 /// The forms of pieces by their numbers in the list. A copy in the ledger has the next number.
 const FORMS: [Form; 4] = [Form::Message, Form::Mbox, Form::QueueFile, Form::Failures];
 
-/// The list, in a temporary file that no other process can open, and that is removed with this process.
+/// The list is in a temporary file that no other process can open, and that disappears with this process.
 #[derive(Debug)]
 pub(crate) struct List(Connection);
 
 impl List {
     pub(crate) fn new() -> Result<Self, ReplayError> {
-        // Without a name, SQLite creates a file in $SQLITE_TMPDIR or $TMPDIR, and unlinks it once it is open
-        // (https://sqlite.org/inmemorydb.html#temp_db). Its memory is the cache of 1 MB.
+        // For a database without a name, SQLite creates a file in $SQLITE_TMPDIR or $TMPDIR, and unlinks it once it is open
+        // (https://sqlite.org/inmemorydb.html#temp_db). The list uses no more memory than the cache of 1 MB.
         let connection = Connection::open("")?;
         connection.execute_batch(
             "PRAGMA temp_store = FILE; PRAGMA cache_size = -1024; PRAGMA journal_mode = OFF;
@@ -61,9 +61,10 @@ impl List {
         Ok(u64::try_from(count).unwrap_or_default())
     }
 
-    /// Calls `see` with each entry, the oldest first. Entries of equal age come by name, and in their order within a file.
+    /// Calls `see` with each entry, the oldest first. Entries of equal age are in the order of their paths, and of their offsets
+    /// in a file.
     pub(crate) fn each(&self, mut see: impl FnMut(ReplayEntry) -> ControlFlow<()>) -> Result<(), ReplayError> {
-        // The index avoids a sort before the first message is delivered.
+        // With the index, no sort delays the first delivery.
         let mut select = self.0.prepare(
             "SELECT at, form, path, offset, length FROM entries INDEXED BY by_age ORDER BY at, path, offset",
         )?;

@@ -11,7 +11,7 @@ use crate::message::Message;
 use crate::operations::redelivery;
 use crate::site::Site;
 
-/// How much larger than its message a file may be: it may contain records of the envelope.
+/// How many bytes larger than its message a file may be: it may contain records of the envelope.
 const RECORDS: u64 = 64 * 1024;
 pub(crate) const TOO_LARGE: &str = "it is larger than delivery.message_size_limit allows";
 
@@ -19,12 +19,12 @@ pub(crate) const TOO_LARGE: &str = "it is larger than delivery.message_size_limi
 pub(super) struct Loaded {
     pub(super) message: Message,
     pub(super) envelope: PartialEnvelope,
-    /// Whether this host's pipe(8) prepended the lines at the top that look prepended.
+    /// Whether the lines at the top that look prepended come from this host's pipe(8).
     pub(super) lines_are_ours: bool,
 }
 
 impl Replay<'_> {
-    /// The message at a location, without what the file's form adds, and the location's part of the envelope.
+    /// The message at a location, without what the file's form adds, and the part of the envelope that is there.
     fn read(&self, source: &Location) -> Result<(Vec<u8>, PartialEnvelope), String> {
         match source {
             Location::Piece(piece) => {
@@ -59,7 +59,7 @@ impl ReplayJob<'_> {
         if !entry.is_about(&message) {
             return Err(ReplayOutcome::Refused("another message is there now".into()));
         }
-        // Postfix has not delivered what is in its queue yet, so the lines at the top came with the message.
+        // Postfix has not delivered what is in its queue, so the lines at the top came with the message.
         let lines_are_ours = !matches!(
             &entry.source,
             Location::Piece(Piece { form: Form::QueueFile, .. })
@@ -72,7 +72,7 @@ impl ReplayJob<'_> {
         Ok(Loaded { message, envelope, lines_are_ours })
     }
 
-    /// Reads a message that was to be delivered as the copy with this key.
+    /// Reads the message of the delivery of the copy with this key.
     fn load_from_ledger(&mut self, key: &str) -> Result<(Message, PartialEnvelope), ReplayOutcome> {
         let key = CopyKey::from_bytes(entry::digest(key).unwrap_or_default());
         let known = known_delivery(self.database()?, &key)?;
@@ -105,7 +105,7 @@ pub(crate) fn message_of(
     Ok((message, PartialEnvelope { sender, recipients, queue_id, ..PartialEnvelope::default() }))
 }
 
-/// The message in a file's content of this form, and the envelope's part in it.
+/// The message in the content of a file of this form, and the part of the envelope there.
 fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
     match form {
         Form::Message if is_packed(&bytes) => {
@@ -118,8 +118,8 @@ fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), 
     }
 }
 
-/// Whether a file begins like gzip, bzip2, xz, Zstandard, or Dovecot's LZ4 and mail_crypt. No message begins so. In a
-/// backup, or in a Maildir that Dovecot compresses, the message is inside.
+/// Whether a file begins like gzip, bzip2, xz, Zstandard, or Dovecot's LZ4 and mail_crypt: no message begins so. Such a file
+/// contains the message in another form, as in a backup, or in a Maildir that Dovecot compresses.
 fn is_packed(bytes: &[u8]) -> bool {
     const BEGINNINGS: [&[u8]; 5] =
         [b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"Dovecot-LZ4\x0d\x2a\x9b\xc5", b"CRYPTED\x03\x07"];

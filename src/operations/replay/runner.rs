@@ -1,5 +1,5 @@
-//! Runs a replay: jobs take entries from the list, and each job delivers one message at a time. If two messages share a
-//! Message-ID, the second waits for the first, because an open attempt would defer it.
+//! Runs a replay: jobs take entries from the list, and each job delivers one message at a time. If two messages have one
+//! Message-ID, the second waits for the first: otherwise the open attempt of the first would defer it.
 
 use super::entry::ReplayEntry;
 use super::envelope::was_prepended_for;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// How many entries may wait for a job. An entry has the location of a message, not its content.
 const WAITING: usize = 32;
-/// How often the caller is called while no event arrives.
+/// How often the caller gets control while no event arrives.
 const TICK: Duration = Duration::from_millis(200);
 
 const NO_ENVELOPE: &str = "no envelope: give --recipient, or write it into FILE.envelope; the message does not begin with a \
@@ -66,16 +66,15 @@ pub(crate) struct MessageReport {
     pub(crate) failure: Option<String>,
 }
 
-/// The result of a message for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReplayOutcome {
-    /// It is delivered; or would be, in a dry run. The text lists the copies.
+    /// The message is delivered; in a dry run, it would be. The text lists the copies.
     Delivered(String),
-    /// It was already delivered.
+    /// The message was delivered earlier.
     AlreadyThere,
-    /// It was not delivered now; the reason. A repeated try may succeed.
+    /// The message was not delivered now, for this reason. A retry may succeed.
     Deferred(String),
-    /// It cannot be delivered as it is; the reason. Its cause must be fixed first.
+    /// The message cannot be delivered as it is, for this reason. The cause must be fixed first.
     Refused(String),
 }
 
@@ -109,7 +108,7 @@ impl ReplayOutcome {
         Self::Deferred("an internal error; the log has the details".into())
     }
 
-    /// The same, with a reason that names the delivery.
+    /// This outcome, with a reason that names the delivery.
     pub(crate) fn about(self, whose: &str) -> Self {
         match self {
             Self::Deferred(why) => Self::Deferred(format!("{whose}{why}")),
@@ -141,7 +140,6 @@ impl ReplayOutcome {
     }
 }
 
-/// The result of a delivery that was deferred or refused.
 impl From<&Refusal> for ReplayOutcome {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
@@ -158,11 +156,11 @@ impl From<DatabaseError> for ReplayOutcome {
 }
 
 impl Replay<'_> {
-    /// Replays the list. `listen` is called with the counts so far and the result of one message, and at intervals
-    /// without a result.
+    /// Replays the list. `listen` is called with the counts so far and the result of one message, and at intervals without a
+    /// result.
     ///
     /// # Errors
-    /// If the replay as a whole cannot continue. The failure of a single message is reported to `listen`.
+    /// If the replay as a whole cannot continue. `listen` gets the failure of a single message.
     pub(crate) fn run(
         &self,
         list: List,
@@ -239,7 +237,7 @@ impl Drop for MessageTurn<'_> {
     }
 }
 
-/// The work of one of several threads.
+/// One of the threads that deliver.
 pub(super) struct ReplayJob<'a> {
     pub(super) replay: &'a Replay<'a>,
     events: SyncSender<JobEvent>,
@@ -253,10 +251,10 @@ impl ReplayJob<'_> {
         let next = || entries.lock().unwrap_or_else(PoisonError::into_inner).recv();
         while let Ok(listed) = next() {
             if self.replay.stopped() {
-                // The remaining entries are left unchanged, and the next run finds them.
+                // The remaining entries are left as they are; the next run finds them.
                 continue;
             }
-            // The panic of one message is logged, and the others continue.
+            // A panic at one message is logged, and the others continue.
             let (entry, replayed) = match listed.resolve() {
                 Ok(entry) => {
                     let replayed = catch_unwind(AssertUnwindSafe(|| self.replay_entry(&entry)));
@@ -281,7 +279,7 @@ impl ReplayJob<'_> {
         outcome: ReplayOutcome,
     ) {
         if matches!(outcome, ReplayOutcome::Deferred(_)) {
-            // The connection may be the cause.
+            // The session may be the cause, so the next message gets a new one.
             self.database = None;
         }
         let failure = outcome.failed().then(|| entry.clone().into_line(message, envelope, &outcome));
@@ -324,7 +322,7 @@ impl ReplayJob<'_> {
             } else {
                 message
             };
-            // The panic of one delivery is logged; the next delivery may succeed.
+            // A panic of one delivery is logged; the next delivery may succeed.
             let (site, dry_run) = (self.replay.site, self.replay.dry_run);
             let outcome = catch_unwind(AssertUnwindSafe(|| match self.database() {
                 Ok(database) => deliver(site, database, message, &envelope, dry_run),
@@ -336,7 +334,7 @@ impl ReplayJob<'_> {
         Ok(())
     }
 
-    /// A session with the ledger. It is replaced after half of its time, so that no query takes longer than a delivery may.
+    /// A session with the ledger. It is replaced after half of its time, so that enough is left for each query.
     pub(super) fn database(&mut self) -> Result<&mut (dyn Database + 'static), DatabaseError> {
         let site = self.replay.site;
         let kept = self.database.take().filter(|(_, deadline)| deadline.remaining() > site.deadline() / 2);
@@ -351,7 +349,7 @@ impl ReplayJob<'_> {
     }
 }
 
-/// Delivers a message to one recipient, unless the ledger has it as delivered; or reports what would be done.
+/// Delivers a message to one recipient, unless the ledger has it as delivered. In a dry run, reports what would be done.
 pub(crate) fn deliver(
     site: &Site,
     database: &mut dyn Database,

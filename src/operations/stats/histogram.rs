@@ -1,5 +1,5 @@
-//! Percentiles in constant memory: values are counted by their first seven binary digits, as in an HDR histogram. A
-//! percentile is less than 1 % off.
+//! Percentiles in constant memory: values are counted by their first seven binary digits, as in an HDR histogram. A percentile is
+//! off by less than 1 %.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(crate) struct Histogram {
     /// The number of values for each rounded value.
     rounded: BTreeMap<u64, u64>,
     pub(crate) count: u64,
-    /// Exact, not rounded.
+    /// The greatest value, not rounded.
     pub(crate) greatest: u64,
 }
 

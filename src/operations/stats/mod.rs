@@ -33,16 +33,16 @@ pub(crate) struct Statistics {
     pub(crate) from: i64,
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) until: i64,
-    /// The attempts that began between the two moments.
+    /// The attempts that began between these moments.
     pub(crate) attempts: Attempts,
-    /// Attempts that found the lock held elsewhere come first, then the causes by frequency.
+    /// First the attempts that found the lock held elsewhere, then the causes by their frequency.
     pub(crate) deferrals: Vec<Deferrals>,
-    /// Copies by outcome, delivered or owed: `appended`, `adopted`, `already there`, `owed`.
+    /// Delivered or owed copies by outcome: `appended`, `adopted`, `already there`, `owed`.
     pub(crate) copies: BTreeMap<&'static str, u64>,
-    /// All copies that are owed now, however old they are.
+    /// All copies that are owed now, of any age.
     pub(crate) copies_owed_now: u64,
     pub(crate) messages: Messages,
-    /// How far behind subscribers are now. `None` if it was not requested, or if this role may not read it.
+    /// How far behind subscribers are now. `None` if nobody asked for it, or if our role may not read it.
     pub(crate) notifications: Option<NotificationFigures>,
     /// The notification attempts for events of the time span. `None` in the same cases.
     pub(crate) notification_attempts: Option<NotificationStats>,
@@ -61,7 +61,7 @@ pub(crate) struct Attempts {
     pub(crate) deferred: u64,
     /// Exit 65 or 77.
     pub(crate) refused: u64,
-    /// Attempts that never ended; a later attempt looked for their copies.
+    /// Attempts whose process died; a later attempt searched for their copies.
     pub(crate) died: u64,
     pub(crate) not_ended: u64,
 }
@@ -152,7 +152,7 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
 struct StatsTally {
     attempts: Attempts,
     busy: u64,
-    /// By cause.
+    /// The deferred attempts, by cause.
     deferred: BTreeMap<&'static str, u64>,
     copies: BTreeMap<&'static str, u64>,
     stages: HashMap<&'static str, Histogram>,
@@ -161,7 +161,7 @@ struct StatsTally {
 }
 
 impl StatsTally {
-    /// The counts, sorted, for a span from `from` to `until`, both included.
+    /// The sorted counts, for a span from `from` to `until`, both included.
     fn statistics(self, from: i64, until: i64, copies_owed_now: u64) -> Statistics {
         let Self { mut attempts, busy, deferred, copies, stages, recorded, bytes } = self;
         attempts.deferred = busy + deferred.values().sum::<u64>();
@@ -190,7 +190,6 @@ impl StatsTally {
     }
 }
 
-/// A count in progress.
 #[derive(Default)]
 struct Counting {
     tally: StatsTally,
@@ -219,7 +218,7 @@ impl Counting {
             attempt.copies.push((tried.role, result));
             attempt.stages = attempt.stages.take().or(tried.stages);
         }
-        // An attempt without a row in this page is complete.
+        // An attempt without a row in this page is complete: its rows are next to each other, at most split between two pages.
         self.add_older_than(self.page);
     }
 
@@ -240,7 +239,7 @@ impl Counting {
             AttemptResult::Delivered => attempts.delivered += 1,
             AttemptResult::Busy => tally.busy += 1,
             AttemptResult::Refused => attempts.refused += 1,
-            // An audit is no delivery attempt.
+            // An audit's attempt is no delivery.
             AttemptResult::Audit => return,
             AttemptResult::Died => attempts.died += 1,
             AttemptResult::Open => attempts.not_ended += 1,

@@ -12,10 +12,10 @@ use uuid::Uuid;
 /// The notification attempts for the events of a time span.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct NotificationStats {
-    /// Attempts by the class of the HTTP status, such as `2xx`; `none` if no answer came.
+    /// Attempts by the class of the HTTP status, such as `2xx`; `none` without an answer.
     pub(crate) tries: BTreeMap<&'static str, u64>,
-    /// The delay from an event's commit to the start of its first notification attempt, for each subscription. It is as
-    /// exact as the clocks of the notifiers' hosts agree with the database's.
+    /// The delay from an event's commit to the start of its first notification attempt, for each subscription. It is as exact as
+    /// the clocks of the notifiers' hosts agree with the database's.
     pub(crate) first_try: FirstTry,
 }
 
@@ -40,11 +40,11 @@ fn class(status: Option<u16>) -> &'static str {
     }
 }
 
-/// Counts the events from `from` up to, not including, `until`, in constant memory. `None` if there is nothing to read,
-/// or if this role may not read it.
+/// Counts the attempts for events from `from` up to, not including, `until`, in constant memory. `None` if there are no
+/// subscribers, or if our role may not read the tables.
 ///
 /// # Errors
-/// If the database query fails.
+/// If the database fails.
 pub(crate) fn notification_stats(
     database: &mut dyn Database,
     span: (i64, i64),
@@ -54,7 +54,6 @@ pub(crate) fn notification_stats(
     Ok(seen.then(|| counting.end()))
 }
 
-/// A count in progress.
 #[derive(Default)]
 struct Counting {
     tries: BTreeMap<&'static str, u64>,

@@ -4,34 +4,34 @@ use crate::protocol::Logins;
 use crate::service::counters::{Spans, Traffics};
 use serde::Serialize;
 
-/// Counters since the front began. They only grow.
+/// Counters since the front began, which only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// What clients have sent, and the replies to them. (The LMTP server counts its own replies.)
+    /// Requests of clients and the replies to them. (The LMTP server counts its own replies.)
     pub traffics: Traffics,
     /// Messages passed to a worker.
     pub handed_out: u64,
     /// Messages that waited too long for a worker.
     pub waited_too_long: u64,
-    /// Recipients that were left out of a delivery, because too many other messages to them were in delivery.
+    /// Recipients that were left out of a delivery, because too many other messages to them were being delivered.
     pub excluded_recipients: u64,
     /// Messages whose worker ended, hung, or did not answer in time.
     pub workers_lost: u64,
-    /// Invalid replies: of another message, with a wrong number of results, or of another program.
+    /// Invalid replies: for another message, with a wrong number of results, or from another program.
     pub wrong_answers: u64,
-    /// Replies that belong to no message of their worker.
+    /// Replies that belong to no message of the worker.
     pub late_answers: u64,
     /// Requests whose client left before a worker had them.
     pub dropped: u64,
-    /// Messages that were shunted because they had crashed two workers.
+    /// Messages that were shunted because they have crashed two workers.
     pub newly_shunted: u64,
     /// Deliveries of shunted messages that were refused without a worker.
     pub refused_shunted: u64,
-    /// How long messages waited for a worker, of those that got one.
+    /// How long messages waited before a worker got them.
     pub waits: Spans,
-    /// Clients that were disconnected, because a frame was invalid, or had more recipients than are allowed.
+    /// Clients that were disconnected because a frame was invalid, or had too many recipients.
     pub refused_requests: u64,
-    /// Heartbeats that are overdue by two seconds or more: each second counts one for each unresponsive worker.
+    /// Heartbeats that are overdue by two seconds or more. For each unresponsive worker, each second counts one.
     pub missed_heartbeats: u64,
     /// The sessions that workers have opened.
     pub logins: Logins,
@@ -44,7 +44,7 @@ pub struct Gauges {
     pub queued: usize,
     /// Requests whose client has not sent GO yet.
     pub held: usize,
-    /// Messages at workers: `busy` says as much in `service status`.
+    /// Messages at workers. It is not serialized: in `service status`, `busy` shows as much.
     #[serde(skip)]
     pub in_work: usize,
     /// Workers that wait for a message.

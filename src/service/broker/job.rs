@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// A job's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct JobId(pub(super) u64);
 
@@ -19,24 +18,24 @@ pub(super) struct Job {
     pub(super) asker: ReplyTo,
     pub(super) stage: Stage,
     pub(super) arrived: Instant,
-    /// Since when it waits for a worker: since its arrival, or since its client's GO.
+    /// Since when the job waits for a worker: since its arrival, or since its client's GO.
     pub(super) queued: Instant,
     /// How long its delivery may take, counted from `arrived`.
     pub(super) time: Duration,
-    /// Whether the message had crashed a worker before it came.
+    /// The key of the message, if it had crashed a worker before it arrived.
     pub(super) known_crash: Option<Key>,
-    /// Whether it is at a worker as a message that has crashed one.
+    /// Whether the job is at a worker as a suspect message.
     pub(super) alone: bool,
-    /// Since when a worker was ready for it, while some of its recipients were at their limit: see `state/limits.rs`.
+    /// Since when a worker was ready for the job, while some of its recipients were at their limit: see `state/limits.rs`.
     pub(super) throttled_since: Option<Instant>,
-    /// The indices of the recipients at their limit, if it went to a worker without them.
+    /// The indices of the recipients at their limit, if the job went to a worker without them.
     pub(super) excluded_recipients: BTreeSet<usize>,
 }
 
 pub(super) enum Payload {
     /// A message for this program's own workers.
     ///
-    /// `users` are the mailboxes of its recipients, in their order, for the limits of deliveries to one recipient.
+    /// `users` are the mailboxes of the recipients, in their order, for the limits of deliveries to one recipient.
     Delivery { request: Box<Request>, body: Body, users: Vec<String> },
     /// Another program's request, for any worker.
     Opaque(Vec<u8>),
@@ -56,7 +55,7 @@ pub(super) enum Stage {
     /// The client has not sent GO yet.
     AwaitingGo,
     Queued,
-    /// At this worker, which has to answer by then.
+    /// At this worker, which must answer by this time.
     At(ConnectionId, Instant),
 }
 
@@ -65,7 +64,7 @@ impl Job {
         matches!(&self.what, Payload::Delivery { request, .. } if request.id == id)
     }
 
-    /// The mailboxes of its recipients, in their order, for the limits of deliveries to one recipient.
+    /// The mailboxes of the recipients, in their order, for the limits of deliveries to one recipient.
     pub(super) fn users(&self) -> &[String] {
         match &self.what {
             Payload::Delivery { users, .. } => users,
@@ -73,8 +72,8 @@ impl Job {
         }
     }
 
-    /// The name of its message, shared with deliveries to other recipients: Postfix's queue id, if it is known. (Two Postfix
-    /// may use the same id for different messages. These then wait for one another.)
+    /// The name of the message, shared with deliveries to other recipients: Postfix's queue id, if it is known. (Two instances of
+    /// Postfix may use one id for different messages, which then wait for one another.)
     pub(super) fn message(&self) -> Option<&str> {
         match &self.what {
             Payload::Delivery { request, .. } => request.queue_id.as_deref().filter(|id| !id.is_empty()),
@@ -82,7 +81,7 @@ impl Job {
         }
     }
 
-    /// The mailboxes to which its worker delivers it, each once.
+    /// The mailboxes to which the worker delivers the message, each once.
     pub(super) fn users_at_work(&self) -> BTreeSet<&String> {
         let taken = self.users().iter().enumerate().filter(|(place, _)| !self.excluded_recipients.contains(place));
         taken.map(|(_, user)| user).collect()
@@ -91,7 +90,8 @@ impl Job {
     /// The body for a worker: the request with the remaining time. Recipients that are left out are missing, so that the worker
     /// does not open their mailboxes. `None` if the header of a request of ours cannot be written.
     ///
-    /// The job keeps the message until it is answered: if it crashes its worker, its next delivery is recognised by its bytes.
+    /// The job keeps the message until it is answered: if the message crashes its worker, its bytes identify it at its next
+    /// delivery.
     pub(super) fn body_for_a_worker(&self, slow: bool, now: Instant) -> Option<Vec<u8>> {
         match &self.what {
             Payload::Opaque(body) => Some(body.clone()),
@@ -120,8 +120,8 @@ impl Job {
         self.time.saturating_sub(now.saturating_duration_since(self.arrived))
     }
 
-    /// The verdict of each recipient, and the rest of the reply. `None` unless the worker has sent one result for each
-    /// recipient of its request.
+    /// The verdict of each recipient, and the rest of the reply. `None` unless the worker has sent one result for each recipient
+    /// of its request.
     pub(super) fn read_answer(&self, body: &[u8]) -> Option<(Vec<Verdict>, Reply)> {
         let Payload::Delivery { request, .. } = &self.what else { return None };
         let Ok((Header::Reply(mut reply), _)) = Header::read(body) else { return None };
@@ -141,8 +141,8 @@ impl Job {
     }
 }
 
-/// The addresses of a request, folded and without their extensions. Aliases of one mailbox count as different: only the
-/// database knows them, and the front does not use the database.
+/// The addresses of a request, folded and without their extensions. Aliases of one mailbox count as different: only the database
+/// knows them, and the front does not use the database.
 pub(super) fn users(request: &Request, delimiters: &str) -> Vec<String> {
     let user = |recipient: &Recipient| {
         let bare = Address::parse(&recipient.address).ok().and_then(|address| address.without_extension(delimiters));

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 /// How long a recipient counts as slow, unless a delivery to them succeeds earlier.
 const SLOW_FOR: Duration = Duration::from_mins(30);
 
-/// There are as many as workers, so that each is looked at in turn.
+/// There are no more jobs than workers, so searches read all of them.
 #[derive(Default)]
 pub(super) struct RunningJobs(BTreeMap<JobId, Running>);
 
 struct Running {
     since: Instant,
     users: BTreeSet<String>,
-    /// [Its name](Job::message).
+    /// The name of the message: see [`Job::message`].
     message: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl RunningJobs {
         self.0.get(&id).map(|running| running.since)
     }
 
-    /// How many jobs are for a slow recipient, or run for longer than `patience`.
+    /// How many jobs are for a slow recipient, or have run for longer than `patience`.
     pub(super) fn slow_ones(&self, slow: &SlowRecipients, patience: Duration, now: Instant) -> usize {
         let is_slow = |running: &&Running| {
             now >= running.since + patience || running.users.iter().any(|user| slow.holds(user, now))
@@ -57,7 +57,7 @@ impl RunningJobs {
     }
 }
 
-/// Recipients that made a worker wait for a long time without a delivery, and until when they count as slow.
+/// Recipients that kept a worker waiting for long without a delivery, and until when they count as slow.
 #[derive(Default)]
 pub(super) struct SlowRecipients(BTreeMap<String, Instant>);
 
@@ -66,7 +66,7 @@ impl SlowRecipients {
         self.0.insert(user.to_owned(), now + SLOW_FOR);
     }
 
-    /// A delivery to the recipient had a final result.
+    /// Forgets a recipient once a delivery to them had a final result.
     pub(super) fn forget(&mut self, user: &str) {
         self.0.remove(user);
     }

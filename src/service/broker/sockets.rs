@@ -1,7 +1,7 @@
 //! The broker's sockets: its connections, and the loop that passes events to [`state`](super::state) and carries out the
 //! actions.
 //!
-//! One task per connection reads and writes, and knows only ZMTP. One loop decides.
+//! One task for each connection reads and writes, and knows only ZMTP. One loop decides.
 
 use super::state::{Action, Broker, ConnectionId, Event, LocalId};
 use super::{Counters, Gauges};
@@ -31,14 +31,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
-/// How long a peer may take for its handshake, and to read the last frames.
+/// The time limit for a peer's handshake, and for reading its last frames.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long the broker waits until the master has reported a worker that connects: a worker may connect before the report
+/// How long the broker waits until the master has reported a worker that connects: the worker may connect before the report
 /// arrives. A refused worker retries.
 const TO_BE_NAMED: Duration = Duration::from_secs(1);
 /// How many bytes one read takes at most.
 const PIECE: usize = 64 << 10;
-/// How many events may wait for the loop. If there are more, the connections are not read.
+/// How many events may wait for the loop. While the channel is full, connections are not read.
 const WAITING_EVENTS: usize = 256;
 /// The pause after a connection could not be accepted, because this process or the system has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -58,12 +58,12 @@ pub enum Peers {
 pub struct Report {
     pub gauges: Gauges,
     pub counters: Counters,
-    /// Why the last delivery that used the database could not use it.
+    /// Why the last delivery that used the database could not use it; `None` if it could.
     pub database_away: Option<String>,
 }
 
 impl Report {
-    /// Requests a report of the broker. `None`: its loop has ended.
+    /// Requests a report from the broker; `None` if its loop has ended.
     pub(in crate::service) async fn request(ask: &mpsc::Sender<oneshot::Sender<Self>>) -> Option<Self> {
         let (tell, shown) = oneshot::channel();
         ask.send(tell).await.ok()?;
@@ -97,7 +97,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// `longest_frame` is the limit of a peer's frame, in bytes. `spool` decides which messages of clients are kept in files.
+    /// `longest_frame` is the limit for a peer's frame, in bytes. `spool` decides which messages of clients are kept in files.
     #[must_use]
     pub fn new(longest_frame: usize, spool: Spool) -> Self {
         let (input, inbox) = mpsc::channel(WAITING_EVENTS);
@@ -153,8 +153,8 @@ impl Sockets {
         Ok(())
     }
 
-    /// Runs the broker until `stop` brings the time that is left, or its sender is dropped. Then it goes on until all senders
-    /// of messages are gone and all jobs are answered, or until that time is over.
+    /// Runs the broker. Once `stop` receives the time that is left, or its sender is dropped, the broker takes no new
+    /// connections. It ends when all senders of messages are gone and all jobs are answered, or when that time is over.
     pub async fn run(
         mut self,
         broker: Broker,
@@ -176,7 +176,7 @@ impl Sockets {
                     None => may_hand = false,
                 },
                 asker = asked.recv(), if may_ask => match asker {
-                    // The asker may have gone meanwhile.
+                    // The client that asked may have gone meanwhile.
                     Some(asker) => drop(asker.send(at.report())),
                     None => may_ask = false,
                 },
@@ -186,7 +186,7 @@ impl Sockets {
                 },
                 within = &mut stop, if until.is_none() => {
                     until = Some(Instant::now() + within.unwrap_or_default());
-                    // A client that connects now must fail at once, instead of waiting for a broker that takes nothing.
+                    // A client that connects now must fail at once, instead of waiting for a broker that accepts nothing.
                     self.listeners.drain(..).for_each(|listener| listener.abort());
                     at.event(Event::Stop);
                 }
@@ -203,14 +203,15 @@ impl Sockets {
                 at.act(actions);
             }
         }
-        // The connections write their last frames.
+        // The connections still write their last frames.
         drop(at);
         drop(self.input);
         let _ = timeout(HANDSHAKE, async { while self.inbox.recv().await.is_some() {} }).await;
     }
 }
 
-/// Only this process's user and root may connect: a client's claim of the login is trusted, and a worker gets everybody's mail.
+/// Only this process's user and root may connect: the broker trusts a client's claim of the login, and a worker gets everybody's
+/// mail.
 fn may_connect(stream: &UnixStream) -> io::Result<Option<i32>> {
     let (peer, who) = (stream.peer_cred()?, "neither the service's user nor root");
     if is_trusted(peer.uid()) { Ok(peer.pid()) } else { Err(io::Error::other(format!("user {} is {who}", peer.uid()))) }
@@ -262,7 +263,7 @@ impl Loop {
 
     fn act(&mut self, actions: Vec<Action>) {
         for order in self.broker.orders() {
-            // A record that is not stored is kept in memory only, for the life of this process.
+            // A record that cannot be stored is kept only in the memory of this process.
             if self.writer.as_ref().is_some_and(|writer| writer.try_send(order).is_err()) {
                 warn!("what is known of a message that crashed a worker is not written down: the disk is too slow");
             }
@@ -309,7 +310,7 @@ impl Loop {
     }
 
     fn order(&self, connection: ConnectionId, order: SocketOrder) {
-        // If the connection is closed, the event of that is on its way.
+        // If the connection is closed, the event that reports this is on its way.
         if let Some(orders) = self.connections.get(&connection) {
             let _ = orders.send(order);
         }
@@ -321,7 +322,7 @@ struct Conversation {
     id: ConnectionId,
     peers: Peers,
     pid: Option<i32>,
-    /// The processes that are served. `None`: all.
+    /// The processes that are served; `None`: all.
     admitted: Option<watch::Receiver<Started>>,
     input: mpsc::Sender<Input>,
     longest_frame: usize,
@@ -354,7 +355,7 @@ impl Conversation {
             return;
         }
         let (orders, obey) = mpsc::unbounded_channel();
-        // The send does not fail: the loop outlives the connections.
+        // This send does not fail, since the loop outlives the connections.
         let _ = self.input.send(Input::Opened(self.id, orders)).await;
         match self.talk(stream, obey).await {
             over @ (Over::Closed | Over::AsOrdered) => debug!(id = self.id.0, peers = ?self.peers, %over),
@@ -400,14 +401,14 @@ impl Conversation {
                 },
                 written = writer.write(connection.outgoing()), if writes => match written {
                     Ok(length) => connection.wrote(length),
-                    // The data that the peer sent before it closed still has to be read.
+                    // What the peer sent before it closed must still be read.
                     Err(error) => {
                         debug!(%error, id = self.id.0, "nothing more can be said to this peer");
                         takes_what_we_write = false;
                     }
                 },
                 order = obey.recv() => match order {
-                    // The peer reads nothing any more.
+                    // The peer no longer reads.
                     Some(SocketOrder::SendToWorker(_) | SocketOrder::SendToClient(_)) if !takes_what_we_write => {}
                     Some(SocketOrder::SendToWorker(word)) => connection.send(&word.frames()),
                     Some(SocketOrder::SendToClient(body)) => connection.send(&to_client(&body)),
@@ -425,8 +426,8 @@ impl Conversation {
         }
     }
 
-    /// The event of a client's frame. A large message is kept in a file, as a large one over LMTP is. A thread of its own
-    /// writes it, since all connections share this one.
+    /// The event of a client's frame. A large message is kept in a file, like a large one over LMTP. A thread of its own writes
+    /// the file, since all connections share this thread.
     async fn client_said(&self, body: Vec<u8>) -> Result<Event, Over> {
         let (connection, spool) = (self.id, Arc::clone(&self.spool));
         if body.len() as u64 <= spool.above {

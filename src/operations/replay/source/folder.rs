@@ -28,11 +28,11 @@ pub(super) fn list(folder: &Path, form: Option<Form>, list: &List) -> Result<(),
                 folders.push((path, false));
                 continue;
             }
-            // A link to a folder may form a cycle; a pipe or a socket contains no message.
+            // A link to a folder may form a cycle. A pipe or a socket has no message.
             let metadata = match path.metadata() {
                 Ok(metadata) if metadata.is_file() && !is_sidecar => metadata,
                 Ok(_) => continue,
-                // The owner's mail program has renamed the file meanwhile. The new name is found in this run or the next.
+                // The owner's mail program has renamed the file meanwhile. This run or the next finds the new name.
                 Err(error) if of_maildir && error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(unreadable(&path, error)),
             };

@@ -1,20 +1,21 @@
 //! An mbox (RFC 4155): where its messages begin, and how to restore their original form.
 //!
-//! A message begins with a line that begins with `From `, at the top of the file or after an empty line. Within a
-//! message `>From `, `>>From ` and so on lose one `>` (mboxrd). If only `From ` was quoted (mboxo; Postfix's local(8)
-//! does so: `src/global/mail_copy.c`), an author's own line that begins with `>From ` loses its `>`. If nothing was
-//! quoted, and only Content-Length shows where a message ends (mboxcl2), messages would be cut. Such an mbox is
-//! refused.
+//! A message begins with a line that begins with `From `, at the top of the file or after an empty line. Within a message `>From
+//! `, `>>From ` and so on lose one `>` (mboxrd).
+//!
+//! If only `From ` was quoted (mboxo), an author's own line that begins with `>From ` loses its `>`. Postfix's local(8) writes
+//! that form (`src/global/mail_copy.c`). If nothing was quoted, and only Content-Length shows where a message ends (mboxcl2),
+//! messages would be cut. Such an mbox is refused.
 
 use crate::operations::replay::lines::Line;
 use memchr::memchr;
 
-/// Whether a line separates messages. The header field `From :` does not.
+/// Whether a line separates messages. A header field `From :` does not.
 pub(crate) fn is_from_line(line: &[u8]) -> bool {
     line.strip_prefix(b"From ").is_some_and(|rest| rest.trim_ascii_start().first() != Some(&b':'))
 }
 
-/// The error for an mbox in which, by the Content-Length fields, separator lines are part of other messages.
+/// The error for an mbox in which, according to Content-Length fields, separator lines belong to messages.
 pub(crate) const UNQUOTED: &str = "that is an mbox of the kind mboxcl2, it seems: by a Content-Length field, a line that begins \
     with `From ` belongs to the message before it. Convert it to mboxrd; or, if those fields are wrong, give --format mbox";
 
@@ -24,9 +25,9 @@ pub(crate) struct Divider {
     /// Whether the previous line is not empty.
     after_text: bool,
     in_header: bool,
-    /// The length of the message's body by its header, in bytes.
+    /// The length of the message's body according to its header, in bytes.
     length: Option<u64>,
-    /// The offset at which the body ends, by that length.
+    /// The offset at which the body ends, according to that length.
     ends: u64,
 }
 
@@ -37,7 +38,7 @@ impl Divider {
         begins
     }
 
-    /// Like `begins`; `None` if the previous message has not ended yet, by its Content-Length.
+    /// Like `begins`; `None` if the previous message has not ended yet according to its Content-Length.
     pub(crate) fn begins_by_length(&mut self, line: Line<'_>) -> Option<bool> {
         let begins = self.begins(line);
         if begins && line.offset < self.ends {
@@ -103,7 +104,7 @@ mod tests {
             "From a\nA: b\n\n>From x\n>>From y\n> From z\nFrom w\n>>>From\n",
             "A: b\n\nFrom x\n>From y\n> From z\nFrom w\n>>>From\n",
         );
-        // In a message of a header alone, one empty line separates it both from its empty body and from the next message.
+        // After a message without a body, one empty line ends both the header and the message.
         check("From a\nA: b\n\n", "A: b\n");
     }
 
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!(begins(&mbox("Content-Length: many\n")), Some(3));
         assert_eq!(begins(&mbox("")), Some(3));
         assert_eq!(begins(&mbox("Content-Length: 10\n").replace("\nFrom y", "\n>From y")), Some(2));
-        // A message begins only after an empty line, and never with a header field.
+        // A message begins only after an empty line, and no header field begins one.
         assert_eq!(begins("From a\nA: b\n\nx\nFrom here on\n\nFrom b\n\nFrom : field\n"), Some(2));
         // In a body, a Content-Length line has no meaning.
         assert_eq!(begins("From a\n\nContent-Length: 99\n\nFrom b\n\nz\n"), Some(2));

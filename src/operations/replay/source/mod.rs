@@ -1,4 +1,4 @@
-//! The sources of messages, with a file per kind.
+//! The sources of messages, one file for each kind.
 
 mod folder;
 pub(crate) mod mbox;
@@ -59,13 +59,13 @@ impl Form {
     }
 }
 
-/// Lists the messages of a file or a folder; `-` is standard input. `form` is the form of the files; without it, the
-/// beginning of each file decides.
+/// Lists the messages of a file or a folder; `-` is standard input. `form` is the form of the files; without it, the beginning of
+/// each file decides.
 pub(crate) fn list_path(path: &Path, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
     if path.as_os_str() == "-" {
         return list_file(None, form, list);
     }
-    // A later replay of the failures may be started in another directory.
+    // A later replay of the failures may start in another directory.
     let path = std::path::absolute(path).map_err(|error| unreadable(path, error))?;
     let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, error))?;
     if metadata.is_dir() {
@@ -84,8 +84,8 @@ pub(crate) fn list_deliveries(query: &DeliveryQuery, site: &Site, list: &List) -
     each_delivery(database.as_mut(), query, |began_at, copy| list.add_delivery(began_at, copy))
 }
 
-/// Standard input as a file in which any job can read any part: itself, or a copy that no other process can open. The
-/// copy is created at the first call.
+/// Standard input as a file of which any job can read any part. This is standard input itself, or a copy that no other process
+/// can open. The first call creates the copy.
 pub(crate) fn standard_input() -> Result<&'static File, ReplayError> {
     static OPENED: OnceLock<File> = OnceLock::new();
     let open = || {
@@ -109,7 +109,7 @@ fn unreadable(path: &Path, error: io::Error) -> ReplayError {
     ReplayError::Source { path: path.to_owned(), error }
 }
 
-/// When a file's message arrived there, in microseconds since 1970.
+/// When a message arrived in its file, in microseconds since 1970.
 fn arrived(metadata: &Metadata) -> i64 {
     metadata.mtime().saturating_mul(1_000_000).saturating_add(metadata.mtime_nsec() / 1000)
 }
@@ -166,8 +166,8 @@ fn list_file(path: Option<&Path>, form: Option<Form>, list: &List) -> Result<(),
 const ASCTIME: &[BorrowedFormatItem<'_>] =
     format_description!("[month repr:short] [day padding:none] [hour]:[minute]:[second] [year]");
 
-/// Parses `Sat Nov 21 08:20:09 2026` at the end of a line, as microseconds since 1970. The text names no time zone, but
-/// only the order matters.
+/// Parses `Sat Nov 21 08:20:09 2026` at the end of a line, as microseconds since 1970. The text has no time zone, but only the
+/// order matters.
 fn asctime(line: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(line);
     // Some programs append a time zone.

@@ -1,5 +1,5 @@
-//! The output of postcat(1) for one queue file or several: the envelope's records, the message, and a few more records. (Postfix
-//! `src/postcat/postcat.c`.)
+//! The output of postcat(1) for one or several queue files: the envelope's records, the message, and a few more records (Postfix,
+//! `src/postcat/postcat.c`).
 //!
 //! ```text
 //! *** ENVELOPE RECORDS deferred/E/E07D210813A ***
@@ -21,7 +21,7 @@ use memchr::memmem;
 /// The beginning of the first line.
 pub(crate) const BEGINNING: &[u8] = b"*** ENVELOPE RECORDS ";
 
-/// Whether a file has Postfix's own binary form: a record of type `C`, its length, and sizes as numbers
+/// Whether a file is in Postfix's own binary form: a record of type `C`, its length, and sizes as numbers
 /// (`src/global/rec_type.h`).
 pub(crate) fn is_raw(beginning: &[u8]) -> bool {
     let is_of_size = |byte: &u8| matches!(byte, b' ' | b'0'..=b'9');
@@ -33,7 +33,7 @@ pub(crate) fn date_of(line: &[u8]) -> Option<i64> {
     asctime(line.strip_prefix(b"message_arrival_time: ")?)
 }
 
-/// Finds the beginnings of queue files: at the top, and after the end of another.
+/// Finds the beginnings of queue files: at the top, and after the end of another one.
 #[derive(Debug, Default)]
 pub(crate) struct Divider {
     /// The last line of the queue file that is being read.
@@ -53,7 +53,7 @@ impl Divider {
     }
 }
 
-/// The message, and the envelope in the records, or what is wrong.
+/// The message, and the envelope in the records; or the problem.
 pub(crate) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
     const CUT: &str = "what postcat printed is not whole: no `*** HEADER EXTRACTED` and `*** MESSAGE FILE END` lines follow \
         the message";
@@ -64,8 +64,8 @@ pub(crate) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), 
     let contents_at = memmem::find(&piece, &contents)
         .ok_or("what postcat printed holds no message: neither -e nor -h nor -b with -q, or without it")?;
     let begin = contents_at + contents.len();
-    // The last marker counts, since the message may contain such a line. An empty message leaves no line end between
-    // the two markers.
+    // The last marker counts, since the message may contain such a line. For an empty message, one line end separates the two
+    // markers.
     let end = memmem::rfind(piece.get(begin - 1..).unwrap_or_default(), &extracted).ok_or(CUT)? + begin - 1;
     let mut envelope = PartialEnvelope {
         queue_id: name.rsplit(|&byte| byte == b'/').next().map(|id| String::from_utf8_lossy(id).into_owned()),
@@ -97,7 +97,7 @@ fn read_records(records: &[u8], envelope: &mut PartialEnvelope) {
             "sender" => envelope.sender = Some(value.to_owned()),
             "original_recipient" => original = Some(value.to_owned()),
             "recipient" => envelope.recipients.push((value.to_owned(), original.take())),
-            // This recipient has the message, or its sender has a bounce.
+            // This recipient already has the message, or the sender has a bounce.
             "done_recipient" => original = None,
             "named_attribute" => match value.split_once('=') {
                 Some(("sasl_username", user)) => envelope.sasl_username = Some(user.to_owned()),
@@ -167,7 +167,7 @@ named_attribute: message_id=<pc1@x>
             let cut = cut.replace("*** HEADER EXTRACTED", "***");
             assert!(message(cut.into_bytes()).is_err(), "{end}");
         }
-        // Recipients may follow the message.
+        // A part with recipients may follow the message, so the end must be there.
         let cut = PRINTED.rsplit_once("*** MESSAGE FILE END").unwrap().0;
         assert!(message(cut.into()).unwrap_err().contains("not whole"));
         let in_words = PRINTED.replace("From: lisa", "regular_text: From: lisa");
