@@ -1,4 +1,4 @@
-//! The front's counters, for monitoring. They only grow, from the front's start on.
+//! The front's counters, for monitoring. They only grow after its start.
 
 use crate::protocol::Source;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub struct Traffic {
     pub durations: Spans,
 }
 
-/// The transport of a message. Each has its own counters.
+/// The transport of a message. Each transport has its own counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Via {
     Lmtp,
@@ -61,7 +61,6 @@ impl From<Source> for Via {
 pub type Traffics = BTreeMap<Via, Traffic>;
 
 impl Traffic {
-    /// Counts a message that was received.
     pub(super) fn received(&mut self, recipients: usize, bytes: u64) {
         self.messages += 1;
         self.recipients += recipients as u64;
@@ -80,16 +79,17 @@ impl Traffic {
     }
 }
 
-/// The upper bounds of the buckets in [`Spans`], in milliseconds: from a delivery with open sessions to the deadline of one.
+/// The upper bounds of the buckets in [`Spans`], in milliseconds: from the duration of a delivery with open sessions to a
+/// delivery's deadline.
 pub const ENDS_MS: [u64; 17] =
     [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 240_000];
 
 /// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    /// How many durations were at most the bound of the same index in [`ENDS_MS`], and longer than the previous bound.
+    /// How many durations were above the previous bound in [`ENDS_MS`], and at most the one with this index.
     pub buckets: [u64; ENDS_MS.len()],
-    /// How many were longer than the last bound.
+    /// How many durations were longer than the last bound.
     pub longer: u64,
     /// The sum of all durations.
     pub sum: Duration,

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::warn;
 
-/// Within this time, figures are not read again.
+/// For this time, the figures are not read again.
 const FRESH: Duration = Duration::from_secs(5);
-/// How long a caller waits for new figures; then it gets the last ones. A folder of a million files takes a while.
+/// How long a caller waits for new figures before it gets the last ones: a folder of a million files takes a while.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,7 +40,7 @@ impl DiskFiguresReader {
         Self { queue: service.queue(), timer, last: SummaryCache::new(FRESH, PATIENCE) }
     }
 
-    /// The figures, at most five seconds old if they could be read in time.
+    /// The figures. They are at most five seconds old, if they could be read in time.
     pub(super) async fn read(&self, service: Option<&Status>) -> DiskFigures {
         let (queue, timer, processes) = (self.queue.clone(), self.timer.clone(), processes(service));
         let read = async move { tokio::task::spawn_blocking(move || read(&queue, timer.as_deref(), &processes)).await };
@@ -90,7 +90,7 @@ mod tests {
         Queue::open(&service.queue()).unwrap();
         let last = SummaryCache::new(Duration::from_hours(1), PATIENCE);
         let reader = DiskFiguresReader { last, ..DiskFiguresReader::of(&service) };
-        // A read that came too late for one caller still serves the next.
+        // A read that was too slow for one caller serves the next.
         while reader.read(None).await.queue.is_none() {}
         fs::remove_dir_all(service.queue()).unwrap();
         let figures = reader.read(None).await;

@@ -1,6 +1,6 @@
 //! The front: LMTP and thin clients on one side, workers on the other, and the broker between them.
 //!
-//! It parses no mail, reads no password and delivers nothing, so that no message can end it. lmtp(8) treats a dropped
+//! The front parses no mail, reads no password and delivers nothing, so no message can end it. lmtp(8) treats a dropped
 //! connection as a failure of the whole site, and defers all mail that waits for it.
 
 use super::broker::sockets::{Peers, Report, Sockets, Started};
@@ -24,15 +24,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use uuid::Uuid;
 
-/// The largest number of connected workers: more than any site has. The configured number does not serve as the limit, since a
-/// restart replaces the front last. Until then this front, with the old configuration, has all workers of the new one.
+/// The largest number of connected workers: more than any site has. The configured number does not serve as the limit: a restart
+/// replaces the front last. Until then this front, with the old configuration, has all workers of the new one.
 const MOST_WORKERS: usize = 65_536;
 
 /// How much longer than a delivery's deadline the front waits for messages in progress after the request to end. The broker
 /// answers for deliveries that take longer.
 const PAST_THE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The longest frame, in bytes. Mail that was accepted under a higher limit, or without one, still has to fit. A frame uses memory
+/// The longest frame, in bytes. Mail that was accepted under a higher limit, or without one, must still fit. A frame uses memory
 /// only as it arrives, and only this user and root can connect.
 pub(super) fn longest_frame(config: &Config) -> usize {
     let message = config.delivery.message_size_limit.unwrap_or_default().max(LARGEST_MESSAGE);
@@ -74,22 +74,22 @@ pub enum FrontError {
 pub struct Inside {
     /// Passes a message to the broker.
     pub hand: mpsc::Sender<InflightMessage>,
-    /// Requests a report of the broker.
+    /// Requests a report from the broker.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
     /// The workers that the master has started, and that have not ended.
     pub started: watch::Sender<Started>,
-    /// Notifies the broker how a worker's process has ended.
+    /// Reports to the broker how a worker's process has ended.
     pub ended: mpsc::Sender<WorkerEnd>,
-    /// Becomes true once this process is to end. The broker waits until all clones of `hand` are dropped.
+    /// Becomes true when this process must end. The broker waits until all clones of `hand` are dropped.
     pub stop: watch::Receiver<bool>,
 }
 
-/// Makes the folder of the broker's sockets, which also stores the messages in progress. A client there can submit mail under
-/// any name, and a worker gets everybody's. So no other user may enter the folder, and each connection's user is checked as
-/// well (unix(7), SO_PEERCRED).
+/// Creates the folder of the broker's sockets, in which messages in progress are stored, too. There, a client can submit mail
+/// under any name, and a worker gets everybody's mail. So no other user may enter the folder, and the user of each connection is
+/// checked as well (unix(7), SO_PEERCRED).
 ///
 /// # Errors
-/// If the folder cannot be made.
+/// If the folder cannot be created.
 pub fn prepare(config: &Config) -> Result<(), FrontError> {
     for socket in [config.service.clients_socket(), config.service.workers_socket()] {
         if let Some(path) = socket.parent() {
@@ -99,15 +99,15 @@ pub fn prepare(config: &Config) -> Result<(), FrontError> {
     Ok(())
 }
 
-/// Runs a front until SIGTERM or SIGINT. Then all messages in progress are still answered. `beside` runs in the same runtime
-/// once the sockets exist: the LMTP server, which passes its messages to the broker. If it fails, the front fails too, and the
-/// master starts another one.
+/// Runs a front until SIGTERM or SIGINT, and then until all messages in progress are answered. `beside` is the LMTP server, which
+/// passes its messages to the broker. It runs in the same runtime once the sockets exist. If it fails, the front fails too, and
+/// the master starts another one.
 ///
-/// `has_master`: only processes that the master has started are accepted as workers. Otherwise a confined process of the same user
-/// could take mail, and report that it is delivered. Without a master, any process of our user may be a worker.
+/// `has_master`: only processes that the master has started are accepted as workers. Otherwise a confined process of the same
+/// user could take mail, and report that it is delivered. Without a master, any process of our user may be a worker.
 ///
 /// # Errors
-/// If its sockets cannot be made, or `beside` fails.
+/// If the sockets cannot be created, or if `beside` fails.
 pub fn run<B>(config: &Config, has_master: bool, beside: impl FnOnce(Inside) -> B) -> Result<(), FrontError>
 where
     B: Future<Output = Result<(), FrontError>> + 'static,
@@ -115,7 +115,7 @@ where
     let system = |doing| move |source| FrontError::System { doing, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(system("starting the runtime"))?.block_on(async {
-        // Before a client can connect, so that a client that finds the front finds the folders, too.
+        // This comes before a client can connect: a client that reaches the front then finds its folders, too.
         let (queue, service) = (config.service.queue(), &config.service);
         let remembered = writer::remembered(&queue, Instant::now());
         prepare(config)?;
@@ -190,7 +190,7 @@ mod tests {
         assert!(is_closed());
     }
 
-    /// Otherwise the front would seem to be well, and would accept no LMTP.
+    /// If it went on, the front would seem to be healthy, but accept no LMTP.
     #[test]
     fn a_front_ends_where_what_runs_in_it_fails() {
         let folder = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ mod tests {
         let two = format!("{SITE}[service]\nworkers = 2\n");
         let two = broker_settings(&Config::parse(Path::new("/x"), &two).unwrap());
         assert_eq!(two.max_per_recipient, 1, "a mailbox that hangs does not take both");
-        // Mail that was accepted before the limit was lowered still has to fit.
+        // Mail that was accepted before the limit was lowered must still fit.
         assert_eq!(longest_frame(&config), (LARGEST_MESSAGE as usize) + LONGEST_HEADER + 64);
         let text = format!("{SITE}[delivery]\nmessage_size_limit = \"1GB\"\n");
         let larger = Config::parse(Path::new("/x"), &text).unwrap();

@@ -18,16 +18,16 @@ pub struct InflightMessage {
     /// The bytes: a Return-Path line, and the data after DATA.
     pub message: Body,
     /// Takes one verdict for each recipient, in the request's order. With another number of verdicts, or if this is dropped,
-    /// every recipient is answered 451. If the client has gone, the delivery goes on all the same.
+    /// every recipient is answered 451. If the client has gone, the delivery goes on.
     pub answer: oneshot::Sender<Vec<Verdict>>,
 }
 
-/// The storage of a message's bytes.
+/// Where a message's bytes are.
 #[derive(Debug)]
 pub enum Body {
     /// In memory.
     Memory(Vec<u8>),
-    /// In a file, which exists as long as this value. The broker keeps the value until the delivery has ended.
+    /// In a file, which exists as long as this value. The broker keeps this value until the delivery has ended.
     File(MessageFile),
 }
 
@@ -53,8 +53,8 @@ impl Body {
     }
 }
 
-/// A file with a message, which is removed when this is dropped. It is locked (flock(2)) until then, so that another process
-/// can detect a file that was left behind.
+/// A file with a message, which is removed when this is dropped. Until then it is locked (flock(2)), so that another process can
+/// detect a file that was left behind.
 #[derive(Debug)]
 pub struct MessageFile {
     path: PathBuf,
@@ -62,10 +62,10 @@ pub struct MessageFile {
 }
 
 impl MessageFile {
-    /// Makes a file that only our user may read.
+    /// Creates a file that only our user may read.
     ///
     /// # Errors
-    /// If the file exists, or the system cannot make it.
+    /// If the file exists, or if the system cannot create or lock it.
     pub(super) fn create(path: PathBuf) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         let made = Self { path, file };
@@ -73,7 +73,7 @@ impl MessageFile {
         Ok(made)
     }
 
-    /// Removes a file that no process has locked. Returns whether it did.
+    /// Removes a file that no process has locked. Returns whether it was removed.
     ///
     /// # Errors
     /// If the system cannot open or remove the file.

@@ -1,4 +1,4 @@
-//! The front's side of its channel with the master: reports of the front, and notices about the service and its workers.
+//! The front's side of its channel to the master: reports of the front, and notices about the service and its workers.
 
 use super::broker::sockets::{Report as Broker, Started};
 use super::disk_figures::DiskFiguresReader;
@@ -18,7 +18,7 @@ use tracing::warn;
 /// Answers the master's polls, until the master has ended. The master's status goes to `service`.
 ///
 /// # Errors
-/// If the master cannot be reached any more. It has ended, and the system is about to send us SIGTERM.
+/// If the master cannot be reached any more: it has ended, and the system is about to send us SIGTERM.
 pub async fn report_to_master(
     master: UnixStream,
     ask: mpsc::Sender<oneshot::Sender<Broker>>,
@@ -33,7 +33,7 @@ pub async fn report_to_master(
     while let Some(notice) = notices.next_line().await? {
         match serde_json::from_str(&notice) {
             Ok(ToFront::Ask) => {
-                // The broker ends with this process.
+                // The broker's loop has ended, so this process is about to end.
                 let Some(broker) = Broker::request(&ask).await else { return Ok(()) };
                 let status = service.borrow().clone();
                 // The poll is answered at once. Figures that are not read yet are in the next report.
@@ -47,10 +47,10 @@ pub async fn report_to_master(
             // The system has no larger process ids.
             Ok(ToFront::WorkerStarted { pid }) => started.send_modify(|started| started.extend(i32::try_from(pid))),
             Ok(ToFront::WorkerEnded(worker)) => {
-                // From now on, another process may have this id.
+                // Another process may now have this id.
                 let pid = i32::try_from(worker.pid).ok();
                 started.send_modify(|started| started.retain(|one| Some(*one) != pid));
-                // The broker ends with this process.
+                // The broker's loop has ended, so this process is about to end.
                 if ended.send(worker).await.is_err() {
                     return Ok(());
                 }

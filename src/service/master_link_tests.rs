@@ -8,7 +8,7 @@ use tokio::io::Lines;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinHandle;
 
-/// How long to wait for something that has to happen.
+/// The longest wait for something that must happen.
 const LONG: Duration = Duration::from_mins(1);
 
 /// The master's end, and the channels behind the front's end.
@@ -51,7 +51,7 @@ impl Scene {
         self.says.write_all(line(notice).as_bytes()).await.unwrap();
     }
 
-    /// The next report: whether the front accepts, whether the database is away, the figures, and the timer's tasks.
+    /// The next report: whether the front accepts, whether the database is unavailable, the figures, and the timer's tasks.
     async fn hear(&mut self) -> (bool, bool, Map<String, Value>, Vec<Task>) {
         let text = tokio::time::timeout(LONG, self.hears.next_line()).await.unwrap().unwrap().unwrap();
         match serde_json::from_str(&text).unwrap() {

@@ -1,5 +1,5 @@
 //! The service. A front accepts LMTP and passes messages to workers, which deliver them. Runners empty the file queue, and a
-//! timer runs periodic tasks. A master starts them all.
+//! timer runs periodic tasks. A master starts all of them.
 
 pub mod broker;
 mod counters;
@@ -18,7 +18,7 @@ pub mod timer;
 mod watchdog;
 pub mod worker;
 
-/// A configuration with its folders in this one, for tests.
+/// A configuration for tests, with its folders in `folder`.
 #[cfg(test)]
 fn configured(folder: &std::path::Path) -> crate::config::Config {
     let text = format!(

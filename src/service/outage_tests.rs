@@ -1,4 +1,4 @@
-//! An hour without a database, and an hour without a front, with a simulated clock.
+//! An hour without a database, and an hour without a front, on a simulated clock.
 //!
 //! The broker, the master's pauses before a restart, and a worker's pauses before it connects again are real, and get the
 //! simulated time. The processes, the results of deliveries, and the messages, one a second, are simulated.
@@ -27,7 +27,7 @@ const MESSAGE: &[u8] = b"Subject: x\r\n\r\nx\r\n";
 /// The kind of outage in this hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hour {
-    /// The database is away: workers stay, and defer their messages. The watchdog ends a few workers that hang.
+    /// The database is unavailable: workers stay, and defer their messages. The watchdog ends a few workers that hang.
     WithoutDatabase,
     /// The same, and the front is killed once.
     AndAFrontThatIsKilled,
@@ -37,21 +37,21 @@ enum Hour {
     WithoutFront,
 }
 
-/// A slot for a worker, as the master has it.
+/// The master's slot for a worker.
 struct Slot {
     restarts: Restarts,
     back_off: BackOff,
-    /// When its process began.
+    /// When the slot's process began.
     since: Instant,
     process: Process,
-    /// How many messages it has delivered since the end of the hour.
+    /// How many messages the worker has delivered since the end of the hour.
     delivered: usize,
 }
 
 enum Process {
-    /// No process runs until then.
+    /// No process runs until this time.
     None(Instant),
-    /// It connects to the broker then.
+    /// The worker connects to the broker at this time.
     Looks(Instant),
     Waits(ConnectionId),
     Delivers {
@@ -123,7 +123,7 @@ impl OutageWorld {
         world
     }
 
-    /// Knuth's generator, with its upper bits only.
+    /// Knuth's linear congruential generator; only its upper bits are used.
     fn below(&mut self, limit: u64) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % limit
@@ -133,7 +133,7 @@ impl OutageWorld {
         self.now >= self.over
     }
 
-    /// Simulates all events until then.
+    /// Simulates all events until this time.
     fn run_until(&mut self, end: Instant) {
         loop {
             let processes = self.slots.iter().filter_map(|slot| match slot.process {
@@ -234,7 +234,7 @@ impl OutageWorld {
         }
     }
 
-    /// Its message in progress is delivered, or deferred, or the worker dies.
+    /// The worker's message in progress is delivered, or deferred, or the worker dies.
     fn ends_its_delivery(&mut self, at: usize) {
         let (now, is_over) = (self.now, self.is_over());
         let slot = &mut self.slots[at];
@@ -254,7 +254,7 @@ impl OutageWorld {
         let slot = &mut self.slots[at];
         slot.delivered += usize::from(is_over);
         if !is_ours {
-            // Its broker has gone meanwhile: the reply is dropped.
+            // The worker's broker has gone meanwhile: the reply is dropped.
             slot.process = Process::Looks(now + slot.back_off.pause());
             return;
         }
@@ -292,7 +292,7 @@ impl OutageWorld {
                     assert!(self.open.remove(&id), "answered once");
                     assert!(self.is_over() || verdicts.iter().all(|verdict| verdict.class() == 4), "{verdicts:?}");
                 }
-                // In this test no worker is unresponsive, no message crashes a worker, and there are no clients.
+                // In these tests no worker is unresponsive, no message crashes a worker, and there are no clients.
                 other => panic!("{other:?}"),
             }
         }
@@ -306,7 +306,7 @@ impl OutageWorld {
         slot.expect("it waits").process = Process::Delivers { by, address, id, recipients, until, dies };
     }
 
-    /// When a delivery that begins now, with this much time, ends; and whether its worker ends with it.
+    /// When a delivery that begins now, with this much time, ends. Also whether its worker ends with it.
     fn what_it_meets(&mut self, time: Duration) -> (Instant, bool) {
         let moment = Duration::from_millis(50);
         if self.is_over() {
@@ -314,7 +314,7 @@ impl OutageWorld {
         }
         let chance = self.below(100);
         let (after, dies) = match chance {
-            // Connects are refused, or not answered, until `database.failover_timeout` is over.
+            // Connections are refused, or not answered, until `database.failover_timeout` is over.
             0..50 => (Duration::from_secs(25), false),
             // An open session ends.
             50..80 => (moment, false),
@@ -323,7 +323,7 @@ impl OutageWorld {
             // The delivery exceeds its deadline, and the watchdog ends the worker.
             _ => (time + Duration::from_secs(3), true),
         };
-        // Retries succeed at most 16 s after the database is back: ten seconds for a connect, and six for a pause.
+        // Retries succeed at most 16 s after the database is back: ten seconds for a connection, and six for a pause.
         let met = self.over + Duration::from_secs(16);
         if dies && self.now + after > self.over {
             (met.min(self.now + time), false)
@@ -393,14 +393,14 @@ proptest! {
     }
 }
 
-/// The longest pauses of the master and of a worker. After them no operator has to intervene, whatever happened in the hour.
+/// The longest pauses of the master and of a worker. After them, no operator need intervene, whatever happened in the hour.
 #[test]
 fn who_died_for_an_hour_is_back_after_its_longest_pause() {
     for (hour, longest) in [(Hour::WithoutWorkers, MINUTE), (Hour::WithoutFront, MINUTE + Duration::from_secs(32))] {
         let mut world = OutageWorld::new(hour, 1);
         world.run_until(world.over - Duration::from_millis(1));
         assert_eq!(world.workers_that_take_work(), 0, "{hour:?}");
-        // A process takes a moment to begin, and each worker has to deliver something.
+        // A process takes a moment to begin, and each worker must deliver something.
         world.run_until(world.over + longest + Duration::from_secs(2));
         world.all_are_back();
     }

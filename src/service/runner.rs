@@ -1,8 +1,8 @@
-//! A runner: a process for one shard of the file queue. It passes the messages one at a time to the broker, as any client does.
-//! A message with many recipients goes in batches, one after the other.
+//! A runner: a process for one shard of the file queue. It passes the messages one at a time to the broker, as any client does. A
+//! message with many recipients is sent in batches, one after the other.
 //!
-//! Since it has one message in progress at a time, a mailbox that hangs delays all others. So [the first attempts](time_for)
-//! have little time, and [messages without an attempt](DueList) come first.
+//! Since a runner has one message in progress at a time, a mailbox that hangs delays all others. So [the first
+//! attempts](time_for) have little time, and [messages without an attempt](DueList) come first.
 //!
 //! | result of a message | what the runner does |
 //! |---|---|
@@ -31,11 +31,11 @@ use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tracing::{info, warn};
 
-/// The interval at which an empty queue is polled. inotify(7) would report new files at once, but neither due retries nor
-/// messages that another runner gives back because of their lock. Listing an empty folder each second costs next to nothing.
+/// The interval at which an empty queue is polled. inotify(7) would report new files, but neither due retries nor messages that
+/// another runner gives back because of their lock. Listing an empty folder each second costs next to nothing.
 const LOOK_EACH: Duration = Duration::from_secs(1);
-/// How long the first attempt may take, for a message of less than a megabyte to one recipient. It is a few seconds more than
-/// such a delivery takes on a busy site. (The message waits at the broker for half of that at most.)
+/// How long the first attempt may take, for a message of less than a megabyte to one recipient: a few seconds more than such a
+/// delivery takes on a busy site. (The message waits at the broker for at most half of this time.)
 const FIRST_TRY: Duration = Duration::from_secs(15);
 /// The additional time for each further recipient, and for each megabyte.
 const FOR_MORE: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub enum RunnerError {
 /// Passes the messages of this shard to the broker, until SIGTERM or SIGINT. Then the message in progress still gets its answer.
 ///
 /// # Errors
-/// If the queue cannot be opened, or the system provides no signal handlers.
+/// If the queue cannot be opened, or if the system provides no signal handlers.
 pub fn run(config: &Config, shard: Shard) -> Result<(), RunnerError> {
     let stop = Stop::on_signals().map_err(|source| RunnerError::System { doing: "setting up signals", source })?;
     let mut runner = Runner::new(config, shard, stop)?;
@@ -70,7 +70,7 @@ pub fn run(config: &Config, shard: Shard) -> Result<(), RunnerError> {
 
 struct Runner<'a> {
     config: &'a Config,
-    /// The runner's shard of all messages.
+    /// The runner's part of all messages.
     shard: Shard,
     queue: Queue,
     stop: Stop,
@@ -118,7 +118,7 @@ impl<'a> Runner<'a> {
             }
             Ok(Next::Pause) => self.pause.pause(),
             Err(error) => {
-                // The message is still in the queue: it is recovered within a minute at the latest.
+                // The message is still in the queue, and is recovered within a minute.
                 warn!(%error, "what became of a message cannot be written down");
                 self.pause.pause()
             }
@@ -130,8 +130,8 @@ impl<'a> Runner<'a> {
             return;
         }
         self.recovered = Some(Instant::now());
-        // The ledger remembers deliveries for at least as long: no `retention` is shorter. `prune` may use another value, from its
-        // options or from a file that this process does not know.
+        // The ledger remembers deliveries for at least as long: no `retention` is shorter. But `prune` may use another value,
+        // from its options or from a file that this process does not know.
         if let Err(error) = self.queue.recover(SystemTime::now(), self.config.delivery.postfix_queue_lifetime) {
             warn!(%error, "what was left behind in the queue cannot be put right");
         }
@@ -162,7 +162,7 @@ impl<'a> Runner<'a> {
                     claim.give_back()?;
                     return Ok(Next::Pause);
                 }
-                // The pause keeps a broker that temporarily takes nothing from having the whole queue deferred.
+                // Without this pause, a broker that takes nothing for a while would cause the whole queue to be deferred.
                 HandoverResult::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
                 HandoverResult::CallerGone => ("it was taken back".into(), Next::Pause),
                 HandoverResult::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
@@ -180,9 +180,9 @@ impl<'a> Runner<'a> {
 
 /// How long an attempt may take after `tries` others: twice as long as the previous one, up to `longest`.
 ///
-/// This is the time of the delivery, too: its worker gives up by then, and the next attempt begins a minute later at the
-/// earliest. That attempt determines the result of an APPEND that was given up, as after any other loss: nothing is duplicated.
-/// A store that is slow, but does not hang, gets its mail by a later attempt, which has more time.
+/// The delivery has the same time: its worker gives up by then, and the next attempt begins at least a minute later. As after any
+/// loss, that attempt determines the result of an APPEND that was given up, so nothing is duplicated. A store that is slow, but
+/// does not hang, gets its mail by a later attempt, which has more time.
 fn time_for(recipients: usize, size: usize, tries: u32, longest: Duration) -> Duration {
     let more = recipients.saturating_sub(1).saturating_add(size / 1_000_000);
     let first = FIRST_TRY.saturating_add(FOR_MORE.saturating_mul(u32::try_from(more).unwrap_or(u32::MAX)));
@@ -197,7 +197,7 @@ enum Next {
     Pause,
 }
 
-/// Each attempt has its own id: a request of an earlier attempt that the broker still has is another delivery.
+/// Each attempt has its own id. If the broker still has a request of an earlier attempt, that is another delivery.
 fn request(claim: &Claim, recipients: &[Recipient]) -> Request {
     let envelope = claim.envelope();
     Request {

@@ -1,5 +1,5 @@
-//! The timer: a process that runs tasks at intervals. It finishes owed copies, prunes, and renews the proof that a login leads
-//! to the named user's mailbox. Of all hosts that share a database, one at a time runs a task.
+//! The timer: a process that runs tasks at intervals. It finishes owed copies, prunes, and renews the proof that a login leads to
+//! the named user's mailbox. Of all hosts that share a database, one at a time runs a task.
 //!
 //! | result of a run | when the next one begins |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | another host runs the task | after the interval |
 //! | failure: no database, no right to delete, a lost lock | after a pause that doubles, from 5 s to an hour or the interval |
 //!
-//! One thread does the work. A second one ends the process if a copy outlives its deadline ([`watchdog`](super::watchdog)): the
-//! log then names that copy last. A file keeps the results of the last runs. So a new process continues the schedule of the
+//! One thread does the work. A second one ends the process if a copy outlives its deadline ([`watchdog`](super::watchdog)); in
+//! the log, that copy is then the last. A file keeps the results of the last runs. So a new process continues the schedule of the
 //! previous one, and `service status` shows the results.
 
 use super::watchdog;
@@ -37,8 +37,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 /// How long the timer may take to open a session or to request the lock.
 const BEGINNING: Duration = Duration::from_mins(2);
-/// The times without a query after which the server frees the lock. A copy's deadline is added to the first. They are longer
-/// than a copy or a batch takes.
+/// After this time without a query, the server frees the lock. A copy's deadline is added to the first. Both are longer than a
+/// copy or a batch takes.
 const AROUND_A_COPY: Duration = Duration::from_mins(2);
 const SILENCE_OF_PRUNE: Duration = Duration::from_hours(1);
 /// How long a whole run of `prune` may take. The first run may have years of entries to remove.
@@ -48,10 +48,9 @@ const LONGEST_BATCH: Duration = Duration::from_hours(1);
 /// How long `prune` rests after each batch, for the sake of replicas.
 const REST: Duration = Duration::from_millis(50);
 
-/// The settings of the timer.
 #[derive(Clone, Debug)]
 pub struct TimerSettings {
-    /// The interval of `finish_owed`. Zero: never.
+    /// The interval of `finish_owed`; zero: never.
     finish_owed_every: Duration,
     /// The interval of `prune`, and how long it keeps entries.
     prune: Option<(Duration, Retention)>,
@@ -82,7 +81,7 @@ impl TimerSettings {
     }
 }
 
-/// Runs the tasks when they are due, until SIGTERM or SIGINT. Then the copy in progress still ends.
+/// Runs the tasks when they are due, until SIGTERM or SIGINT. Then the copy in progress is still finished.
 ///
 /// # Errors
 /// If the system provides no signal handlers or threads.
@@ -115,8 +114,9 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
 }
 
 /// The tasks, in the order in which those of the same due time run. `prune` is first, since it makes the others cheaper. A task
-/// in which the previous process ended is last: if it ends every process, the other tasks still run. A timer that opens no
-/// mailboxes has not read the password for it, and has no proof to renew.
+/// during which the previous process ended is last: even if it ends every process, the other tasks run.
+///
+/// A timer that opens no mailboxes has not read their password, so it has no proof to renew.
 fn planned_tasks(settings: &TimerSettings, proves_logins: bool, written: &[Task]) -> Vec<Planned> {
     let prune = settings.prune.map(|(every, retention)| (TaskKind::Prune(retention), every));
     let finish_owed =
@@ -150,14 +150,14 @@ struct Planned {
     kind: TaskKind,
     every: Duration,
     next: Instant,
-    /// `next` as wall-clock time, for people. `None` while the task runs.
+    /// `next` as wall-clock time, for people; `None` while the task runs.
     next_wall: Option<i64>,
     failed_runs: u32,
     last: Option<LastRun>,
 }
 
 impl Planned {
-    /// Continues the schedule of the previous process. The task runs at once if nothing is known of it, or if that process
+    /// Continues the schedule of the previous process. The task runs at once if there is no record of it, or if that process
     /// ended during the task.
     fn new(kind: TaskKind, every: Duration, written: &[Task]) -> Self {
         let before = written.iter().find(|task| task.task == kind.name());
@@ -208,7 +208,7 @@ struct Timer<'a> {
     watchdog: Watchdog,
 }
 
-/// The result of a run, in one line: `Err` if it failed.
+/// The result of a run, in one line; `Err` if it failed.
 type Came = Result<String, String>;
 
 impl Timer<'_> {
@@ -251,7 +251,7 @@ impl Timer<'_> {
             }
         };
         let mut may_take = |span: Duration| {
-            // The old guard first: dropping it ends its watch.
+            // The old guard is dropped first: its drop would end the new watch.
             drop(watched.take());
             watched = Some(self.watchdog.watch("what is done at intervals", span));
         };
@@ -304,7 +304,7 @@ fn shown(error: DatabaseError) -> String {
     error.to_string()
 }
 
-/// The timer's state file. Empty if there is none, or if another release wrote it.
+/// The content of the timer's state file. Empty if there is none, or if another release wrote it.
 pub(super) fn written_down(state: &Path) -> Vec<Task> {
     match std::fs::read(state) {
         Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),

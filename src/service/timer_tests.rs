@@ -36,7 +36,7 @@ fn a_process_that_is_replaced_goes_on_where_the_one_before_it_was() {
     // The last run had failed, or the process ended during a run.
     assert_eq!(waits(&planned(day, &[task(hour, 2, Some("2026-01-01T00:00:00Z"))])), Duration::ZERO);
     assert_eq!(waits(&planned(day, &[task(hour, 0, None)])), Duration::ZERO);
-    // The clock was set back: the wait is never longer than the interval.
+    // The clock was set back, but the wait is never longer than the interval.
     let mut future = task(Duration::ZERO, 0, Some("2026-01-01T00:00:00Z"));
     future.last.as_mut().unwrap().at = "2999-01-01T00:00:00Z".into();
     assert!(waits(&planned(day, &[future])) <= day);
@@ -83,7 +83,7 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
     play(&timer, &mail)
 }
 
-/// A process in which a task ends is restarted. The other due tasks must not wait for that task.
+/// If a task ends its process, the process is restarted. The other due tasks must not wait for that task.
 #[test]
 fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
     let settings = TimerSettings { prune: Some((DAY, old())), ..settings() };
@@ -162,7 +162,7 @@ fn what_came_of_a_run_says_when_the_next_one_begins() {
         let last = planned.last.clone().unwrap();
         assert!(last.well && planned.failed_runs == 0, "{last:?}");
         assert!(waits(&planned) > DAY / 2);
-        // A file in the place of the database's folder makes the database fail.
+        // A file in place of the database's folder makes the database fail.
         std::fs::remove_dir_all(mail).unwrap();
         std::fs::write(mail, "").unwrap();
         for failed_runs in 1..=2 {

@@ -1,10 +1,10 @@
-//! Ends a process of the service in which an operation takes longer than it may.
+//! Ends a process of the service in which an operation exceeds its time limit.
 //!
-//! The process aborts, since there is no other way to stop a thread that hangs. The broker notices that a worker's connection
-//! ends, and defers its message. SIGABRT counts as a crash.
+//! The process aborts, since nothing else stops a thread that hangs. The broker notices that a worker's connection ends, and
+//! defers its message. SIGABRT counts as a crash.
 //!
-//! If a server owes this process an answer, the message is not the cause. Then the process gets SIGKILL, which does not count
-//! as a crash of the message ([`shunt`](super::shunt)).
+//! If a server owes this process an answer, the message is not the cause. So the process gets SIGKILL, which does not count as a
+//! crash of the message ([`shunt`](super::shunt)).
 
 use crate::base::server_waits;
 use crate::base::watchdog::Watchdog;
@@ -26,7 +26,7 @@ pub(super) fn start() -> io::Result<Watchdog> {
 fn end_the_process(what: &'static str) {
     let waits_for_a_server = server_waits::is_awaited();
     let (done, wait) = mpsc::channel();
-    // If no thread can be started, there is no record.
+    // Without a thread, there is no record.
     let _ = thread::Builder::new().name("last record".into()).spawn(move || {
         error!(what, waits_for_a_server, "it took too long: this process ends, and its message is deferred");
         let _ = done.send(());
@@ -43,7 +43,7 @@ fn end_the_process(what: &'static str) {
 mod tests {
     use super::*;
 
-    /// The signal determines whether the front treats the message in progress as the cause.
+    /// From the signal, the front concludes whether the message in progress is the cause.
     #[test]
     fn an_end_while_a_server_owes_an_answer_is_a_kill_and_any_other_an_abort() {
         use std::os::unix::process::ExitStatusExt;

@@ -16,7 +16,7 @@ use tracing::debug;
 type Opened = Result<Box<dyn Database>, DatabaseError>;
 
 impl Site {
-    /// Opens a session with the database. If none of its servers accepts writes, the session is with one that can be read.
+    /// Opens a session with the database: with the first server that accepts writes, or else with one that can be read.
     ///
     /// # Errors
     /// If the database cannot be reached in time, refuses the login, or (embedded) cannot be created.
@@ -29,19 +29,19 @@ impl Site {
             .map(|(Connected::Writing(database) | Connected::Reading(database))| database)
     }
 
-    /// Opens a session for a client that waits for answers until this deadline. The server then ends longer statements, and a
-    /// server that hangs does not block the thread for ever.
+    /// Opens a session for a client that waits for answers until this deadline. The server ends statements that take longer, and
+    /// a server that hangs does not block the thread for ever.
     ///
     /// # Errors
-    /// As [`Self::open_database`].
+    /// As for [`Self::open_database`].
     pub(crate) fn open_to_ask(&self, deadline: Deadline) -> Result<Box<dyn Database>, DatabaseError> {
         let mut database = self.open_database(None, deadline)?;
         database.limit_statement_time(deadline.remaining());
         Ok(database)
     }
 
-    /// Opens a session for work that must not begin on a former primary: a lock there excludes no client of the new primary.
-    /// This takes one more round trip if there are several servers.
+    /// Opens a session for work that must not begin on a former primary: a lock there excludes no client of the new primary. With
+    /// several servers, this takes one more round trip.
     ///
     /// # Errors
     /// If the database cannot be reached in time, refuses the login, or has missed a fail-over.
@@ -52,13 +52,13 @@ impl Site {
         }
         let asked = database.is_read_only();
         match asked.and_then(|_| self.make_sure_of_the_primary(database.as_mut(), deadline)) {
-            // This host now knows the new primary.
+            // By now, this host knows the new primary.
             Err(error) if error.a_new_session_can_help() => self.open_database(None, deadline),
             asked => asked.map(|()| database),
         }
     }
 
-    /// Opens a session for a delivery, which needs a server that accepts writes, and waits for one.
+    /// Opens a session for a delivery. It needs a server that accepts writes, and waits for one.
     ///
     /// # Errors
     /// If no such server is available in time.
@@ -88,8 +88,8 @@ impl Site {
         RetryUntil::new(self.config().map_or(Duration::ZERO, |config| config.database.failover_timeout), deadline)
     }
 
-    /// If no commit completes, asks each server how far its history reaches, and whether it accepts writes. That reveals a
-    /// former primary whose history is behind.
+    /// If no commit completes, asks each server how far its history reaches, and whether it accepts writes. That reveals a former
+    /// primary whose history is behind.
     ///
     /// # Errors
     /// If another server has taken over.
@@ -107,15 +107,15 @@ impl Site {
         for server in &site.database {
             let asked = site.open(&server.with_short_timeout(), &client, deadline).and_then(|mut other| {
                 self.logins.database();
-                // Any statement also returns how far the server's history reaches. Its answer is awaited no longer than a
-                // login.
+                // Any statement also returns how far the server's history reaches. The wait for the answer is no longer than that
+                // for a login.
                 other.expect_fast_reply();
                 if other.said_read_only() { Ok(true) } else { other.is_read_only() }
             });
             if let Err(error) = asked {
                 debug!(%error, "this database server cannot be asked");
             }
-            // Once another server is known to have taken over, the remaining ones need no connection.
+            // If a server is now known to have taken over, the remaining ones need no connection.
             database.check_still_primary()?;
         }
         Ok(())
@@ -126,7 +126,7 @@ impl Site {
         self.as_configured().is_some_and(|site| site.database.len() > 1)
     }
 
-    /// A session with each of the database's servers, by name; none for a database in a directory.
+    /// A session with each of the database's servers, by name; none for an embedded database.
     pub(crate) fn open_each_database(&self, deadline: Deadline) -> Vec<(String, Opened)> {
         let (client, site) = (self.client(None), self.as_configured());
         let servers = site.iter().flat_map(|site| site.database.iter().map(move |server| (*site, server)));
@@ -156,7 +156,7 @@ impl Site {
         }
     }
 
-    /// The description of this process in a database's list of sessions.
+    /// How this process is described in a database's list of sessions.
     pub(super) fn client(&self, queue_id: Option<&str>) -> Client {
         Client { host: self.host.clone(), pid: std::process::id(), queue_id: queue_id.map(ToOwned::to_owned) }
     }
@@ -170,7 +170,7 @@ impl Configured {
         })
     }
 
-    /// The database's name for people.
+    /// The name of the database, for people.
     pub(super) fn database_name(&self) -> String {
         let servers: Vec<String> = self.database.iter().map(|server| server.address.to_string()).collect();
         format!("the database at {}", servers.join(", "))

@@ -218,7 +218,7 @@ impl Counting {
             attempt.copies.push((tried.role, result));
             attempt.stages = attempt.stages.take().or(tried.stages);
         }
-        // An attempt without a row in this page is complete: its rows are next to each other, at most split between two pages.
+        // The rows of an attempt are next to each other, so an attempt without a row in this page is complete.
         self.add_older_than(self.page);
     }
 

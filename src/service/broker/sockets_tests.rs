@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 const LONGEST_FRAME: usize = 1 << 16;
 const BYTES: &[u8] = b"Subject: x\r\n\r\nx\r\n";
-/// How long to wait for something that has to happen.
+/// The longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 fn dealer() -> Settings {
@@ -36,14 +36,14 @@ fn conversation(peers: Peers) -> (Conversation, mpsc::Receiver<Input>) {
     (Conversation { id, peers, pid: Some(77), admitted: None, input, longest_frame, spool }, inbox)
 }
 
-/// The other end of a conversation.
+/// The test's end of a conversation.
 struct Peer<S> {
     stream: S,
     connection: Connection,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    /// A peer after its handshake.
+    /// A peer that has completed its handshake.
     async fn begun(stream: S) -> Self {
         let mut peer = Self { stream, connection: Connection::new(dealer()) };
         while peer.connection.peer().is_none() {
@@ -60,7 +60,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         self.connection.wrote(written);
     }
 
-    /// Whether any data has come.
+    /// Reads what has come. Returns `false` at the end of the connection.
     async fn read(&mut self) -> bool {
         let mut piece = vec![0; PIECE];
         let length = self.stream.read(&mut piece).await.unwrap();
@@ -90,7 +90,7 @@ async fn event(inbox: &mut mpsc::Receiver<Input>) -> Event {
     }
 }
 
-/// A conversation with a peer that has done its handshake.
+/// A conversation with a peer that has completed its handshake.
 struct Talk {
     peer: Peer<DuplexStream>,
     orders: mpsc::UnboundedSender<SocketOrder>,
@@ -101,7 +101,7 @@ struct Talk {
 async fn talk(peers: Peers) -> Talk {
     let (conversation, inbox) = conversation(peers);
     let (orders, obey) = mpsc::unbounded_channel();
-    // The buffer between the two is small.
+    // A small buffer, so that a long frame does not fit into it.
     let (ours, theirs) = duplex(1000);
     let over = tokio::spawn(async move { conversation.talk(ours, obey).await });
     Talk { peer: Peer::begun(theirs).await, orders, inbox, over }
@@ -184,7 +184,7 @@ async fn a_peer_that_says_nothing_is_cut_off_and_so_is_one_that_does_not_read_it
     assert!((HANDSHAKE..HANDSHAKE * 2).contains(&began.elapsed()), "{:?}", began.elapsed());
 
     let Talk { mut peer, orders, mut inbox, over } = talk(Peers::Clients).await;
-    // The handshake is done at the other end, too.
+    // The handshake is complete at the other end, too.
     peer.say(&to_client(b"hello")).await;
     event(&mut inbox).await;
     orders.send(SocketOrder::SendToClient(vec![b'x'; 20_000])).unwrap();
@@ -282,7 +282,7 @@ impl TestWorker {
         self.0.send(&word.frames(), Instant::now() + PATIENCE).unwrap();
     }
 
-    /// Its next message. Meanwhile it sends heartbeats.
+    /// The worker's next message. Meanwhile the worker sends heartbeats.
     fn hear(&mut self) -> (Vec<u8>, Vec<u8>) {
         loop {
             match self.0.receive(Instant::now() + Duration::from_millis(200)).unwrap().map(ToWorker::parse) {
@@ -412,13 +412,13 @@ async fn stopped_it_answers_its_messages_and_accepts_no_client() {
         drop((hand, ended));
         worker.answer(address, Uuid::from_u128(1), &Verdict::delivered("x"));
         assert_eq!(verdicts.blocking_recv().unwrap(), [Verdict::delivered("x")]);
-        // All messages are answered. The broker does not wait until `ask` is dropped.
+        // All messages are answered, so the broker does not wait until `ask` is dropped.
         let _ = ask;
     })
     .await;
 }
 
-/// A compromised process has the service's user, too.
+/// A compromised process may have the service's user, too.
 #[tokio::test(start_paused = true)]
 async fn who_is_no_worker_of_the_masters_is_served_only_once_the_master_names_it() {
     let (start, admitted) = watch::channel(Started::from([5]));
@@ -429,11 +429,11 @@ async fn who_is_no_worker_of_the_masters_is_served_only_once_the_master_names_it
         (tokio::spawn(conversation.run(ours)), theirs, inbox)
     };
     let (over, mut stranger, mut inbox) = begin();
-    // It does not even get the greeting.
+    // The stranger does not even get the greeting.
     assert_eq!(stranger.read(&mut [0; 9]).await.unwrap(), 0);
     over.await.unwrap();
     assert!(inbox.recv().await.is_none(), "the loop never received it");
-    // The worker connects before the master's notice arrives.
+    // The worker connects before the master's report arrives.
     let (_over, worker, mut inbox) = begin();
     tokio::time::sleep(TO_BE_NAMED / 2).await;
     start.send_modify(|started| started.extend([77]));

@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 /// A worker without a heartbeat for this time gets no new message.
 const SILENT: Duration = INTERVAL.saturating_mul(LIVENESS);
 /// A worker without a heartbeat for this time is ended. A process that was stopped, or is short of memory, may recover before
-/// that. Then its message is delivered without a redelivery.
+/// that, and its message then needs no redelivery.
 const DEAD: Duration = Duration::from_secs(10);
 
 pub(super) struct Worker {
     /// The name that the worker gives itself, for the log.
     pub(super) name: String,
-    /// The process id, if the system knows it. The worker's own claim is not used, since this process gets killed.
+    /// The process id, if the system knows it. The worker's own claim does not count, since this process may get killed.
     pub(super) pid: Option<i32>,
     heard: Instant,
     pub(super) job: Option<JobId>,
-    /// The recipients of its deliveries on this connection, the latest last. There are at most as many as it keeps mailbox
-    /// sessions.
+    /// The recipients of the deliveries on this connection, the latest last. There are at most as many as the worker keeps
+    /// mailbox sessions.
     recent: VecDeque<String>,
-    /// It has sent an invalid reply to one of our requests.
+    /// Whether the worker has sent an invalid reply to a request of ours.
     pub(super) misunderstands: bool,
-    /// It ends, and gets no more messages.
+    /// Whether the worker ends, and gets no more messages.
     pub(super) leaving: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Handles READY. On a known connection it counts as a heartbeat only, since the worker may have a message.
+    /// Handles READY. On a known connection it counts only as a heartbeat, since the worker may have a message.
     pub(super) fn ready(&mut self, connection: ConnectionId, name: &[u8], pid: Option<i32>, now: Instant) {
         if self.received(connection, now) {
             return;
@@ -54,7 +54,7 @@ impl Workers {
         self.all.get_mut(&connection).map(|worker| worker.heard = now).is_some()
     }
 
-    /// Records a sign of life of all workers, after a time in which this process did not read their heartbeats.
+    /// Records a sign of life of all workers, after a time in which this process could not read their heartbeats.
     pub(super) fn all_heard(&mut self, now: Instant) {
         self.all.values_mut().for_each(|worker| worker.heard = now);
     }
@@ -67,9 +67,9 @@ impl Workers {
         self.all.get(&connection)
     }
 
-    /// Assigns the message to one of the workers that may take it: the one with open sessions for the most of these mailboxes.
-    /// Of several such workers, it takes the one that has waited longest. Any other worker would have to log in, which takes
-    /// most of a delivery's time. `sessions` is the number of sessions that a worker keeps.
+    /// Assigns the message to one of the workers that may take it: the one with open sessions for the most of these mailboxes. Of
+    /// several such workers, the one that has waited longest gets it. A worker without a session must log in, which takes most of
+    /// a delivery's time. `sessions` is the number of sessions that a worker keeps.
     pub(super) fn take(
         &mut self,
         job: JobId,
@@ -89,7 +89,7 @@ impl Workers {
         Some(connection)
     }
 
-    /// Whether any worker could take a message now, one of `ours` or another program's.
+    /// Whether any worker could take a message now: one of `ours`, or another program's.
     pub(super) fn any_for(&self, ours: bool, now: Instant) -> bool {
         self.suited(ours, now).next().is_some()
     }
@@ -106,7 +106,7 @@ impl Workers {
         self.all.values().any(|worker| !worker.leaving)
     }
 
-    /// The worker has answered, and is idle.
+    /// Records that the worker has answered, and is idle.
     pub(super) fn free(&mut self, connection: ConnectionId) {
         if let Some(worker) = self.all.get_mut(&connection) {
             worker.job = None;
@@ -114,7 +114,6 @@ impl Workers {
         }
     }
 
-    /// Removes a worker, and returns it.
     pub(super) fn remove(&mut self, connection: ConnectionId) -> Option<Worker> {
         self.ready.retain(|ready| *ready != connection);
         self.all.remove(&connection)
@@ -129,7 +128,7 @@ impl Workers {
         self.all.iter().find(|(_, worker)| is_its(worker)).map(|(connection, _)| *connection)
     }
 
-    /// The workers whose heartbeats are missing for too long.
+    /// The workers whose heartbeats have been missing for too long.
     pub(super) fn dead(&self, now: Instant) -> Vec<ConnectionId> {
         self.all.iter().filter(|(_, worker)| worker.silence(now) >= DEAD).map(|(connection, _)| *connection).collect()
     }
@@ -144,7 +143,7 @@ impl Workers {
 }
 
 impl Workers {
-    /// How many workers are overdue with a heartbeat. One is due each second, and may be one second on its way.
+    /// How many workers have an overdue heartbeat. One is due each second, and may take a second to arrive.
     pub(super) fn missed_heartbeats(&self, now: Instant) -> u64 {
         self.all.values().filter(|worker| worker.silence(now) >= 2 * INTERVAL).count() as u64
     }
@@ -155,7 +154,7 @@ impl Worker {
         now.saturating_duration_since(self.heard)
     }
 
-    /// A message of `ours` is for a worker that understands our requests.
+    /// Whether the worker may take a message now. A message of `ours` needs one that understands our requests.
     fn may_take(&self, ours: bool, now: Instant) -> bool {
         let suits = !ours || !self.misunderstands;
         suits && !self.leaving && !self.is_silent(now)

@@ -13,13 +13,12 @@ use tokio::time::timeout;
 const BROKER: Duration = Duration::from_secs(5);
 
 const TEXT: &str = "text/plain; charset=utf-8";
-/// <https://prometheus.io/docs/instrumenting/exposition_formats/>
+/// The text format: <https://prometheus.io/docs/instrumenting/exposition_formats/>
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) struct Answers(pub(super) Sources);
 
 impl Answers {
-    /// The answer to a request for `path`.
     pub(super) async fn to(&self, method: &Method, path: &str) -> Response<String> {
         if ![Method::GET, Method::HEAD].contains(method) {
             let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here".into());
@@ -56,7 +55,7 @@ impl Answers {
         of_kind(StatusCode::OK, PROMETHEUS, figures.text())
     }
 
-    /// The broker's report. `None`: its loop hangs.
+    /// The broker's report; `None` if its loop hangs.
     async fn report(&self) -> Option<Report> {
         timeout(BROKER, Report::request(&self.0.ask)).await.ok().flatten()
     }
@@ -66,8 +65,7 @@ const NO_BROKER: &str = "the broker does not answer";
 
 /// Whether messages can be delivered. `Ok` has the reasons if the service is degraded; `Err` says why nothing can be delivered.
 ///
-/// One worker is enough: a degraded service still delivers, and a sender that sends it no more mail for that reason makes
-/// things worse.
+/// One worker is enough. A degraded service still delivers, and it gets worse if senders stop sending mail to it.
 fn ready(report: Option<&Report>, service: Option<&Status>, stops: bool) -> Result<String, String> {
     let reasons = service.map(|service| service.reasons.join("\n")).unwrap_or_default();
     let said = |first: &str| format!("{first}\n{reasons}").trim_end().to_owned();

@@ -67,7 +67,7 @@ impl Scene {
         Self { answers, service, _stop: stop, asked, _folder: folder }
     }
 
-    /// The answer, if the broker reports `report` at once.
+    /// The answer, if the broker sends `report` at once.
     async fn get(&mut self, path: &str, report: &Report) -> Response<String> {
         let broker = async {
             while let Some(tell) = self.asked.recv().await {

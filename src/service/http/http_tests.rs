@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-/// Serves HTTP at this socket, with a broker that reports nothing else.
+/// Serves HTTP at this socket, with a broker that sends an empty report.
 fn serve(socket: &Path, folder: &Path) -> (JoinHandle<io::Result<()>>, watch::Sender<bool>) {
     let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Report>>(1);
     let ((_, service), (stop, stops)) = (watch::channel(None), watch::channel(false));
@@ -34,7 +34,7 @@ async fn each_connection_has_one_answer() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("http");
     let (server, _stop) = serve(&socket, folder.path());
-    // More connections than are served at once, one after the other.
+    // More connections in sequence than are served at once.
     for _ in 0..=MOST_CONNECTIONS {
         let answer = answered(&socket, "GET /healthz?x HTTP/1.1\r\nHost: x\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nalive\n"), "{answer}");
@@ -58,7 +58,7 @@ async fn who_connects_and_sends_nothing_gives_way_to_who_asks() {
     }
     let answer = answered(&socket, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    // The first connection had to give way, and the last one did not.
+    // The first connection had to give way; the last one did not.
     assert_eq!(silent[0].read(&mut [0]).await.unwrap(), 0);
     let last = silent.last_mut().unwrap();
     last.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();

@@ -1,6 +1,6 @@
 //! The metrics for Prometheus, named by its conventions: base units, `_total` for counters
-//! (<https://prometheus.io/docs/practices/naming/>). All names begin with `maildropd_`. The metrics that `maildrop_command
-//! stats` prints, for all hosts and from the ledger, begin with `maildrop_`.
+//! (<https://prometheus.io/docs/practices/naming/>). All names begin with `maildropd_`. Those of `maildrop_command stats`, for
+//! all hosts and from the ledger, begin with `maildrop_`.
 //!
 //! Labels have few values: no address, no queue id, nothing that a client chooses.
 
@@ -62,7 +62,7 @@ impl Sheet {
         }
     }
 
-    /// Counters. The writer adds `_total`.
+    /// Writes counters. The name gets `_total`.
     fn counters<'a>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, u64)>) {
         self.family(&format!("{name}_total"), MetricType::Counter, help, samples);
     }
@@ -71,7 +71,6 @@ impl Sheet {
         self.counters(name, help, once((vec![], value)));
     }
 
-    /// Gauges.
     fn gauges<'a>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, f64)>) {
         self.family(name, MetricType::Gauge, help, samples);
     }
@@ -80,7 +79,7 @@ impl Sheet {
         self.gauges(name, help, once((vec![], value)));
     }
 
-    /// Histograms of durations. The writer adds `_seconds`.
+    /// Writes histograms of durations. The name gets `_seconds`.
     fn spans<'a, 'b>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, &'b Spans)>) {
         let name = format!("maildropd_{name}_seconds");
         self.0.family(&name, MetricType::Histogram, help);
@@ -100,7 +99,7 @@ impl Sheet {
 }
 
 impl Figures {
-    /// The traffic of each transport, with zeros, so that a rate is known from the first message on.
+    /// The traffic of each transport. Zeros are written too, so that a rate is known from the first message on.
     fn traffic(&self, sheet: &mut Sheet) {
         let none = Traffic::default();
         let of = |way| match way {
@@ -255,7 +254,7 @@ fn master(service: &Status, sheet: &mut Sheet) {
     sheet.gauge("config_last_reload_success_timestamp_seconds", help, at);
 }
 
-/// RFC 3463 section 2: the class of the code.
+/// The class of an enhanced status code (RFC 3463 section 2).
 fn outcome(code: &str) -> &'static str {
     match code.as_bytes().first() {
         Some(b'2') => "delivered",

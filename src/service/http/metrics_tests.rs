@@ -125,7 +125,7 @@ fn alerts_and_dashboard_ask_for_what_is_shown() {
     }
 }
 
-/// histogram_quantile() is undefined beyond the last bucket, if that is not `+Inf`.
+/// histogram_quantile() is undefined beyond the last bucket, unless that is `+Inf`.
 #[test]
 fn the_last_bucket_of_each_histogram_has_no_end_and_holds_all() {
     let (samples, text) = (samples(), figures().text());
@@ -159,7 +159,7 @@ fn each_figure_is_what_it_says() {
     let worker = |ready, throttled| Process { ready, throttled, ..service.processes[1].clone() };
     let workers = [(true, false), (true, true), (false, false), (false, true), (false, true)];
     let workers = workers.map(|(ready, throttled)| worker(ready, throttled));
-    // In the first hour of 1970, so that rounding loses nothing.
+    // The start is in the first hour of 1970, so that rounding loses nothing.
     service.up_s = 3600.0;
     service.processes.truncate(1);
     service.processes[0].ready = false;

@@ -1,7 +1,7 @@
 //! Metrics and health over HTTP: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! They share the front's thread with LMTP, so that their clients must not be able to use much of it. There are few connections
-//! at once and few per second. Each has one short request, and little time. The answers have numbers, but no addresses and no
+//! They share the front's thread with LMTP, so their clients must not be able to use much of it. There are few connections at
+//! once and few per second. Each has one short request, and little time. The answers have numbers, but no addresses and no
 //! content of messages.
 
 mod handlers;
@@ -29,8 +29,8 @@ use tracing::{debug, warn};
 
 /// How many connections are served at once. The connection that has waited longest for its client gives way to the next.
 const MOST_CONNECTIONS: usize = 8;
-/// The pause between two connections. An answer takes a fraction of a millisecond, so that LMTP is not delayed, however often
-/// clients request metrics.
+/// The pause between two connections. An answer takes a fraction of a millisecond, so LMTP is not delayed, however often clients
+/// request metrics.
 const PACE: Duration = Duration::from_millis(20);
 /// The pause after a connection could not be accepted, because of a lack of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -42,17 +42,17 @@ const CONNECTION: Duration = Duration::from_secs(10);
 const LONGEST_REQUEST: usize = 16 << 10;
 const MOST_HEADERS: usize = 64;
 
-/// The sources of the answers.
+/// What the answers are made from.
 pub struct Sources {
-    /// Requests a report of the broker.
+    /// Requests a report from the broker.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
     /// The status of the service, as last received from the master. `None` without a master, or before its first status.
     pub service: watch::Receiver<Option<Status>>,
-    /// Whether this process is to end.
+    /// Whether this process must end.
     pub stop: watch::Receiver<bool>,
     /// The counters of the LMTP server.
     pub tally: LmtpTally,
-    /// How many LMTP connections are served at once.
+    /// The limit on LMTP connections at once.
     pub max_connections: usize,
     pub disk: DiskFiguresReader,
 }
@@ -60,7 +60,7 @@ pub struct Sources {
 /// Serves HTTP for as long as it is polled.
 ///
 /// # Errors
-/// If the system does not let us wait for connections.
+/// If the system cannot wait for connections on these sockets.
 pub async fn run(listening: Vec<Open>, sources: Sources) -> io::Result<()> {
     if listening.is_empty() {
         return Ok(());

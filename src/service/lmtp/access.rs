@@ -1,4 +1,4 @@
-//! Which clients may connect, and how. Each client that may can submit mail for every recipient.
+//! Which clients may connect, and how. A client that may connect can submit mail for every recipient.
 
 use super::session::StartTls;
 use crate::base::tls::{TlsError, server_config};
@@ -11,7 +11,7 @@ pub(super) struct Access {
     clients: Vec<Network>,
     /// TLS for clients that may connect without a certificate.
     tls: Option<TlsAcceptor>,
-    /// TLS for clients that have to present a certificate.
+    /// TLS for clients that must present a certificate.
     certified: Option<TlsAcceptor>,
 }
 
@@ -37,8 +37,8 @@ impl Access {
         })
     }
 
-    /// The conditions for a client at this address. `address` is `None` for a unix socket, whose path permissions have admitted
-    /// the client. `None`: the client may not connect.
+    /// The conditions for a client at this address; `None` if the client may not connect. `address` is `None` for a unix socket,
+    /// whose permissions have admitted the client.
     pub(super) fn admit(&self, address: Option<IpAddr>) -> Option<Admission> {
         let Some(address) = address else {
             return Some(Admission { starttls: StartTls::NotOffered, tls: None });

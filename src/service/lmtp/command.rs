@@ -21,12 +21,12 @@ pub(super) enum Command {
     StartTls,
     Xforward(Forwarded),
     /// The following bytes are not commands. They belong to a message (BDAT, RFC 3030), or to an HTTP request that an attacker
-    /// has made a browser send here. Reading on could treat such bytes as commands. Postfix ends these sessions too
+    /// has made a browser send here. To read on could mean to execute such bytes as commands. Postfix ends these sessions too
     /// (smtpd_forbidden_commands).
     Foreign,
 }
 
-/// The name that [`name`] gives to a word that is no LMTP command.
+/// What [`name`] returns for a word that is no LMTP command.
 pub(super) const OTHER: &str = "other";
 
 /// The name of the command at the start of a line, for the counters. It is never the client's own text.
@@ -48,7 +48,7 @@ pub(super) struct Mail {
 pub(super) enum CommandError {
     #[error("500 5.5.1 There is no such command here")]
     Unknown,
-    /// Not 500: for that, Postfix would bounce a message with a strange byte in an address.
+    /// The reply is not 500: for that, Postfix would bounce a message with a strange byte in an address.
     #[error("451 4.5.2 A line ends with CR LF, and holds no other control character")]
     ControlCharacter,
     #[error("501 5.5.4 This command has no argument")]
@@ -59,7 +59,7 @@ pub(super) enum CommandError {
     MailSyntax,
     #[error("501 5.5.2 Say RCPT TO:<address>")]
     RcptSyntax,
-    /// Not 501, as RFC 5321 has it: the bounce would have no address to go to, and the message would be lost.
+    /// The reply is not 501, as RFC 5321 has it: the bounce would have no address to go to, and the message would be lost.
     #[error("451 4.1.7 The sender's address cannot be read")]
     Sender,
     #[error("501 5.1.3 The recipient's address cannot be read")]
@@ -75,7 +75,7 @@ pub(super) enum CommandError {
 impl Command {
     /// Parses a line without its CR LF.
     pub(super) fn read(line: &[u8]) -> Result<Self, CommandError> {
-        // Other programs may treat a bare CR or LF as a line end, so that such a line is not executed.
+        // Other programs may treat a bare CR or LF as a line end, so such a line is not executed.
         if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
             return Err(CommandError::ControlCharacter);
         }
@@ -118,15 +118,15 @@ fn mail(argument: &[u8]) -> Result<Mail, CommandError> {
     let mut size = None;
     for (name, value) in parameters(rest, CommandError::MailSyntax)? {
         match (name.to_ascii_uppercase().as_slice(), value) {
-            // RFC 1870 section 5: up to 20 digits. A number beyond our integers is beyond the limit, too.
+            // RFC 1870 section 5: up to 20 digits. A number beyond u64 is beyond the size limit, too.
             (b"SIZE", Some(digits)) if (1..=20).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit) => {
                 let number = std::str::from_utf8(digits).map_err(|_| CommandError::ParameterValue)?;
                 size = Some(number.parse().unwrap_or(u64::MAX));
             }
             // RFC 6152. The message is passed on unchanged in either case.
             (b"BODY", Some(body)) if body.eq_ignore_ascii_case(b"8BITMIME") || body.eq_ignore_ascii_case(b"7BIT") => {}
-            // RFC 6531 section 3.4. Non-ASCII addresses are accepted with and without it: the recipient's name does not depend
-            // on it, and a refusal would bounce mail.
+            // RFC 6531 section 3.4. Addresses beyond ASCII are accepted with and without SMTPUTF8: the recipient's name does not
+            // depend on it, and a refusal would bounce mail.
             (b"SMTPUTF8", None) => {}
             (b"SIZE" | b"BODY" | b"SMTPUTF8", _) => return Err(CommandError::ParameterValue),
             _ => return Err(CommandError::Parameter),

@@ -13,27 +13,28 @@ use tracing::{debug, error};
 
 /// How many bytes one read takes at most.
 const BLOCK: usize = 32 << 10;
-/// How many bytes of commands a session handles before others have a turn: some hundred commands. All sessions and the broker
-/// run in one thread.
+/// How many bytes of commands a session handles before others have a turn: some hundred commands. All sessions and the broker run
+/// in one thread.
 const COMMANDS_AT_ONCE: usize = 1 << 10;
 
-/// Until the client sends the next command (RFC 5321 section 4.5.3.2.7).
+/// The time limit for the client to send the next command (RFC 5321 section 4.5.3.2.7).
 const COMMAND: Duration = Duration::from_mins(5);
-/// Until the client sends the next bytes of a message, and until it has sent all of them.
+/// The time limits for the client to send the next bytes of a message, and all of them.
 const DATA_BLOCK: Duration = Duration::from_mins(3);
 const DATA: Duration = Duration::from_hours(1);
-/// Until the client has read our replies.
+/// The time limit for the client to read our replies.
 const WRITE: Duration = Duration::from_mins(3);
-/// Until the TLS handshake is done.
+/// The time limit for the TLS handshake.
 pub(super) const TLS: Duration = Duration::from_mins(1);
 /// How long after its deadline the session still waits for a delivery's result. The watchdogs of the workers and the broker act
 /// earlier.
 const AFTER_DEADLINE: Duration = Duration::from_secs(15);
 /// At the end of the service: how long a client that has not sent a message yet may take to send a command. Postfix counts a
 /// closed connection as a failure of the whole site (`src/smtp/smtp_trouble.c`). Before it reuses an idle connection, Postfix
-/// tries it with RSET.
+/// tests it with RSET.
 const BEGIN: Duration = Duration::from_secs(5);
-/// The same limit for all commands until the client sends a message. No new front serves clients before this one has ended.
+/// At the end of the service, the limit for all commands until the client sends a message. A new front serves clients only after
+/// this one has ended.
 const BEGIN_IN_ALL: Duration = Duration::from_secs(20);
 
 /// What a conversation needs besides its stream and session.
@@ -65,7 +66,7 @@ impl SessionContext {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut block = vec![0; BLOCK];
-        // The range of `block` that the session has not consumed yet.
+        // The part of `block` that the session has not consumed yet.
         let mut input = 0..0;
         let mut since = Instant::now();
         let mut asked_to_end = None;
@@ -99,7 +100,7 @@ impl SessionContext {
                     Reading::TimeIsUp if matches!(session.phase(), Phase::Idle { .. }) => {
                         session.close("421 4.4.2 Nothing came for too long");
                     }
-                    // The client could take any reply within a message for the reply to the message.
+                    // Within a message, the client could take any reply for the reply to that message.
                     Reading::TimeIsUp => {
                         debug!(phase = ?session.phase(), "a client takes too long, and is left");
                         return Ok(SessionEnd::Over);
@@ -109,7 +110,7 @@ impl SessionContext {
         }
     }
 
-    /// Reads the next bytes, for as long as the session may wait for them.
+    /// Reads the next bytes, but waits no longer than the session may.
     async fn read<S>(
         &mut self,
         stream: &mut S,
@@ -135,18 +136,18 @@ impl SessionContext {
                 (Phase::Idle { has_served: false }, Some(until)) => (until, Reading::ServiceEnds),
                 (Phase::Command, Some(until)) => (until, Reading::TimeIsUp),
                 (Phase::Idle { .. } | Phase::Command, None) => (since + COMMAND, Reading::TimeIsUp),
-                // Without a reply, the client keeps its message, so that closing here loses nothing.
+                // Without a reply the client keeps its message, so closing here loses nothing.
                 (Phase::Data, _) => {
                     let until = (now + DATA_BLOCK).min(since + DATA);
                     (in_all.map_or(until, |in_all| in_all.min(until)), Reading::TimeIsUp)
                 }
             };
-            // The limit holds even if the client keeps sending.
+            // This limit holds even if the client keeps sending.
             if in_all.is_some_and(|in_all| now >= in_all) && until <= now {
                 return Ok(why);
             }
             tokio::select! {
-                // Bytes that have arrived already are handled before a timeout.
+                // Bytes that have arrived are handled before a timeout.
                 biased;
                 read = stream.read(block) => return read.map(Reading::Bytes),
                 () = sleep_until(until) => return Ok(why),
@@ -172,10 +173,10 @@ impl SessionContext {
         Ok(true)
     }
 
-    /// Passes the message to the broker, and waits for the verdicts. `None`: no result came in time.
+    /// Passes the message to the broker, and waits for the verdicts. `None` if no result came in time.
     ///
-    /// The delivery goes on even if the client has gone: the client learns the result when it sends the message again.
-    /// Meanwhile nothing is read, so that pipelined data takes no memory.
+    /// The delivery goes on even if the client has gone: the client learns the result when it sends the message again. Meanwhile
+    /// nothing is read, so pipelined data takes no memory.
     async fn deliver(&self, transaction: Transaction) -> Option<Vec<Verdict>> {
         let Transaction { request, message } = transaction;
         let (id, queue_id) = (request.id, request.queue_id.clone());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::io::{DuplexStream, duplex};
 use tokio::task::JoinHandle;
 
-/// A conversation, its client's end, and the receiver of its messages. The clock is paused, and jumps when all tasks wait.
+/// A conversation, its client's end, and the receiver of its messages. The clock is paused, and advances when all tasks wait.
 struct Scene {
     client: DuplexStream,
     handed: mpsc::Receiver<InflightMessage>,
@@ -48,7 +48,7 @@ impl Scene {
         self.client.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Reads up to this text, which has to come.
+    /// Reads up to this text, which must come.
     async fn hear(&mut self, text: &str) -> String {
         let mut heard = Vec::new();
         while !heard.ends_with(text.as_bytes()) {
@@ -142,13 +142,13 @@ async fn what_is_sent_behind_a_message_is_answered_behind_its_verdicts() {
 #[tokio::test(start_paused = true)]
 async fn a_message_whose_verdicts_never_come_is_deferred() {
     let deferred = "451 4.3.0 The delivery did not end\r\n";
-    // The delivery has been given up.
+    // The broker has dropped the delivery.
     let mut scene = Scene::new();
     scene.data(2).await;
     scene.say(".\r\n").await;
     drop(scene.handed.recv().await.unwrap());
     assert_eq!(scene.hear(&deferred.repeat(2)).await, deferred.repeat(2));
-    // The delivery gives no result.
+    // The broker keeps the delivery, but sends no verdicts.
     scene.data(2).await;
     let began = Instant::now();
     scene.say(".\r\n").await;
@@ -180,7 +180,7 @@ async fn who_hangs_up_has_nothing_handed_out_but_what_was_whole() {
     drop(scene.client);
     let handed = scene.handed.recv().await.unwrap();
     assert_eq!(handed.message.in_memory(), b"Return-Path: <>\r\nSubject: x\r\n");
-    // The delivery goes on, although nothing receives its result.
+    // The delivery goes on, although nobody receives its result.
     handed.answer.send(delivered(1)).unwrap();
     assert!(scene.conversation.await.unwrap().is_err());
 }
@@ -203,7 +203,7 @@ async fn at_the_end_of_the_service_what_has_begun_goes_on() {
     scene.stop.send(true).unwrap();
     assert!(scene.rest().await.ends_with(ends));
     assert!(scene.passed() < Duration::from_mins(1));
-    // A client that keeps its connection for later.
+    // This client keeps its connection for later.
     let mut scene = Scene::new();
     scene.data(1).await;
     scene.say(".\r\n").await;
@@ -218,7 +218,7 @@ async fn at_the_end_of_the_service_what_has_begun_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_whatever_he_says() {
-    // A client that stops in the middle of a command or of an envelope.
+    // This client stops in the middle of a command or of an envelope.
     for begun in ["NOO", "LHLO x\r\nMAIL FROM:<>\r\n", "LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b>\r\nRC"] {
         let mut scene = Scene::new();
         scene.say(begun).await;
@@ -228,7 +228,7 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
         assert!(scene.passed() < Duration::from_mins(1), "{begun}: {:?}", scene.passed());
         assert_eq!(scene.conversation.await.unwrap().unwrap(), SessionEnd::Over);
     }
-    // A client that keeps sending commands, and one whose message does not end.
+    // One client keeps sending commands; the message of another one does not end.
     for said in ["NOOP\r\n", "RSET\r\nMAIL FROM:<>\r\n", "a line\r\n"] {
         let mut scene = Scene::new();
         if said == "a line\r\n" {
@@ -242,7 +242,7 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
             tokio::time::sleep(BEGIN / 2).await;
         }
         assert!(scene.passed() < Duration::from_mins(1), "{said}: {:?}", scene.passed());
-        // But a client that goes on to send its message has the time for it.
+        // A client that does send its message has enough time for it.
         assert!(scene.passed() > BEGIN * 2, "{said}: {:?}", scene.passed());
     }
 }
@@ -289,7 +289,7 @@ async fn at_the_end_of_the_service_who_never_stops_talking_is_left_as_soon() {
     let (mut replies, mut commands) = tokio::io::split(scene.client);
     tokio::spawn(async move { tokio::io::copy(&mut replies, &mut tokio::io::sink()).await });
     let flood = tokio::spawn(async move {
-        // There is always data to read.
+        // The session always has data to read.
         while commands.write_all(&b"DATA\r\n".repeat(1000)).await.is_ok() {}
     });
     for _ in 0..60 {

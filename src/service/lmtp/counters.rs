@@ -14,18 +14,18 @@ pub struct LmtpTally(Arc<Mutex<LmtpCounters>>);
 pub struct LmtpCounters {
     /// Messages, and the replies to them.
     pub traffic: Traffic,
-    /// ConnectionGauge connections, by the kind of socket.
+    /// Open connections, by the kind of socket.
     pub open: BTreeMap<&'static str, usize>,
     /// Accepted connections, by the kind of socket.
     pub accepted: BTreeMap<&'static str, u64>,
-    /// Accepted connections that were then disconnected, because their address may not connect.
+    /// Accepted connections that were closed at once, because their address may not connect.
     pub sent_away: u64,
     /// Refused commands, by command and enhanced status code of the reply. (`traffic` has the messages that were refused after
     /// DATA.)
     pub refused: BTreeMap<(&'static str, String), u64>,
 }
 
-/// An open connection. Dropped, it counts as closed.
+/// An open connection; when this is dropped, it counts as closed.
 #[derive(Debug)]
 pub(super) struct ConnectionGauge(LmtpTally, &'static str);
 
@@ -36,7 +36,7 @@ impl LmtpTally {
         self.here().clone()
     }
 
-    /// No operation on the counters can panic half-way, so that a poisoned lock is usable.
+    /// No operation on the counters can panic half-way, so even a poisoned lock is usable.
     fn here(&self) -> MutexGuard<'_, LmtpCounters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,10 +1,10 @@
 //! The bytes after DATA, up to the line with a single dot.
 //!
-//! Only CR LF ends a line, so that only CR LF `.` CR LF ends the data. If two servers differ in this, one message can smuggle
-//! another past the first server (RFC 5321 section 4.1.1.4; Postfix, "SMTP Smuggling", 2023).
+//! Only CR LF ends a line, so only CR LF `.` CR LF ends the data. If two servers differ in this, one message can smuggle another
+//! past the first server (RFC 5321 section 4.1.1.4; Postfix, "SMTP Smuggling", 2023).
 //!
-//! This, and the parsing of commands, is why the crate smtp-proto is not used. Its version 0.2.5 treats CR LF `.` CR CR LF as
-//! the end, and never finds the end of an empty message. It also drops a CR anywhere in a command.
+//! This, and the parsing of commands, is why the crate smtp-proto is not used. Its version 0.2.5 takes CR LF `.` CR CR LF for the
+//! end, and never finds the end of an empty message. It also drops a CR anywhere in a command.
 
 use memchr::memchr;
 
@@ -15,11 +15,11 @@ pub(super) struct DataReader(At);
 /// The bytes just before the current position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// CR LF, or nothing yet: the line DATA ends with CR LF.
+    /// CR LF, or nothing yet: the command DATA ended with CR LF.
     LineStart,
-    /// The dot that begins a line.
+    /// A dot at the beginning of a line.
     Dot,
-    /// That dot, and a CR.
+    /// A dot at the beginning of a line, and a CR.
     DotCr,
     /// A CR.
     Cr,
@@ -41,7 +41,7 @@ impl DataReader {
                 (At::LineStart, b'.') => At::Dot,
                 (At::Dot, b'\r') => At::DotCr,
                 (At::DotCr, b'\n') => return (input.len() - rest.len() + 1, true),
-                // The CR belongs to the line: no LF followed it.
+                // The CR belongs to the line, since no LF follows it.
                 (At::DotCr, _) => {
                     take(b"\r");
                     used = 0;
@@ -87,7 +87,7 @@ mod tests {
         (message, left, ended)
     }
 
-    /// Encodes a message as a client does, by RFC 5321 section 4.5.2.
+    /// Encodes a message as a client does (RFC 5321 section 4.5.2).
     fn sent(message: &[u8]) -> Vec<u8> {
         let mut sent = Vec::new();
         let mut line_start = true;

@@ -8,18 +8,17 @@ use std::task::{Context, Poll};
 use tokio::net;
 use tokio_util::either::Either;
 
-/// How many bytes of replies the system buffers for a client that reads nothing. The default is megabytes (tcp(7)), and the
-/// server would reply to such a client for as long.
+/// How many bytes of replies the system buffers for a client that reads nothing. With the default of megabytes (tcp(7)), the
+/// server would go on replying to such a client.
 const SEND_BUFFER: usize = 64 << 10;
 
-/// A listener of the tokio runtime.
 pub(in crate::service) enum Listener {
     Unix(net::UnixListener),
     Tcp(net::TcpListener),
 }
 
 impl Listener {
-    /// Has to be called within a runtime.
+    /// Call this within a runtime.
     pub(in crate::service) fn new(listener: Open) -> io::Result<Self> {
         match listener {
             Open::Unix(listener) => {
@@ -47,10 +46,10 @@ impl Listener {
     }
 }
 
-/// The next connection to any listener. (Dropping the future loses nothing: an accepted connection is returned at once.)
+/// The next connection to any of the listeners. (Dropping the future loses no connection: an accepted one is returned at once.)
 pub(in crate::service) async fn accept(listeners: &[Listener], turn: usize) -> io::Result<Connection> {
     std::future::poll_fn(|context| {
-        // The order rotates: otherwise one busy listener would block the others.
+        // The order rotates: otherwise a busy listener would block the others.
         let order = (0..listeners.len()).map(|at| (at + turn) % listeners.len());
         for listener in order.filter_map(|at| listeners.get(at)) {
             if let Poll::Ready(accepted) = listener.poll_accept(context) {
@@ -66,7 +65,7 @@ pub(in crate::service) async fn accept(listeners: &[Listener], turn: usize) -> i
 #[derive(Debug)]
 pub(in crate::service) struct Connection {
     pub(in crate::service) stream: Either<net::UnixStream, net::TcpStream>,
-    /// The client's address. `None` for a unix socket on this machine.
+    /// The client's address; `None` for a unix socket.
     pub(in crate::service) address: Option<IpAddr>,
 }
 

@@ -2,9 +2,10 @@
 //! [`InflightMessage`](super::inflight_message::InflightMessage), and replies for each recipient.
 //!
 //! `session` is one conversation without a socket. `command`, `path`, `xforward` and `data` parse the client's bytes. `spool`
-//! stores a message while it is received. `replies` writes the replies to a message, and `counters` counts them. `conversation`
-//! connects a session with a connection. `listener`, `access`, `unauthenticated_limit` and `server` decide where clients
-//! connect, which may, and how many.
+//! stores a message while it is received. `replies` writes the replies to a message, and `counters` counts them.
+//!
+//! `conversation` connects a session with a connection. `listener`, `access`, `unauthenticated_limit` and `server` decide where
+//! clients connect, which may, and how many.
 
 mod access;
 mod command;

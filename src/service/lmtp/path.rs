@@ -7,21 +7,21 @@ use thiserror::Error;
 pub(super) struct Path {
     /// The address as it was written, without a source route.
     pub written: Vec<u8>,
-    /// The part before the `@` without quotes; then the `@` and the rest, if there is an `@`. pipe(8) passes addresses in this
-    /// form (without its flag q). So the ledger knows an address by one spelling, whatever the transport.
+    /// The local part without quotes; then the `@` and the domain, if there is an `@`. pipe(8) without its flag q passes
+    /// addresses in this form. So the ledger knows an address by one spelling, whatever the transport.
     pub address: String,
-    /// Whether there is an `@`.
+    /// Whether the address has an `@`.
     pub has_domain: bool,
 }
 
 impl Path {
-    /// `<>`.
+    /// Whether this is `<>`, the null sender.
     pub(super) fn is_null(&self) -> bool {
         self.written.is_empty()
     }
 }
 
-/// The text can never be an address.
+/// Why the text can never be an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum PathError {
     #[error("the address has to stand between < and >")]
@@ -53,7 +53,7 @@ pub(super) fn read(text: &[u8]) -> Result<(Path, &[u8]), PathError> {
     };
     let written = text.get(..text.len() - rest.len()).unwrap_or_default().to_vec();
     let rest = rest.strip_prefix(b">").ok_or(PathError::NoAddress)?;
-    // Like the pipe, if the address is not UTF-8.
+    // Bytes that are not UTF-8 are replaced, as in a delivery through pipe(8).
     Ok((Path { written, address: String::from_utf8_lossy(&address).into_owned(), has_domain }, rest))
 }
 
@@ -95,7 +95,7 @@ fn local_part(text: &[u8]) -> Result<(Vec<u8>, &[u8]), PathError> {
     }
 }
 
-/// The length of `@domain` or `@[192.0.2.1]`.
+/// The length of `@domain` or `@[192.0.2.1]` at the beginning of the text.
 fn domain_end(text: &[u8]) -> Result<usize, PathError> {
     let literal = text.get(1) == Some(&b'[');
     let inside = |byte: &u8| match byte {

@@ -1,5 +1,5 @@
-//! Properties for any bytes of a client, as functions that panic if one is violated. Tests and the fuzz target (tests/fuzz) use
-//! them.
+//! Properties for any bytes of a client, as functions that panic if one is violated. Unit tests and the fuzz target (tests/fuzz)
+//! call them.
 
 use super::session::{LmtpSession, Settings, StartTls, Step, Transaction};
 use super::spool::Spool;
@@ -30,8 +30,8 @@ struct Delivered {
     message: Vec<u8>,
 }
 
-/// Checks the properties of a session. It depends on the bytes alone, not on how they are split. A second parser of the same
-/// bytes counts the same number of replies.
+/// Checks the properties of a session. Its result depends only on the bytes, not on how they are split. A second parser of the
+/// same bytes counts the same number of replies.
 ///
 /// # Panics
 /// If a property is violated.
@@ -82,7 +82,7 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
     heard
 }
 
-/// The verdicts in turn: as many as there are recipients, none, fewer, more.
+/// The verdicts of this turn: one for each recipient, none, too few, or too many.
 fn verdicts(transaction: &Transaction, turn: usize) -> Option<Vec<Verdict>> {
     let recipients = transaction.request.recipients.len();
     let count = match turn % 4 {
@@ -107,7 +107,7 @@ fn delivered(transaction: Transaction) -> Delivered {
     }
 }
 
-/// Parses the same bytes again, by their line ends alone, and counts the replies.
+/// Parses the same bytes again, only by their line ends, and counts the replies.
 fn count(bytes: &[u8], heard: &Heard) {
     let replies = replies(&heard.replies);
     let mut replies = replies.iter();
@@ -192,7 +192,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::select;
 
-    /// An input that libFuzzer found; nearly all of it is line ends.
+    /// An input that libFuzzer found: nearly all of it is line ends.
     #[test]
     fn a_message_is_as_large_as_where_its_lines_end_with_lf() {
         let lines = "x\r\n".repeat(999);

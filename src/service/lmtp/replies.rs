@@ -1,12 +1,13 @@
 //! The replies to the end of the data: one for each accepted recipient, in their order (RFC 2033 section 4.2).
 //!
-//! One reply too many or too few shifts all later ones. A client that takes the reply to another command for this one's bounces
-//! mail. So only this file writes these replies, all at once, and their number is fixed before any verdict exists.
+//! One reply too many or too few shifts all later ones. A client then takes the reply to another command for the reply to its
+//! message, and bounces mail. So only this file writes these replies, all at once, and their number is fixed before any verdict
+//! exists.
 
 use crate::delivery::Verdict;
 use tracing::error;
 
-/// The number of replies that are due, one per recipient. Each method consumes it, so that nothing replies twice.
+/// The number of replies that are due, one for each recipient. Each method consumes this value, so nothing replies twice.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Replies(usize);
@@ -27,9 +28,9 @@ impl Replies {
 
     /// Replies with the verdict of each recipient. `None`: no verdicts came.
     ///
-    /// If the numbers of verdicts and recipients differ, a verdict cannot be assigned to a recipient. A wrong 250 would lose a
-    /// copy, and a wrong 550 would bounce one. Then every recipient gets 451. At the redelivery, the ledger knows which
-    /// recipients have a copy already.
+    /// If the numbers of verdicts and recipients differ, no verdict can be assigned to a recipient. A wrong 250 would lose a
+    /// copy, and a wrong 550 would bounce one, so every recipient gets 451. At the redelivery, the ledger knows which recipients
+    /// already have a copy.
     pub(super) fn tell(self, verdicts: Option<&[Verdict]>, out: &mut Vec<u8>) {
         match verdicts {
             Some(verdicts) if verdicts.len() == self.0 => {

@@ -21,10 +21,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::either::Either;
 use tracing::{debug, error, warn};
 
-/// The pause after the system has refused a connection, because of a lack of file descriptors or memory.
+/// The pause after a connection could not be accepted, because of a lack of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// One in this many TCP connections may belong to a client that has not presented its certificate yet. Anybody can open those.
+/// One in this many TCP connections may belong to a client that has not presented its certificate yet: anybody can open those.
 const STRANGERS: usize = 4;
 
 /// How long such a client may take to present its certificate.
@@ -54,10 +54,10 @@ impl From<TlsError> for CannotServe {
 }
 
 impl LmtpServer {
-    /// A server on these sockets. It makes the folder for large messages, and empties it.
+    /// A server on these sockets. Creates the folder for large messages, and empties it.
     ///
     /// # Errors
-    /// If that fails, or a certificate cannot be read.
+    /// If the folder cannot be created or emptied, or if a certificate cannot be read.
     pub fn new(config: &Config, host: String, listening: Vec<Open>) -> Result<Self, CannotServe> {
         let settings = Settings::new(config, host);
         settings
@@ -78,7 +78,7 @@ impl LmtpServer {
         self.settings.tally.clone()
     }
 
-    /// The largest number of connections at once on the sockets of each kind.
+    /// The limit on connections at once, for the sockets of each kind.
     #[must_use]
     pub fn max_connections(&self) -> usize {
         self.max_connections
@@ -87,15 +87,15 @@ impl LmtpServer {
     /// Serves until `stop` is true, or its sender is dropped. Then the messages in progress are still answered. Messages go to
     /// `hand_out`.
     ///
-    /// The sockets stay open up to the end: a client that connects meanwhile waits for the next process that serves them.
+    /// The master holds the sockets too: a client that connects after `stop` waits for the next process that serves them.
     ///
     /// # Errors
-    /// If the system does not let us wait for connections.
+    /// If the system cannot wait for connections on these sockets.
     pub async fn run(self, hand_out: mpsc::Sender<InflightMessage>, stop: watch::Receiver<bool>) -> io::Result<()> {
         let Self { listening, settings, access, max_connections } = self;
         let (unix, tcp): (Vec<_>, Vec<_>) =
             listening.into_iter().partition(|listening| matches!(listening, Open::Unix(_)));
-        // Each kind has its own limit: clients from other machines cannot keep out those on this one.
+        // Each kind has its own limit, so clients from other machines cannot keep out those on this one.
         let (unix, tcp) = (Acceptor::new(unix, max_connections)?, Acceptor::new(tcp, max_connections)?);
         let strangers = Strangers::new(places_of_strangers(max_connections));
         let handler = Arc::new(SessionHandler { settings, access, strangers });
@@ -126,7 +126,7 @@ impl LmtpServer {
                     let open = handler.settings.tally.opened(socket);
                     sessions.spawn(async move {
                         let (_place, address) = ((place, open), connection.address);
-                        // A client that disconnects is no problem: the message that it has sent is delivered.
+                        // A client that disconnects is no problem: a message that it has sent is delivered.
                         if let Err(error) = handler.run_session(connection, context).await {
                             debug!(?address, %error, "an LMTP session was cut off");
                         }
@@ -140,8 +140,8 @@ impl LmtpServer {
                 (Err(_), Ok(_)) => break,
             }
         }
-        // The sockets are closed at once. The last messages may take minutes, and the master that replaces a killed one needs
-        // the sockets.
+        // The sockets are closed at once: the last messages may take minutes, and the master that replaces a killed one needs the
+        // sockets.
         drop((unix, tcp));
         while let Some(ended) = sessions.join_next().await {
             report(ended);
@@ -168,7 +168,7 @@ impl Acceptor {
 
     /// The next connection, once the limit allows it.
     ///
-    /// Past the limit, no connection is accepted until a session ends. Postfix would count a 421, or a closed connection, as a
+    /// At the limit, no connection is accepted until a session ends. Postfix would count a 421, or a closed connection, as a
     /// failure of the whole site. A connection that waits in the socket's backlog does not count so.
     async fn next(&self, turn: usize) -> (Result<OwnedSemaphorePermit, AcquireError>, io::Result<Connection>) {
         let place = self.free.clone().acquire_owned().await;
@@ -289,7 +289,7 @@ mod tests {
         let (_stop, stop) = watch::channel(false);
         let context = SessionContext { hand_out, stop };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        // Connects a client that seems to have this address. Returns the first byte that it receives. `None`: it was
+        // Connects a client that seems to have this address. Returns the first byte that it receives, or `None` if it was
         // disconnected.
         let connect = async |address: Ipv4Addr| {
             let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -307,14 +307,14 @@ mod tests {
         assert_eq!(greeting, Some(b'2'));
         assert_eq!(connect(stranger).await.2, None, "all places are taken");
         assert_eq!(connect(Ipv4Addr::LOCALHOST).await.2, Some(b'2'), "a neighbour needs none of them");
-        // An address without a connection gets one from the address that has them all.
+        // An address without a connection gets one of those that another address holds.
         let (_third, _session, greeting) = connect(another).await;
         assert_eq!(greeting, Some(b'2'));
         session.await.unwrap().unwrap();
         assert_eq!(first.read_to_end(&mut Vec::new()).await.map_err(|error| error.kind()).err(), None, "it is closed");
         assert_eq!(connect(stranger).await.2, None, "each has as many");
         drop(second);
-        // Its client has left without reading the greeting, which may be an error.
+        // The client has left without reading the greeting, which may be an error.
         drop(its_session.await.unwrap());
         assert_eq!(connect(stranger).await.2, Some(b'2'));
     }

@@ -17,25 +17,25 @@ use memchr::memchr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest command in bytes, including its CR LF. RFC 5321 section 4.5.3.1.4 requires 512 bytes, and more for extensions.
-/// XFORWARD may have seven attributes of 255 bytes, each encoded as three.
+/// The longest command, in bytes, with its CR LF. RFC 5321 section 4.5.3.1.4 requires 512 bytes, and more for extensions.
+/// XFORWARD may have seven attributes of 255 bytes, each byte encoded as three.
 const LONGEST_LINE: usize = 8192;
 
 /// After this many invalid commands without a message in between, the client is disconnected: it is no LMTP client.
 const MOST_ERRORS: u32 = 20;
 
-/// How many commands without progress towards a message may come between two messages. Each further one counts as an error.
-/// Postfix has the same limit for its own clients (postconf(5), `smtpd_junk_command_limit`).
+/// How many commands without progress may come between two messages; each further one counts as an error. Postfix has the same
+/// limit for its own clients (postconf(5), `smtpd_junk_command_limit`).
 const MOST_JUNK: u32 = 100;
 
-/// The total length of one message's addresses, in bytes. JSON takes at most two bytes for each, and the header of a frame has
-/// to have space for that.
+/// The total length of one message's addresses, in bytes. JSON takes at most two bytes for each, and the header of a frame must
+/// have space for that.
 const LONGEST_ENVELOPE: usize = LONGEST_HEADER / 3;
 
 /// The settings that all sessions share.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The name of this host, for the greeting.
+    /// This host's name, for the greeting.
     pub host: String,
     /// The address for mail to `<postmaster>`, which has no domain (RFC 5321 section 4.5.1).
     pub postmaster: String,
@@ -43,14 +43,13 @@ pub struct Settings {
     pub max_recipients: usize,
     /// How long a delivery may take.
     pub deadline: Duration,
-    /// The settings of message storage.
+    /// Where messages are stored, and how large they may be.
     pub spool: Arc<Spool>,
     /// The counters of replies.
     pub tally: LmtpTally,
 }
 
 impl Settings {
-    /// The settings in a configuration.
     #[must_use]
     pub fn new(config: &Config, host: String) -> Self {
         let domain = config.routing.domain.first().map_or(&host, |rule| &rule.domain);
@@ -65,7 +64,7 @@ impl Settings {
     }
 }
 
-/// Whether STARTTLS is offered, or required, from here on. A client that has to begin TLS may do little before.
+/// Whether STARTTLS is offered, or required, from here on. Before a required STARTTLS, a client may do little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartTls {
     /// TLS is not available, or already in use.
@@ -81,12 +80,12 @@ pub struct Transaction {
     pub message: Body,
 }
 
-/// What the caller has to do once the replies so far are written.
+/// What the caller must do once the replies so far are written.
 #[derive(Debug)]
 pub enum Step {
     /// All bytes are consumed: read more.
     More,
-    /// Deliver this, then call [`LmtpSession::answer`]. No byte after the message has been consumed.
+    /// Deliver this, then call [`LmtpSession::answer`]. The session has consumed no byte after the message.
     Deliver(Box<Transaction>),
     /// Begin TLS, then call [`LmtpSession::secured`]. Discard the bytes after the command: an attacker on the path may have
     /// inserted them (RFC 3207 section 4.2; CVE-2011-0411).
@@ -113,7 +112,7 @@ pub struct LmtpSession {
     has_said_lhlo: bool,
     state: SessionState,
     forwarded: Forwarded,
-    /// The line so far.
+    /// The received part of the current line.
     line: Vec<u8>,
     line_is_too_long: bool,
     errors: u32,
@@ -130,7 +129,7 @@ enum SessionState {
     Idle,
     LmtpEnvelope(LmtpEnvelope),
     Data(Box<Data>),
-    /// A message at the broker, since that time.
+    /// A message is at the broker, since this time.
     Delivering(Replies, Instant),
     Closed,
 }
@@ -222,14 +221,14 @@ impl LmtpSession {
         }
     }
 
-    /// Replies with the verdicts of the message. `None`: the result is unknown.
+    /// Replies with the verdicts on the message. `None`: the result is unknown.
     pub fn answer(&mut self, verdicts: Option<&[Verdict]>) {
         if let SessionState::Delivering(replies, since) = std::mem::replace(&mut self.state, SessionState::Idle) {
             self.reply(since.elapsed(), |out| replies.tell(verdicts, out));
         }
     }
 
-    /// Replies to a message. The counters count exactly the lines that the client gets.
+    /// Writes the replies to a message. The counters count exactly the lines that the client gets.
     fn reply(&mut self, after: Duration, tell: impl FnOnce(&mut Vec<u8>)) {
         let before = self.out.len();
         tell(&mut self.out);
@@ -255,7 +254,7 @@ impl LmtpSession {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Consumes bytes of the line. Returns how many, and whether the line is complete. Only CR LF ends it.
+    /// Consumes bytes of the line. Returns how many, and whether the line is complete. Only CR LF ends a line.
     fn read_line(&mut self, input: &[u8]) -> (usize, bool) {
         let mut rest = input;
         while let Some(at) = memchr(b'\n', rest) {
@@ -274,7 +273,7 @@ impl LmtpSession {
         self.line.extend_from_slice(piece);
         if self.line.len() > LONGEST_LINE {
             self.line_is_too_long = true;
-            // The last bytes may be the first half of the line end.
+            // The last two bytes may contain the CR of the line end.
             self.line.drain(..self.line.len() - 2);
             self.line.shrink_to(LONGEST_LINE);
         }
@@ -299,11 +298,11 @@ impl LmtpSession {
             Command::Lhlo | Command::Helo | Command::Noop | Command::Quit | Command::StartTls | Command::Foreign
         );
         if self.starttls == StartTls::Required && !before_tls {
-            // RFC 3207 section 4 asks for 530, which would bounce mail if an operator has forgotten to enable TLS.
+            // RFC 3207 section 4 asks for 530. That would bounce mail if an operator has forgotten to enable TLS in Postfix.
             self.error("451 4.7.0 Say STARTTLS first");
             return None;
         }
-        // These two discard the message that was begun, so that disconnecting does not cut one off.
+        // These two discard the message that was begun, so disconnecting afterwards cuts off no message.
         if matches!(command, Command::Lhlo | Command::Rset) {
             self.reset();
         }
@@ -346,8 +345,8 @@ impl LmtpSession {
         None
     }
 
-    /// Replies to an invalid command. Too many of them end the session, but never within a message, whose client has to get its
-    /// replies first. (RCPT after a refused MAIL does not count: Postfix pipelines both, and treats a 421 as our failure.)
+    /// Replies to an invalid command. Too many of them end the session, but never within a message: its client must first get its
+    /// replies. (RCPT after a refused MAIL does not count: Postfix pipelines both, and takes a 421 for our failure.)
     fn error(&mut self, reply: &str) {
         if !self.is_error_too_many() {
             self.say(reply);
@@ -404,7 +403,7 @@ impl LmtpSession {
         if !matches!(self.state, SessionState::Idle) {
             return self.say("503 5.5.1 There is a sender already");
         }
-        // A message may be smaller than its SIZE. Up to the announced limit it is accepted, and measured at its end.
+        // A message may be smaller than its SIZE. Up to the announced limit it is accepted here, and measured at its end.
         if self.settings.spool.announced().zip(mail.size).is_some_and(|(limit, size)| size > limit) {
             return self.say("552 5.3.4 The message is larger than this server takes");
         }
@@ -489,7 +488,7 @@ fn deliverable(to: &Path) -> Result<(), &'static str> {
         return Err("450 4.1.3 An address has a domain here");
     }
     match Address::parse(&to.address) {
-        // Quoted addresses may have spaces at an end. These would be lost on the way, which would change the address.
+        // Quoted addresses may have spaces at an end. They would be lost on the way, which would change the address.
         Ok(address) if address.to_string() == to.address => Ok(()),
         Err(AddressError::ControlCharacter) => Err("501 5.1.3 The recipient's address holds a control character"),
         Ok(_) | Err(AddressError::Empty | AddressError::NoDomain | AddressError::EmptyPart) => {

@@ -31,7 +31,7 @@ impl Talk {
         talk
     }
 
-    /// The replies to bytes that are all consumed.
+    /// The replies to bytes that the session consumes completely.
     fn say(&mut self, bytes: impl AsRef<[u8]>) -> String {
         let bytes = bytes.as_ref();
         let (taken, step) = self.0.feed(bytes);
@@ -235,7 +235,7 @@ fn a_message_that_says_it_is_too_large_is_refused_at_once() {
     assert_eq!(transaction.request.size, 117);
 }
 
-/// The size of a line's record in Postfix's queue file: its type, its length with seven bits per byte, and the line
+/// The size of a line's record in Postfix's queue file: its type, its length with seven bits in each byte, and the line
 /// (record(3)).
 fn as_postfix_measures(line: &str) -> usize {
     let bits = usize::BITS - line.len().leading_zeros();
@@ -276,7 +276,7 @@ fn recipients_past_the_limit_are_left_to_another_message() {
     let (transaction, _) = talk.deliver(".\r\n");
     assert_eq!(transaction.request.recipients.len(), 2);
 
-    // However long the addresses are, the header of a frame has space for them.
+    // However long the addresses are, they fit into the header of a frame.
     let mut talk = Talk::begun(Settings { max_recipients: 1_000_000, ..settings() }, FRIEND);
     talk.say("MAIL FROM:<>\r\n");
     let rcpt = format!("RCPT TO:<\"{}\"@x>\r\n", "\\\"".repeat(2000));
@@ -304,7 +304,7 @@ fn only_cr_lf_ends_a_command_and_a_long_one_takes_no_memory() {
         assert_eq!(line.as_bytes().chunks(1000).map(|piece| talk.say(piece)).collect::<String>(), code);
         assert!(talk.0.line.capacity() <= 4 * LONGEST_LINE, "{}", talk.0.line.capacity());
     }
-    // An incomplete line gets no reply, either.
+    // An incomplete line gets no reply.
     assert_eq!(talk.say("x".repeat(1_000_000)), "");
     assert_eq!(talk.0.line.len(), 2);
     assert_eq!(talk.say("\r\n"), "500 5.5.2 The line is too long\r\n");
@@ -338,7 +338,7 @@ fn who_talks_nonsense_is_sent_away_but_never_within_a_message() {
 
 #[test]
 fn commands_that_bring_no_message_nearer_count_as_errors_once_they_are_many() {
-    // How many of them get a reply until the client is disconnected.
+    // How many of these commands get a reply before the client is disconnected.
     let answered = |talk: &mut Talk, command: &str| {
         let mut count = 0;
         while !talk.say(format!("{command}\r\n")).ends_with("421 4.7.0 Too many errors\r\n") {
@@ -383,7 +383,7 @@ fn bytes_that_are_no_commands_end_the_session() {
 #[test]
 fn tls_begins_the_session_again_and_what_was_sent_before_is_forgotten() {
     let mut talk = Talk::begun(settings(), StartTls::Required);
-    // A 5xx would bounce mail if an operator has forgotten to enable TLS.
+    // A 5xx would bounce mail if an operator has forgotten to enable TLS in Postfix.
     assert_eq!(talk.say("MAIL FROM:<>\r\n"), "451 4.7.0 Say STARTTLS first\r\n");
     assert_eq!(talk.code("NOOP"), "250");
     let (taken, step) = talk.0.feed(b"STARTTLS\r\nMAIL FROM:<a@b>\r\n");

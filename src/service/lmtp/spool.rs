@@ -27,7 +27,6 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// The settings in a configuration.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let limit = config.delivery.message_size_limit;
@@ -39,21 +38,21 @@ impl Spool {
         }
     }
 
-    /// The limit to announce to clients: twice the limit, so that no client holds back a message that would be accepted.
+    /// The limit to announce to clients: twice our limit, so that no client holds back a message that would be accepted.
     ///
-    /// A line of n bytes counts as n + 1 here. By SIZE it is n + 2, with its CR LF (RFC 1870 section 5). Postfix compares its
-    /// queue file's `request->data_size` instead. There, the line is a record of n + 2 bytes, and of n + 3 from 128 bytes on.
-    /// Postfix bounces a message that is larger than a server announces (`src/smtp/smtp_proto.c`). Neither size exceeds 2 * (n
-    /// + 1).
+    /// A line of n bytes counts as n + 1 here. In SIZE it counts as n + 2, with its CR LF (RFC 1870 section 5). Postfix bounces a
+    /// message that is larger than a server announces (`src/smtp/smtp_proto.c`), and compares its queue file's
+    /// `request->data_size`. There the line is a record of n + 2 bytes, or of n + 3 from 128 bytes on. Neither size exceeds 2 *
+    /// (n + 1).
     pub(super) fn announced(&self) -> Option<u64> {
         self.limit.map(|limit| limit.saturating_mul(2))
     }
 
-    /// Makes the folder, and removes the files of a front that has died: Postfix still has those messages. A file that cannot
-    /// be removed is logged, and does not keep mail from coming in.
+    /// Creates the folder, and removes the files of a front that has died: Postfix still has those messages. A file that cannot
+    /// be removed is logged; mail still comes in.
     ///
     /// # Errors
-    /// If the folder cannot be made or read.
+    /// If the folder cannot be created or read.
     pub fn prepare(&self) -> io::Result<()> {
         create_directory(&self.directory)?;
         for entry in fs::read_dir(&self.directory)? {
@@ -74,7 +73,7 @@ impl Spool {
     /// Writes a complete message into a file.
     ///
     /// # Errors
-    /// If the disk is full, or the system cannot write it.
+    /// If the disk is full, or if the system cannot write the file.
     pub(in crate::service) fn keep(&self, message: &[u8]) -> io::Result<MessageFile> {
         leaves_the_reserve(&self.directory, message.len() as u64)?;
         let mut file = MessageFile::create(self.directory.join(Uuid::now_v7().to_string()))?;
@@ -99,15 +98,15 @@ pub(super) struct Incoming {
     /// The whole message, or the part that is not in the file yet.
     bytes: Vec<u8>,
     file: Option<MessageFile>,
-    /// The bytes that came from the client, with each line end counted as one byte.
+    /// The bytes that came from the client, each line end counted as one.
     received: u64,
-    /// The size of the stored message, in bytes.
+    /// The size of the message to be stored, in bytes.
     size: u64,
     failed: Option<NotTaken>,
 }
 
 impl Incoming {
-    /// A message that begins with our own line, which does not count for the limit.
+    /// A message that begins with our own line, which does not count towards the limit.
     pub(super) fn new(spool: Arc<Spool>, first_line: &[u8]) -> Self {
         let bytes = first_line.to_vec();
         Self { spool, size: bytes.len() as u64, bytes, file: None, received: 0, failed: None }
@@ -115,14 +114,14 @@ impl Incoming {
 
     /// Stores more bytes.
     ///
-    /// The file is written in this thread, which all sessions share. At most [`BLOCK`] bytes are written at once, by default
-    /// into a folder in memory (below /run).
+    /// This thread, which all sessions share, writes the file. It writes at most [`BLOCK`] bytes at once, by default into a
+    /// folder in memory (below /run).
     pub(super) fn take(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
         }
-        // A line end counts as one byte, as it does for Postfix and the pipe. So a message within the limit of one transport is
-        // within that of the other.
+        // A line end counts as one byte, as for Postfix and in a delivery through pipe(8). So all transports accept the same
+        // messages.
         let line_ends = memchr::memchr_iter(b'\n', bytes).count();
         self.received = self.received.saturating_add(bytes.len().saturating_sub(line_ends) as u64);
         if self.spool.limit.is_some_and(|limit| self.received > limit) {
@@ -137,7 +136,6 @@ impl Incoming {
         }
     }
 
-    /// The number of bytes received so far.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
@@ -198,7 +196,7 @@ mod tests {
         fs::read_dir(&spool.directory).unwrap().count()
     }
 
-    /// A message that did not fit into a frame would be deferred at each attempt.
+    /// A message that does not fit into a frame would be deferred at each attempt.
     #[test]
     fn what_is_kept_in_memory_goes_to_a_worker_in_one_frame() {
         let site = "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\

@@ -1,12 +1,13 @@
 //! The limit of clients that have not presented their certificate yet.
 //!
-//! Anybody who can reach the port can open such a connection, and send nothing. So at the limit a newcomer is not simply
-//! refused. One connection of the address with the most is closed, if the newcomer's address has fewer. One address may have
-//! all connections while no other comes, as a Postfix has that opens its twenty connections at once. An address that keeps
-//! hundreds open only keeps out itself.
+//! Anybody who can reach the port can open such a connection, and send nothing. So a newcomer at the limit is not simply refused:
+//! if its address has fewer connections than another, the address with the most loses one.
 //!
-//! There is no fixed number per address. A small one would refuse such a Postfix, which counts that as a failure of the whole
-//! site. A large one would let a few addresses keep out all others.
+//! While no other address comes, one address may have all connections, as a Postfix does that opens its twenty at once. An
+//! address that keeps hundreds open only keeps out itself.
+//!
+//! There is no fixed number for each address. A small one would refuse such a Postfix, which counts that as a failure of the
+//! whole site. With a large one, a few addresses could keep out all others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -32,11 +33,11 @@ struct Taken {
 struct Stranger {
     number: u64,
     whence: IpAddr,
-    /// When this is dropped, the connection has to close.
+    /// When this is dropped, the connection must close.
     _may_stay: oneshot::Sender<()>,
 }
 
-/// A permit for one connection, until this is dropped.
+/// A permit for one connection, which holds until this is dropped.
 pub(super) struct ConnectionPermit {
     strangers: Arc<Strangers>,
     number: u64,
@@ -49,7 +50,7 @@ impl Strangers {
         Arc::new(Self { places, taken: Mutex::default() })
     }
 
-    /// A permit for a client at this address. `None`: the limit is reached, and no other address has more connections.
+    /// A permit for a client at this address. `None` at the limit, if no other address has more connections.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPermit> {
         let (mut taken, whence) = (self.taken(), whence(address));
         if taken.by.len() >= self.places {
@@ -68,8 +69,7 @@ impl Strangers {
 }
 
 impl Taken {
-    /// The oldest connection of the address with the most. A handshake takes moments, so that the oldest one is likely to be
-    /// idle.
+    /// The oldest connection of the address with the most. A handshake takes moments, so the oldest one is probably idle.
     fn who_gives_way_to(&self, newcomer: IpAddr) -> Option<usize> {
         let mut counts = HashMap::new();
         for stranger in &self.by {
@@ -85,7 +85,7 @@ impl Taken {
 impl ConnectionPermit {
     /// Returns once another address has got the permit.
     pub(super) async fn is_lost(&mut self) {
-        // Nothing is ever sent.
+        // This only ends: nothing is ever sent.
         let _ = (&mut self.may_stay).await;
     }
 }
@@ -126,7 +126,7 @@ mod tests {
         assert!(strangers.admit(at("192.0.2.2")).is_none(), "each has two");
         let third = strangers.admit(at("192.0.2.3")).unwrap();
         assert_eq!(first.iter_mut().map(is_lost).collect::<Vec<_>>(), [true, true, true, false]);
-        // Dropping a permit that was lost frees nothing.
+        // Dropping a permit that another address has got frees nothing.
         first.clear();
         assert_eq!(strangers.taken().by.len(), 3);
         drop((second, third));

@@ -12,7 +12,7 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarded {
-    /// Adds what a further command says: Postfix sends two for a message.
+    /// Adds the attributes of a further command: Postfix sends two for a message.
     pub(super) fn add(&mut self, more: Self) {
         self.client_address = more.client_address.or(self.client_address.take());
         self.queue_id = more.queue_id.or(self.queue_id.take());
@@ -38,8 +38,8 @@ pub(super) fn read(argument: &[u8]) -> Option<Forwarded> {
     Some(forwarded)
 }
 
-/// `None` if Postfix does not know the value, or if it is not one word of printable ASCII. The value goes to the log and to the
-/// database.
+/// The value as text. `None` if Postfix does not know it, or if it is not one word of printable ASCII: it goes to the log and to
+/// the database.
 fn known(value: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(value).ok()?;
     let word = (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -54,7 +54,7 @@ fn client_address(text: &str) -> Option<String> {
     address.parse::<std::net::IpAddr>().ok().map(|_| address.to_owned())
 }
 
-/// RFC 3461 section 4: `+2B` is `+`.
+/// Decodes xtext (RFC 3461 section 4), in which `+2B` is `+`.
 fn xtext(text: &[u8]) -> Option<Vec<u8>> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut bytes = text.iter();

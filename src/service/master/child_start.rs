@@ -1,4 +1,4 @@
-//! The start of each process of the service: its end together with its master, its memory limit, its confinement and its log.
+//! The start of each process of the service: its death signal, its memory limit, its confinement and its log.
 
 use crate::base::confinement::{Confined, Confinement, Ports};
 use crate::base::endpoint::Endpoint;
@@ -31,28 +31,28 @@ pub enum CannotBegin {
     Log(#[from] log::LogError),
 }
 
-/// Begins a process of the service. Returns the configuration that the master has checked, from the file `checked`, once all of
-/// this is set up:
+/// Begins a process of the service, and returns the configuration that the master has checked, from the file `checked`. By then
+/// all of this is set up:
 ///
 /// - The process gets SIGTERM when `master` ends, however that ends (PR_SET_PDEATHSIG(2const)).
 /// - A worker, the timer, the notifier and the web UI get at most `service.worker_memory`: they read messages, or replies and
 ///   requests of strangers.
 /// - A front or a runner can read no password, and only the files that it works with. A notifier or the web UI reaches only its
 ///   own passwords and servers. The kernel enforces this as far as it can ([landlock](crate::base::confinement)).
-/// - It logs to the configured target. It reopens the file on SIGURG, which the master sends. That signal does not end a
-///   process that has no handler yet, and such a process opens its log later anyway. SIGUSR2 does the same, since an operator
-///   may send it to all processes of our name.
+/// - The process logs to the configured target. It reopens the file on SIGURG, which the master sends: that signal does not end a
+///   process that has no handler yet, and opens its log later anyway. SIGUSR2 does the same, since an operator may send it to all
+///   processes of our name.
 ///
 /// The role itself handles SIGTERM: it ends after the message in progress.
 ///
 /// # Errors
-/// If one of these cannot be set up, or the configuration cannot be read.
+/// If any of this cannot be set up, or if the configuration cannot be read.
 pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Config, CannotBegin> {
     let system = |doing| move |source| CannotBegin::System { doing, source };
     let errno = |doing| move |error: rustix::io::Errno| CannotBegin::System { doing, source: error.into() };
     set_parent_process_death_signal(Some(Signal::TERM))
         .map_err(errno("asking for the signal of the master's death"))?;
-    // The master may have ended before the system call.
+    // The master may have ended before the death signal was set.
     if std::os::unix::process::parent_id() != master {
         return Err(CannotBegin::NoMaster);
     }
@@ -64,10 +64,10 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
         let limit = Rlimit { current: Some(current), maximum };
         setrlimit(Resource::As, limit).map_err(errno("limiting the memory"))?;
     }
-    // Before the log is opened, so that no later signal is lost.
+    // The handler comes before the log, so that no later signal is lost.
     let mut signals = Signals::new([SIGURG, SIGUSR2]).map_err(system("setting up signals"))?;
     log::start_of_service(&config.log_settings())?;
-    // Before there is another thread: landlock confines the calling thread, and those that it starts later.
+    // No other thread may exist yet: landlock confines the calling thread, and those that it starts later.
     if let Some(confinement) = confinement(role, &config)? {
         confine(&confinement)?;
         if matches!(role, Role::Notify | Role::Web) {
@@ -88,7 +88,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
 /// Parses the configuration of `file` as the master has checked it.
 ///
 /// # Errors
-/// If `checked`, which has its text, cannot be read, or is not a valid configuration.
+/// If `checked`, which has the text of it, cannot be read or is not a valid configuration.
 pub fn checked_configuration(file: &Path, checked: &Path) -> Result<Config, CannotBegin> {
     let text = std::fs::read_to_string(checked)
         .map_err(|source| CannotBegin::System { doing: "reading the configuration", source })?;
@@ -131,7 +131,7 @@ const DNS: u16 = 53;
 fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, CannotBegin> {
     let service = &config.service;
     let log_folder = match config.log_settings().target {
-        // The folder, since a reopened log may be a new file.
+        // The whole folder, since a reopened log may be a new file.
         log::Target::File(file) => file.parent().map(Path::to_owned),
         log::Target::Syslog | log::Target::Journald => None,
     };
@@ -141,9 +141,9 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
         Role::Front => {
             let tls = [&service.certificate_file, &service.key_file, &service.client_ca_file];
             Confinement {
-                // The front reads the memory use of each process there.
+                // There the front reads the memory use of each process.
                 read: tls.into_iter().flatten().cloned().chain([PathBuf::from("/proc")]).collect(),
-                // The folder of the sockets. It has the workers' configuration, too, which the front must not write.
+                // The folder of the sockets. The front must not write the workers' configuration, which is there, too.
                 sockets: vec![service.runtime_directory.clone()],
                 append,
                 all: vec![service.messages(), service.state_directory.clone()],
@@ -212,8 +212,8 @@ fn of_a_client(own: &Config, role: DatabaseRole, mailboxes: bool, append: Vec<Pa
 /// The interval at which the files are checked for a replacement.
 const LOOK_EACH: Duration = Duration::from_secs(5);
 
-/// Ends this process with SIGTERM once a file that it may read has been replaced, since the rules of landlock still name the
-/// old file. The master starts the next process.
+/// Ends this process with SIGTERM once a file that it may read has been replaced: landlock's rules still apply to the old file.
+/// The master starts the next process.
 fn end_once_replaced(files: Vec<PathBuf>) -> io::Result<()> {
     let inode = |file: &PathBuf| std::fs::metadata(file).ok().map(|found| (found.dev(), found.ino()));
     let was: Vec<_> = files.iter().map(inode).collect();
@@ -256,7 +256,7 @@ fn confine(confinement: &Confinement) -> Result<(), CannotBegin> {
         Ok(Confined::Not) => {
             info!("this process is not confined: the kernel has no landlock of 5.19 or later, or it is off")
         }
-        // Delivery is more important than confinement.
+        // Delivery is more important than confinement, so the process goes on.
         Err(error) => warn!(%error, "this process is not confined: landlock refuses"),
     }
     Ok(())

@@ -12,12 +12,11 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// A process that ends by itself with exit status 0 after this time has done its share, which is not a death. Nor is a worker's
-/// end after a shorter time. It may end after its first message, so that a new one replaces it. Then the next one waits until this
-/// long after the start of this one. So no process that ends at once is restarted without a pause.
+/// A process that ends by itself with exit status 0 after this time has done its share, and has not died. Nor has a worker that
+/// ends earlier: it may end after its first message, to be replaced. The next worker then starts at least this long after the
+/// previous start. So no process that ends at once is restarted without a pause.
 const SHARE: Duration = Duration::from_secs(1);
-/// How many bytes of one process's standard error are read at once, so that a process that writes without end does not delay
-/// the others.
+/// How many bytes of one process's standard error are read at once: a process that writes without end must not delay the others.
 const READ_AT_ONCE: usize = 64 << 10;
 
 /// A slot for one process at a time.
@@ -30,17 +29,16 @@ pub(super) struct Slot {
     /// How many processes were started in this slot.
     started: u64,
     last_end: Option<LastEnd>,
-    /// Since when no process in this slot has been ready. `None` if one is.
+    /// Since when no process in this slot has been ready; `None` if one is.
     unready_since: Option<Instant>,
 }
 
 pub(super) enum Phase {
-    /// No process runs in this slot until then.
+    /// No process runs in this slot until this time.
     Waiting(Instant),
     Running(Box<Running>),
 }
 
-/// A process that runs.
 pub(super) struct Running {
     child: Child,
     pub(super) pid: u32,
@@ -48,33 +46,33 @@ pub(super) struct Running {
     since_wall: i64,
     stderr: Option<ChildStderr>,
     tail: StderrTail,
-    /// The number of restarts that had been requested when it was started.
+    /// The number of requested restarts when the process was started.
     pub(super) generation: u64,
     pub(super) life: Life,
-    /// Whether it was ever ready.
+    /// Whether the process was ever ready.
     served: bool,
-    /// The link for its reports, and for notices to the front. `None` once it cannot be used any more.
+    /// The link for the process's reports, and for notices to the front. `None` once the link cannot be used any more.
     pub(super) link: Option<FrontChannel>,
-    /// Used for the front only.
+    /// Only used for the front.
     pub(super) pings: Pings,
 }
 
 /// The state of a running process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// It takes no work yet, or at present.
+    /// The process takes no work yet, or not at present.
     Unready,
-    /// It takes work.
+    /// The process takes work.
     Ready,
-    /// Its link is lost: most likely it has ended by itself. It is killed at that time, if it has not.
+    /// The link is lost: most likely the process has ended by itself. If it has not, it is killed at `kill_at`.
     Lost { kill_at: Instant },
-    /// It was requested to end. It is killed at that time, if it has not.
+    /// The process was requested to end. If it has not, it is killed at `kill_at`.
     Ending { kill_at: Instant },
-    /// The master has killed it, after a request to end (`asked`), or without one.
+    /// The master has killed the process, after a request to end (`asked`) or without one.
     Killed { asked: bool },
 }
 
-/// The master's polls of the front, and whether the front answers.
+/// The master's polls of the front, and its answers.
 pub(super) struct Pings {
     /// Whether the front has ever answered.
     pub(super) has_answered: bool,
@@ -89,12 +87,12 @@ pub(super) struct Ended {
     pub(super) name: String,
     pub(super) pid: u32,
     pub(super) last: LastEnd,
-    /// Whether the master has killed it, or requested its end.
+    /// Whether the master has killed the process, or requested its end.
     pub(super) by_us: bool,
     pub(super) generation: u64,
-    /// Whether it was ever ready.
+    /// Whether the process was ever ready.
     pub(super) served: bool,
-    /// The kind of its end, as the counters name it.
+    /// How the process ended, as the counters name it.
     pub(super) kind: String,
 }
 
@@ -162,7 +160,7 @@ impl Slot {
     ) {
         self.started += 1;
         let spawned = command.and_then(|(mut command, link)| {
-            // A process group of its own, so that Ctrl-C at the terminal reaches the master alone.
+            // With a process group of its own, Ctrl-C at the terminal reaches only the master.
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0).spawn()?;
             let stderr = child.stderr.take();
             if let Some(stderr) = &stderr {
@@ -208,7 +206,7 @@ impl Slot {
         }
     }
 
-    /// Reaps the process if it has ended. Returns how, after it has scheduled the next start.
+    /// Reaps the process if it has ended, and schedules the next start. Returns how the process ended.
     pub(super) fn ended(&mut self, now: Instant) -> Option<Ended> {
         let name = self.name();
         let running = self.running_mut()?;
@@ -302,7 +300,7 @@ impl Slot {
 }
 
 impl Running {
-    /// Sends SIGTERM: the process ends after the message in progress. It is killed once `patience` is over.
+    /// Sends SIGTERM: the process ends after the message in progress. Once `patience` is over, it is killed.
     pub(super) fn tell_to_end(&mut self, now: Instant, patience: Duration) {
         self.send(Signal::TERM);
         self.life = match self.life {
@@ -328,7 +326,7 @@ impl Running {
         matches!(self.life, Life::Ending { .. } | Life::Killed { asked: true })
     }
 
-    /// When the process is to be killed.
+    /// When the process must be killed.
     pub(super) fn kill_at(&self) -> Option<Instant> {
         match self.life {
             Life::Lost { kill_at } | Life::Ending { kill_at } => Some(kill_at),
@@ -342,7 +340,7 @@ impl Running {
         self.send(Signal::KILL);
     }
 
-    /// Makes the process reopen its log. In a process that has just begun, the signal does nothing, and the log is opened later
+    /// Makes the process reopen its log. In a process that has just begun, the signal does nothing; the log is opened later
     /// anyway.
     pub(super) fn reopen_log(&self) {
         self.send(Signal::URG);
@@ -354,7 +352,7 @@ impl Running {
     }
 
     fn send(&self, signal: Signal) {
-        // The child has not been reaped, so that its id is still its own. It may have ended all the same.
+        // The child has not been reaped, so its id is still its own, even if it has ended.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
@@ -407,7 +405,8 @@ mod tests {
         assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + Duration::from_millis(100)));
         let status = slot.status(begin);
         assert_eq!((status.starts_in_s, status.pid, status.up_s), (Some(0.1), None, None));
-        // A process that was ready, and ends by itself with status 0, has done its share. So has one that was requested to end.
+        // A process that was ready, and ends by itself with status 0, has done its share. One that was requested to end has not
+        // died either.
         for (script, asked, kind) in [("exit 0", false, "done"), ("exit 5", true, "asked")] {
             shell(&mut slot, script, begin);
             slot.set_ready(true, begin);
@@ -419,7 +418,7 @@ mod tests {
             assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + SHARE), "the next begins at once");
         }
         assert_eq!(slot.status(begin).restarts, 2);
-        // A runner is ended by the master alone: if it ends at once by itself, that is a death.
+        // Only the master ends a runner: if it ends at once by itself, that is a death.
         slot.role = Role::Runner;
         shell(&mut slot, "exit 0", begin);
         slot.set_ready(true, begin);
@@ -499,7 +498,7 @@ mod tests {
             while slot.running_mut().unwrap().read_what_it_says() != ["up"] {}
             slot.running().unwrap().reopen_log();
             if trap.is_empty() {
-                // The process runs, and can be requested to end.
+                // The process still runs, and can be requested to end.
                 slot.running_mut().unwrap().tell_to_end(begin, Duration::from_mins(1));
             }
             let one = ended(&mut slot, begin);

@@ -1,4 +1,4 @@
-//! The control socket, for status requests and commands. Its reads and writes never block.
+//! The control socket, for status requests and commands. No read or write on it blocks.
 
 use super::MasterError;
 use super::line_stream::LineStream;
@@ -18,7 +18,7 @@ use tracing::warn;
 
 /// How long a client may take to send its request, or to read the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many clients may be connected at once without having sent their request.
+/// How many clients may be connected that have not sent their request yet.
 const LIMIT: usize = 32;
 /// The pause after a connection could not be accepted, because of too many open files.
 const REST: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub(super) struct ControlConnection {
 
 impl Control {
     pub(super) fn bind(path: &Path) -> Result<Self, MasterError> {
-        // The key exists before a client can connect.
+        // The key must exist before a client can connect.
         let key = write_key(&key_beside(path))?;
         let failed = |source| MasterError::Listen { place: path.display().to_string(), source };
         let socket = bind_unix(path, 0o600).map_err(failed)?;
@@ -67,7 +67,7 @@ impl Control {
         self.asking.iter().chain(&self.answered).map(|one| one.until).chain(self.closed_until).min()
     }
 
-    /// Accepts the waiting clients. Returns the requests that have arrived.
+    /// Accepts the waiting clients, and returns the requests that have arrived.
     pub(super) fn requests(&mut self, now: Instant) -> Vec<(ControlConnection, Request)> {
         self.answered.retain_mut(|one| now < one.until && one.lines.send().is_ok() && one.lines.waiting() > 0);
         self.closed_until = self.closed_until.filter(|until| now < *until);
@@ -100,10 +100,10 @@ impl Control {
         requests
     }
 
-    /// Whether the request may be carried out. A compromised process of the service runs as our user, but cannot read the file
-    /// of the key.
+    /// Whether the request may be carried out. A compromised process of the service runs as our user, but confinement keeps it
+    /// from reading the file of the key.
     fn may(&self, request: &Request) -> bool {
-        // The hashes are compared, so that the time of the comparison says nothing about the key.
+        // The hashes are compared, so the time of the comparison says nothing about the key.
         let hash = |key: &str| Sha256::digest(key.as_bytes());
         request.command == Command::Status || request.key.as_deref().is_some_and(|key| hash(key) == hash(&self.key))
     }
@@ -116,7 +116,7 @@ impl Control {
         }
     }
 
-    /// Stops listening. Clients that wait for the end of the service get their answer after this.
+    /// Stops listening. Clients that wait for the end of the service get their answer later.
     pub(super) fn close(self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
             warn!(%error, "the control socket cannot be removed");
@@ -127,14 +127,14 @@ impl Control {
     }
 }
 
-/// Writes a new key into this file, which our user and root can read.
+/// Writes a new key into this file, which only our user and root can read.
 fn write_key(path: &Path) -> Result<String, MasterError> {
     let failed = |source| MasterError::File { doing: "writing", path: path.to_owned(), source };
     let mut bytes = [0; 32];
     let random = SystemRandom::new().fill(&mut bytes);
     random.map_err(|_| failed(io::Error::other("the system has no random numbers")))?;
     let key = hex::encode(&bytes);
-    // A new file: a process may have kept the file of a dead master open.
+    // The file must be new: a process may have kept the file of a dead master open.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
@@ -145,7 +145,7 @@ fn write_key(path: &Path) -> Result<String, MasterError> {
 }
 
 impl ControlConnection {
-    /// A connection of root or of our own user. `None` for others.
+    /// A connection of root or of our own user; `None` for others.
     fn from(stream: UnixStream, now: Instant) -> Option<Self> {
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?.uid.as_raw();
         if !is_trusted(peer) {
@@ -161,7 +161,7 @@ impl ControlConnection {
         line.map(|line| serde_json::from_slice(&line).map_err(io::Error::other)).transpose()
     }
 
-    /// Sends an answer at the end of the service, when no later write is possible.
+    /// Sends an answer at the end of the service, when nothing can be written later.
     pub(super) fn answer_last(mut self, answer: &Answer) {
         // A short line always fits into the socket's empty buffer.
         let _ = self.lines.say(&line(answer));

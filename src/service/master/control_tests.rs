@@ -2,7 +2,7 @@ use super::*;
 use crate::protocol::control::Command;
 use std::io::Read;
 
-/// A control socket, and the time that the test sets.
+/// A control socket, and the time as the test sets it.
 struct Scene {
     control: Control,
     now: Instant,
@@ -114,7 +114,7 @@ fn many_who_say_nothing_keep_others_waiting_and_not_for_ever() {
     client.write_all(status().as_bytes()).unwrap();
     assert_eq!(scene.commands(), []);
     assert_eq!(scene.control.asking.len(), LIMIT);
-    // At the limit, the listening socket is not polled: the loop would turn without end.
+    // At the limit, the listening socket is not polled: otherwise the loop would spin.
     assert_eq!(scene.control.sources().0.len(), LIMIT);
     drop(silent);
     assert_eq!(scene.commands(), []);
@@ -171,8 +171,8 @@ fn the_last_answer_comes_when_the_socket_is_gone() {
     assert_eq!(rest(client), line(&Answer::done()));
 }
 
-/// Each process of the service has its user. A process that the kernel confines cannot read the key, and so may only request
-/// the status.
+/// Each process of the service has its user. A process that the kernel confines cannot read the key, so it may only request the
+/// status.
 #[test]
 fn who_does_not_show_the_key_is_reported_how_the_service_is_and_orders_nothing() {
     let mut scene = Scene::new();

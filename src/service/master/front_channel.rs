@@ -1,6 +1,6 @@
 //! The messages between master and front: one line of JSON each, over a pair of sockets that is the front's standard input.
 //!
-//! The master learns first how a worker has ended. The front knows which workers take work, and which one has to be ended.
+//! The master learns first how a worker has ended. The front knows which workers take work, and which worker must be ended.
 
 use super::line_stream::LineStream;
 use crate::protocol::control::{LONGEST_LINE, Status, Task, line};
@@ -16,13 +16,13 @@ use std::process::Stdio;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ToFront {
-    /// A poll. The front answers with a [`FromFront::Status`]. If it does not for half a minute, it is killed.
+    /// A poll, which the front answers with a [`FromFront::Status`]. A front that does not answer for half a minute is killed.
     Ask,
     /// The status of the service, every two seconds, and as soon as it changes. The front serves it as metrics and health.
     Service { status: Box<Status> },
     /// A worker was started.
     WorkerStarted { pid: u32 },
-    /// A worker has ended. The message that it had in progress is answered with a 451.
+    /// A worker has ended. The message that it had in progress is answered with 451.
     WorkerEnded(WorkerEnd),
 }
 
@@ -34,11 +34,11 @@ pub enum FromFront {
     Ready { ready: bool },
     /// The front's status: the answer to a poll.
     Status {
-        /// Whether it accepts connections, and listens for workers.
+        /// Whether the front accepts connections, and listens for workers.
         accepting: bool,
-        /// Why no delivery can use the database, as the last delivery that used it reported.
+        /// Why the last delivery that used the database could not use it; `None` if it could.
         database_away: Option<String>,
-        /// Figures for `service status`, shown as they are: the queue's length, how many workers are busy.
+        /// Figures for `service status`, which shows them as they are: the queue's length, how many workers are busy.
         #[serde(default)]
         known: Map<String, Value>,
         /// The timer's state file.
@@ -47,10 +47,10 @@ pub enum FromFront {
     },
 }
 
-/// The front's end: its standard input, which ends when the master does. Non-blocking, for tokio.
+/// The front's end: its standard input, which ends when the master does. It is non-blocking, for tokio.
 ///
 /// # Errors
-/// If standard input is not a socket: then no master has started this process as a front.
+/// If standard input is not a socket: no master has started this process as a front.
 pub fn to_the_master() -> io::Result<UnixStream> {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.peer_addr()?;
@@ -61,12 +61,12 @@ pub fn to_the_master() -> io::Result<UnixStream> {
 /// How many bytes may wait for a front that reads nothing.
 const LONGEST_QUEUE: usize = 4 << 20;
 
-/// The master's end. Its operations never block.
+/// The master's end. None of its operations blocks.
 #[derive(Debug)]
 pub(super) struct FrontChannel(LineStream);
 
 impl FrontChannel {
-    /// Both ends: the master's, and the standard input of the process that is about to be started.
+    /// Both ends: the master's, and the standard input of the process that is about to start.
     pub(super) fn pair() -> io::Result<(Self, Stdio)> {
         let (ours, theirs) = UnixStream::pair()?;
         Ok((Self(LineStream::new(ours)?), Stdio::from(OwnedFd::from(theirs))))
@@ -75,7 +75,7 @@ impl FrontChannel {
     /// Sends the notice now, or as soon as the socket can take it.
     ///
     /// # Errors
-    /// If the front does not read any more.
+    /// If the front no longer reads.
     pub(super) fn tell(&mut self, notice: &ToFront) -> io::Result<()> {
         if self.0.waiting() > LONGEST_QUEUE {
             return Err(io::Error::other("it reads nothing"));
@@ -88,7 +88,6 @@ impl FrontChannel {
         self.0.send()
     }
 
-    /// Whether anything waits to be sent.
     pub(super) fn has_to_send(&self) -> bool {
         self.0.waiting() > 0
     }
@@ -103,7 +102,7 @@ impl FrontChannel {
             match self.0.next_line(LONGEST_LINE) {
                 Ok(Some(line)) => reports.push(serde_json::from_slice(&line)?),
                 Err(error) if reports.is_empty() => return Err(error),
-                // An error comes again at the next call.
+                // The next call returns the error again.
                 Ok(None) | Err(_) => return Ok(reports),
             }
         }
@@ -193,11 +192,11 @@ mod tests {
     fn a_front_that_reads_nothing_does_not_hold_up_the_master() {
         let (mut link, front) = pair();
         assert!(!link.has_to_send());
-        // The total of these notices exceeds the limit of waiting data.
+        // Together, these notices exceed the limit on waiting data.
         let ended = (0..LONGEST_QUEUE / 10).map(|_| link.tell(&ToFront::Ask)).find(Result::is_err);
         assert_eq!(ended.unwrap().unwrap_err().to_string(), "it reads nothing");
         assert!(link.has_to_send() && link.0.waiting() <= LONGEST_QUEUE + line(&ToFront::Ask).len());
-        // The waiting notices arrive whole, and in their order.
+        // The waiting notices arrive whole and in their order.
         let mut lines = BufReader::new(front).lines();
         for _ in 0..100 {
             assert_eq!(lines.next().unwrap().unwrap(), "{\"kind\":\"ask\"}");

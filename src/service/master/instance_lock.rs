@@ -1,7 +1,7 @@
-//! One master per runtime directory: it holds a lock on a file there for as long as it lives.
+//! One master for each runtime directory: it holds a lock on a file there for as long as it lives.
 //!
-//! flock(2) ends with the process, however that ends. A lock with a lifetime would not: its owner may sleep for longer, and a
-//! dead owner's lock would have to be removed manually.
+//! flock(2) ends with the process, however that ends. A lock with a lifetime would not do: its owner may sleep for longer, and
+//! somebody would have to remove a dead owner's lock.
 
 use super::MasterError;
 use crate::base::deadline::Deadline;
@@ -21,7 +21,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The lock, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct InstanceLock {
-    /// Closed on exec, like all files that Rust opens: a child process must not hold the lock after the master's end.
+    /// This file is closed on exec, like all files that Rust opens: a child process must not hold the lock after the master's
+    /// end.
     _locked: File,
 }
 
@@ -29,13 +30,13 @@ impl InstanceLock {
     /// Takes the lock, and writes our process id into the file, for people.
     ///
     /// # Errors
-    /// [`MasterError::Another`] if another process holds it.
+    /// [`MasterError::Another`] if another process holds the lock.
     pub(super) fn take(path: &Path) -> Result<Self, MasterError> {
         Self::take_within(path, PATIENCE)
     }
 
-    /// Waits for the lock. If a master is killed just before its child executes a program, the child has a copy of the lock
-    /// until then. That may take a moment on a busy machine.
+    /// Waits for the lock. If a master is killed just before its child executes a program, the child has a copy of the lock until
+    /// then. On a busy machine that may take a moment.
     fn take_within(path: &Path, patience: Duration) -> Result<Self, MasterError> {
         let deadline = Deadline::after(patience);
         let failed = |source| MasterError::File { doing: "locking", path: path.to_owned(), source };
@@ -69,7 +70,7 @@ impl InstanceLock {
     }
 }
 
-/// The process id in the file. `None` while it is being written.
+/// The process id in the file; `None` while another process writes it.
 fn read_pid(file: &mut File) -> io::Result<Option<Pid>> {
     let mut text = String::new();
     file.rewind()?;
@@ -79,7 +80,7 @@ fn read_pid(file: &mut File) -> io::Result<Option<Pid>> {
 }
 
 fn is_alive(process: Pid) -> bool {
-    // EPERM means that the process exists, and belongs to another user.
+    // EPERM means that the process exists, but belongs to another user.
     test_kill_process(process) != Err(Errno::SRCH)
 }
 
@@ -107,7 +108,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("master.lock");
         let held = InstanceLock::take(&path).unwrap();
-        // No process has this id, which is beyond the maximum of Linux.
+        // No process has this id: it is beyond the maximum of Linux.
         std::fs::write(&path, "99999999\n").unwrap();
         let error = InstanceLock::take_within(&path, Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, MasterError::Another { pid: Some(99_999_999) }), "{error}");

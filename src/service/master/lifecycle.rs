@@ -15,11 +15,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 
-/// How much longer than a delivery's deadline a process may take to end: it still has to report the result of its message.
+/// How much longer than a delivery's deadline a process may take to end: it must still report the result of its message.
 const GRACE: Duration = Duration::from_secs(30);
 /// How long a process may take to end after the second request to end.
 pub(super) const LAST_GRACE: Duration = Duration::from_secs(5);
-/// systemd.socket(5): once the service has ended, the socket unit listens again, and the next connection starts the service.
+/// Once the service has ended, the socket unit listens again, and the next connection starts the service (systemd.socket(5)).
 const SYSTEMD_LISTENS: &str = "systemd keeps the service's sockets, and starts it again for the next one who connects. \
     `systemctl stop maildropd.socket maildropd.service` keeps it ended";
 
@@ -31,9 +31,9 @@ pub(super) enum Mode {
 
 /// The progress of the service's end.
 pub(super) struct Stopping {
-    /// The front ends first: the workers still finish the messages that it has passed to them.
+    /// Whether the front, which ends first, has ended. The workers still finish the messages that it has passed to them.
     front_has_ended: bool,
-    /// When all processes get the second request to end. [`LAST_GRACE`] later, they are killed.
+    /// When all processes get the second request to end. They are killed [`LAST_GRACE`] later.
     at_once_at: Option<Instant>,
     waiting: Vec<ControlConnection>,
 }
@@ -58,11 +58,11 @@ pub(super) struct Reload {
     /// Whether the log was reopened.
     reopened: Result<(), String>,
     waiting: Vec<ControlConnection>,
-    /// Whether the file may have changed since the thread began to read it. Then the master reads it once more.
+    /// Whether the file may have changed since the thread began to read it. If so, the master reads it once more.
     is_outdated: bool,
 }
 
-/// A valid configuration, its text, and the listeners that it wants and that are not in use yet.
+/// A valid configuration, its text, and the new listeners that it needs.
 pub(super) struct NewConfiguration {
     config: Config,
     text: String,
@@ -71,7 +71,7 @@ pub(super) struct NewConfiguration {
 }
 
 impl NewConfiguration {
-    /// Reads the configuration that replaces `old`. The service listens on the addresses `lmtp` and `http` now.
+    /// Reads the configuration that replaces `old`. The service now listens on the addresses `lmtp` and `http`.
     pub(super) fn read(file: &Path, old: &Config, lmtp: Vec<String>, http: Vec<String>) -> Result<Self, String> {
         let (config, text) = Config::load_with_text(file).map_err(|error| error.to_string())?;
         let (service, old) = (&config.service, &old.service);
@@ -187,8 +187,8 @@ impl Supervisor {
         }
     }
 
-    /// If a process that a restart has started does not become ready in time, the restart fails. The status shows the process;
-    /// it is not killed.
+    /// If a process that a restart has started does not become ready in time, the restart fails. The status shows the process,
+    /// which is not killed.
     pub(super) fn fail_who_waits_too_long(&mut self, now: Instant) {
         let (generation, limit) = (self.generation, self.patience());
         let is_late = |slot: &&Slot| {
@@ -202,8 +202,8 @@ impl Supervisor {
         }
     }
 
-    /// Begins to replace the processes one at a time. If a new front could not begin, nothing is replaced, and the old front
-    /// goes on.
+    /// Begins to replace the processes one at a time. If a new front could not begin, nothing is replaced, and the old front goes
+    /// on.
     pub(super) fn restart_if_it_can(&mut self, now: Instant) -> Result<(), String> {
         self.config.service.try_tls().map_err(|error| {
             error!(%error, "nothing was replaced: a new front could not begin");
@@ -213,7 +213,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Begins to replace the processes one at a time.
     fn restart(&mut self, now: Instant) {
         self.generation += 1;
         info!("one process after the other is replaced");
@@ -221,24 +220,25 @@ impl Supervisor {
         self.slots.iter_mut().for_each(|slot| slot.forgive(restarts.clone(), now));
     }
 
-    /// Replaces the next process if the last new one is up. So a fault that keeps new processes from coming up costs one
-    /// process, not all.
+    /// Replaces the next process if the last new one is up. So a fault that keeps new processes from coming up costs one process,
+    /// not all.
     pub(super) fn replace_one(&mut self, now: Instant) {
         let (generation, patience) = (self.generation, self.patience());
         let is_old = |slot: &Slot| slot.running().is_some_and(|running| running.generation < generation);
         let front_is_up = self.slots.iter().any(|slot| slot.role == Role::Front && slot.is_ready());
-        // Without a front, no worker can connect to the broker and become ready. A runner is ready without it, and waits.
+        // Without a front, no worker can connect to the broker and become ready. A runner is ready without a front, and waits for
+        // one.
         let is_up =
             |slot: &Slot| slot.is_ready() || (!front_is_up && slot.role != Role::Front && slot.running().is_some());
-        // A process through which no mail goes does not hold up the restart if it does not come up.
+        // A process that carries no mail does not hold up the restart if it does not come up.
         let is_new = |slot: &&Slot| !is_old(slot) && slot.role.carries_mail();
         let all_new_are_up = self.slots.iter().filter(is_new).all(is_up);
         let one_ends = self.slots.iter().filter_map(Slot::running).any(Running::is_asked_to_end);
         if !all_new_are_up || one_ends {
             return;
         }
-        // The workers and runners come first, then the front: a new front has no work for them yet, and waits for no process.
-        // The timer, the notifier and the web UI come last.
+        // Workers and runners come first, then the front: a new front has no work for them yet, so it waits for none of them. The
+        // timer, the notifier and the web UI come last.
         let mut old: Vec<&mut Slot> = self.slots.iter_mut().filter(|slot| is_old(slot)).collect();
         old.sort_by_key(|slot| (!slot.role.carries_mail(), slot.role == Role::Front, slot.number));
         if let Some((name, running)) = old.into_iter().next().and_then(|slot| Some((slot.name(), slot.running_mut()?)))
@@ -252,12 +252,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether processes are still to be replaced.
+    /// Whether some processes must still be replaced.
     pub(super) fn is_restarting(&self) -> bool {
         self.slots.iter().filter_map(Slot::running).any(|running| running.generation < self.generation)
     }
 
-    /// A process that was started for a restart does not come up: the clients that wait for the restart get this reason.
+    /// Answers the clients that wait for a restart: a process that was started for it does not come up, for this reason.
     pub(super) fn reject_waiters(&mut self, name: &str, how: &str, now: Instant) {
         let problem = format!(
             "{name} does not come up: {how}. It is tried again; the others stay as they are until it is up, and are replaced then"
@@ -267,8 +267,8 @@ impl Supervisor {
         }
     }
 
-    /// Begins to apply the configuration file, and reopens the log. A thread reads the file and binds the new listeners, since
-    /// a disk or a name server may be slow.
+    /// Begins to apply the configuration file, and reopens the log. A thread reads the file and binds the new listeners, since a
+    /// disk or a name server may be slow.
     pub(super) fn begin_reload(&mut self, waiting: Vec<ControlConnection>) {
         if let Some(reload) = &mut self.reload {
             reload.waiting.extend(waiting);
@@ -281,7 +281,7 @@ impl Supervisor {
         let (lmtp, http) = (self.listeners.places(), self.http.places());
         let (tell, read) = mpsc::channel();
         let reading = move || {
-            // If the service ends, the receiver is gone, and the result is not needed.
+            // If the service ends, the receiver is gone, and nobody needs the result.
             let _ = tell.send(NewConfiguration::read(&file, &old, lmtp, http));
             // The signal wakes the main loop.
             let _ = signal_hook::low_level::raise(SIGCHLD);
@@ -315,7 +315,7 @@ impl Supervisor {
         }
     }
 
-    /// Applies a configuration that was read. If that fails, the old one stays, and `Err` is the reason in words.
+    /// Applies a configuration that was read. If that fails, the old one stays, and `Err` has the reason for people.
     pub(super) fn reloaded(&mut self, read: Result<NewConfiguration, String>, now: Instant) -> Result<(), String> {
         match read.and_then(|new| self.take_over(new, now)) {
             Ok(()) => {
@@ -334,7 +334,7 @@ impl Supervisor {
         }
     }
 
-    /// Records that the configuration in the file is the one in use.
+    /// Records that the configuration in the file is in use.
     pub(super) fn is_taken_over(&mut self) {
         self.counted.configuration_is_taken_over = true;
         self.counted.configuration_taken_over_at = exact(timestamp::now());

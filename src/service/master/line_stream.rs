@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 #[derive(Debug)]
 pub(super) struct LineStream {
     stream: UnixStream,
-    /// The beginning of a line that has not arrived completely, in most cases.
+    /// The received data that was not returned: mostly the beginning of an incomplete line.
     received: Vec<u8>,
     to_send: Vec<u8>,
 }
@@ -42,7 +42,7 @@ impl LineStream {
         self.to_send.len()
     }
 
-    /// The next line that has arrived. `None` if there is none yet.
+    /// The next line that has arrived; `None` if there is none yet.
     ///
     /// # Errors
     /// If the other side has closed the stream, or has sent more than `longest` bytes without a line end.
@@ -74,7 +74,7 @@ impl AsFd for LineStream {
 
 #[cfg(test)]
 impl LineStream {
-    /// How many bytes have arrived, and are not taken.
+    /// How many received bytes were not returned yet.
     pub(super) fn received(&self) -> usize {
         self.received.len()
     }

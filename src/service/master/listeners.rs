@@ -16,7 +16,7 @@ use std::time::Duration;
 use tracing::warn;
 
 /// The descriptor of the first listener in the front. It is above those that the standard library opens while it starts a
-/// process, since its pipe for errors must not be overwritten.
+/// process: its pipe for errors must not be overwritten.
 const FIRST: i32 = 500;
 
 /// The pause before the master retries to bind a socket on which another process still listens.
@@ -32,8 +32,8 @@ pub struct Inherited {
     pub http: Vec<Listener>,
 }
 
-/// The listeners that this process has inherited from systemd, or from the master. It removes the variables that describe them
-/// from the environment. So it has to be called once, before any thread is started.
+/// The listeners that this process has inherited from systemd, or from the master. This removes the variables that describe them
+/// from the environment. So it must be called once, before any thread is started.
 ///
 /// # Errors
 /// If an inherited descriptor is neither a unix listener nor a TCP listener.
@@ -44,7 +44,7 @@ pub fn inherited() -> io::Result<Inherited> {
     let mut handed = ListenFd::from_env();
     let mut all = Inherited::default();
     for index in 0..handed.len() {
-        // The kind of the socket can only be found by trying.
+        // Only a try shows the kind of a socket.
         let listener = match handed.take_unix_listener(index) {
             Ok(unix) => unix.map(Listener::Unix),
             Err(_) => handed.take_tcp_listener(index)?.map(Listener::Tcp),
@@ -83,7 +83,7 @@ impl Listeners {
     /// listening.
     ///
     /// # Errors
-    /// If one of them cannot be bound.
+    /// If one of the listeners cannot be bound.
     pub(super) fn missing_within(
         &self,
         patience: Duration,
@@ -129,7 +129,7 @@ impl Listeners {
         self.from_systemd.iter().chain(self.bound.iter().flat_map(|bound| &bound.sockets))
     }
 
-    /// Their addresses, for people.
+    /// The addresses of the listeners, for people.
     pub(super) fn names(&self) -> Vec<String> {
         self.all().map(Listener::name).collect()
     }
@@ -139,7 +139,7 @@ impl Listeners {
         !self.from_systemd.is_empty()
     }
 
-    /// Removes the files of the sockets that the master has made, at the end of the service. systemd's sockets stay, and queue
+    /// Removes the files of the sockets that the master has created, at the end of the service. systemd's sockets stay, and queue
     /// new connections.
     pub(super) fn remove_files(&self) {
         self.bound.iter().for_each(Bound::remove_file);
@@ -159,7 +159,7 @@ pub(super) fn bind_missing(mut there: Vec<String>, places: &[String]) -> Result<
     Ok(new)
 }
 
-/// Passes all listeners to a process that is about to be started, for [`inherited`].
+/// Passes all listeners to a process that is about to start; there, [`inherited`] reads them.
 pub(super) fn hand_over(lmtp: &Listeners, http: &Listeners, command: &mut Command) -> io::Result<()> {
     let all = lmtp.all().map(|one| ("lmtp", one)).chain(http.all().map(|one| (HTTP, one)));
     let (mut mappings, mut names) = (Vec::new(), Vec::new());
@@ -187,8 +187,8 @@ impl Bound {
     }
 }
 
-/// Binds one address: a unix socket, or each address of a host name. A user may connect to a unix socket if the user may enter
-/// its folder, as with the sockets of Dovecot and Postfix.
+/// Binds one address: a unix socket, or each address of a host name. Any user who may enter its folder may connect to a unix
+/// socket, as with those of Dovecot and Postfix.
 fn bind(place: &str) -> io::Result<Vec<Listener>> {
     if place.starts_with('/') {
         return Ok(vec![Listener::Unix(bind_unix(Path::new(place), 0o666)?)]);

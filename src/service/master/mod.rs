@@ -1,19 +1,18 @@
-//! The master of the service: it starts the front, the workers and the other processes, and restarts each that ends. It uses
-//! `base`, `config` and `protocol`.
+//! The master of the service: it starts the front, the workers and the other processes, and restarts each that ends.
 //!
-//! It delivers nothing, and reads only its control socket and the reports of its processes, so that little could end it. It has
-//! one thread and no runtime: [`supervisor`] is its loop. (A second thread reads the configuration for a reload.)
+//! It delivers nothing, and reads only its control socket and the reports of its processes, so little could end it. It has one
+//! thread and no runtime: [`supervisor`] is its loop. (A second thread reads the configuration for a reload.)
 //!
 //! Each of these rules prevents a failure that has stopped mail somewhere:
 //!
 //! - A process that dies is restarted for ever ([`restarts`]).
-//! - The master notices its end at once: SIGCHLD is handled before the first process is started.
+//! - The master notices the end of a process at once: SIGCHLD is handled before the first process is started.
 //! - Exit status and signal are different ends ([`End`](crate::protocol::control::End)).
 //! - There is one master, which holds a lock that ends with it ([`instance_lock`]).
 //! - No process gets a signal by the number in a file, which may be another process's by now. Commands come over the control
 //!   socket, and are answered when they are done.
 //! - A configuration with an error changes nothing, whenever it is read ([`child_start`]).
-//! - Each process executes the master's own file, /proc/self/exe, even if an upgrade has replaced it. Two versions never talk
+//! - Each process executes the master's own file, /proc/self/exe, even if an upgrade has replaced it. So two versions never talk
 //!   to each other. After an upgrade the service is stopped and started, and systemd keeps its sockets.
 
 pub mod child_start;
@@ -48,7 +47,7 @@ pub enum MasterError {
     /// Another process holds the lock of the runtime directory.
     #[error("another maildropd is running{}", .pid.map(|pid| format!(", pid {pid}")).unwrap_or_default())]
     Another { pid: Option<u32> },
-    /// A file or directory of the service cannot be made, read or written.
+    /// A file or directory of the service cannot be created, read or written.
     #[error("{doing} {}: {source}", path.display())]
     File { doing: &'static str, path: PathBuf, source: io::Error },
     /// The master cannot listen on a socket.
@@ -61,7 +60,7 @@ pub enum MasterError {
     System { doing: &'static str, source: io::Error },
 }
 
-/// A process that is about to be started.
+/// What a process is started with.
 #[derive(Debug)]
 pub struct Start<'a> {
     pub role: Role,
@@ -73,7 +72,7 @@ pub struct Start<'a> {
     pub checked: &'a Path,
 }
 
-/// Makes the command that starts a process of the service.
+/// Creates the command that starts a process of the service.
 pub type Program = Box<dyn Fn(&Start<'_>) -> Command>;
 
 /// Starts the running executable, with the hidden options of `maildropd`.
@@ -88,8 +87,8 @@ pub fn this_program() -> Program {
     })
 }
 
-/// Runs the master with this configuration file until the service ends. It has to be called in the main thread, before any
-/// other thread is started, since it takes the sockets that systemd has passed.
+/// Runs the master with this configuration file until the service ends. It must be called in the main thread, before any other
+/// thread is started, since it takes the sockets that systemd has passed.
 ///
 /// # Errors
 /// If the master cannot begin. Once it has begun, it goes on, whatever fails.

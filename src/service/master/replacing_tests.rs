@@ -54,7 +54,7 @@ fn where_no_front_says_who_is_up_a_worker_that_runs_is() {
 fn one_through_which_no_mail_goes_holds_up_no_restart() {
     let mut scene = Scene::up(TWO);
     let client = scene.ask(control::Command::Restart);
-    // Assume that the timer is new and not ready, and all others are old.
+    // The timer is new and not ready, and all others are old.
     let generation = scene.it.generation;
     scene.running(Role::Timer, 1).generation = generation;
     let now = scene.now;
@@ -98,7 +98,7 @@ fn who_waits_for_a_restart_is_reported_where_a_new_process_does_not_come_up() {
     kill(scene.running(Role::Worker, 2).pid);
     scene.until("it is reported", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
     assert!(waits(&mut client), "it was ready, and is of the time before");
-    // The timer carries no mail, so that its death does not fail the restart.
+    // The timer carries no mail, so its death does not fail the restart.
     kill(scene.running(Role::Timer, 1).pid);
     scene.until("it is reported", |it| it.counted.roles.get(&Role::Timer).is_some_and(|one| !one.ended.is_empty()));
     assert!(waits(&mut client));
@@ -149,7 +149,7 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
     while !over {
         assert!(Instant::now() < until);
         over = scene.turn();
-        // Worker 2 is requested to end in the same turn in which the front has ended.
+        // Worker 2 is requested to end in the turn in which the front has ended.
         let front_runs = scene.slot(Role::Front, 1).running().is_some();
         assert_eq!(waits(&mut scene), front_runs);
     }

@@ -1,9 +1,9 @@
-//! When a process that has died is restarted: after a pause that doubles, and once a minute if it dies too often. The master
-//! never gives up.
+//! When a process that has died is restarted: after a pause that doubles, or once a minute if it dies too often. The master never
+//! gives up.
 //!
-//! A limit for the whole life stops a service for days. The limit may be reached by the crashes of a year, or by ten seconds
-//! without a database. Then nothing starts the service any more, and nothing reports it. So only deaths without a minute of life in
-//! between count, and the consequence is a pause.
+//! A limit for the whole life can stop a service for days: the crashes of a year may reach it, or ten seconds without a database.
+//! Then nothing starts the service any more, and nothing reports that. So only deaths without a minute of life in between count,
+//! and the consequence is a pause.
 
 use crate::base::back_off::BackOff;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use std::time::Duration;
 pub(super) const FIRST: Duration = Duration::from_millis(100);
 /// The longest pause, which is also that of a throttled process.
 pub(super) const LONGEST: Duration = Duration::from_mins(1);
-/// A process that has lived for this time begins with the first pause again.
+/// After a life of this length, a process begins with the first pause again.
 pub(super) const STEADY: Duration = Duration::from_mins(1);
 
-/// The deaths of one process and of its predecessors, none of which has lived for long.
+/// The recent deaths of one process and of its predecessors, none of which has lived for long.
 #[derive(Clone, Debug)]
 pub(in crate::service) struct Restarts {
-    /// How many of them are tolerated.
+    /// After more deaths than this, the process is throttled.
     allowed: u32,
     deaths: u32,
     pause: BackOff,

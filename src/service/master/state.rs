@@ -8,9 +8,9 @@ use crate::protocol::control::{Role, State, Status};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// How long the front, or all workers, may be missing before the status reports it: a replacement takes a moment.
+/// How long the front, or all workers, may be missing before the status reports that: a replacement takes a moment.
 const MOMENT: Duration = Duration::from_secs(5);
-/// The same limit for one worker, and for all processes right after the start.
+/// The same limit for one worker, and for all processes just after the start.
 const LONG_MOMENT: Duration = Duration::from_secs(30);
 
 impl Supervisor {
@@ -73,7 +73,7 @@ impl Supervisor {
         let mut status = format!("{}: {ready} of {all} workers are ready", state.as_str());
         for reason in &reasons {
             status.push_str("; ");
-            // In sd_notify(3), a newline ends the value.
+            // A newline would end the value (sd_notify(3)).
             status.push_str(&reason.replace(['\n', '\r'], " "));
         }
         self.systemd.status(status);
@@ -88,7 +88,7 @@ impl Supervisor {
     }
 }
 
-/// Why one process is not well, if it is not.
+/// Why one process is not well; `None` if it is.
 fn problem_with(slot: &Slot, moment: Duration, now: Instant) -> Option<String> {
     let name = slot.name();
     if slot.is_throttled() {
@@ -130,7 +130,7 @@ mod tests {
             }
             let _ = std::iter::repeat_with(|| slot.ended(begin)).flatten().next();
             assert!(!slot.is_throttled());
-            // One death is allowed within the window; this is the second.
+            // One death is allowed; this is the second.
             slot.start(Ok((Command::new("/nonexistent"), None)), 0, begin);
             let shown = problem_with(&slot, Duration::ZERO).unwrap();
             let dies = format!("{name} dies again and again, and is started once a minute: could not be started: ");

@@ -11,7 +11,7 @@ const LONGEST: usize = 500;
 #[derive(Debug, Default)]
 pub(super) struct StderrTail {
     lines: VecDeque<String>,
-    /// The beginning of the incomplete line, up to the length that is kept.
+    /// The beginning of the incomplete line, up to `LONGEST` bytes.
     open: Vec<u8>,
 }
 

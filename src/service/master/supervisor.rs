@@ -1,5 +1,5 @@
-//! The master's loop. It waits for signals, reports of its processes, requests on the control socket, and the next time at
-//! which an action is due.
+//! The master's loop. It waits for signals, reports of its processes, requests on the control socket, and the time of the next
+//! action.
 
 use super::children::{Ended, Phase, Slot};
 use super::control::{Control, ControlConnection};
@@ -29,18 +29,18 @@ use tracing::{error, info, warn};
 
 /// The interval at which the master polls the front for its status.
 const ASK: Duration = Duration::from_secs(2);
-/// A front that leaves this many polls unanswered, which takes half a minute, is killed. Polls are counted, instead of the
-/// time: while a machine is suspended, the master does not poll, either.
+/// A front that leaves this many polls unanswered, which takes half a minute, is killed. Polls are counted rather than time:
+/// while a machine is suspended, the master does not poll either.
 const ASKED_IN_VAIN: u32 = 15;
-/// The limit for a front that has never answered: two minutes. Then it hangs in its start.
+/// The limit for a front that has never answered, two minutes: it hangs in its start.
 const ASKED_FROM_THE_START: u32 = 60;
-/// Up to this number of unanswered polls, the master pings systemd's watchdog. If the front cannot even be killed, systemd has
-/// to act.
+/// Up to this number of unanswered polls, the master pings systemd's watchdog. Beyond it, even killing the front has failed, and
+/// systemd must act.
 const UNKILLABLE: u32 = 2 * ASKED_IN_VAIN;
-/// How long the master retries to bind a socket on which another process still listens. The front of a killed master ends
-/// within a moment.
+/// How long the master retries to bind a socket on which another process still listens. The front of a killed master ends within
+/// a moment.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same limit for HTTP, without which mail is delivered all the same.
+/// The same limit for HTTP, without which mail is still delivered.
 const PATIENCE_FOR_HTTP: Duration = Duration::from_secs(1);
 /// The longest wait of the loop.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -59,24 +59,24 @@ pub(super) struct Supervisor {
     pub(super) slots: Vec<Slot>,
     pub(super) listeners: Listeners,
     pub(super) http: Listeners,
-    /// Why metrics and health are not served. Mail is delivered all the same.
+    /// Why metrics and health are not served; mail is still delivered.
     pub(super) no_http: Option<String>,
     pub(super) control: Control,
     signals: SignalDelivery<UnixStream, SignalOnly>,
     pub(super) systemd: Systemd,
     pub(super) mode: Mode,
-    /// The number of restarts so far. A process of an earlier generation is still to be replaced.
+    /// The number of restarts so far. A process of an earlier generation must still be replaced.
     pub(super) generation: u64,
     /// The clients that wait for a restart.
     pub(super) waiting: Vec<ControlConnection>,
     pub(super) reload: Option<Reload>,
-    /// Why the configuration that is in the file now was not applied.
+    /// Why the configuration that is now in the file was not applied.
     pub(super) not_taken_over: Option<String>,
     /// Whether the front and a worker have ever been ready at the same time.
     pub(super) was_ready: bool,
-    /// Why no delivery can use the database, as the front last reported.
+    /// Why the last delivery that used the database could not use it, as the front reports.
     pub(super) database_away: Option<String>,
-    /// The front's figures of the same report, and the timer's state file.
+    /// The front's figures from the same report, and the timer's state file.
     pub(super) known: Value,
     pub(super) timer: Vec<Task>,
     pub(super) began: Instant,
@@ -88,7 +88,7 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// `heard`: the signals that it handles.
+    /// Takes sockets and locks, and prepares the slots. `heard` are the signals to handle.
     pub(super) fn begin(
         heard: &[i32],
         file: &Path,
@@ -97,12 +97,12 @@ impl Supervisor {
         program: Program,
     ) -> Result<Self, MasterError> {
         let now = Instant::now();
-        // First of all, since it removes variables from the environment.
+        // This comes first, since it removes variables from the environment.
         let (mut listeners, mut http) = Listeners::from_systemd()?;
         own_directory(&config.service.runtime_directory)?;
         let lock = InstanceLock::take(&config.service.master_lock())?;
         own_directory(&config.service.state_directory)?;
-        // Before the first process is started, so that no SIGCHLD is lost.
+        // The handler comes before the first process, so that no SIGCHLD is lost.
         let system = |doing| move |source| MasterError::System { doing, source };
         let (read, write) = UnixStream::pair().map_err(system("making a pair of sockets"))?;
         let signals =
@@ -208,10 +208,10 @@ impl Supervisor {
         }
         let now = Instant::now();
         let left = self.next().map_or(LONGEST_WAIT, |next| next.saturating_duration_since(now)).min(LONGEST_WAIT);
-        // Rounded up: a wait that ends too early would turn the loop without work until the time has come.
+        // Rounded up: a wait that ends too early would make the loop spin until the time has come.
         let left = left + Duration::from_millis(1);
         let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        // EINTR means that a signal is pending. Any other error means a lack of memory: the loop goes on, and tries again.
+        // EINTR means that a signal is pending. Any other error means a lack of memory, so the loop waits a moment and goes on.
         if let Err(error) = poll(&mut sources, Some(&left))
             && error != rustix::io::Errno::INTR
         {
@@ -282,8 +282,8 @@ impl Supervisor {
         }
     }
 
-    /// A process has closed its standard input, or sends invalid reports. Most likely it has ended, which SIGCHLD reports at
-    /// once.
+    /// Handles a process that has closed its standard input, or sends invalid reports. Most likely it has ended, which SIGCHLD
+    /// reports at once.
     fn lost(slot: &mut Slot, error: &io::Error, now: Instant) {
         if let Some(running) = slot.running_mut() {
             let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
@@ -383,7 +383,7 @@ impl Supervisor {
         self.tell_the_front_how_it_is(now);
     }
 
-    /// Sends the front the status from which it makes its metrics and its readiness.
+    /// Sends the front the status, from which it makes its metrics and its readiness.
     pub(super) fn tell_the_front_how_it_is(&mut self, now: Instant) {
         // The front knows its own figures.
         let status = Status { front: Value::Null, ..self.status(now) };
@@ -397,7 +397,7 @@ impl Supervisor {
         self.was_ready |= is_ready && self.slots.iter().any(|slot| slot.role == Role::Worker && slot.is_ready());
         let pings = front.and_then(Slot::running).map(|running| &running.pings);
         let hangs = pings.is_some_and(|pings| pings.has_answered && pings.unanswered >= UNKILLABLE);
-        // The front alone accepts mail, so that the service is ready when the front is.
+        // Only the front accepts mail, so the service is ready when the front is.
         if is_ready && matches!(self.mode, Mode::Running) && self.reload.is_none() {
             self.systemd.ready();
         }
@@ -424,7 +424,7 @@ impl Supervisor {
         self.slots.retain(|slot| slot.running().is_some() || !is_surplus(slot, config));
     }
 
-    /// The processes that are configured, and have no account in the database. No process uses the account of another.
+    /// The configured processes that have no account in the database. No process uses the account of another.
     pub(super) fn without_account(&self) -> impl Iterator<Item = String> {
         let (config, names) = (&self.config, ["the timer", "the notifier", "the web UI"]);
         names.into_iter().zip([Role::Timer, Role::Notify, Role::Web]).filter_map(|(name, role)| {
@@ -446,7 +446,7 @@ impl Supervisor {
         written.map_err(|source| MasterError::File { doing: "writing", path, source })
     }
 
-    /// The end: removes the files of the service, and answers the clients that wait for the end.
+    /// Removes the files of the service, and answers the clients that wait for its end.
     pub(super) fn end(self) {
         let Self { listeners, http, control, mode, lock, .. } = self;
         let systemd_listens = listeners.are_kept_by_systemd() || http.are_kept_by_systemd();
@@ -462,7 +462,7 @@ impl Supervisor {
     }
 }
 
-/// The account in the database without which a role is not started.
+/// The database account that a role needs: without it, the role is not started.
 fn account(role: Role) -> Option<DatabaseRole> {
     match role {
         Role::Timer => Some(DatabaseRole::Timer),
@@ -500,7 +500,7 @@ fn own_directory(path: &Path) -> Result<(), MasterError> {
     files::own_directory(path).map_err(failed)
 }
 
-/// The command that starts a process, and the master's end of its link.
+/// The command that starts a process, and the master's end of the link to it.
 fn command(
     program: &Program,
     start: &Start<'_>,
@@ -511,8 +511,8 @@ fn command(
     for name in OF_SYSTEMD {
         command.env_remove(name);
     }
-    // The C library reserves 64 MB of address space for each of several threads (mallopt(3), M_ARENA_MAX). Ten recipients,
-    // whose mailboxes are opened in parallel, would use up `service.worker_memory`.
+    // The C library reserves 64 MB of address space for each of several threads (mallopt(3), M_ARENA_MAX). Ten recipients whose
+    // mailboxes are opened in parallel would use up `service.worker_memory`.
     command.env("MALLOC_ARENA_MAX", "2");
     let (link, stdin) = FrontChannel::pair()?;
     command.stdin(stdin);

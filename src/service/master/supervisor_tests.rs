@@ -1,4 +1,4 @@
-//! The master's actions, turn by turn, at times that the test sets. Its processes are shells.
+//! The master's actions, turn by turn, at times that the test sets. Its processes are shell scripts.
 
 use super::*;
 use crate::protocol::control::{self, Answer, Request, line};
@@ -10,17 +10,17 @@ use std::io::{Read, Write};
 #[path = "replacing_tests.rs"]
 mod replacing;
 
-/// How long to wait for something that has to happen.
+/// The longest wait for something that must happen.
 const LONG: Duration = Duration::from_mins(1);
-/// Two workers, a runner and the timer, unless a test says otherwise.
+/// Two workers, a runner and the timer, for tests that need no other processes.
 const TWO: &str = "workers = 2\nrunners = 1\n";
 
 /// The front stores its notices in a file, and answers each with the content of `report`, if that file exists. Each process
-/// makes a file when it has begun.
+/// creates a file once it has begun.
 const FRONT: &str = ": > up.$$; while read -r line; do printf '%s\\n' \"$line\" >> notices; \
                      [ ! -e report ] || cat report >&0; done";
 const OTHERS: &str = ": > up.$$; exec sleep 1000";
-/// Reports that it is ready. It also sends a front's report, which is not accepted from it.
+/// Reports that it is ready. It also sends a front's report, which the master must not accept.
 const SAY_READY: &str = "echo '{\"kind\":\"status\",\"accepting\":false,\"database_away\":\"no\"}' >&0; \
                          echo '{\"kind\":\"ready\",\"ready\":true}' >&0; : > up.$$; exec sleep 1000";
 /// Ends only with SIGKILL.
@@ -152,7 +152,7 @@ impl Scene {
         client
     }
 
-    /// Sets the front's report, now and from now on.
+    /// Sets the front's report, from now on.
     fn report(&mut self, database_away: Option<&str>) {
         let known = serde_json::Map::from_iter([("queued".to_owned(), Value::from(7))]);
         let database_away = database_away.map(str::to_owned);
@@ -245,7 +245,7 @@ fn a_front_that_does_not_answer_is_killed_sooner_once_it_has_answered() {
         scene.pings().has_answered = answered;
         for asked in 2..=most {
             assert!(!scene.is_killed(Role::Front, 1), "asked {asked} times");
-            // No poll before it is due.
+            // No poll is sent before it is due.
             scene.now += ASK - Duration::from_millis(1);
             scene.it.ask_the_front(scene.now);
             assert_eq!(scene.it.next(), Some(scene.now + Duration::from_millis(1)));
@@ -267,7 +267,7 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
     assert_eq!((scene.pings().has_answered, scene.pings().unanswered), (true, 0));
     assert_eq!(scene.state().0, State::Well);
     assert_eq!(scene.it.status(scene.now).front["queued"], 7);
-    // The front gets the start of each worker, and the status without its own figures.
+    // The front learns of the start of each worker, and gets the status without its own figures.
     scene.until("it has heard", |_| true);
     let until = Instant::now() + LONG;
     let pids = [1, 2].map(|number| scene.running(Role::Worker, number).pid);
@@ -297,7 +297,7 @@ fn each_process_says_itself_whether_it_takes_work_and_the_front_how_it_stands() 
         assert!(Instant::now() < until, "{:?}", scene.notices());
         scene.turn();
     }
-    // The front is notified of a worker's end, and of its kind.
+    // The front learns that a worker has ended, and how.
     kill(worker);
     scene.until("it is heard", |it| it.counted.roles[&Role::Worker].ended.get("SIGKILL") == Some(&1));
     let ended = |one: &ToFront| matches!(one, ToFront::WorkerEnded(end) if end.pid == worker && !end.by_us);
@@ -378,7 +378,7 @@ fn a_configuration_that_is_read_again_counts_at_once_or_not_at_all() {
         assert!(!scene.it.counted.configuration_is_taken_over && scene.shown().is_empty());
         assert_eq!(scene.state().0, State::Degraded);
     }
-    // LMTP has no name of a logged-in user. So a Sent copy needs Authentication-Results only if LMTP is used.
+    // LMTP has no name of a logged-in user, so a Sent copy needs Authentication-Results if LMTP is used.
     let trusting = |lmtp: &str| configuration(&here, &format!("{TWO}{lmtp}[sent]\nauthor_check = \"authenticated\"\n"));
     let lmtp = format!("lmtp = [{:?}]\n", here.join("lmtp"));
     for (before, after, is_in_order) in [("", "", true), ("", &lmtp, false), (&lmtp, "", false)] {
@@ -409,7 +409,7 @@ fn the_loop_waits_for_what_is_due_next() {
     let mut scene = Scene::new("workers = 1\nfinish_owed_every = \"0s\"\n");
     scene.turn();
     let now = scene.now;
-    // The poll of the front.
+    // The next action is the poll of the front.
     assert_eq!(scene.it.next(), Some(now + ASK));
     scene.running(Role::Worker, 1).lose(now, Duration::from_secs(1));
     assert_eq!(scene.it.next(), Some(now + Duration::from_secs(1)));
@@ -417,7 +417,7 @@ fn the_loop_waits_for_what_is_due_next() {
     assert_eq!(scene.it.next(), Some(now + Duration::from_millis(100)));
     scene.it.mode = Mode::Running;
     scene.it.stop(now);
-    // Nothing is started, and no poll is sent.
+    // Nothing is started any more, and no poll is sent.
     let patience = scene.it.config.delivery.deadline + Duration::from_secs(30);
     assert_eq!(scene.it.next(), Some(now + patience));
 }

@@ -33,7 +33,7 @@ impl Systemd {
 
     /// Reports that a reload has begun. [`ready`](Self::ready) ends it.
     pub(super) fn reloading(&mut self) {
-        // Before the first READY=1, the service is starting, and cannot be reloading.
+        // Before the first READY=1 the service is starting, so it cannot be reloading.
         if !std::mem::take(&mut self.ready) {
             return;
         }
@@ -56,7 +56,7 @@ impl Systemd {
         }
     }
 
-    /// Pings systemd's watchdog if it is time. Without `fine`, no ping is sent, and systemd acts.
+    /// Pings systemd's watchdog if a ping is due. Without `fine`, no ping is sent, and systemd acts.
     pub(super) fn watchdog(&mut self, fine: bool, now: Instant) {
         if self.watchdog.is_some_and(|every| now.saturating_duration_since(self.heard) >= every) {
             self.heard = now;

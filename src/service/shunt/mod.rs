@@ -1,16 +1,16 @@
-//! Messages that crash workers. This module decides which message is retried alone, and which is answered 451 at once.
+//! Messages that crash workers. This module decides which message is tried alone, and which is answered 451 at once.
 //!
 //! | crashes of a message | its next attempt |
 //! |---|---|
 //! | none | like any other |
-//! | one worker: it is a suspect | alone: no other such message is at a worker, and its worker ends afterwards |
-//! | that one, too: it is shunted | 451 at once; once an hour alone |
+//! | one: the message is a suspect | alone: no other such message is at a worker, and the worker ends afterwards |
+//! | two or more: the message is shunted | 451 at once; once an hour alone |
 //!
 //! A signal from outside is no crash of the message. Nor is it one if the worker's watchdog ends the worker while a server owes
-//! it an answer, which is SIGKILL ([`watchdog`](super::watchdog)).
+//! an answer: that signal is SIGKILL ([`watchdog`](super::watchdog)).
 //!
-//! [`writer`] stores what has to outlive the process. [`upgrade`] makes a new build retry all shunted messages, so that a
-//! repaired site delivers them.
+//! [`writer`] stores what must outlive the process. [`upgrade`] makes a new build retry all shunted messages, so that a repaired
+//! site delivers them.
 
 pub mod upgrade;
 pub mod writer;
@@ -29,13 +29,13 @@ use tracing::{info, warn};
 
 /// The interval between attempts of a shunted message.
 const TRIED_EACH: Duration = Duration::from_hours(1);
-/// How many crashes count within a minute. If all mail crashes workers, the cause is a broken library, for example, and not a
-/// message.
+/// How many crashes count within a minute. If all mail crashes workers, the cause is no message, but for example a broken
+/// library.
 const CRASHES_A_MINUTE: usize = 4;
 const MINUTE: Duration = Duration::from_mins(1);
 /// The largest number of crash records.
 const MOST_RECORDS: usize = 1000;
-/// How long after the end of a worker's connection the master may report the end of its process.
+/// How much later than the end of a worker's connection the master may report the end of its process.
 const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The identity of a message: its size in bytes, which is known first, and its digest.
@@ -48,9 +48,9 @@ pub struct WorkerEnd {
     /// The exit status or the signal.
     #[serde(flatten)]
     pub end: End,
-    /// Whether the master has killed it, or requested its end: then its message is not the cause.
+    /// Whether the master has killed the worker, or requested its end: in that case its message is not the cause.
     pub by_us: bool,
-    /// The last lines that it wrote to standard error, oldest first.
+    /// The last lines that the worker wrote to standard error, oldest first.
     pub said: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ pub struct WorkerEnd {
 pub enum Admission {
     /// By any worker.
     Ordinary,
-    /// By any worker, and no other such message meanwhile.
+    /// By any worker, but with no other such message at a worker.
     Alone,
     /// Not at all; this is the text of the reply.
     Refused(String),
@@ -70,11 +70,11 @@ pub enum Admission {
 pub struct LostJob {
     pub request: Box<Request>,
     pub body: Body,
-    /// Whether it was delivered as a message that has crashed a worker.
+    /// Whether the message was delivered as a suspect or shunted one.
     pub alone: bool,
 }
 
-/// A change that has to be stored.
+/// A change that must be stored.
 #[derive(Debug)]
 pub enum Order {
     /// A message has crashed this many workers.
@@ -86,9 +86,9 @@ pub enum Order {
 /// The record of a message that has crashed a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CrashRecord {
-    /// It has crashed one worker, at this time, in microseconds since 1970.
+    /// The message has crashed one worker, at this time, in microseconds since 1970.
     Suspect { since: i64 },
-    /// It has crashed more. From `due` on it is tried again when its holder retries it.
+    /// The message has crashed two workers or more. From `due` on, the holder's next retry is a new attempt.
     Shunted { crashes: u32, due: Instant },
 }
 
@@ -96,10 +96,10 @@ enum CrashRecord {
 #[derive(Default)]
 pub struct CrashRecords {
     records: BTreeMap<Key, CrashRecord>,
-    /// The messages of workers whose connection has ended, and whose end the master has not reported yet: by process id, with the
-    /// time of the loss.
+    /// The messages of workers whose connection has ended, but whose end the master has not reported yet. They are ordered by
+    /// process id, with the time of the loss.
     lost: BTreeMap<u32, (Instant, LostJob)>,
-    /// The times of the crashes of the last minute that count.
+    /// The times of the crashes that count, of the last minute.
     counted: VecDeque<Instant>,
     orders: Vec<Order>,
     newly_shunted: u64,
@@ -163,7 +163,7 @@ impl CrashRecords {
         let ends = |verdict: &Verdict| verdict.class() == 2 || (verdict.class() == 5 && !is_shunt);
         let Some(record) = self.records.get_mut(&key).filter(|_| verdicts.iter().any(ends)) else { return };
         info!(id = %key.1, queue_id = request.queue_id, sender = request.sender, "a message that had crashed a worker is delivered");
-        // The holder keeps the remaining recipients. If the copy was tried, it may be the only one for them.
+        // The holder keeps the message for the remaining recipients. If its copy was tried, it may be the only one for them.
         if !is_shunt || verdicts.iter().all(ends) {
             self.records.remove(&key);
             self.orders.push(Order::Remove(key.1));
@@ -177,7 +177,7 @@ impl CrashRecords {
         self.lost.insert(pid, (now, lost));
     }
 
-    /// Records the master's report of a worker's end, whose connection has ended before.
+    /// Records the master's report of a worker's end. The worker's connection has ended earlier.
     pub fn process_ended(&mut self, end: &WorkerEnd, now: Instant) {
         if let Some((_, lost)) = self.lost.remove(&end.pid) {
             self.worker_ended(end, lost, now);
@@ -228,8 +228,8 @@ impl CrashRecords {
         self.orders.push(Order::Crashed { digest, crashes, reason, request, body });
     }
 
-    /// Makes space for one more record. Returns whether there is any. The oldest suspect is dropped if there are too many: its
-    /// holder retries it.
+    /// Makes space for one more record. Returns whether there is any. At the limit, the oldest suspect is dropped: its holder
+    /// retries it.
     fn make_room(&mut self) -> bool {
         if self.records.len() < MOST_RECORDS {
             return true;
@@ -244,7 +244,7 @@ impl CrashRecords {
         true
     }
 
-    /// The changes since the last call that have to be stored.
+    /// Takes the changes that must be stored.
     pub fn orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
@@ -267,7 +267,7 @@ impl CrashRecords {
     }
 }
 
-/// The digest of a message. `None` if its file cannot be read: then it is delivered like any other.
+/// The digest of a message. `None` if its file cannot be read: such a message is delivered like any other.
 fn digest(body: &Body) -> Option<Digest> {
     let bytes = body.bytes().inspect_err(|error| warn!(%error, "a message's file cannot be read"));
     bytes.ok().map(|bytes| Digest::of(&bytes))
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn only_a_crash_of_its_own_is_one() {
-        // The end, whether the master caused it, and whether it is a crash.
+        // How a worker ended, whether the master caused that, and whether it is a crash.
         let table = [
             (End::Signal(6), false, true),
             (End::Signal(11), false, true),

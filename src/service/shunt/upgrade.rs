@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// The pause after an attempt that did not deliver, so that such messages crash at most one worker a minute.
+/// The pause after an attempt that did not deliver: such messages crash at most one worker a minute.
 const PAUSE: Duration = Duration::from_mins(1);
 
 /// Starts the retries in a thread of its own, which is not joined.
@@ -41,7 +41,7 @@ fn try_all(config: &Config, installed: i64) -> Result<(), String> {
     while let Some(message) = rest.pop_front() {
         match try_one(config, &message) {
             Ok(HandoverResult::Answered(verdicts)) if verdicts.iter().any(|verdict| verdict.class() == 2) => continue,
-            // It may have waited for a worker without success.
+            // The message may have waited in vain for a worker.
             Ok(HandoverResult::Answered(verdicts)) if verdicts.iter().all(is_congestion) => rest.push_back(message),
             Ok(HandoverResult::NotTaken(_)) => rest.push_back(message),
             Ok(HandoverResult::Answered(_) | HandoverResult::CallerGone | HandoverResult::Lost(_)) => {}
@@ -52,7 +52,7 @@ fn try_all(config: &Config, installed: i64) -> Result<(), String> {
     Ok(())
 }
 
-/// Messages that Postfix has given up (`maximal_queue_lifetime`) are only retried by an operator.
+/// The messages to retry. Those that Postfix has given up (`maximal_queue_lifetime`) are left to an operator.
 fn to_be_tried(config: &Config, installed: i64) -> Result<VecDeque<CrashedMessage>, String> {
     let lifetime = config.delivery.postfix_queue_lifetime;
     let is_due =

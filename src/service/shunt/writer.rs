@@ -1,7 +1,7 @@
 //! Stores the crash records, in a thread of its own, since a disk may be slow.
 //!
-//! A record that cannot be written lasts as long as this process. The message is with its holder, and its next crash is stored
-//! again.
+//! A record that cannot be written lasts only as long as this process. Its message is still with the holder, and the next crash
+//! is written once more.
 
 use super::{CrashRecords, Order};
 use crate::protocol::{Request, Source};
@@ -16,7 +16,8 @@ use tracing::{error, warn};
 
 /// How many orders may wait: each may contain a whole message.
 const WAITING: usize = 16;
-/// A suspect that has not come again for this time is dropped when a front starts: its holder retries more often.
+/// A suspect without a new attempt for this time is dropped when a front starts: a holder that still has the message retries more
+/// often.
 const SUSPECT_FOR: Duration = Duration::from_hours(24 * 7);
 
 /// The stored records of an earlier process. A record that cannot be read is logged, and stays.
@@ -44,8 +45,8 @@ fn read(queue: &Path) -> Result<Vec<CrashedMessage>, QueueError> {
     Ok(remembered)
 }
 
-/// Starts the writer with the folder of the file queue. It ends once the returned sender is dropped, after all orders before
-/// that.
+/// Starts the writer with the folder of the file queue. The writer ends once the returned sender is dropped and all orders are
+/// carried out.
 ///
 /// # Errors
 /// If the system provides no thread.

@@ -26,7 +26,7 @@ pub(super) fn to_all(
     left: Duration,
 ) -> (Vec<Verdict>, Found) {
     let (began, deadline) = (Instant::now(), Deadline::after(left));
-    // The author is not authenticated.
+    // Without an authenticated author, there is no Sent copy.
     let without_sent = request.no_sent.then(|| site.clone().without_sent_copies());
     let site = without_sent.as_ref().unwrap_or(site);
     let keep_source_up_to = site.policy().keep_source_up_to;
@@ -45,7 +45,7 @@ pub(super) fn to_all(
             "NUL bytes, which an IMAP literal cannot carry, were replaced by 0x80"
         );
     }
-    // A recipient whose address cannot be parsed is deferred alone.
+    // Only a recipient whose address cannot be parsed is deferred for that.
     let envelopes: Vec<Result<Envelope, Verdict>> =
         request.recipients.iter().map(|recipient| envelope(request, recipient)).collect();
     let to: Vec<Envelope> = envelopes.iter().filter_map(|envelope| envelope.as_ref().ok()).cloned().collect();
@@ -83,25 +83,25 @@ pub(super) fn to_all(
     (envelopes.into_iter().map(verdict).collect(), found)
 }
 
-/// How long to wait for the lock. Some time has to be left for the delivery, even if the message has waited long for a worker.
+/// How long to wait for the lock. Some time must be left for the delivery, even if the message has waited long for a worker.
 fn lock_wait(usual: Duration, left: Duration) -> Duration {
     usual.min(left / 2)
 }
 
-/// The state of the database, from the result of each recipient.
+/// The state of the database, as the results of the recipients show it.
 fn found<'a>(results: impl Iterator<Item = &'a Result<Delivered, Refusal>>) -> Found {
     let mut found = Found::NotAsked;
     for result in results {
         let Err(refusal @ Refusal::Deferred(Deferral::Database(error))) = result else { return Found::There };
         match error.failure {
-            // The database has answered, and the failure concerns this delivery alone.
+            // The database has answered, and the failure concerns only this delivery.
             DatabaseFailure::Contention
             | DatabaseFailure::InDoubt
             | DatabaseFailure::Refused
             | DatabaseFailure::Other => {
                 return Found::There;
             }
-            // The next delivery will show.
+            // The next delivery will show whether the database is available.
             DatabaseFailure::ConnectionLost => {}
             DatabaseFailure::Unreachable
             | DatabaseFailure::AccessDenied
@@ -135,8 +135,8 @@ fn envelope(request: &Request, recipient: &Recipient) -> Result<Envelope, Verdic
 /// The largest message, in bytes, that is delivered without checking whether [`BESIDE_A_MESSAGE`] is free.
 const SMALL: usize = 1 << 20;
 
-/// The message, from the frame or from its file. A verdict if it cannot be read, or if this process may not get the memory for
-/// its delivery (RLIMIT_AS). `check` warns if a message may be larger than that.
+/// The message, from the frame or from its file. A verdict if it cannot be read, or if this process cannot get the memory for its
+/// delivery (RLIMIT_AS). `check` warns if messages may be that large.
 fn message(request: &Request, bytes: Vec<u8>, messages: &Path, keep_source_up_to: u64) -> Result<Message, Verdict> {
     let failed = |text: String| Verdict::deferred(StatusDetail::SYSTEM, text);
     let mut bytes = match &request.file {
@@ -150,7 +150,7 @@ fn message(request: &Request, bytes: Vec<u8>, messages: &Path, keep_source_up_to
         })?,
     };
     let source = if bytes.len() as u64 <= keep_source_up_to { bytes.len().saturating_mul(2) } else { 0 };
-    // How much the message grows when each LF gets a CR.
+    // By how many bytes the message grows when each LF gets a CR.
     let crs = memchr_iter(b'\n', &bytes).count() - memmem::find_iter(&bytes, b"\r\n").count();
     // A small message needs little additional memory, and is delivered whatever the limit is.
     let rest = if bytes.len() > SMALL { usize::try_from(BESIDE_A_MESSAGE).unwrap_or(usize::MAX) } else { 0 };
@@ -166,13 +166,13 @@ fn too_large() -> Verdict {
     Verdict::deferred(StatusDetail::SYSTEM_FULL, "the message takes more memory than service.worker_memory allows")
 }
 
-/// Reads a message from a file in the service's own folder, and from no other. A client must not read, through this process, a
-/// file that it may not read itself.
+/// Reads a message from a file in the service's own folder, and from no other. Otherwise a client could read, through this
+/// process, a file that the client may not read.
 fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
     if file.parent() != Some(messages) || file.file_name().is_none() {
         return Err(io::Error::other("it is not in the service's folder"));
     }
-    // A pipe must not block this process, nor may a link lead elsewhere.
+    // A pipe must not block this process, and a link must not lead elsewhere.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
     let mut opened = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(file)?;
     let metadata = opened.metadata()?;
@@ -191,8 +191,8 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Limits how long mailboxes may take to open, so that one that hangs does not block one worker after the other. If all
-/// recipients were slow before, the limit is half of the remaining time. A single such recipient gets all of it, since nothing
-/// would ever be delivered to a mailbox that is always slow.
+/// recipients were slow before, the limit is half of the remaining time. With a fixed limit, nothing would ever be delivered to a
+/// mailbox that is always slow.
 fn set_patience(policy: &mut Policy, are_slow: bool, left: Duration) {
     let alone = policy.slow_mailbox_timeout.saturating_mul(4);
     policy.author_patience = Some(alone);
@@ -300,7 +300,7 @@ mod tests {
         fs::write(directory.path().join("elsewhere"), BYTES).unwrap();
         fs::create_dir(place("folder")).unwrap();
         std::os::unix::fs::symlink(directory.path().join("elsewhere"), place("link")).unwrap();
-        // A plain open(2) would block: the pipe has no writer.
+        // Without NONBLOCK, open(2) would block: the pipe has no writer.
         let pipe = rustix::fs::mknodat(rustix::fs::CWD, place("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0);
         pipe.unwrap();
         let from = |file: std::path::PathBuf| Request { file: Some(file), ..request(&["doug@x"]) };
@@ -323,7 +323,7 @@ mod tests {
         assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
     }
 
-    /// Under the default limit of a worker.
+    /// This test has the default memory limit of a worker.
     #[test]
     fn what_does_not_fit_into_the_memory_of_a_worker_is_deferred_and_the_key_named() {
         use rustix::process::{Resource, Rlimit, setrlimit};

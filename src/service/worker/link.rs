@@ -1,9 +1,9 @@
-//! A worker's side of the Paranoid Pirate's protocol: READY, heartbeats, requests and replies, and a new connection if the
-//! broker is unresponsive.
+//! A worker's side of the Paranoid Pirate's protocol: READY, heartbeats, requests and replies, and a new connection if the broker
+//! is unresponsive.
 //!
 //! If the connection is lost during a delivery, the worker connects again only after that delivery: READY means that another
-//! message may come. The reply is dropped then, since the broker deferred the message when the connection ended. The ledger has
-//! the result, and the next attempt finds it there.
+//! message may come. The reply is dropped, since the broker deferred the message when the connection ended. The ledger has the
+//! result, where the next attempt finds it.
 
 use super::WorkerSettings;
 use super::recycling::Recycling;
@@ -28,8 +28,8 @@ use uuid::Uuid;
 
 /// How long a connect, or a write, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the worker waits until the broker closes the connection at the end. The broker closes it once no more messages are
-/// on their way.
+/// How long a worker that ends waits until the broker closes the connection. The broker closes it once no more messages are on
+/// their way.
 const GOODBYE: Duration = Duration::from_secs(3);
 /// Replaces a client's address in a reply that belongs to no message.
 const NOBODY: &[u8] = b"leaving";
@@ -74,14 +74,14 @@ pub(super) struct Link {
     woken: UnixStream,
     assign: Sender<Job>,
     answers: Receiver<DeliveryReply>,
-    /// How many jobs have not been answered.
+    /// How many jobs have no reply yet.
     at_work: usize,
     back_off: BackOff,
 }
 
 /// Why a connection ends.
 enum LinkEnd {
-    /// It is lost; the worker connects again.
+    /// The connection is lost; the worker connects again.
     Lost(String),
     /// The worker is done.
     Done,
@@ -115,7 +115,7 @@ impl Link {
         }
     }
 
-    /// Talks with the broker until this worker is to end.
+    /// Talks with the broker until this worker must end.
     pub(super) fn run(mut self) {
         loop {
             let end = Blocking::connect(&self.broker, self.settings(), Instant::now() + PATIENCE)
@@ -146,7 +146,7 @@ impl Link {
     /// The settings of a new connection, with a unique name.
     fn settings(&self) -> Settings {
         let host = gethostname::gethostname().to_string_lossy().chars().take(64).collect::<String>();
-        // The lower half of a version 7 is random (RFC 9562 section 5.7).
+        // The lower half of a version 7 UUID is random (RFC 9562 section 5.7).
         let name = format!("{host}/{}/{:016x}", std::process::id(), Uuid::now_v7().as_u64_pair().1);
         Settings {
             socket_type: SocketType::Dealer,
@@ -175,15 +175,15 @@ impl Link {
             while let Ok(answer) = self.answers.try_recv() {
                 self.at_work -= 1;
                 say(&mut connection, &FromWorker::Reply { client: answer.address, body: answer.body })?;
-                // The duration of the delivery says nothing about the broker.
+                // The time of a delivery does not count as silence of the broker.
                 heard = Instant::now();
                 if answer.leaving {
                     leaving = Some(heard);
                 }
             }
             if self.is_to_end() && leaving.is_none() && self.at_work == 0 {
-                // A message that the broker has just sent is still delivered: the broker closes the connection once there are
-                // no more.
+                // A message that the broker has just sent is still delivered: the broker closes the connection once there are no
+                // more.
                 say(&mut connection, &farewell())?;
                 leaving = Some(Instant::now());
             }
@@ -201,7 +201,7 @@ impl Link {
                 if leaving.is_some_and(|since| now.saturating_duration_since(since) > GOODBYE) {
                     return Err(LinkEnd::Done);
                 }
-                // During a delivery, the connection is kept: it is the only one on which the reply can go.
+                // During a delivery the connection is kept: the reply can go on no other.
                 if now.saturating_duration_since(heard) > INTERVAL * LIVENESS {
                     return Err(LinkEnd::Lost("the broker is silent".into()));
                 }
@@ -216,7 +216,7 @@ impl Link {
 
     /// Handles the frames that have arrived. Returns whether there were any.
     fn listen(&mut self, connection: &mut Blocking) -> Result<bool, BlockingError> {
-        // The shortest timeout of a socket is a tick of the kernel's clock, up to 10 ms: each reply would wait for that.
+        // A timeout of a socket would be at least a tick of the kernel's clock, up to 10 ms: each reply would wait for that.
         ioctl_fionbio(connection.stream(), true).map_err(io::Error::from)?;
         let mut said = false;
         while let Some(frames) = connection.receive(Instant::now())? {
@@ -232,7 +232,7 @@ impl Link {
             Ok(ToWorker::Heartbeat) => {}
             Ok(ToWorker::Request { client, body }) => {
                 let job = Job { address: client, body, received: Instant::now() };
-                // The send fails only if the other thread has ended, and this process with it.
+                // The send fails only if the other thread has ended, and this process is ending too.
                 if self.assign.send(job).is_ok() {
                     self.at_work += 1;
                 }
@@ -252,13 +252,13 @@ impl Link {
         if !self.stop.is_requested() {
             waited.push(PollFd::new(&stop, PollFlags::IN));
         }
-        // A signal ends the wait early, which does no harm.
+        // A signal may end the wait early, which does no harm.
         let _ = Timespec::try_from(at_most).map(|limit| poll(&mut waited, Some(&limit)));
         let mut wakes = [0; 64];
         while (&self.woken).read(&mut wakes).is_ok_and(|length| length == wakes.len()) {}
     }
 
-    /// Waits for this time. Returns whether this worker is to end.
+    /// Waits for this time, or until this worker must end. Returns whether it must.
     fn sleep(&mut self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         while !self.is_to_end() {
@@ -276,7 +276,7 @@ fn say(connection: &mut Blocking, word: &FromWorker) -> Result<(), BlockingError
     connection.send(&word.frames(), Instant::now() + PATIENCE)
 }
 
-/// The reply of a worker that ends, which belongs to no message.
+/// The reply of a worker that ends. It belongs to no message.
 fn farewell() -> FromWorker {
     use crate::protocol::{Found, Header, Logins, Reply};
     let reply = Header::Reply(Reply {

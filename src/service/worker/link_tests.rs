@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
-/// How long to wait for something that has to happen.
+/// The longest wait for something that must happen.
 const LONG: Duration = Duration::from_mins(2);
 
 fn router() -> Settings {
@@ -17,7 +17,7 @@ fn router() -> Settings {
     }
 }
 
-/// A link whose broker and whose worker are both played by the test.
+/// A link of which the test plays both the broker and the worker.
 struct Scene {
     listener: UnixListener,
     stop: Arc<Stop>,
@@ -73,7 +73,7 @@ impl Scene {
         self.wake.wake();
     }
 
-    /// Waits until the link ends by itself.
+    /// Waits until the link ends.
     fn ends(mut self) {
         self.link.take().unwrap().join().unwrap();
     }
@@ -84,7 +84,7 @@ impl Scene {
     }
 }
 
-/// No link outlives its test.
+/// Ends the link with its test.
 impl Drop for Scene {
     fn drop(&mut self) {
         self.stop();
@@ -100,7 +100,7 @@ impl Broker {
         broker
     }
 
-    /// The next message of the worker. `None`: it has closed the connection.
+    /// The next message of the worker; `None` if it has closed the connection.
     fn hear(&mut self) -> Option<FromWorker> {
         match self.0.receive(Instant::now() + LONG) {
             Ok(frames) => Some(FromWorker::parse(frames.expect("it says something")).unwrap()),
@@ -109,7 +109,7 @@ impl Broker {
         }
     }
 
-    /// The next message except heartbeats, each of which is answered.
+    /// The next message except heartbeats. Each heartbeat is answered.
     fn hear_more(&mut self) -> Option<FromWorker> {
         loop {
             match self.hear() {
@@ -150,7 +150,7 @@ fn what_the_broker_hands_out_is_assigned_and_its_answer_goes_back() {
         scene.answer(job, false);
         assert_eq!(broker.hear_more(), Some(done(client)));
     }
-    // It sends a heartbeat.
+    // The worker sends a heartbeat.
     assert_eq!(broker.hear(), Some(FromWorker::Heartbeat));
     // An invalid message is ignored.
     broker.0.send(&[b"nonsense"], Instant::now() + LONG).unwrap();
@@ -195,7 +195,7 @@ fn a_broker_that_is_lost_is_looked_for_once_its_message_is_done_and_that_answer_
     broker.request(b"first");
     let job = scene.job();
     drop(broker);
-    // Longer than the first pause.
+    // Waits for longer than the first pause.
     let comes = |within: Duration| {
         let limit = Timespec::try_from(within).unwrap();
         poll(&mut [PollFd::new(&scene.listener, PollFlags::IN)], Some(&limit)).unwrap() > 0
@@ -215,7 +215,7 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
     let mut broker = scene.accept();
     broker.request(b"first");
     let job = scene.job();
-    // Four heartbeats without one in return.
+    // The worker sends four heartbeats and gets none.
     for _ in 0..=LIVENESS {
         assert_eq!(broker.hear(), Some(FromWorker::Heartbeat));
     }
@@ -225,7 +225,7 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
         said.push(word);
     }
     assert_eq!(said.iter().filter(|word| **word == done(b"first")).count(), 1);
-    // After the answer it waits as long as after the connect, and sends a heartbeat each second.
+    // After the answer, the worker waits as long as after it has connected, and sends a heartbeat each second.
     assert!((LIVENESS as usize / 2..10 * LIVENESS as usize).contains(&said.len()), "{said:?}");
     scene.accept();
 }
@@ -250,7 +250,7 @@ fn a_long_answer_goes_out_as_it_is_read() {
     let scene = Scene::new();
     let mut broker = scene.accept();
     broker.request(b"first");
-    // More than the buffer of a socket holds.
+    // The reply does not fit into the buffer of a socket.
     let body = vec![b'x'; 3 << 20];
     scene.answer_by(scene.job(), false, body.clone());
     assert!(broker.hear_more() == Some(FromWorker::Reply { client: b"first".to_vec(), body }));
@@ -262,7 +262,7 @@ fn who_waits_for_the_broker_is_woken_by_an_answer() {
     let is_woken = || {
         let limit = Timespec::try_from(LONG).unwrap();
         let until = Instant::now() + LONG;
-        // A signal ends a wait.
+        // A signal may end the wait.
         while poll(&mut [PollFd::new(&woken, PollFlags::IN)], Some(&limit)).is_err() && Instant::now() < until {}
         (&woken).read(&mut [0; 64]).ok()
     };

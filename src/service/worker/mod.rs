@@ -1,7 +1,7 @@
 //! A worker: a process that delivers one message at a time, with sessions that stay open in between.
 //!
-//! This thread delivers. A second one ([`link`]) talks with the broker, so that heartbeats show that the process lives during a
-//! long delivery. A third ends the process if a delivery outlives its deadline ([`watchdog`](super::watchdog)).
+//! This thread delivers. A second one ([`link`]) talks with the broker, so that heartbeats show that the process is alive during
+//! a long delivery. A third ends the process if a delivery outlives its deadline ([`watchdog`](super::watchdog)).
 
 mod deliver;
 mod link;
@@ -27,15 +27,14 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{info, warn};
 
-/// How long after its deadline a delivery is ended together with this process. The broker would end it later ([`GRACE`]), and
+/// How long after its deadline a delivery is ended, together with this process. The broker would end it later ([`GRACE`]), but
 /// could not say where it hung.
 ///
 /// [`GRACE`]: super::broker::state
 const PAST_THE_DEADLINE: Duration = Duration::from_secs(3);
-/// How long it may take to prepare the sessions for the next delivery. No other limit notices a server that hangs then.
+/// How long preparing the sessions for the next delivery may take. No other limit covers a server that hangs then.
 const BETWEEN_DELIVERIES: Duration = Duration::from_secs(10);
 
-/// The settings of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerSettings {
     /// The broker's socket for workers.
@@ -51,7 +50,6 @@ pub struct WorkerSettings {
 }
 
 impl WorkerSettings {
-    /// The settings in a configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let service = &config.service;
@@ -72,7 +70,7 @@ pub enum WorkerError {
     System { doing: &'static str, source: io::Error },
 }
 
-/// Delivers the messages of the broker until SIGTERM or SIGINT, or until the worker is to be replaced and a new process could
+/// Delivers the messages of the broker until SIGTERM or SIGINT, or until this worker must be replaced and a new process could
 /// begin.
 ///
 /// # Errors
@@ -97,7 +95,7 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
         let mut leaving = false;
         delivered += 1;
         let body = worker.answer(body, received, |had_it_alone| {
-            // State that a crashing message has left in this process must not affect another message.
+            // A crashing message may have left state in this process, which must not affect another message.
             if had_it_alone || recycling.is_due(delivered) {
                 stop.tell();
             }
@@ -124,12 +122,12 @@ struct Worker<'a> {
     settings: WorkerSettings,
     watchdog: Watchdog,
     sessions: Sessions,
-    /// The number of logins that the broker has been notified of.
+    /// The logins of which the broker has been notified.
     logins: site::Logins,
 }
 
 impl Worker<'_> {
-    /// The reply to a request of the broker. Another program's request is returned unchanged, as the guide's worker does it.
+    /// The reply to a request of the broker. Another program's request is returned unchanged, as the guide's worker does.
     fn answer(&mut self, mut body: Vec<u8>, received: Instant, leaves: impl FnOnce(bool) -> bool) -> Vec<u8> {
         let (request, header) = match Header::read(&body) {
             Ok((Header::Deliver(request), message)) => (request, body.len() - message.len()),
@@ -142,20 +140,20 @@ impl Worker<'_> {
                 return body;
             }
         };
-        // In place, since a message may be large.
+        // The header is removed in place, since a message may be large.
         body.drain(..header);
         let (verdicts, database) = self.deliver(&request, body, received);
         let results = verdicts.iter().map(WireVerdict::from).collect();
         let reply =
             Reply { id: request.id, results, leaving: leaves(request.suspect), logins: self.logins(), database };
         Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {
-            // The broker treats it as an invalid reply, and defers the message.
+            // The broker treats the empty reply as an invalid one, and defers the message.
             warn!(%problem, "the answer to a message cannot be written");
             Vec::new()
         })
     }
 
-    /// The sessions that were opened since the last call.
+    /// How many sessions were opened since the last call.
     fn logins(&mut self) -> Logins {
         let before = std::mem::replace(&mut self.logins, self.site.logins());
         opened_since(before, self.logins)
@@ -169,7 +167,7 @@ impl Worker<'_> {
         let ended =
             catch_unwind(AssertUnwindSafe(|| deliver::to_all(site, sessions, messages, request, message, left)));
         ended.unwrap_or_else(|_| {
-            // The log has the panic. The sessions are dropped, since they may be in the middle of a command.
+            // The log has the panic. The sessions are dropped: they may be in the middle of a command.
             self.sessions = Sessions::default();
             (
                 vec![Verdict::deferred(StatusDetail::SYSTEM, "an internal error"); request.recipients.len()],

@@ -1,8 +1,8 @@
-//! When a worker is replaced. Memory that grows a little with each delivery, in this program or in a library, is freed by the
-//! end of the process.
+//! When a worker is replaced. The end of the process frees memory that grows a little with each delivery, in this program or in a
+//! library.
 //!
-//! A worker stays if no other could begin in its place (because a password file was removed, for example). It has read all that
-//! it needs, and goes on delivering.
+//! A worker stays if no other could begin in its place, for example because a password file was removed. It has already read all
+//! that it needs, and goes on delivering.
 
 use super::WorkerSettings;
 use crate::service::disk_figures::memory;
@@ -12,10 +12,10 @@ use tracing::{info, warn};
 
 /// The age at which a worker is replaced: the database server keeps memory for each session, too.
 const LIFE: Duration = Duration::from_hours(1);
-/// How long it goes on before it checks again whether another one could begin.
+/// The pause before the next check whether another process could begin.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// Checks whether another process could begin in this one's place. `Err`: why not.
+/// Checks whether another process could begin in this one's place; `Err` has the reason if not.
 pub type Successor = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 pub(super) struct Recycling {
@@ -23,7 +23,7 @@ pub(super) struct Recycling {
     deliveries: u64,
     memory: u64,
     successor: Successor,
-    /// No new check before this time.
+    /// The next check happens at this time at the earliest.
     asked_again: Mutex<Instant>,
 }
 
@@ -34,9 +34,9 @@ impl Recycling {
         Self { began, deliveries, memory, successor, asked_again: Mutex::new(began) }
     }
 
-    /// Whether another process is to replace this one, after this number of deliveries.
+    /// Whether another process must replace this one, after this number of deliveries.
     pub(super) fn is_due(&self, deliveries: u64) -> bool {
-        // Without a report of the system, the other two limits have to suffice.
+        // If the system does not report the memory use, the other two limits must do.
         let memory = memory("self");
         let due = deliveries >= self.deliveries || memory.is_some_and(|memory| memory > self.memory) || self.is_old();
         let due = due && self.another_could_begin();
@@ -46,7 +46,7 @@ impl Recycling {
         due
     }
 
-    /// The same check for an idle worker, by its age.
+    /// Like [`is_due`](Self::is_due), for an idle worker: only its age counts.
     pub(super) fn is_due_by_age(&self) -> bool {
         self.is_old() && self.another_could_begin()
     }

@@ -90,7 +90,7 @@ fn a_delivery_that_has_begun_goes_on_without_its_client() {
     assert_eq!(scene.replies(Via::Command), [], "nobody got a reply");
 }
 
-/// A client tries again on a new connection. The broker may read the frames of the old one later.
+/// A client retries on a new connection. The broker may read the frames of the old one later.
 #[test]
 fn a_request_that_is_sent_again_begins_by_the_word_of_its_own_connection_alone() {
     let mut scene = Scene::with_workers(&[1, 2]);
@@ -117,7 +117,7 @@ fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     assert_eq!((connection.0, body), (1, &b"17".to_vec()));
     let shown = Action::Tell { connection: ConnectionId(5), body: b"17".to_vec() };
     assert_eq!(scene.reply(1, address, b"17".to_vec()), [shown]);
-    // If the worker ends, the client gets no answer, since its program would not understand ours.
+    // If the worker ends, the client gets no answer: its program would not understand ours.
     scene.say_bytes(5, b"18".to_vec());
     assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }), []);
     scene.say_bytes(5, b"19".to_vec());
@@ -125,7 +125,7 @@ fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     assert_eq!(scene.broker.gauges(scene.now), Gauges::default());
 }
 
-/// Only a mail system can send a second message to the remaining recipients.
+/// Only a mail system can send the remaining recipients in a second message.
 #[test]
 fn what_was_taken_in_already_may_have_any_number_of_recipients() {
     let mut scene = Scene::new();

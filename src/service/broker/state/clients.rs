@@ -39,7 +39,7 @@ impl Broker {
         self.actions.push(Action::CloseClient { connection });
     }
 
-    /// The counters of what clients send.
+    /// The counters of what clients send over this transport.
     pub(super) fn traffic(&mut self, source: Source) -> &mut Traffic {
         self.counters.traffics.entry(source.into()).or_default()
     }
@@ -52,7 +52,7 @@ impl Broker {
         now: Instant,
     ) {
         let (id, recipients) = (request.id, request.recipients.len());
-        // A mail system that is refused can send fewer recipients at once (RFC 5321 section 4.5.3.1.10). A message of the
+        // A mail system that is refused can send fewer recipients at once (RFC 5321 section 4.5.3.1.10). A message from the
         // service's own queue would be refused for ever.
         if request.source == Source::Mta && recipients > self.settings.max_recipients {
             warn!(recipients, "a client's message has too many recipients");
@@ -70,8 +70,8 @@ impl Broker {
     fn client_says_go(&mut self, id: Uuid, connection: ConnectionId, now: Instant) {
         let its = |job: &Job| job.asker == ReplyTo::Client(connection) && job.is_request(id);
         let Some((job_id, job)) = self.jobs.iter_mut().find(|(_, job)| its(job)) else {
-            // The request was deferred already, because GO came too late. If its client has not received that, it waits for an
-            // answer that never comes. The closed connection makes it notice at once.
+            // The request was deferred already, because GO came too late. If the client has not received that answer, it waits
+            // for one that never comes. Closing the connection ends this wait at once.
             debug!(%id, "no request of this name waits for its client");
             self.actions.push(Action::CloseClient { connection });
             return;

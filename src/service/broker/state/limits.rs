@@ -7,9 +7,9 @@
 //! | some of its recipients, who are at their limit (`is_at_limit`) | `patient_until`: `service.slow_mailbox_timeout` | the others get it |
 //! | all of its recipients, who are at their limit | `deferred_at`: `service.slow_mailbox_timeout` | it is deferred |
 //!
-//! The first two count from the message's arrival, or from its client's GO. The others count from when a worker was first ready
-//! for it. None of them lasts longer than the first. A message that waits for anything except a worker does not block the
-//! messages behind it.
+//! The first two limits count from the message's arrival, or from its client's GO. The others count from when a worker was first
+//! ready for it, and none of them lasts longer than the first. A message that waits for anything except a worker does not block
+//! the messages behind it.
 
 use super::super::job::{Job, JobId};
 use super::Broker;
@@ -18,13 +18,12 @@ use crate::protocol::zmtp::INTERVAL;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// How many deliveries of one message run at the same time. A message has one lock, which one of them holds, while the next one
-/// prepares.
+/// How many deliveries of one message run at the same time: one holds the message's lock, while the next one prepares.
 const OF_A_MESSAGE: usize = 2;
 
 impl Broker {
-    /// Whether the deliveries of the same message are at their limit: one more would occupy a worker, and wait there for the
-    /// message's lock. If the delivery with the lock waits for a mailbox that hangs, no second one prepares.
+    /// Whether the deliveries of the same message are at their limit. One more would occupy a worker, which would only wait for
+    /// the message's lock. If the delivery with the lock waits for a mailbox that hangs, no second one prepares.
     pub(super) fn waits_for_its_message(&self, id: JobId, now: Instant) -> bool {
         let Some(message) = self.jobs.get(&id).and_then(Job::message) else { return false };
         let (mut at_work, mut takes_long) = (0, false);
@@ -34,17 +33,18 @@ impl Broker {
         }
         let at_most = match self.settings.workers {
             _ if takes_long => 1,
-            // The configured number counts, not that of the workers that run: an operator may have started more manually.
+            // The configured number counts, not the number of running workers: an operator may have started more manually.
             1 => OF_A_MESSAGE,
             several => OF_A_MESSAGE.min(several - 1),
         };
         at_work >= at_most
     }
 
-    /// Whether the message waits, because some of its recipients are at their limit. It waits for `service.slow_mailbox_timeout`, since
-    /// most recipients are available by then. Then it goes to the others, without those still at their limit. So a mailbox that
-    /// hangs delays the other recipients of its messages for that long, and occupies at most `service.max_per_recipient` workers. If there
-    /// are no other recipients, the message is deferred.
+    /// Whether the message waits because some of its recipients are at their limit.
+    ///
+    /// It waits for `service.slow_mailbox_timeout`, since most recipients are available by then. Then it goes to the recipients
+    /// that are not at their limit; if there are none, the message is deferred. So a mailbox that hangs delays other recipients
+    /// only for that long, and occupies at most `service.max_per_recipient` workers.
     pub(super) fn is_held_back(&mut self, id: JobId, now: Instant) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };
         let users = job.users().iter().enumerate();
@@ -76,7 +76,8 @@ impl Broker {
             || (self.slow.holds(user, self.now) && slow_ones() >= at_most)
     }
 
-    /// Notes which recipients made a worker wait. A failure while the database is away says nothing about the recipients.
+    /// Notes which recipients kept a worker waiting. A failure while the database is unavailable says nothing about the
+    /// recipients.
     pub(super) fn learn_who_is_slow(&mut self, id: JobId, verdicts: &[Verdict]) {
         let (Some(job), Some(since)) = (self.jobs.get(&id), self.at_work.since(id)) else { return };
         let took_long = self.now >= since + self.settings.patience && self.database_away.is_none();
@@ -90,19 +91,19 @@ impl Broker {
         }
     }
 
-    /// Until when a message waits for a worker: at least half of its time is left for the delivery.
+    /// Until when a message waits for a worker. At least half of its time is left for the delivery.
     fn waits_until(&self, job: &Job) -> Instant {
         (job.queued + self.settings.worker_wait).min(job.arrived + job.time / 2)
     }
 
-    /// Until when a message, held back since `since`, waits for all of its recipients. This ends before
-    /// [`waits_until`](Self::waits_until), so that the message goes to the others instead of being deferred.
+    /// Until when a message that has been held back since `since` waits for all of its recipients. This ends before
+    /// [`waits_until`](Self::waits_until), so that the message goes to the other recipients instead of being deferred.
     pub(super) fn patient_until(&self, job: &Job, since: Instant) -> Instant {
         let latest = self.waits_until(job).checked_sub(INTERVAL).unwrap_or(since);
         latest.min(since + self.settings.patience)
     }
 
-    /// When a queued message is deferred. This is soon if all of its recipients are at their limit: otherwise the sending
+    /// When a queued message is deferred. If all of its recipients are at their limit, this is soon: otherwise the sending
     /// process would wait as well. (lmtp(8) has some twenty processes for all mail.)
     pub(super) fn deferred_at(&self, job: &Job) -> Instant {
         let latest = self.waits_until(job);

@@ -22,7 +22,7 @@ impl Scene {
     }
 }
 
-/// The one message that goes to a worker, besides other actions.
+/// The one message that goes to a worker, among other actions.
 #[track_caller]
 fn the_work(actions: Vec<Action>) -> (u64, Vec<u8>, Uuid) {
     let works = actions.into_iter().filter(|action| matches!(action, Action::Work { .. })).collect();
@@ -48,16 +48,16 @@ fn a_message_that_comes_once_for_each_recipient_has_two_workers_and_other_mail_o
     assert_eq!(at_work.len(), 2);
     let (first, address, _) = the_work(vec![at_work.remove(0)]);
     assert_eq!(scene.broker.gauges(scene.now).queued, 3);
-    // Other messages do not wait for it, with or without a queue id.
+    // Other messages do not wait for this one, with or without a queue id.
     one_work(scene.hand_of("4c2", 20, &["a@x"]));
     let (other, others, _) = one_work(scene.hand(21, &["b@x"]));
-    // A free worker is for other messages. The next delivery of this message starts when one of its own has ended.
+    // A free worker is for other messages. The next delivery of this message starts when one of its own deliveries has ended.
     one_answer(scene.reply(other, &others, frame(&delivered(21, 1))));
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
     assert_eq!(the_work(actions).2, id(12));
 }
 
-/// The message's lock is not free before the deadline of that delivery: a worker would wait for it in vain.
+/// That delivery may hold the message's lock until its deadline, so a second worker would wait in vain.
 #[test]
 fn of_a_message_one_of_whose_deliveries_takes_long_no_second_one_gets_ready() {
     let mut scene = Scene::of(4, SETTINGS);
@@ -65,10 +65,10 @@ fn of_a_message_one_of_whose_deliveries_takes_long_no_second_one_gets_ready() {
     let (second, address, _) = the_work(scene.hand_of("4c1", 11, &["b@x"]));
     assert_eq!(scene.hand_of("4c1", 12, &["c@x"]), []);
     assert_eq!(scene.pass(5, &[1, 2, 3, 4]), []);
-    // The second delivery did not have the lock.
+    // It was the second delivery, which did not have the lock.
     assert_eq!(one_answer(scene.reply(second, &address, frame(&delivered(11, 1)))).0, 11);
     assert_eq!(scene.hand_of("4c1", 13, &["d@x"]), []);
-    // They are answered in time, and no other message waits.
+    // The waiting deliveries are answered in time, and no other message waits for them.
     one_work(scene.hand(20, &["b@x"]));
     assert_eq!(scene.pass(24, &[1, 2, 3, 4]), []);
     assert_eq!(one_answer(scene.pass(1, &[1, 2, 3, 4])), (12, vec!["4.4.5".into()]));
@@ -104,7 +104,7 @@ fn a_delivery_whose_worker_is_lost_makes_room_for_the_next_one_of_its_message() 
 
 const ALL: [u64; 4] = [1, 2, 3, 4];
 
-/// The reply of a worker whose wait for the mailbox had no result.
+/// The reply of a worker that got no answer from the mailbox.
 fn in_vain(id: u64, database: Found) -> Vec<u8> {
     let Header::Reply(reply) = delivered(u128::from(id), 1) else { unreachable!() };
     let results = vec![WireVerdict::from(&Verdict::deferred(StatusDetail::NO_ANSWER, "the mailbox does not answer"))];
@@ -112,7 +112,7 @@ fn in_vain(id: u64, database: Found) -> Vec<u8> {
 }
 
 impl Scene {
-    /// A worker has a message for each of these recipients for so many seconds, and gets no answer from the mailbox.
+    /// For each of these recipients, a worker has a message for this many seconds, and gets no answer from the mailbox.
     fn wait_in_vain(&mut self, for_whom: &[&str], seconds: u64, database: &Found) {
         for (number, to) in (100..).zip(for_whom) {
             let (worker, address, _) = one_work(self.hand(number, &[to]));
@@ -128,7 +128,7 @@ fn recipients_who_have_workers_wait_in_vain_have_half_of_them_together_and_other
     scene.wait_in_vain(&["a@x", "b@x", "c@x"], 20, &Found::There);
     let (first, address, _) = one_work(scene.hand(10, &["A@x"]));
     one_work(scene.hand(11, &["b@x"]));
-    // The third slow recipient waits only as long as one with too many deliveries. Other recipients of the same message get
+    // A third slow recipient waits only as long as a recipient with too many deliveries. Other recipients of the same message get
     // their copies.
     assert_eq!(scene.hand(12, &["c@x"]), []);
     assert_eq!(scene.hand(13, &["c@x", "d@x"]), []);
@@ -139,14 +139,14 @@ fn recipients_who_have_workers_wait_in_vain_have_half_of_them_together_and_other
     assert_eq!(one_answer(answers), (12, vec!["4.4.5".into()]));
     let Header::Deliver(Request { recipients, .. }) = one_work(works).2 else { panic!("no request") };
     assert_eq!(recipients.len(), 1);
-    // After a delivery, the recipient is no longer slow, so that a third one may start.
+    // After its delivery, the first recipient is no longer slow, so a third delivery may start.
     assert_eq!(scene.hand(15, &["c@x"]), []);
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
     assert_eq!(the_work(actions).2, id(15));
     one_work(scene.hand(16, &["a@x"]));
 }
 
-/// A recipient who is not known as slow is detected when the delivery takes too long.
+/// A recipient who is not yet known as slow counts once the delivery takes too long.
 #[test]
 fn a_message_that_has_been_at_work_for_long_counts_as_one_for_somebody_who_is_slow() {
     let mut scene = Scene::of(4, SETTINGS);
@@ -161,7 +161,7 @@ fn a_message_that_has_been_at_work_for_long_counts_as_one_for_somebody_who_is_sl
     one_work(scene.hand(14, &["d@x"]));
 }
 
-/// The mailbox may be one that is always slow. From then on it gets all of the remaining time.
+/// The mailbox may be one that is always slow. Its next delivery gets all of the remaining time.
 #[test]
 fn a_worker_is_reported_of_who_has_had_one_wait_in_vain() {
     let mut scene = Scene::of(4, SETTINGS);
@@ -193,7 +193,7 @@ fn what_fails_at_once_or_for_the_databases_sake_or_long_ago_makes_nobody_slow() 
     one_work(scene.hand(10, &["a@x"]));
 }
 
-/// The result says nothing about the mailboxes of recipients that were left out, however long it takes.
+/// The result says nothing about the mailboxes of recipients that were left out, however long the delivery takes.
 #[test]
 fn nobody_is_slow_for_a_message_that_has_left_him_out() {
     let mut scene = Scene::of(4, SETTINGS);

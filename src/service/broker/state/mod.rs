@@ -29,18 +29,17 @@ use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-/// How long after its deadline the broker waits for a worker, whose own watchdog acts first.
+/// How much longer than a delivery's deadline the broker waits for the worker, whose own watchdog acts first.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// A connection of a client or of a worker. An id is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// The id of a message that came over LMTP.
+/// A message that came over LMTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalId(pub u64);
 
-/// The settings of the broker.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The longest wait for a worker.
@@ -51,19 +50,18 @@ pub struct Settings {
     pub max_per_recipient: usize,
     /// How long a message waits for a recipient at that limit. Then it goes to the others, or is deferred if there are none.
     pub patience: Duration,
-    /// Postfix's `recipient_delimiter`: the part of an address after it does not change the mailbox.
+    /// Postfix's `recipient_delimiter`: what follows it in the local part does not change the mailbox.
     pub recipient_delimiter: String,
     /// With how many mailboxes a worker keeps an open session.
     pub mailbox_sessions: usize,
-    /// How many recipients a message may have.
+    /// How many recipients a message from a mail system may have.
     pub max_recipients: usize,
-    /// The longest time of a delivery, whatever its request says.
+    /// The longest time of a delivery; a request cannot ask for more.
     pub longest_delivery: Duration,
     /// Distinguishes this broker's messages from those of the previous broker, to which replies may still arrive.
     pub run: u64,
 }
 
-/// An event that the broker handles.
 #[derive(Debug)]
 pub enum Event {
     /// A worker has sent READY.
@@ -84,12 +82,12 @@ pub enum Event {
     ClientGone { connection: ConnectionId },
     /// A message has come over LMTP.
     Handed { id: LocalId, request: Box<Request>, body: Body },
-    /// This process is to end. Requests without GO are deferred, and so are messages without a worker. The rest is still
+    /// This process must end. Requests without GO are deferred, and so are messages without a worker. Other messages are still
     /// delivered.
     Stop,
 }
 
-/// An action that the caller carries out.
+/// What the caller must do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send a heartbeat to a worker.
@@ -104,11 +102,10 @@ pub enum Action {
     EndWorker { connection: ConnectionId, pid: Option<i32> },
     /// Close the connection of a worker that has reported its end.
     CloseWorker { connection: ConnectionId },
-    /// Close the connection of a client that has sent an invalid frame, so that the client notices at once.
+    /// Close the connection of a client that has sent an invalid frame: the client notices at once.
     CloseClient { connection: ConnectionId },
 }
 
-/// The broker's state.
 pub struct Broker {
     settings: Settings,
     workers: Workers,
@@ -118,7 +115,7 @@ pub struct Broker {
     at_work: RunningJobs,
     slow: SlowRecipients,
     crashes: CrashRecords,
-    /// Why no delivery can use the database, as the last delivery that used it reported.
+    /// Why the last delivery that used the database could not use it; `None` if it could.
     database_away: Option<String>,
     stopping: bool,
     last_job: u64,
@@ -152,7 +149,7 @@ impl Broker {
         }
     }
 
-    /// Handles an event. Returns the actions that follow from it.
+    /// Handles an event, and returns the actions that follow.
     #[must_use]
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         self.now = now;
@@ -162,7 +159,7 @@ impl Broker {
             }
             Event::WorkerBeat { connection } => {
                 if !self.workers.received(connection, now) {
-                    // The worker gets no heartbeat from us either, and soon sends READY.
+                    // The worker gets no heartbeats from this broker either, so it soon sends READY.
                     debug!(connection = connection.0, "a heartbeat of somebody who has not said READY");
                 }
             }
@@ -198,19 +195,19 @@ impl Broker {
         self.jobs.is_empty()
     }
 
-    /// When the caller has to call [`tick`](Self::tick), if no event comes before.
+    /// When the caller must call [`tick`](Self::tick), if no event comes before.
     #[must_use]
     pub fn next_tick(&self) -> Instant {
         let queued = self.queue.iter().filter_map(|id| self.jobs.get(id));
-        // A job whose patience has ended waits for a worker only.
+        // A job whose patience has ended waits only for a worker.
         let patient =
             |job: &Job| job.throttled_since.map(|since| self.patient_until(job, since)).filter(|at| *at > self.now);
         let times = queued.flat_map(|job| [Some(self.deferred_at(job)), patient(job)]).flatten();
         times.min().map_or(self.next_beat, |first| first.min(self.next_beat))
     }
 
-    /// Handles the time: heartbeats, and jobs that have waited too long. All events so far have to be [handled](Self::handle)
-    /// before.
+    /// Handles the passage of time: heartbeats, and jobs that have waited too long. All earlier events must be
+    /// [handled](Self::handle) before.
     #[must_use]
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
         let pause = now.saturating_duration_since(self.last_tick);
@@ -223,7 +220,7 @@ impl Broker {
             self.actions.extend(self.workers.connections().map(|connection| Action::Beat { connection }));
         }
         if pause > 2 * INTERVAL {
-            // This process was stopped, or the machine was: the missing heartbeats are not the fault of the peers.
+            // This process, or the machine, was stopped: the missing heartbeats are not the fault of the peers.
             warn!(seconds = pause.as_secs(), "the broker did not run for a while: all workers are given more time");
             self.workers.all_heard(now);
         } else {
@@ -241,7 +238,7 @@ impl Broker {
         &self.counters
     }
 
-    /// Why the last delivery that used the database could not use it.
+    /// Why the last delivery that used the database could not use it; `None` if it could.
     #[must_use]
     pub fn database_away(&self) -> Option<&str> {
         self.database_away.as_deref()
@@ -253,7 +250,7 @@ impl Broker {
         &self.crashes
     }
 
-    /// The changes to the crash records that are to be stored.
+    /// The changes of the crash records that must be stored now.
     #[must_use]
     pub fn orders(&mut self) -> Vec<Order> {
         self.crashes.orders()
@@ -298,7 +295,7 @@ impl Broker {
         id
     }
 
-    /// Removes a job, whatever its stage.
+    /// Removes a job from the broker, in any stage.
     fn take(&mut self, id: JobId) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
         match job.stage {
@@ -309,7 +306,7 @@ impl Broker {
         Some(job)
     }
 
-    /// Passes messages to workers, while there are both.
+    /// Passes messages to workers, as long as there are both.
     fn hand_out(&mut self, now: Instant) {
         let mut at = 0;
         while let Some(&id) = self.queue.get(at) {
@@ -326,8 +323,8 @@ impl Broker {
                     continue;
                 }
             };
-            // A message that waits for its recipients, for its own lock, or for another one that crashes workers, does not block
-            // those behind it.
+            // A message may wait for its recipients, for its own lock, or for another message that crashes workers. It does not
+            // block those behind it.
             if !self.workers.any_for(ours, now)
                 || (alone && (self.one_is_alone() || self.others_go_first(id)))
                 || self.waits_for_its_message(id, now)
@@ -341,7 +338,7 @@ impl Broker {
         }
     }
 
-    /// Passes a message to a worker. This happens once per job.
+    /// Passes a message to a worker. This happens at most once for each job.
     fn hand_to_a_worker(&mut self, id: JobId, ours: bool, alone: bool, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.alone = alone;
@@ -369,7 +366,7 @@ impl Broker {
         self.actions.push(Action::Work { connection, address: self.address(id), body });
     }
 
-    /// The address of a job. A worker sends it back with its reply.
+    /// The address of a job. A worker returns it with its reply.
     fn address(&self, id: JobId) -> Vec<u8> {
         [self.settings.run.to_be_bytes(), id.0.to_be_bytes()].concat()
     }
@@ -383,8 +380,8 @@ impl Broker {
         });
         for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.counters.waited_too_long += 1;
-            // 4.4.5, mail system congestion (RFC 3463 section 3.5), is what happened. 4.3.2 would say that the whole system
-            // accepts nothing, but the cause may be one recipient's mailbox.
+            // 4.4.5, mail system congestion (RFC 3463 section 3.5). 4.3.2 would say that the whole system accepts nothing, but
+            // the cause may be one recipient's mailbox.
             self.answer_all(id, StatusDetail::CONGESTION, "it waited too long for others to be delivered");
         }
     }
@@ -393,7 +390,7 @@ impl Broker {
         let stay = self.workers.any_that_stay();
         let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::AwaitingGo => true,
-            // No process is replaced while the service ends: no new worker will come.
+            // While the service ends, no process is replaced, so no new worker will come.
             Stage::Queued => !stay,
             Stage::At(..) => false,
         });
@@ -402,8 +399,8 @@ impl Broker {
         }
     }
 
-    /// Defers a message for all of its recipients. Another program's message gets no answer, since that program does not know
-    /// our replies.
+    /// Defers a message for all of its recipients. Another program's message gets no answer, since that program does not know our
+    /// replies.
     fn answer_all(&mut self, id: JobId, detail: StatusDetail, text: &str) -> Option<Job> {
         let verdicts = match self.jobs.get(&id).map(|job| &job.what) {
             Some(Payload::Delivery { request, .. }) => all(request, detail, text),
@@ -412,7 +409,7 @@ impl Broker {
         self.answer(id, &verdicts)
     }
 
-    /// The only function that answers a message of ours. It removes the job, so that no second answer is possible.
+    /// The only function that answers a message of ours. It removes the job, so no second answer is possible.
     fn answer(&mut self, id: JobId, verdicts: &[Verdict]) -> Option<Job> {
         self.learn_who_is_slow(id, verdicts);
         let job = self.take(id)?;

@@ -1,4 +1,4 @@
-//! For any events in any order, each request is answered once, or its client has left. None is ever at two workers.
+//! For any events in any order, each request is answered once, unless its client has left. No request is ever at two workers.
 
 use super::tests::{SETTINGS, request};
 use super::*;
@@ -16,17 +16,17 @@ enum Step {
     Pass {
         milliseconds: u64,
     },
-    /// This worker is stopped, or continues.
+    /// A worker is stopped, or continues.
     Stop(usize),
-    /// This worker ends.
+    /// A worker ends.
     Die(usize),
-    /// It ends, and the master reports how: by a crash or not, before or after the end of its connection.
+    /// A worker ends, and the master reports whether by a crash, before or after the end of its connection.
     DieOf {
         at: usize,
         own_hand: bool,
         notified_first: bool,
     },
-    /// It replies to its last message in this way.
+    /// A worker replies to its last message in this way.
     Answer(usize, Answered),
     /// The LMTP server passes a message on.
     Hand {
@@ -38,9 +38,9 @@ enum Step {
         again: bool,
     },
     Go(u8),
-    /// Another program's client.
+    /// Another program's client sends a request.
     Plain,
-    /// This client disconnects.
+    /// A client disconnects.
     Leave(usize),
 }
 
@@ -189,7 +189,8 @@ impl BrokerWorld {
         self.event(Event::ClientGone { connection });
     }
 
-    /// Only messages at workers count, without those that have been deferred by now, which a worker may still have.
+    /// No recipient or message has more workers than allowed. Only messages at workers count: a worker may still have one that
+    /// was deferred meanwhile.
     fn nobody_is_at_more_than_allowed(&self) {
         let (mut at_work, mut of_one): (BTreeMap<String, usize>, BTreeMap<String, usize>) = Default::default();
         for (_, body) in self.workers.iter().filter_map(|worker| worker.current.as_ref()) {
@@ -291,7 +292,7 @@ impl BrokerWorld {
                 let request = to_two(u128::from(request), user);
                 self.asked.insert(request.id, addresses(&request));
                 let frame = Header::Deliver(request.clone()).frame(&message(user)).unwrap();
-                // A client sends each of its requests once on a connection.
+                // A client sends each of its requests once on each connection.
                 if !self.named.insert((request.id, connection)) {
                     return;
                 }

@@ -10,7 +10,7 @@ const ABORT: End = End::Signal(signal_hook::consts::SIGABRT);
 const HOUR: u64 = 3600;
 
 impl Scene {
-    /// Ends a worker with a message: its connection, and then the master's report. Returns the actions of the first.
+    /// Ends a worker with a message: first its connection, then the master's report. Returns the actions of the first event.
     fn die(&mut self, worker: u64, end: End, by_us: bool) -> Vec<Action> {
         let answered = self.handle(Event::WorkerGone { connection: ConnectionId(worker) });
         self.report(worker, end, by_us);
@@ -22,7 +22,7 @@ impl Scene {
         assert_eq!(self.handle(Event::ProcessEnded(WorkerEnd { pid, end, by_us, said })), []);
     }
 
-    /// Lets the message crash this worker, which is new.
+    /// Lets the message crash this new worker.
     fn crash(&mut self, worker: u64, id: u64) {
         self.ready(worker);
         assert_eq!(one_work(self.hand(id, &["a@x"])).0, worker);
@@ -145,7 +145,7 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
     assert!(scene.broker.crashes().is_empty());
 }
 
-/// The holder keeps the remaining recipients. If a copy was tried, it may be the only one for them.
+/// The holder keeps the message for the remaining recipients. If its copy was tried, it may be the only one for them.
 #[test]
 fn a_copy_goes_once_its_holder_delivers_to_one_recipient_and_stays_where_its_own_try_does_not_deliver_to_all() {
     let partly = |id: u64| {
@@ -188,13 +188,13 @@ fn what_ends_a_worker_from_outside_is_no_crash_of_the_message() {
         one_answer(scene.die(1, end, by_us));
         assert!(scene.orders().is_empty() && scene.broker.crashes().is_empty(), "{what}");
     }
-    // The broker killed the unresponsive worker. The signal that it ended with does not matter.
+    // The broker killed the unresponsive worker. The signal that ended it does not matter.
     let mut scene = Scene::with_workers(&[1]);
     one_work(scene.hand(10, &["a@x"]));
     scene.pass(10, &[]);
     scene.die(1, ABORT, false);
     assert!(scene.broker.crashes().is_empty());
-    // A worker without a message.
+    // This worker has no message.
     let mut scene = Scene::with_workers(&[1]);
     scene.die(1, ABORT, false);
     assert!(scene.broker.crashes().is_empty());
@@ -211,7 +211,7 @@ fn the_masters_report_may_come_before_the_connection_ends_or_too_late() {
     assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }), []);
     assert_eq!(scene.figures(), (1, 0));
 
-    // Any other end may come after a reply that is not read yet.
+    // Any other end may come after a reply that was not read yet.
     let mut scene = Scene::with_workers(&[1]);
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
     scene.report(1, End::Exit(0), false);

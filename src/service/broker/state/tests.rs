@@ -16,7 +16,7 @@ pub(super) const SETTINGS: Settings = Settings {
     run: 7,
 };
 
-/// A broker, and the time that the test sets.
+/// A broker, and the time as the test sets it.
 pub(super) struct Scene {
     pub(super) broker: Broker,
     pub(super) now: Instant,
@@ -68,7 +68,7 @@ impl Scene {
         self.handle(Event::WorkerAnswered { connection, address: address.to_vec(), body: frame })
     }
 
-    /// Lets this much time pass, a second at a time, while these workers send heartbeats.
+    /// Lets this much time pass, one second after the other, while these workers send heartbeats.
     pub(super) fn pass(&mut self, seconds: u64, beating: &[u64]) -> Vec<Action> {
         let mut actions = Vec::new();
         for _ in 0..seconds {
@@ -176,11 +176,12 @@ fn a_message_goes_to_the_worker_that_has_the_sessions_of_its_recipients_open() {
         assert_eq!(one_answer(scene.reply(worker, &address, frame(&delivered(u128::from(id), to.len())))).0, id);
         worker
     };
-    // A new recipient's message goes to the worker that has waited longest. Later ones go to the worker with the recipient's
+    // A new recipient's message goes to the worker that has waited longest. Later messages go to the worker with the recipient's
     // session.
     assert_eq!([serve(10, &["a@x"]), serve(11, &["b@x"]), serve(12, &["a@x"]), serve(13, &["b@x"])], [1, 2, 1, 2]);
     assert_eq!(serve(14, &["c@x", "d@x"]), 3);
-    // The worker with the most sessions of its recipients. Of two with the same number, the one that has waited longest.
+    // The worker with the most sessions of the recipients gets the message; of two with the same number, the one that has waited
+    // longest.
     assert_eq!([serve(15, &["c@x", "d@x", "a@x"]), serve(16, &["b@x", "a@x"])], [3, 1]);
     // A worker keeps three sessions, and has closed its earliest ones by now.
     assert_eq!([serve(17, &["e@x"]), serve(18, &["e@x", "f@x", "g@x"]), serve(19, &["b@x"])], [2, 2, 1]);
@@ -242,7 +243,7 @@ fn a_heartbeat_does_not_make_a_worker_ready() {
     one_work(scene.hand(10, &["a@x"]));
     assert_eq!(scene.hand(11, &["b@x"]), []);
     assert_eq!(scene.beat(1), []);
-    // READY during a delivery does not make a worker ready, either; nor does a heartbeat without a READY before.
+    // READY during a delivery does not make a worker ready, nor does a heartbeat without a READY before.
     assert_eq!(scene.ready(1), []);
     assert_eq!(scene.beat(9), []);
     assert_eq!(scene.broker.gauges(scene.now).queued, 1);
@@ -272,7 +273,7 @@ fn a_worker_that_ends_costs_its_message_a_deferral_at_once_and_no_other_worker_g
 fn a_silent_worker_gets_nothing_new_and_is_ended_after_ten_seconds() {
     let mut scene = Scene::with_workers(&[1, 2]);
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
-    // Without heartbeats for three seconds: new messages wait, and the delivery in progress is not answered yet.
+    // After three seconds without heartbeats, new messages wait. The delivery in progress is not answered yet.
     assert_eq!(scene.pass(3, &[]), []);
     assert_eq!(scene.hand(11, &["b@x"]), []);
     let gauges = scene.broker.gauges(scene.now);
@@ -396,7 +397,7 @@ fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_wor
     let mut scene = Scene::with_workers(&[1, 2, 3]);
     one_work(scene.hand(10, &["a@x"]));
     one_work(scene.hand(11, &["a@x"]));
-    // Most recipients are available soon: the message waits for a moment, and others overtake it.
+    // Most recipients are available soon, so the message waits for a moment, and others overtake it.
     assert_eq!(scene.hand(12, &["d@x", "A@x", "e@x", "a@x"]), []);
     assert_eq!(scene.pass(4, &[1, 2, 3]), []);
     assert_eq!(scene.broker.next_tick(), scene.now + SECOND);
@@ -408,7 +409,7 @@ fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_wor
     // Each recipient has a verdict of its own, in the order of the message.
     let answer = one_answer(scene.reply(worker, &address, frame(&delivered(12, 2))));
     assert_eq!(answer, (12, ["2.0.0", "4.4.5", "2.0.0", "4.4.5"].map(String::from).to_vec()));
-    // So a mailbox that hangs occupies no more workers than its limit, whatever the other recipients are.
+    // So a mailbox that hangs occupies no more workers than its limit, no matter who the other recipients are.
     assert_eq!(scene.hand(13, &["a@x", "d@x"]), []);
     let (worker, address, _) = one_work(scene.pass(5, &[1, 2, 3]));
     // A reply with results for recipients that were left out is invalid.
@@ -459,7 +460,7 @@ fn a_message_to_those_alone_who_have_too_many_at_work_waits_no_longer_than_one_t
     assert_eq!(one_answer(scene.pass(1, &[1, 2, 3])).0, 15);
 }
 
-/// Its time to wait for a worker ends before `service.slow_mailbox_timeout` does.
+/// The message's time to wait for a worker ends before `service.slow_mailbox_timeout` does.
 #[test]
 fn a_message_to_several_with_little_time_goes_to_the_others_at_the_end_of_it() {
     let mut scene = Scene::with_workers(&[1, 2, 3]);
@@ -541,17 +542,17 @@ fn an_answer_that_is_none_puts_the_message_off_and_its_worker_gets_no_more_of_ou
 #[test]
 fn a_worker_that_leaves_gets_nothing_more_and_its_connection_is_closed() {
     let close = || Action::CloseWorker { connection: ConnectionId(1) };
-    // It reports its end with its reply.
+    // The worker reports its end with its reply.
     let mut scene = Scene::with_workers(&[1]);
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
     let actions = scene.reply(1, &address, frame(&leaving(10, 1)));
     assert!(matches!(actions.as_slice(), [Action::Answer { .. }, last] if *last == close()), "{actions:?}");
     assert_eq!(scene.hand(11, &["a@x"]), []);
-    // It reports its end while it is idle.
+    // The worker reports its end while it is idle.
     let mut scene = Scene::with_workers(&[1]);
     assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), [close()]);
     assert_eq!(scene.hand(11, &["a@x"]), []);
-    // It reports its end while a message is on its way to it. It still delivers that message.
+    // The worker reports its end while a message is on its way. It still delivers that message.
     let mut scene = Scene::with_workers(&[1]);
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
     assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), []);
@@ -580,7 +581,7 @@ fn a_broker_that_is_stopped_delivers_what_waits_while_there_are_workers_and_defe
     assert_eq!(shown(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.3.2"]]);
     let actions = scene.reply(1, &first, frame(&delivered(10, 1)));
     let [Action::Answer { .. }, Action::Work { address, .. }] = actions.as_slice() else { panic!("{actions:?}") };
-    // A message that the LMTP server was just receiving.
+    // The LMTP server was just receiving this message.
     assert_eq!(scene.hand(13, &["d@x"]), []);
     let actions = scene.reply(1, address, frame(&leaving(11, 1)));
     let answers: Vec<_> = actions.iter().filter(|action| matches!(action, Action::Answer { .. })).map(clone).collect();

@@ -17,7 +17,7 @@ impl Broker {
             if leaves(&body) {
                 self.disconnect(connection);
             } else {
-                // A reply that came twice, or one to the previous broker.
+                // The reply came twice, or belongs to the previous broker.
                 self.counters.late_answers += 1;
                 info!(connection = connection.0, "an answer to nothing that this worker has");
             }
@@ -69,7 +69,7 @@ impl Broker {
         }
     }
 
-    /// A worker has reported that it ends. Closing its connection confirms that no more messages come.
+    /// Handles a worker's report that it ends. Closing its connection confirms that no more messages come.
     fn disconnect(&mut self, connection: ConnectionId) {
         let Some(worker) = self.workers.get_mut(connection) else { return };
         worker.leaving = true;
@@ -79,8 +79,8 @@ impl Broker {
         }
     }
 
-    /// A worker has ended, or is treated as ended: its message is deferred. The message may be delivered already, or may be
-    /// later: the next attempt checks.
+    /// Removes a worker that has ended, or is treated as ended, and defers its message. That message may be delivered already, or
+    /// may still be: the next attempt looks.
     pub(super) fn remove_worker(&mut self, connection: ConnectionId, why: &str) -> Option<Job> {
         let worker = self.workers.remove(connection)?;
         let Some(id) = worker.job else {
@@ -118,7 +118,7 @@ impl Broker {
     }
 }
 
-/// Whether an idle worker reports that it ends: a reply that belongs to no message.
+/// Whether an idle worker reports its end: by a reply that belongs to no message.
 fn leaves(body: &[u8]) -> bool {
     matches!(Header::read(body), Ok((Header::Reply(Reply { leaving: true, .. }), _)))
 }
