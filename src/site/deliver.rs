@@ -21,7 +21,7 @@ use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-/// The attributes of a message that Postfix knows besides its bytes.
+/// What Postfix knows about a message besides its bytes.
 #[derive(Clone, Debug)]
 pub struct Envelope {
     /// The envelope sender; empty for the null sender, `None` if it is unknown.
@@ -43,40 +43,39 @@ pub struct Envelope {
 pub struct Terms<'a> {
     /// The operator's settings.
     pub policy: &'a Policy,
-    /// The program that handed the message over.
+    /// The program that passed the message on.
     pub caller: &'a dyn Caller,
     /// The time by which the delivery has ended in any case.
     pub deadline: Deadline,
 }
 
-/// A copy that a delivery owes, with its state in the ledger.
+/// A copy that a delivery would make, with its state in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedCopy {
-    /// Why the mailbox gets it.
+    /// Why the mailbox gets the copy.
     pub role: Role,
     /// The mailbox's user.
     pub user: String,
-    /// The mailbox.
     pub mailbox: String,
-    /// Its state before the delivery.
+    /// The state before the delivery.
     pub state: StateBefore,
 }
 
 /// The state of a copy before a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StateBefore {
-    /// It is delivered, with its place if the server reported one.
+    /// The copy is delivered, at this place if the server reported one.
     ThereAlready(Option<Placement>),
     /// No attempt exists, or all have ended without a copy.
     ToBeAppended,
-    /// The author's own mail program saves one: see [`Site::left_to_authors_for`].
+    /// The author's own mail program saves a copy: see [`Site::left_to_authors_for`].
     ToBeLeft,
     /// This many attempts have not ended: they are running, or have died.
     ToBeLookedFor(usize),
 }
 
 impl fmt::Display for PlannedCopy {
-    /// `INBOX of doug (recipient): to be appended`.
+    /// For people: `INBOX of doug (recipient): to be appended`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} ({}): ", self.mailbox, self.user, self.role.as_str())?;
         match self.state {
@@ -118,9 +117,9 @@ impl Site {
         outcome.result
     }
 
-    /// Delivers a message to several recipients, whose envelopes differ in nothing else; returns one outcome for each, in
-    /// their order. One batch of recipients, as many as can have their mailboxes open at once, is delivered under one lock;
-    /// then the next.
+    /// Delivers a message to several recipients, whose envelopes differ in nothing else. Returns one outcome for each, in their
+    /// order. A batch has as many recipients as can have their mailboxes open at once. The batches are delivered one after the
+    /// other, each under one lock.
     pub fn deliver_to_all(
         &self,
         sessions: &mut Sessions,
@@ -147,8 +146,8 @@ impl Site {
         let Opened { mut database, greeting, has_served } =
             sessions.for_a_delivery(self, queue_id, terms, &mut patience).map_err(Deferral::Database)?;
         stages.connect = began.elapsed();
-        // The server may have ended a kept session, or may not be the primary. Nothing is journalled yet, so another session
-        // may start over.
+        // The server may have ended a kept session, or may not be the primary. Nothing is journalled yet, so another session may
+        // start over.
         let mut may_be_stale = has_served || self.has_several_databases();
         let routed = loop {
             let routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
@@ -173,7 +172,7 @@ impl Site {
         result
     }
 
-    /// Finds the mailboxes of the copies; an unknown recipient is refused, or deferred.
+    /// Finds the mailboxes of the copies. An unknown recipient is refused or deferred.
     fn route_or_refuse(
         &self,
         message: &Message,
@@ -224,7 +223,7 @@ impl Site {
                 },
             }
         }
-        // If Sent is the mailbox of a recipient's copy, a note to oneself has one copy.
+        // If Sent is also the mailbox of a recipient's copy, a note to oneself has one copy.
         sender.take_if(|sender| mailboxes.iter().any(|known| known.is_at(&sender.user, &sender.sent)));
         let at_once = self.mailbox_sessions() - usize::from(sender.is_some());
         let upload_time = UploadTime::until_deadline(terms.deadline);
@@ -239,7 +238,7 @@ impl Site {
             // Each batch has the full opening time.
             let times = OpeningTimes::of(terms, mailboxes.len() > 1);
             let mut owed = self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times);
-            // A server that hangs for all mailboxes proves nothing about one author.
+            // If the server hangs for all mailboxes, that proves nothing about one author.
             if let Some(author) = owed.iter().find_map(Owed::silent_author)
                 && owed.iter().any(|one| !one.took_too_long())
             {
@@ -253,14 +252,14 @@ impl Site {
             let batch =
                 Batch { envelopes: to, is_one_of_several: batch.len() < mailboxes.len(), upload_time: &upload_time };
             let ended = self.deliver_copies(message, &batch, terms, database, &mut owed, &mut stages);
-            // The author's mailbox has used all the time there was, under the message's lock. This process does not use it
-            // again before the bytes sent to it have settled. Otherwise each of the author's other messages would wait as
+            // The author's mailbox has used all the available time, under the message's lock. This process does not use that
+            // mailbox again before the bytes sent to it have settled. Otherwise each of the author's other messages would wait as
             // long, one after the other.
             if let Some(author) = sender.as_ref().filter(|_| ended.author_hangs) {
                 sessions.silent.note(&author.user, Instant::now(), terms.policy.append_grace.max(SILENT));
             }
-            // Only one batch waits for an author's mailbox that hangs. The next batch does not append a copy whose APPEND got
-            // no answer: its search would miss that copy while it is in flight.
+            // Only one batch waits for an author's mailbox that hangs. If an APPEND got no answer, the next batch does not append
+            // that copy either: its search would miss the copy while it is in flight.
             sender.take_if(|_| ended.author_is_seen_to);
             sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
             stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
@@ -279,8 +278,8 @@ impl Site {
     /// Proves the logins to the mailbox store, if a proof is due, with the mailbox of one of the recipients. Of several
     /// recipients, one whose login fails does not delay the others.
     ///
-    /// Mail for the service account needs no proof. If it is the only recipient, the author's copy still needs one, over the
-    /// author's mailbox. `Some` is the reason not to open that mailbox.
+    /// Mail for the service account needs no proof. If that account is the only recipient, the author's copy still needs one,
+    /// with the author's mailbox. `Some` is the reason not to open that mailbox.
     fn prove_login_by_one_of(
         &self,
         Destinations { recipients, sender, proven }: &Destinations,
@@ -356,7 +355,7 @@ impl Site {
     /// mailbox may have lost. The author was checked when the copy was recorded.
     ///
     /// # Errors
-    /// If the copy is not in the mailbox afterwards, or if this is unknown: [`Refusal`] has the reason.
+    /// If the copy is not in the mailbox afterwards, or if that is unknown: [`Refusal`] has the reason.
     pub(crate) fn deliver_again(
         &self,
         copy: &RecordedCopy,
@@ -378,7 +377,7 @@ impl Site {
                 Err(error) => Err(error.clone().into()),
             },
         };
-        // Only the operator retries this: a failure is reported, not recorded as owed once more.
+        // Only the operator, or the timer, retries this: a failure is reported, and the copy is not recorded as owed once more.
         let policy = Policy { sent_retry_for: Duration::MAX, keep_source_up_to: 0, ..self.policy() };
         let delivery = Delivery {
             message,
@@ -402,11 +401,11 @@ impl Site {
         Ok(delivered.copies.into_iter().next().map_or(Manner::AlreadyThere, |copy| copy.manner))
     }
 
-    /// Plans what [`deliver`](Self::deliver) would do with each copy, the recipient's first. Writes, creates and locks
+    /// Plans what [`deliver`](Self::deliver) would do with each copy, the recipient's first. This writes, creates and locks
     /// nothing.
     ///
     /// # Errors
-    /// If a delivery would end with this refusal before it opens a mailbox.
+    /// The refusal with which a delivery would end before it opens a mailbox.
     pub(crate) fn plan(
         &self,
         message: &Message,
@@ -445,27 +444,27 @@ struct Routed<'a> {
     destinations: Destinations,
 }
 
-/// Recipients whose copies are delivered under one lock.
+/// The recipients whose copies are delivered under one lock.
 struct Batch<'a> {
     envelopes: Vec<&'a Envelope>,
     /// Whether the message has other batches as well.
     is_one_of_several: bool,
-    /// Shared by all batches of the message.
+    /// The upload time, which all batches of the message share.
     upload_time: &'a UploadTime,
 }
 
-/// Splits the mailboxes into as few batches as possible, whose sizes differ by at most one: so hardly any batch has a single
+/// Splits the mailboxes into as few batches as possible, whose sizes differ by at most one. So hardly any batch has a single
 /// mailbox.
 fn batches<T>(all: &[T], at_once: usize) -> impl Iterator<Item = &[T]> {
     let count = all.len().div_ceil(at_once.max(1));
-    // The larger batches come first: if a mailbox of the first batch hangs, another one shows that the server is not slow for
-    // all.
+    // The larger batches come first: if a mailbox of the first batch hangs, another one can show that the server as a whole is
+    // not slow.
     let end = move |batch: usize| (batch * all.len()).div_ceil(count);
     (0..count).filter_map(move |batch| all.get(end(batch)..end(batch + 1)))
 }
 
-/// Reads for the log how the recipient's copy was delivered earlier, if it was there already. All is recorded and the lock is
-/// free: if this fails, the message is still delivered.
+/// Reads, for the log, how the recipient's copy was delivered earlier, if it was there already. Everything is recorded and the
+/// lock is free: if this fails, the message is still delivered.
 fn how_it_came(message: &Message, copies: &[CopyReport], database: &mut dyn Database) -> Option<EarlierDelivery> {
     let is_there = |copy: &&CopyReport| copy.role == Role::Recipient && copy.manner == Manner::AlreadyThere;
     let copy = copies.iter().find(is_there)?;

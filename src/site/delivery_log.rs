@@ -8,7 +8,7 @@ use crate::message::Message;
 use std::time::Instant;
 use tracing::{info, warn};
 
-/// Logs a delivery as one record. It has Postfix's queue id, so that one search finds the message in both logs. docs/log.md
+/// Logs a delivery as one record. The record has Postfix's queue id, so one search finds the message in both logs. docs/log.md
 /// explains each field.
 pub fn log_delivery(
     message: &Message,

@@ -1,5 +1,5 @@
-//! The mailboxes of one message's copies. The table of addresses names the recipient's mailbox, and the author's Sent if the
-//! author is vouched for.
+//! The mailboxes of one message's copies. The table of addresses names the recipient's mailbox, and the author's Sent if there is
+//! proof that the author sent the message.
 
 use super::{Configured, Envelope, Kind, Site};
 use crate::config::{self, AuthorCheck};
@@ -10,19 +10,18 @@ use crate::message::{Address, Message, Role};
 use crate::site::routing::{Party, Route};
 use tracing::{info, warn};
 
-/// The mailboxes of one message's copies.
 pub(super) struct Destinations {
-    /// Each recipient's mailbox, in their order, or the refusal.
+    /// Each recipient's mailbox, in the order of the recipients, or the refusal.
     pub(super) recipients: Vec<Result<Destination, Refusal>>,
     /// The author's mailbox, if a Sent copy is owed.
     pub(super) sender: Option<Destination>,
-    /// The age in seconds of the proof of logins to the mailbox store.
+    /// The age of the proof of logins to the mailbox store, in seconds; `None` if there is no proof.
     pub(super) proven: Option<f64>,
 }
 
 impl Site {
-    /// Finds the mailboxes of the recipients' copies, and of the author's, if one is owed, in one round trip. An unknown
-    /// recipient is not refused yet: see [`refuse`](Self::refuse).
+    /// Finds the mailboxes of the recipients' copies, and of the author's if one is owed, in one round trip. An unknown recipient
+    /// is not refused here: see [`refuse`](Self::refuse).
     pub(super) fn destinations(
         &self,
         message: &Message,
@@ -73,8 +72,8 @@ impl Site {
         Ok(Destinations { recipients, sender, proven: book.proven })
     }
 
-    /// Decides for each recipient whether its mail can be accepted, for entry points at which a later refusal reaches no
-    /// client. For an unknown recipient the database commits the decision, as in a delivery.
+    /// Decides for each recipient whether its mail can be accepted, for transports whose client learns of no later refusal. For
+    /// an unknown recipient the database commits the decision, as in a delivery.
     ///
     /// # Errors
     /// If the database cannot decide.
@@ -83,7 +82,7 @@ impl Site {
         recipients: &[Address],
         database: &mut dyn Database,
     ) -> Result<Vec<Result<(), Refusal>>, Deferral> {
-        // Each address has a mailbox in the directory of an embedded site.
+        // At an embedded site, each address has a mailbox.
         let Some(site) = self.as_configured() else { return Ok(vec![Ok(()); recipients.len()]) };
         let mut lookups = Vec::new();
         for lookup in recipients.iter().flat_map(|to| site.router.lookups(to, Party::Recipient)) {
@@ -101,8 +100,8 @@ impl Site {
         Ok(recipients.iter().map(known).collect())
     }
 
-    /// Refuses the recipient for good if the database commits that it is unknown; otherwise defers. A read alone is not
-    /// sufficient: a replica that lags behind may not have the address yet.
+    /// Refuses the recipient for good if the database commits that it is unknown; otherwise defers. A read alone does not
+    /// suffice: a replica that lags behind may not have the address yet.
     pub(super) fn refuse(&self, recipient: &Address, database: &mut dyn Database) -> Refusal {
         let Some(site) = self.as_configured() else {
             return Deferral::Internal("an embedded site refuses nobody").into();
@@ -118,7 +117,7 @@ impl Site {
 }
 
 impl Configured {
-    /// The mailbox for mail to this address, according to the database's rows.
+    /// The mailbox for mail to this address, from the database's rows and the rules.
     fn recipient(&self, address: &Address, book: &AddressBook) -> Result<Destination, Refusal> {
         match self.router.route(address, Party::Recipient, book) {
             Route::To(destination) => Ok(destination),
@@ -132,9 +131,9 @@ impl Configured {
     }
 }
 
-/// The role of the author's copy. It is an ordinary recipient's if sent mail is kept in the author's inbox, or in INBOX.
-/// Other addresses of the same user mostly have INBOX. A message to oneself and to others is then one copy there, whichever
-/// delivery comes first.
+/// The role of the author's copy. If sent mail is kept in the author's inbox, or in INBOX, it is an ordinary recipient's: other
+/// addresses of the same user mostly have INBOX. So a message to oneself and to others is one copy there, whichever delivery
+/// comes first.
 pub(super) fn role_of_sent(author: &Destination) -> Role {
     if author.sent == author.inbox || author.sent == "INBOX" { Role::Recipient } else { Role::Sender }
 }
@@ -146,7 +145,7 @@ fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelop
     }
     match sent.author_check {
         AuthorCheck::Header => true,
-        // Postfix decides who may send under which address (smtpd_sender_login_maps), and checks only the envelope sender. A
+        // Postfix decides who may send under which address (smtpd_sender_login_maps), but checks only the envelope sender. A
         // member who has logged in can still write any name into the From field.
         AuthorCheck::Authenticated
             if envelope.sasl_username.as_deref().is_some_and(|name| !name.is_empty())

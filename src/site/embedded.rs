@@ -1,4 +1,4 @@
-//! `--embedded DIR`: no configuration, no servers. A Maildir per address, the ledger and the locks are in one directory of
+//! `--embedded DIR`: no configuration, no servers. A Maildir for each address, the ledger and the locks are in one directory of
 //! one machine. Any address is accepted.
 //!
 //! ```text
@@ -45,15 +45,14 @@ impl Embedded {
         &self.directory
     }
 
-    /// The reason why this process must not work here: it is root, in another user's directory. That user could not open
-    /// root's files, so each delivery would be deferred until it bounces. The user could also plant links, and root would
-    /// write through them.
+    /// Why this process must not work here: it is root, in another user's directory. That user could not open root's files, so
+    /// each delivery would be deferred until it bounces. The user could also plant links, through which root would write.
     #[must_use]
     pub(crate) fn refuses_root(&self) -> Option<String> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
-        // A directory that cannot be examined cannot be used either: the first use reports the error.
+        // A directory that cannot be examined cannot be used either: its first use reports the error.
         let there = self
             .directory
             .ancestors()
@@ -63,13 +62,13 @@ impl Embedded {
             .then(|| format!("{directory} belongs to user {}: run this as that user, not as root", there.uid()))
     }
 
-    /// The mailbox for mail to `address`: each address has one here, which its first message creates.
+    /// The mailbox for mail to `address`. Each address has one here, which its first message creates.
     #[must_use]
     pub fn recipient(&self, address: &str) -> Destination {
         Destination { user: folded(address), inbox: INBOX.into(), sent: SENT.into() }
     }
 
-    /// The mailbox for mail that `address` has sent, if the address already has a Maildir here. `None` for the null sender.
+    /// The mailbox for mail that `address` has sent, if `address` already has a Maildir here. `None` for the null sender.
     #[must_use]
     pub fn sender(&self, address: &str) -> Option<Destination> {
         if address.is_empty() {
@@ -81,7 +80,7 @@ impl Embedded {
             Ok(found) => found.is_dir().then_some(destination),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => None,
             Err(e) => {
-                // If the Maildir counts as present, the append fails and the delivery is deferred. If it counted as missing,
+                // A Maildir that counts as present makes the append fail, and the delivery is deferred. If it counted as missing,
                 // a Sent copy would be lost.
                 tracing::warn!(directory = %arriving.display(), error = %e, "cannot see whether the sender lives here");
                 Some(destination)
@@ -107,17 +106,19 @@ impl Embedded {
     }
 }
 
-/// The address in lower case. Only ASCII is folded: Unicode folds some different characters into one (the Kelvin sign and k),
-/// so one person's mail would go to another.
+/// The address in lower case. Only ASCII is folded: Unicode folds some different characters into one (the Kelvin sign and k), so
+/// one person's mail would go to another.
 fn folded(address: &str) -> String {
     address.to_ascii_lowercase()
 }
 
 /// The name of a directory for `text`: readable if possible, and never the same for two texts.
 ///
-/// Any byte except an ASCII letter, a digit or one of `@._-+=` becomes `%XX`, and so does a dot at the beginning. So there is
-/// no `/`, no NUL, no `..` and no hidden name. The first letter of a name that this program uses itself is encoded as well. A
-/// name longer than 200 bytes is cut and ends in `%-` and the SHA-256 of the whole text. Otherwise `%` is always followed by
+/// Any byte except an ASCII letter, a digit or one of `@._-+=` becomes `%XX`, and so does a dot at the beginning. So there is no
+/// `/`, no NUL, no `..` and no hidden name. If the text is a name that this program uses itself, its first letter becomes `%XX`
+/// too.
+///
+/// A name longer than 200 bytes is cut and ends in `%-` and the SHA-256 of the whole text. In all other names, `%` is followed by
 /// two hexadecimal digits.
 fn safe_name(text: &str) -> String {
     use std::fmt::Write;
@@ -160,7 +161,7 @@ mod tests {
         let long = "x".repeat(500);
         let nearly = format!("{}y", "x".repeat(499));
         let just = "x".repeat(200);
-        // A short text that equals the hashed name, or an escape.
+        // A short text that equals the hashed name, and one that equals an escaped name.
         let hashed = safe_name(&long);
         let texts = [
             "",

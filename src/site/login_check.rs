@@ -1,8 +1,8 @@
 //! Proves that logins lead to the mailboxes of the users that they name, before a copy is appended or removed. A server that
-//! ignores this name says OK to everything, and all mail would go into one INBOX.
+//! ignores this name accepts every login, and all mail would go into one INBOX.
 //!
-//! The ledger keeps the proof; a delivery reads it together with the addresses. The timer renews it once a day, because
-//! servers are upgraded and proxies change. The service account's own mailbox needs no proof: its mail goes there in any
+//! The ledger keeps the proof; a delivery reads it together with the addresses. The timer renews the proof once a day, because
+//! servers are upgraded and proxies change. Mail for the service account needs no proof: its mail goes to its own mailbox in any
 //! case.
 //!
 //! | the proof is | what a delivery does |
@@ -11,9 +11,8 @@
 //! | older, or there is none | proves it, or defers its message |
 //! | found to be wrong | as without one, from that moment on, in all processes |
 //!
-//! A failed renewal does not show where logins lead. A server may begin to delay the logins of users who do not exist, or
-//! never answer them, and let in existing users as before. That must not stop all mail, so the old proof remains valid
-//! meanwhile.
+//! A failed renewal does not show where logins lead. For example, a server may begin to delay the logins of unknown users, or
+//! never answer them, and still let in existing users. That must not stop all mail, so the old proof remains valid meanwhile.
 
 use super::Site;
 use crate::base::deadline::Deadline;
@@ -30,29 +29,30 @@ use tracing::{debug, info, warn};
 /// How often the timer renews a proof.
 pub(crate) const RENEWED_EVERY: Duration = Duration::from_hours(24);
 
-/// A proof of this age is renewed. It is less than a day, since clocks differ; a younger proof comes from another host's
+/// A proof of this age is renewed. The age is less than a day, since clocks differ; a younger proof comes from another host's
 /// timer.
 const RENEWED_FROM: Duration = Duration::from_hours(12);
 
 /// A proof of this age is no longer valid.
 pub(super) const COUNTS_FOR: Duration = Duration::from_hours(14 * 24);
 
-/// The time limit of a renewal: it consists of logins, and some servers delay two of them by seconds.
+/// The time limit of a renewal: it consists of logins, two of which some servers delay by seconds.
 pub(crate) const RENEWAL: Duration = Duration::from_mins(1);
 
 /// How many users' mailboxes a proof tries.
 pub(super) const PROOFS: usize = 3;
 
-/// How long to wait for another delivery that tries to prove it: some servers delay the answer to a failed login by seconds.
+/// How long to wait for another delivery that tries to find the proof: some servers delay the answer to a failed login by
+/// seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the user's own mailbox may take in the first try; each further try has twice as long. The mailbox may hang while
-/// all other deliveries wait. Between two tries any of them may find the proof.
+/// How long the user's own mailbox may take in the first try; each further try has twice as long. The mailbox may hang while all
+/// other deliveries wait. Between two tries, any of them may find the proof.
 const FIRST_TRY: Duration = Duration::from_secs(5);
 
 impl Site {
-    /// Makes sure that logins lead to their users' mailboxes, with the proof in the ledger, or with a new one over this
-    /// user's `mailbox`.
+    /// Ensures that logins lead to their users' mailboxes: with the proof in the ledger, or with a new one by this user's
+    /// `mailbox`.
     ///
     /// # Errors
     /// If logins do not lead there, or if no proof is possible now.
@@ -69,8 +69,8 @@ impl Site {
         }
     }
 
-    /// Proves it with one of these mailboxes, unless a proof is younger than `unless_within`. Each mailbox except the last is
-    /// tried once, and has `only_try` to open.
+    /// Finds the proof with one of these mailboxes, unless a proof is younger than `unless_within`. Each mailbox except the last
+    /// is tried once, and has `only_try` to open.
     pub(super) fn prove_login_by(
         &self,
         mailboxes: &[(&str, &str)],
@@ -93,7 +93,7 @@ impl Site {
         Ok(())
     }
 
-    /// The same, with one mailbox.
+    /// Like [`prove_login_by`](Self::prove_login_by), with one mailbox.
     pub(super) fn prove_login_by_one(
         &self,
         unless_within: Duration,
@@ -103,7 +103,8 @@ impl Site {
         only_try: Option<Duration>,
     ) -> Result<(), Deferral> {
         let Some(login_check) = self.login_check().filter(|_| !self.is_service_account(user)) else { return Ok(()) };
-        // One login test at a time: a hundred failed logins at once look like an attack, and servers lock such hosts out.
+        // Only one login test runs at a time: a hundred failed logins at once look like an attack, and servers lock such hosts
+        // out.
         let lock = lock_of(login_check);
         let patience = only_try.unwrap_or(PATIENCE).min(deadline.half_way().remaining());
         let (until, mut patience_with_one) = (deadline.half_way(), only_try.unwrap_or(FIRST_TRY));
@@ -121,7 +122,7 @@ impl Site {
                 debug!(%error, "the lock was not released; the server frees it with the connection");
             }
             match proven {
-                // This mailbox may hang: between two tries other deliveries may find the proof with theirs.
+                // This mailbox may hang. Between two tries, other deliveries may find the proof with theirs.
                 Err(Deferral::Mailbox(error))
                     if error.failure == MailboxFailure::TimedOut && only_try.is_none() && !until.passed() =>
                 {
@@ -133,8 +134,8 @@ impl Site {
         }
     }
 
-    /// Renews the proof with users of the address table, unless it is fresh, and returns a sentence about the result. Until
-    /// the old proof expires, deliveries rely on it even if the renewal fails.
+    /// Renews the proof with users of the address table, unless it is fresh, and returns a sentence about the result. Until the
+    /// old proof expires, deliveries rely on it even if the renewal fails.
     ///
     /// # Errors
     /// If the server ignores the name: from then on there is no proof. Also if no proof is possible now.
@@ -163,8 +164,8 @@ impl Site {
         (deadline, in_time): (Deadline, Deadline),
     ) -> Result<(), Deferral> {
         let Some(site) = self.as_configured() else { return Ok(()) };
-        // The previous holder of the lock may have found the proof. (On PostgreSQL this statement's snapshot then lasts
-        // through the logins: for seconds, once a day.)
+        // The previous holder of the lock may have found the proof. (On PostgreSQL the snapshot of this statement lasts through
+        // the logins: for seconds, once a day.)
         let proven = database.look_up(&[], Some(login_check)).map_err(Deferral::Database)?.proven;
         if proven.is_some_and(|age| is_within(age, unless_within)) {
             return Ok(());
@@ -174,7 +175,7 @@ impl Site {
         let proven = |imap| authorization::prove(imap, (user, other), mailbox, deadline, in_time);
         let honoured = site.imap().and_then(proven).map_err(|error| {
             if error.failure == MailboxFailure::IdentityIgnored
-                // No delivery may rely on the earlier proof while others find the same failure.
+                // No delivery may rely on the earlier proof once the server is known to ignore the name.
                 && let Err(error) = database.record_login_check(login_check, &self.host, false)
             {
                 warn!(%error, "that the login path is disproved was not recorded");
@@ -185,33 +186,33 @@ impl Site {
         database.record_login_check(login_check, &self.host, true).map_err(Deferral::Database)
     }
 
-    /// Whether logins have to be proven before a delivery. `proven` is the age of the ledger's proof in seconds.
+    /// Whether a proof must be found before a delivery. `proven` is the age of the ledger's proof, in seconds.
     pub(super) fn is_proof_due(&self, proven: Option<f64>) -> bool {
         self.login_check().is_some() && !proven.is_some_and(counts)
     }
 
-    /// The age of the proof on which deliveries rely, if one is valid.
+    /// The age of the proof on which deliveries rely; `None` if no proof is valid.
     ///
     /// # Errors
-    /// If the database cannot be read.
+    /// If the database does not answer.
     pub(crate) fn age_of_the_proof(&self, database: &mut dyn Database) -> Result<Option<Duration>, DatabaseError> {
         let Some(login_check) = self.login_check() else { return Ok(None) };
         let proven = database.look_up(&[], Some(login_check))?.proven.filter(|age| counts(*age));
         Ok(proven.and_then(|age| Duration::try_from_secs_f64(age.abs()).ok()))
     }
 
-    /// The settings of the mailbox store, if a login names the user and the store's password was read. Otherwise there is
-    /// nothing to prove.
+    /// The settings of the mailbox store, if a login names the user and the store's password was read. In all other cases there
+    /// is nothing to prove.
     pub(crate) fn imap_of_named_users(&self) -> Option<&imap::Settings> {
         self.imap_settings().filter(|imap| imap.name_the_user())
     }
 
-    /// Whether this user is the service account. Its own mail needs no proof, and its mailbox provides none.
+    /// Whether this user is the service account. Mail for it needs no proof, and its mailbox provides none.
     pub(crate) fn is_service_account(&self, user: &str) -> bool {
         self.imap_of_named_users().is_some_and(|imap| imap.user == user)
     }
 
-    /// The kind of login, if a login names the user. Otherwise the mailboxes' names do, and there is nothing to prove.
+    /// The kind of login, if a login names the user. If the mailboxes' names do that instead, there is nothing to prove.
     pub(super) fn login_check(&self) -> Option<&LoginCheck> {
         self.as_configured().and_then(|site| site.login_check.as_ref())
     }
@@ -226,7 +227,7 @@ fn counts(age: f64) -> bool {
     is_within(age, COUNTS_FOR)
 }
 
-/// A negative age comes from a clock that was set back.
+/// Whether an age, in seconds, is within this span. A clock that was set back makes an age negative.
 fn is_within(age: f64, span: Duration) -> bool {
     age.abs() < span.as_secs_f64()
 }

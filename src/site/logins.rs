@@ -1,15 +1,14 @@
-//! Counts the opened sessions: opening one takes most of the time of a delivery that has to.
+//! Counts the opened sessions: a delivery that must open one spends most of its time on that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts for all threads that open sessions for one [`Site`](super::Site), and for its copies.
+/// Counts for all threads that open sessions for one [`Site`](super::Site), and for its clones.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     database: AtomicU64,
     imap: AtomicU64,
 }
 
-/// The counts at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Logins {
     /// Sessions with the database.

@@ -23,11 +23,11 @@ const OPENING_SENDERS: &str = "opening the sender's mailbox";
 pub(super) struct OpeningTimes {
     /// The deadline of the delivery.
     pub(super) deadline: Deadline,
-    /// Whether the message goes to several mailboxes: then no mailbox may delay the others.
+    /// Whether the message goes to several mailboxes: no mailbox may then delay the others.
     pub(super) several: bool,
     pub(super) recipients: Deadline,
-    /// A server may hang only for the sender's mailbox: then half of the time is left for the recipient's copy. Otherwise
-    /// each delivery would end at its deadline, until Postfix bounces the message.
+    /// If a server hangs only for the sender's mailbox, half of the time is left for the recipient's copy. Otherwise each
+    /// delivery would end at its deadline, until Postfix bounces the message.
     pub(super) authors: Deadline,
 }
 
@@ -83,7 +83,7 @@ impl Owed {
         Self { role: role_of_sent(author), whose: Whose::Authors, user, mailbox_name: sent, mailbox }
     }
 
-    /// Whether the mailbox was not open in time, or is the author's, for which no copy waits.
+    /// Whether the mailbox was not open in time. Also true for the author's, since no recipient's copy waits for that.
     pub(super) fn took_too_long(&self) -> bool {
         self.whose == Whose::Authors || self.timed_out()
     }
@@ -107,7 +107,7 @@ impl Owed {
     }
 }
 
-/// The error for an author's mailbox that is not asked, because it has just timed out.
+/// The error for an author's mailbox that is not opened, because it has just timed out.
 pub(super) fn silent_a_moment_ago() -> MailboxError {
     MailboxError::new(MailboxFailure::TimedOut, OPENING_SENDERS, "it did not answer a moment ago")
 }
@@ -126,8 +126,8 @@ impl RecipientsMailbox {
 }
 
 impl Site {
-    /// Opens the mailboxes of the copies and asks for their positions, in parallel. With several recipients, a mailbox that
-    /// is not open in time is left out, so that it does not delay the others.
+    /// Opens the mailboxes of the copies and reads their positions, in parallel. With several recipients, a mailbox that is not
+    /// open in time is left out, so that it does not delay the others.
     pub(super) fn open_mailboxes(
         &self,
         recipients: &[RecipientsMailbox],
@@ -168,7 +168,7 @@ impl Site {
                     .map(|sender| beside("imap-sender", &sender.user, &sender.sent, times.authors));
                 // This thread opens the first mailbox.
                 let first = site.imap().and_then(|settings| {
-                    // The time for a greeting is that of a single mailbox, so it is not used for several.
+                    // The time limit for the greeting is that of a single mailbox, so the greeting is not used for several.
                     let reconnect = || match greeting.filter(|_| !times.several) {
                         Some(greeting) => {
                             let mut connection = greeting.finish("opening the recipient's mailbox")?;
@@ -217,7 +217,7 @@ impl Site {
     }
 }
 
-/// Opens a mailbox of a user and asks for its position, over this user's kept session or over the connection from `reconnect`.
+/// Opens a mailbox of a user and reads its position, over this user's kept session or over the connection from `reconnect`.
 /// Nothing is journalled yet, so a kept session may fail.
 fn open_mailbox(
     settings: &imap::Settings,
@@ -229,7 +229,7 @@ fn open_mailbox(
     logins: &Counter,
 ) -> Result<ImapMailbox, MailboxError> {
     let leads_there = |session: &imap::Session| session.user() == user && settings.lead_to(user, mailbox);
-    // Half of the time, so that a new login is still possible.
+    // Only half of the time, so that a new login is still possible.
     let session = session.filter(leads_there).and_then(|session| session.begin(deadline.half_way()));
     match session.map(|session| session.open(mailbox).ask_position()) {
         Some(Ok(mut mailbox)) => {
@@ -254,7 +254,7 @@ impl Greeting {
     }
 }
 
-/// Work on another thread, whose result is fetched later. A panic there becomes a failure like any other.
+/// Work on another thread, whose result is fetched later. A panic there becomes an ordinary error.
 pub(super) struct Background<T>(Result<thread::JoinHandle<Result<T, MailboxError>>, std::io::Error>);
 
 impl<T: Send + 'static> Background<T> {
@@ -289,7 +289,7 @@ mod tests {
     use std::time::Duration;
     use tempfile::TempDir;
 
-    /// An IMAP server that lets in every user except lisa, whom it never answers, like a proxy with one hanging backend.
+    /// An IMAP server that lets in every user except lisa, whom it never answers: like a proxy with one hanging backend.
     #[derive(Clone, Default)]
     struct Server {
         /// The commands of each session, with its user.
@@ -344,7 +344,7 @@ mod tests {
             self.start_as("127.0.0.1")
         }
 
-        /// The same, for a site that knows the server by this name.
+        /// Starts the server, and a site that knows it by this name.
         fn start_as(self, host: &str) -> (Site, TempDir) {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let site = site_at(host, listener.local_addr().unwrap().port());
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn a_senders_mailbox_that_hangs_leaves_the_recipients_copy_its_time() {
         let (site, _directory) = Server::default().start();
-        // The test waits for half of it. The other half exceeds any pause of the test machine.
+        // The test waits for half of this time. The other half exceeds any pause of the test machine.
         let deadline = Deadline::after(Duration::from_secs(16));
         let (recipients, sender) = destinations("doug", Some("lisa"));
         let times = times(deadline, None, None);
@@ -399,7 +399,7 @@ mod tests {
         assert!(matches!(&sender.mailbox, Err(NotOpened::Trouble(error)) if error.failure == MailboxFailure::TimedOut));
     }
 
-    /// In a worker, its other messages wait meanwhile.
+    /// In a worker, other messages wait meanwhile.
     #[test]
     fn a_senders_mailbox_that_hangs_is_waited_for_no_longer_than_the_patience_of_a_worker() {
         let (site, _directory) = Server::default().start();
@@ -413,7 +413,7 @@ mod tests {
         assert!(!owed[0].timed_out());
     }
 
-    /// The greeting may hang, which is awaited in parallel with the database, or the login.
+    /// Either the greeting hangs, for which the delivery waits in parallel with the database, or the login.
     #[test]
     fn a_recipients_mailbox_that_hangs_is_waited_for_no_longer_than_a_worker_opens_mailboxes() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,12 +1,11 @@
-//! A site: the addresses of its database and its mailboxes, and who has one. A configuration file describes it, or one
-//! directory. This module opens the sessions of one delivery in parallel, and runs it.
+//! A site: the addresses of its database and its mailboxes, and the users who have one. Either a configuration file describes it,
+//! or it is one directory. This module opens the sessions of one delivery in parallel, and runs it.
 //!
 //! ```text
 //! parse ── connect: database ∥ IMAP (greeting) ── route ── authenticate: recipient ∥ sender ── deliver
 //! ```
 //!
-//! After the route, a delivery proves that logins lead to the users that they name, unless a recent proof exists
-//! (`login_check`).
+//! After the route, a delivery proves that logins lead to the users that they name, unless a recent proof exists (`login_check`).
 
 mod database;
 mod deliver;
@@ -79,13 +78,13 @@ struct Configured {
     database: Vec<Server>,
     /// `None` for a site [without mailboxes](Site::without_mailboxes).
     imap: Option<imap::Settings>,
-    /// The kind of login there, if a login names the user.
+    /// The kind of login to the mailbox store, if a login names the user.
     login_check: Option<LoginCheck>,
     router: Router,
 }
 
 impl Site {
-    /// Creates a site from a configuration, and reads its passwords.
+    /// A site from a configuration. Reads its passwords.
     ///
     /// # Errors
     /// [`ConfigError`] if a password cannot be read.
@@ -94,8 +93,8 @@ impl Site {
         Self::with(config, Some(imap))
     }
 
-    /// Creates a site for callers that use the database alone: the password of the mailbox store is not read, and no mailbox
-    /// can be opened.
+    /// A site for callers that use only the database: the password of the mailbox store is not read, and no mailbox can be
+    /// opened.
     ///
     /// # Errors
     /// [`ConfigError`] if the database's password cannot be read.
@@ -134,13 +133,12 @@ impl Site {
         }
     }
 
-    /// The same site, with no copies for authors.
+    /// This site, but without copies for authors.
     #[must_use]
     pub(crate) fn without_sent_copies(self) -> Self {
         Self { sent_copies: false, ..self }
     }
 
-    /// The operator's settings for deliveries.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.policy.clone()
@@ -160,19 +158,18 @@ impl Site {
         (sent.dedup_by == config::DedupBy::Mailbox).then_some(sent.dedup_delay)
     }
 
-    /// The number of sessions that were opened for deliveries.
+    /// How many sessions were opened for deliveries.
     #[must_use]
     pub(crate) fn logins(&self) -> Logins {
         self.logins.so_far()
     }
 
-    /// The time limit of one delivery.
     #[must_use]
     pub(crate) fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// The namespace of its deliveries' locks.
+    /// The namespace of the deliveries' locks.
     #[must_use]
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
@@ -223,14 +220,13 @@ impl Site {
         }
     }
 
-    /// The configuration, if there is one.
     #[must_use]
     pub fn config(&self) -> Option<&Config> {
         self.as_configured().map(|site| &site.config)
     }
 
-    /// A mailbox of a user of the mailbox store, opened with a delivery's kind of login. Creates nothing, and sends no
-    /// command about the mailbox.
+    /// A mailbox of a user of the mailbox store, opened with a delivery's kind of login. Creates nothing, and sends no command
+    /// about the mailbox.
     ///
     /// # Errors
     /// If the server cannot be reached, or refuses the login.

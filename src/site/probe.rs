@@ -1,4 +1,4 @@
-//! Requests to a site's servers outside of a delivery: the tests of `check`, and whether a slow server still answers.
+//! Requests to a site's servers outside of a delivery: the tests of `check`, and the test whether a slow server still answers.
 
 use super::Site;
 use crate::base::deadline::Deadline;
@@ -13,7 +13,7 @@ use crate::site::routing::{Party, Route};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The user whose mailbox `check` can log in to.
+/// The user to whose mailbox `check` can log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recipient {
     /// The user of this address.
@@ -27,21 +27,21 @@ pub enum Recipient {
 /// The state of a user's mailboxes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeenMailboxes {
-    /// The server's description of itself.
+    /// How the server describes itself.
     pub said: String,
-    /// Whether it has UIDPLUS.
+    /// Whether the server has UIDPLUS (RFC 4315).
     pub uid_plus: bool,
     /// Our rights to INBOX.
     pub inbox_rights: imap::Rights,
     /// Our rights to Sent.
     pub sent_rights: imap::Rights,
-    /// Whether Sent does not exist yet. Dovecot reports the rights to it nevertheless.
+    /// Whether Sent does not exist yet. Dovecot still reports the rights to it.
     pub sent_is_missing: bool,
 }
 
 impl Site {
-    /// The user whose mailbox `check` may log in to: the named address, or any address of the table whose user is not in
-    /// `other_than`.
+    /// The user to whose mailbox `check` may log in: that of the named address, or of any address of the table whose user is not
+    /// in `other_than`.
     ///
     /// # Errors
     /// If the database does not answer, or answers with an error.
@@ -92,7 +92,7 @@ impl Site {
     /// How long a login for this user takes, with its connection: the median of `count` logins, one after the other.
     ///
     /// # Errors
-    /// As [`try_mailboxes`](Self::try_mailboxes).
+    /// As for [`try_mailboxes`](Self::try_mailboxes).
     pub(crate) fn time_logins(&self, user: &str, count: usize, deadline: Deadline) -> Result<Duration, MailboxError> {
         let Some(site) = self.as_configured() else { return Ok(Duration::ZERO) };
         let mut times = Vec::new();
@@ -108,7 +108,7 @@ impl Site {
     /// Up to `count` users of the table, without the service account.
     ///
     /// # Errors
-    /// As [`recipient`](Self::recipient).
+    /// As for [`recipient`](Self::recipient).
     pub(crate) fn some_users(
         &self,
         count: usize,
@@ -136,7 +136,7 @@ impl Site {
             name: configured.database_name(),
             ask: Arc::new(move |deadline| {
                 let asked = site.open_database(None, deadline);
-                // An error is an answer as well.
+                // An error is an answer too.
                 let answered =
                     asked.and_then(|mut database| database.select("asking whether it answers", "SELECT 1", &[]));
                 let silent = |failure| matches!(failure, DatabaseFailure::Unreachable | DatabaseFailure::TimedOut);

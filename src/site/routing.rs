@@ -1,29 +1,30 @@
 //! Routing: finds the mailboxes of an address.
 //!
-//! The table `addresses` comes first, then the rules of the configuration file, which name whole domains. For a recipient the
-//! order within the table is Postfix's (`virtual(5)`, `canonical(5)`). The full address comes first, then the address without
-//! its extension, then `@domain`, the row for all other addresses there.
+//! The table `addresses` comes first, then the rules of the configuration file, which name whole domains. For a recipient, the
+//! order within the table is Postfix's (`virtual(5)`, `canonical(5)`): the full address, the address without its extension, then
+//! `@domain`, the row for all other addresses there.
 
 use crate::config::DomainRule;
 use crate::ledger::{AddressBook, Destination};
 use crate::message::{Address, fold};
 
-/// Characters with a special meaning in a mailbox store or a path. They mark a domain, a folder, a wildcard (RFC 3501 section
+/// Characters with a special meaning in a mailbox store or a path: they mark a domain, a folder, a wildcard (RFC 3501 section
 /// 6.3.8), the separator of a master user, or a variable. A sender may write them in a quoted local part.
 const NOT_IN_A_LOCAL_PART: [char; 5] = ['@', '/', '*', '%', '\\'];
 
-/// Whether the rule names a user for this address. `"b@y.example"@x.example` is not the user b@y.example of another domain.
+/// Whether the rule names a user for this address. `"b@y.example"@x.example` must not become the user b@y.example of another
+/// domain.
 fn names_user_of(rule: &DomainRule, address: &Address) -> bool {
     let is_safe = !rule.user.contains("{local}") || !address.local().contains(NOT_IN_A_LOCAL_PART);
     fold(&rule.domain) == address.domain() && is_safe
 }
 
-/// The capacity in which an address is routed.
+/// In which capacity an address is routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Party {
     /// As the envelope recipient.
     Recipient,
-    /// As the author, who gets a Sent copy. Rows for `@domain` do not count: otherwise each invented address there would be a
+    /// As the author, who gets a Sent copy. Rows for `@domain` do not count: with them, each invented address there would be a
     /// member.
     Sender,
 }
@@ -37,8 +38,8 @@ pub(crate) enum Route {
     NoImapUser(String),
     /// No user here has this address.
     Unknown,
-    /// The table `addresses` has no row, and no rule names the domain. The database is not filled yet, or is the wrong one;
-    /// that is no reason to refuse mail.
+    /// The table `addresses` has no row, and no rule names the domain. The database is not filled yet, or is the wrong one: that
+    /// is no reason to refuse mail.
     TableEmpty,
 }
 
@@ -58,10 +59,10 @@ impl Router {
 
     /// The keys to look up in the table `addresses`, folded, in order of precedence.
     ///
-    /// An author's extension is removed in any domain, as Postfix does for senders (`canonical(5)`,
-    /// `smtpd_sender_login_maps`): only Postfix knows the local domains. This has a cost if a member's address elsewhere is
-    /// in the table (anna@example.org) and names there contain the delimiter (anna-maria@example.org). The member then gets
-    /// the other author's Sent copies. config.example.toml warns of it.
+    /// An author's extension is removed in any domain, as Postfix does for senders (`canonical(5)`, `smtpd_sender_login_maps`):
+    /// only Postfix knows the local domains. This has a cost if a member's address elsewhere is in the table (anna@example.org),
+    /// and names there contain the delimiter (anna-maria@example.org). That member then gets the other author's Sent copies.
+    /// config.example.toml warns of it.
     #[must_use]
     pub(crate) fn lookups(&self, address: &Address, party: Party) -> Vec<String> {
         let address = address.folded();
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(route("doug@other.example", &all), Route::Unknown);
     }
 
-    /// An unknown recipient is refused for good: an address must not be missed because two functions fold it differently.
+    /// An unknown recipient is refused for good, so two functions must not fold an address differently.
     #[test]
     fn case_keeps_nobody_from_being_found() {
         let router = Router::new(vec![rule("MÜLLER.example", "{local}")], "+");

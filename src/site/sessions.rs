@@ -1,4 +1,4 @@
-//! The database session and the users' IMAP sessions, which one delivery may leave to the next.
+//! The database session and the users' IMAP sessions that one delivery may leave to the next.
 
 use super::mailboxes::Greeting;
 use super::{Site, Terms};
@@ -13,18 +13,18 @@ use tracing::debug;
 const KEPT: usize = 8;
 /// How long an unused session is kept.
 const IDLE: Duration = Duration::from_mins(1);
-/// How long a session is kept in all: a user's rights and the server of the mailboxes may change.
+/// How long a session is kept at all: a user's rights and the server of the mailboxes may change.
 const AGE: Duration = Duration::from_mins(10);
-/// How long a process with waiting clients does not open an author's mailbox again after it has timed out.
+/// For how long a process with waiting clients does not open an author's mailbox after it has timed out.
 pub(super) const SILENT: Duration = Duration::from_mins(5);
 
 /// The sessions of one process with the servers of one [`Site`], which deliveries use one after the other.
 ///
 /// A delivery opens the sessions that it needs and that are missing. [`end`](Self::end) then keeps the sessions that another
-/// delivery may use; a process that delivers once does not call it.
+/// delivery may use. A process that delivers once does not call it.
 #[derive(Default)]
 pub struct Sessions {
-    /// The sessions of the last delivery, until it is ended.
+    /// The sessions of the last delivery, until [`end`](Self::end).
     pub(super) used_database: Option<Box<dyn Database>>,
     pub(super) used_mailboxes: Vec<ImapMailbox>,
     /// The sessions between two deliveries.
@@ -42,9 +42,9 @@ pub(super) struct Opened {
 }
 
 impl Sessions {
-    /// The connections at the start of a delivery: the kept database session, or a new one. If it is new and no user's
-    /// session is kept, this first begins a connection to the IMAP server. That server sends its greeting while the database
-    /// checks our password. Sessions of a delivery that was not [ended](Self::end) are closed.
+    /// The connections at the start of a delivery: the kept database session, or a new one. If it is new and no user's session is
+    /// kept, this first begins a connection to the IMAP server. So that server sends its greeting while the database checks our
+    /// password. Sessions of a delivery that was not [ended](Self::end) are closed.
     pub(super) fn for_a_delivery(
         &mut self,
         site: &Site,
@@ -57,7 +57,7 @@ impl Sessions {
         self.kept.at_most = site.mailbox_sessions();
         match self.database.take().map(|idle| idle.begin(&site.client(queue_id), *deadline)) {
             Some(Ok(mut database)) => {
-                // The session may hang by now, and the next statement asks for addresses.
+                // The kept session may hang by now. The next statement looks up addresses, which is fast.
                 database.expect_fast_reply();
                 return Ok(Opened { database, greeting: None, has_served: true });
             }
@@ -88,17 +88,16 @@ impl Sessions {
 }
 
 impl Site {
-    /// How many users' sessions one process keeps. That also limits the mailboxes to which a message is delivered under one
-    /// lock.
+    /// How many users' sessions one process keeps. This also limits the number of mailboxes to which a message is delivered under
+    /// one lock.
     pub(super) fn mailbox_sessions(&self) -> usize {
         self.config().map_or(KEPT, |config| config.service.mailbox_sessions)
     }
 }
 
-/// Sessions by their users; the one used last is at the end.
+/// Sessions by their users; the last used one is at the end.
 pub(super) struct Kept<S> {
     entries: Vec<KeptSession<S>>,
-    /// The limit for kept sessions.
     pub(super) at_most: usize,
 }
 
@@ -120,7 +119,7 @@ impl<S> Kept<S> {
         self.entries.is_empty()
     }
 
-    /// Removes and returns a session of exactly this user.
+    /// Removes and returns a session of exactly this user: no other user may get it.
     pub(super) fn take(&mut self, user: &str, now: Instant) -> Option<S> {
         self.drop_old(now);
         let at = self.entries.iter().rposition(|entry| entry.user == user)?;
@@ -142,7 +141,7 @@ impl<S> Kept<S> {
     }
 }
 
-/// Authors whose mailbox has recently timed out, with the time until which it is not opened.
+/// Authors whose mailbox has recently timed out, with the time until which that mailbox is not opened.
 #[derive(Default)]
 pub(super) struct UnresponsiveHosts(Vec<(String, Instant)>);
 
@@ -190,7 +189,7 @@ mod tests {
         silent.note("lisa", now, 60 * SECOND);
         assert!(silent.holds("lisa", now + 59 * SECOND) && !silent.holds("lis", now));
         assert!(!silent.holds("lisa", now + 60 * SECOND) && silent.0.is_empty());
-        // The longer span counts.
+        // The longer of two spans counts.
         silent.note("lisa", now, 600 * SECOND);
         silent.note("lisa", now, 60 * SECOND);
         assert!(silent.holds("lisa", now + 599 * SECOND) && !silent.holds("lisa", now + 600 * SECOND));
@@ -219,7 +218,7 @@ mod tests {
         assert_eq!(kept.take("idle", began + IDLE - SECOND), Some(1));
         kept.keep("idle".into(), began, 1, began);
         assert_eq!(kept.take("idle", began + IDLE), None);
-        // This holds however busy the session is.
+        // A session's total age counts, however busy the session is.
         kept.keep("old".into(), began, 2, began + AGE - SECOND);
         assert_eq!(kept.take("old", began + AGE - SECOND), Some(2));
         kept.keep("old".into(), began, 2, began + AGE - SECOND);

@@ -8,10 +8,10 @@ use crate::delivery::Policy;
 use std::path::Path;
 use std::time::Duration;
 
-/// Postfix's limit, unless a configuration sets it (`command_time_limit`, `<transport>_time_limit`).
+/// Postfix's default limit (`command_time_limit`, `<transport>_time_limit`), for a site without a configuration.
 const POSTFIX_TIME_LIMIT: Duration = Duration::from_secs(1000);
 
-/// The site, the log, and the limits of a delivery. No password is read yet.
+/// The site, the log, and the limits of a delivery. No password has been read yet.
 pub(crate) struct Setup {
     pub(crate) place: SiteSource,
     pub(crate) log: log::Settings,
@@ -25,14 +25,13 @@ pub(crate) struct Setup {
     pub(crate) append_grace: Duration,
 }
 
-/// The source of a [`Site`].
 pub(crate) enum SiteSource {
     Configured(Box<Config>),
     Embedded(Embedded),
 }
 
 impl SiteSource {
-    /// Creates the site and reads its passwords; the error is a text.
+    /// Creates the site and reads its passwords. The error is a text for people.
     pub fn site(self) -> Result<Site, String> {
         match self {
             Self::Configured(config) => Site::configured(*config).map_err(|error| error.to_string()),
@@ -42,7 +41,7 @@ impl SiteSource {
 }
 
 impl Setup {
-    /// Reads a configuration file, for this part of the program; the error is a text.
+    /// Reads a configuration file, for the database role of this part of the program. The error is a text for people.
     pub fn configured(file: &Path, role: DatabaseRole) -> Result<Self, String> {
         let config = Config::load(file).map_err(|error| error.to_string())?.acting_as(role);
         Ok(Self {
@@ -55,7 +54,7 @@ impl Setup {
         })
     }
 
-    /// Uses one directory, which is created if it is missing; the error is a text.
+    /// Uses one directory, which is created if it is missing. The error is a text for people.
     pub fn embedded(directory: &Path) -> Result<Self, String> {
         let log = log::Settings {
             target: log::Target::File(directory.join("delivery.log")),

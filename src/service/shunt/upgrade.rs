@@ -35,7 +35,7 @@ pub fn start(config: Config) -> io::Result<()> {
     thread::Builder::new().name("upgrade".into()).spawn(run).map(drop)
 }
 
-/// Retries the messages that have not crashed since this program was installed, in seconds since 1970.
+/// Retries the shunted messages that have not crashed since `installed`, when this program was installed, in seconds since 1970.
 fn try_all(config: &Config, installed: i64) -> Result<(), String> {
     let mut rest = to_be_tried(config, installed)?;
     while let Some(message) = rest.pop_front() {
