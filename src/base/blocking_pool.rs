@@ -53,7 +53,7 @@ pub(crate) struct BlockingPool {
     clients: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-/// The permits of one piece of work, which holds them until it ends, even if nobody awaits the result any more.
+/// The permits of one piece of work. The work holds them to its end, even if nobody awaits the result any more.
 type Permits = [Option<OwnedSemaphorePermit>; 4];
 
 impl BlockingPool {

@@ -1,5 +1,5 @@
-//! Connections of an HTTP server. They have a limit on their number, and a rule for which one a new one replaces. A client that
-//! reads nothing of its answer has a time limit.
+//! Connections of an HTTP server: the limit on their number, the rule which connection gives way to a new one, and the time limit
+//! for a client that reads nothing.
 //!
 //! Addresses do not distinguish clients here: the web UI and the API listen on this machine only, and a proxy in front connects
 //! all clients from one address. So what their requests have shown distinguishes connections.

@@ -16,8 +16,8 @@ const SENDING: Duration = Duration::from_mins(10);
 const PIECE: usize = 16 << 10;
 
 /// A body that is sent in pieces. hyper drops a body once it has its last frame, and keeps that frame until it is written. With a
-/// body of one frame, hyper would keep the whole message for a client that does not read. Its share of the memory would already
-/// belong to another client.
+/// body of one frame, hyper would keep the whole message for a client that does not read. The message's share of the memory would
+/// already belong to another client.
 ///
 /// So hyper gets each piece only once it has written the previous one. The message keeps its share of the memory until the last
 /// piece is taken, the connection is closed, or `SENDING` is over.
@@ -123,7 +123,7 @@ mod tests {
             assert!(shares.take(TOKEN, 1).is_none());
             tokio::time::sleep(Duration::from_secs(2)).await;
             assert!(shares.take(TOKEN, 1).is_some());
-            // Only the pieces that were in transit by then.
+            // Only the pieces that were in transit when the time was over.
             next().await.unwrap();
             assert_eq!(next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         });

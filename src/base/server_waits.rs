@@ -1,7 +1,7 @@
 //! Waits for servers, in the subcommands that people start. (A delivery has its [watchdog](crate::pipe::watchdog).)
 //!
-//! A server that hangs (SIGSTOP, a paused container, a stuck disk) keeps its connections. Its kernel acknowledges what is sent,
-//! so no time limit of TCP ends the wait. No fixed limit fits: an index on a large table may take an hour.
+//! A server that hangs (SIGSTOP, a paused container, a stuck disk) keeps its connections. The server's kernel acknowledges what
+//! is sent, so no time limit of TCP ends the wait. No fixed limit fits: an index on a large table may take an hour.
 //!
 //! So code that waits for an answer registers the wait ([`for_answer`]), and one thread watches these waits ([`watch`]). The
 //! thread reports to a person at a terminal which server has not answered yet. Every ten seconds it sends the server a small

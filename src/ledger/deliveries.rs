@@ -25,7 +25,7 @@ pub struct NeverEnded {
     pub user: String,
     pub mailbox: String,
     pub host: String,
-    /// Its process id there.
+    /// The process id on that host.
     pub pid: i64,
     /// Postfix's queue id.
     pub queue_id: Option<String>,

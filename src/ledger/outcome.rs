@@ -38,8 +38,8 @@ pub enum Outcome {
 /// Why an attempt was deferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// An earlier attempt for the same recipient never ended. It is too young: its APPEND may still take effect, so a search
-    /// would prove nothing.
+    /// An earlier attempt for the same recipient never ended. That attempt is too young: its APPEND may still take effect, so a
+    /// search would prove nothing.
     Unsettled,
     /// Another host delivers this message under another lock.
     OtherLock,

@@ -28,8 +28,8 @@ use crate::webhook::{MasterKey, Schedule};
 use std::io;
 use thiserror::Error;
 
-/// The memory for the notifications that were read is this part of the notifier's memory limit. A notification in flight is held
-/// several times: as its body, as the request and in TLS. Each thread also has an address space of its own.
+/// The memory for notifications that were read is one part in this many of the notifier's memory limit. A notification in flight
+/// is held several times: as its body, as the request and in TLS. Each thread also has an address space of its own.
 const PART_OF_MEMORY: u64 = 16;
 
 #[derive(Clone, Debug)]

@@ -19,7 +19,7 @@ pub(super) enum Unanswered {
     /// The receiver has failed; only the log may say how.
     #[error("{NOT_CALLED}")]
     NotCalled(String),
-    /// No route leads to the receiver. It has failed, unless there is no route to [several hosts](Outage).
+    /// No route leads to the receiver. The receiver has failed, unless there is no route to [several hosts](Outage).
     #[error("{NOT_CALLED}")]
     Unreachable(String),
     /// The request was not tried, so the receiver has not failed.

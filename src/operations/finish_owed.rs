@@ -261,8 +261,8 @@ impl Pages {
     }
 }
 
-/// The due copies in the order of their tries. Four groups take turns. They are the untried copies and those tried longest ago,
-/// each for users who recently received mail and for all others.
+/// The due copies in the order of their tries. Four groups take turns. The groups are the untried copies and those tried longest
+/// ago, each for users who recently received mail and for all others.
 struct Turns<'a> {
     plan: &'a Plan,
     /// Users who recently received mail.

@@ -61,8 +61,8 @@ pub(crate) enum HolderReport {
     Released,
 }
 
-/// Another connection to the server that holds the lock. It commits meanwhile: on PostgreSQL the lock's own connection is in the
-/// lock's transaction.
+/// Another connection to the server that holds the lock. This connection commits meanwhile: on PostgreSQL the lock's own
+/// connection is in the lock's transaction.
 fn beside(
     server: &str,
     open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,

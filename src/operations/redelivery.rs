@@ -101,7 +101,7 @@ pub(crate) fn redeliver(site: &Site, copy: &RecordedCopy, how: Redelivery) -> Re
     }
 }
 
-/// Finishes a copy that is owed. Its author was authenticated when the message arrived.
+/// Finishes a copy that is owed. The author was authenticated when the message arrived.
 ///
 /// # Errors
 /// If the copy could not be delivered; it stays owed.

@@ -33,8 +33,8 @@ pub(crate) fn queue(folder: &Path) -> Result<Queue, QueueError> {
     }
 }
 
-/// The delivery request of a shunted message. Its copies have the keys for which the client that still has the message looks at
-/// its next try.
+/// The delivery request of a shunted message. The client still has the message, and its next try looks for copies with the same
+/// keys.
 pub(crate) fn shunted_request(envelope: Envelope) -> Request {
     let origin = envelope.origin.unwrap_or_default();
     Request {
@@ -126,8 +126,8 @@ pub(crate) fn take_in(
     Ok(queue.enqueue(&site.lock_of_message_id(&outline.lock_subject), mail, &raw, SystemTime::now())?.id())
 }
 
-/// Puts a Received field on top, as every mail system does (RFC 5321 section 4.4). It has the form of pickup(8)'s, since no SMTP
-/// client submitted the message.
+/// Puts a Received field on top, as every mail system does (RFC 5321 section 4.4). The field has the form of pickup(8)'s, since
+/// no SMTP client submitted the message.
 ///
 /// Tuesday's "Backup done" is another message than Monday's, though they do not differ in a byte. Without the field, the second
 /// would count as already delivered. The field is in the queue's file, so every try has the same one.

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Traffic {
     /// Messages that were received completely.
     pub messages: u64,
-    /// Their recipients, each of which gets one reply.
+    /// The recipients of these messages; each gets one reply.
     pub recipients: u64,
     /// The size of all these messages, in bytes.
     pub bytes: u64,

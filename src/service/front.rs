@@ -100,8 +100,8 @@ pub fn prepare(config: &Config) -> Result<(), FrontError> {
 }
 
 /// Runs a front until SIGTERM or SIGINT, and then until all messages in progress are answered. `beside` is the LMTP server, which
-/// passes its messages to the broker. It runs in the same runtime once the sockets exist. If it fails, the front fails too, and
-/// the master starts another one.
+/// passes its messages to the broker. That server runs in the same runtime once the sockets exist. If it fails, the front fails
+/// too, and the master starts another one.
 ///
 /// `has_master`: only processes that the master has started are accepted as workers. Otherwise a confined process of the same
 /// user could take mail, and report that it is delivered. Without a master, any process of our user may be a worker.

@@ -180,9 +180,9 @@ impl<'a> Runner<'a> {
 
 /// How long an attempt may take after `tries` others: twice as long as the previous one, up to `longest`.
 ///
-/// The delivery has the same time: its worker gives up by then, and the next attempt begins at least a minute later. As after any
-/// loss, that attempt determines the result of an APPEND that was given up, so nothing is duplicated. A store that is slow, but
-/// does not hang, gets its mail by a later attempt, which has more time.
+/// The delivery has the same time: after it the worker has given up, and the next attempt begins at least a minute later. As
+/// after any loss, that attempt determines the result of an APPEND that was given up, so nothing is duplicated. A store that is
+/// slow, but does not hang, gets its mail by a later attempt, which has more time.
 fn time_for(recipients: usize, size: usize, tries: u32, longest: Duration) -> Duration {
     let more = recipients.saturating_sub(1).saturating_add(size / 1_000_000);
     let first = FIRST_TRY.saturating_add(FOR_MORE.saturating_mul(u32::try_from(more).unwrap_or(u32::MAX)));

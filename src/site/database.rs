@@ -58,7 +58,7 @@ impl Site {
         }
     }
 
-    /// Opens a session for a delivery. It needs a server that accepts writes, and waits for one.
+    /// Opens a session for a delivery. A delivery needs a server that accepts writes, and this waits for one.
     ///
     /// # Errors
     /// If no such server is available in time.

@@ -147,7 +147,7 @@ pub struct Finding {
     /// The setting: `synchronous_commit`.
     pub what: String,
     pub state: FindingState,
-    /// Its value: `on`.
+    /// The value: `on`.
     pub found: String,
     /// What fixes the setting, or may improve it.
     pub fix: Option<String>,

@@ -114,8 +114,8 @@ pub(in crate::ledger) fn has<D: Tables + ?Sized>(
     if table.starts_with("FUNCTION ") {
         return Ok(true);
     }
-    // Tries a statement that changes nothing: the server checks rights before it searches rows. The statements also read, so a
-    // role without SELECT lacks the other rights too.
+    // Tries a statement that changes nothing: the server checks rights before it searches rows. The statements also read: without
+    // SELECT, this reports the other rights as missing too.
     let columns = if of.is_empty() { "*".to_owned() } else { of.join(", ") };
     let tried = match right {
         "SELECT" => database.select(doing, &format!("SELECT {columns} FROM {table} WHERE FALSE"), &[]).map(drop),

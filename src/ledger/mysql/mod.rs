@@ -51,7 +51,8 @@ impl Ledger for MysqlDatabase {
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
         let doing = "writing down that a recipient is refused";
         let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
-        // On a read-only server, some roles may still write (SUPER, READ ONLY ADMIN). They must not refuse recipients there.
+        // Some roles may write even on a read-only server (SUPER, READ ONLY ADMIN). There, such a role must not refuse
+        // recipients.
         let batch = format!(
             "INSERT INTO unknown_recipients (host, count, last_at) SELECT {host}, 1, UTC_TIMESTAMP(6) FROM DUAL \
              WHERE NOT ({read_only}) AND EXISTS (SELECT 1 FROM addresses) \

@@ -79,8 +79,8 @@ impl Change<'_> {
     }
 }
 
-/// Makes notifications that were given up due, and ends the pauses of their receivers. They are those of one subscription or of
-/// all, given up since this moment (microseconds since 1970) or at any time.
+/// Makes notifications that were given up due, and ends the pauses of their receivers. The notifications are those of one
+/// subscription or of all, given up since this moment (microseconds since 1970) or at any time.
 ///
 /// If the deadline passes, or a batch fails, the notifications changed so far stay due. A repeated call changes the others.
 ///
@@ -183,8 +183,8 @@ pub(crate) fn enqueue_range(
 /// The error recorded with a notification that was given up manually.
 const MANUALLY: &str = "dropped manually";
 
-/// Gives up undelivered notifications of a subscription, as if all tries had failed, and returns their number. They are the one
-/// of this event (a position), those of events before this moment (microseconds since 1970), or all.
+/// Gives up undelivered notifications of a subscription, as if all tries had failed, and returns their number. The notifications
+/// are the one of this event (a position), those of events before this moment (microseconds since 1970), or all.
 ///
 /// A request in progress still counts: the receiver's response to it is recorded. The newest are given up first. So, with
 /// `in_order`, the notifier meanwhile sends nothing that is about to be given up. If a batch fails, the notifications of earlier

@@ -1,8 +1,9 @@
 //! What the notifier reads and writes: it publishes events ([`queue`]), leases subscriptions, and settles tries
 //! ([`settle`]).
 //!
-//! - Publishing turns rows of `outbox` into rows of `events`, whose positions are in the order of the commits. It also inserts a
-//!   row of `notifications` for each subscription that matches. A named lock ensures that one notifier publishes at a time.
+//! - Publishing turns rows of `outbox` into rows of `events`, whose positions are in the order of the commits. Publishing also
+//!   inserts a row of `notifications` for each subscription that matches. A named lock ensures that one notifier publishes at a
+//!   time.
 //! - The lease is on the *subscription*, not on each notification. A lease is one small row, so waiting notifications cost a poll
 //!   nothing. One notifier serves one receiver, in order if the subscription wants that.
 //! - A claim compares with the time at which its statement began, not with the present moment: only the former can use an index.
@@ -26,7 +27,7 @@ use crate::lock::LockName;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The type of a test event. It goes only to the subscription that it names, and is about no copy.
+/// The type of a test event. Such an event goes only to the subscription that it names, and is about no copy.
 pub(crate) const TEST: &str = "subscription.test";
 
 /// The maximum size of all header fields in a notification together, in bytes, as JSON.
@@ -71,7 +72,7 @@ fn may_be_read(database: &mut (impl Tables + ?Sized), tables: &str) -> Result<bo
     Ok(may.unwrap_or_default())
 }
 
-/// Which subscriptions are searched for work of which nothing has notified their queue.
+/// Which subscriptions are also searched for work, in case a wake-up was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     Nobody,

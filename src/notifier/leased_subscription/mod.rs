@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 /// After this many failures in a row, only one request is sent at a time.
 const FAILURES: u32 = 5;
-/// Answers are settled this long after the last settlement, or as soon as one subscription has [`SETTLED_AT_ONCE`] of them. They
-/// are recorded within 100 ms, half of which is for the database.
+/// Answers are settled this long after the last settlement, or as soon as one subscription has [`SETTLED_AT_ONCE`] of them.
+/// Answers are recorded within 100 ms, half of which is for the database.
 pub(super) const SETTLED_EACH: Duration = Duration::from_millis(50);
 const SETTLED_AT_ONCE: usize = 50;
 /// The recorded outcome of a try during which the notifier itself ended.
@@ -48,7 +48,7 @@ pub(super) struct InFlight {
 #[derive(Debug)]
 pub(super) struct ActiveLease {
     pub(super) leased: Leased,
-    /// How many requests the subscription may have at once in this process. They count against the notifier's total.
+    /// How many requests the subscription may have at once in this process. These requests count against the notifier's total.
     pub(super) allotment: usize,
     pub(super) waiting: VecDeque<Due>,
     /// The notifications in flight, by the event's position.
@@ -61,7 +61,7 @@ pub(super) struct ActiveLease {
     /// For how long nothing is sent to the receiver; `None`: no rest.
     pub(super) rests_for: Option<Duration>,
     pub(super) state: Option<StateChange>,
-    /// Whether nothing more is sent under this lease. It is given back as soon as the requests in flight are answered.
+    /// Whether nothing more is sent under this lease. The lease is given back as soon as the requests in flight are answered.
     pub(super) closing: bool,
     /// Whether another notifier may have leased the subscription by now.
     pub(super) lost: bool,
@@ -202,7 +202,7 @@ impl ActiveLease {
         [&self.leased.subscription.as_bytes()[..], &position.to_be_bytes()].concat()
     }
 
-    /// Records that notifiers have repeatedly ended while this was their only subscription. Its first due notification counts as
+    /// Records that notifiers have repeatedly ended while this was their only subscription. The first due notification counts as
     /// failed, and the subscription rests. The receiver has not failed, so this never disables a subscription.
     pub(super) fn ended_notifiers(&mut self, first: Option<&Due>, started_at: i64, schedule: &Schedule) {
         if let Some(due) = first {

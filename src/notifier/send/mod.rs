@@ -166,7 +166,8 @@ impl HttpClient {
     /// Sends one request and returns the answer. `waits` is true until the lookup of the host begins.
     async fn post(&self, job: &SendJob, waits: &AtomicBool) -> Result<ReceiverResponse, Unanswered> {
         if let Some(connection) = self.idle_connection(&place(job)) {
-            // The receiver may have closed the connection meanwhile. It has then sent no answer, and a new connection is opened.
+            // The receiver may have closed the connection meanwhile. In that case there is no answer, and a new connection is
+            // opened.
             if let Ok(answer) = self.ask(connection, job).await {
                 return Ok(answer);
             }

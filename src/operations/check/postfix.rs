@@ -1,4 +1,4 @@
-//! `check`: whether the Postfix of this host, if there is one, has the limits that the configuration assumes. They are in its
+//! `check`: whether the Postfix of this host, if there is one, has the limits that the configuration assumes. The limits are in
 //! main.cf, and postconf(1) prints them. If one is shorter, Postfix may bounce a message that the recipient has received.
 
 use crate::base::deadline::Deadline;

@@ -4,9 +4,9 @@
 //! sources ── list (oldest first, on disk) ── jobs ── skipped if the ledger has it, else delivered ── a report
 //! ```
 //!
-//! The [`List`] has the *location* of each message. It is a temporary file, so a replay of a hundred thousand messages takes no
-//! more memory than one of a thousand. A job holds one message at a time. The ledger records what was delivered. So a replay
-//! keeps no state, and can be repeated however it ended.
+//! The [`List`] has the *location* of each message. The list is a temporary file, so a replay of a hundred thousand messages
+//! takes no more memory than one of a thousand. A job holds one message at a time. The ledger records what was delivered. So a
+//! replay keeps no state, and can be repeated however it ended.
 
 mod entry;
 mod envelope;

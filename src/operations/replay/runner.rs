@@ -334,7 +334,7 @@ impl ReplayJob<'_> {
         Ok(())
     }
 
-    /// A session with the ledger. It is replaced after half of its time, so that enough is left for each query.
+    /// A session with the ledger. The session is replaced after half of its time, so that enough is left for each query.
     pub(super) fn database(&mut self) -> Result<&mut (dyn Database + 'static), DatabaseError> {
         let site = self.replay.site;
         let kept = self.database.take().filter(|(_, deadline)| deadline.remaining() > site.deadline() / 2);

@@ -44,7 +44,7 @@ pub struct Gauges {
     pub queued: usize,
     /// Requests whose client has not sent GO yet.
     pub held: usize,
-    /// Messages at workers. It is not serialized: in `service status`, `busy` shows as much.
+    /// Messages at workers. This number is not serialized: in `service status`, `busy` shows as much.
     #[serde(skip)]
     pub in_work: usize,
     /// Workers that wait for a message.

@@ -154,7 +154,7 @@ impl Sockets {
     }
 
     /// Runs the broker. Once `stop` receives the time that is left, or its sender is dropped, the broker takes no new
-    /// connections. It ends when all senders of messages are gone and all jobs are answered, or when that time is over.
+    /// connections. The broker ends when all senders of messages are gone and all jobs are answered, or when that time is over.
     pub async fn run(
         mut self,
         broker: Broker,

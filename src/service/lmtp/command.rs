@@ -29,7 +29,7 @@ pub(super) enum Command {
 /// What [`name`] returns for a word that is no LMTP command.
 pub(super) const OTHER: &str = "other";
 
-/// The name of the command at the start of a line, for the counters. It is never the client's own text.
+/// The name of the command at the start of a line, for the counters. The name is never the client's own text.
 pub(super) fn name(line: &[u8]) -> &'static str {
     let verb = line.split(|byte| matches!(byte, b' ' | b'\r')).next().unwrap_or_default();
     let known = ["LHLO", "MAIL", "RCPT", "DATA", "RSET", "NOOP", "VRFY", "HELP", "QUIT", "STARTTLS", "XFORWARD"];

@@ -114,7 +114,7 @@ impl Incoming {
 
     /// Stores more bytes.
     ///
-    /// This thread, which all sessions share, writes the file. It writes at most [`BLOCK`] bytes at once, by default into a
+    /// This thread, which all sessions share, writes the file. At most [`BLOCK`] bytes are written at once, by default into a
     /// folder in memory (below /run).
     pub(super) fn take(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {

@@ -39,9 +39,9 @@ pub enum CannotBegin {
 ///   requests of strangers.
 /// - A front or a runner can read no password, and only the files that it works with. A notifier or the web UI reaches only its
 ///   own passwords and servers. The kernel enforces this as far as it can ([landlock](crate::base::confinement)).
-/// - The process logs to the configured target. It reopens the file on SIGURG, which the master sends: that signal does not end a
-///   process that has no handler yet, and opens its log later anyway. SIGUSR2 does the same, since an operator may send it to all
-///   processes of our name.
+/// - The process logs to the configured target. The process reopens the file on SIGURG, which the master sends: that signal does
+///   not end a process that has no handler yet, and opens its log later anyway. SIGUSR2 does the same, since an operator may send
+///   it to all processes of our name.
 ///
 /// The role itself handles SIGTERM: it ends after the message in progress.
 ///

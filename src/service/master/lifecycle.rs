@@ -33,7 +33,7 @@ pub(super) enum Mode {
 pub(super) struct Stopping {
     /// Whether the front, which ends first, has ended. The workers still finish the messages that it has passed to them.
     front_has_ended: bool,
-    /// When all processes get the second request to end. They are killed [`LAST_GRACE`] later.
+    /// When all processes get the second request to end; [`LAST_GRACE`] later, the master kills them.
     at_once_at: Option<Instant>,
     waiting: Vec<ControlConnection>,
 }

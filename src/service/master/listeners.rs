@@ -15,8 +15,8 @@ use std::thread;
 use std::time::Duration;
 use tracing::warn;
 
-/// The descriptor of the first listener in the front. It is above those that the standard library opens while it starts a
-/// process: its pipe for errors must not be overwritten.
+/// The descriptor of the first listener in the front. While the standard library starts a process, it opens lower descriptors:
+/// its pipe for errors must not be overwritten.
 const FIRST: i32 = 500;
 
 /// The pause before the master retries to bind a socket on which another process still listens.
@@ -102,7 +102,7 @@ impl Listeners {
         }
     }
 
-    /// Binds the configured listeners that are missing, and returns them. They are not in use until
+    /// Binds the configured listeners that are missing, and returns them. The new listeners are not in use until
     /// [`take_over`](Self::take_over).
     ///
     /// # Errors

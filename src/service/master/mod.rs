@@ -87,8 +87,8 @@ pub fn this_program() -> Program {
     })
 }
 
-/// Runs the master with this configuration file until the service ends. It must be called in the main thread, before any other
-/// thread is started, since it takes the sockets that systemd has passed.
+/// Runs the master with this configuration file until the service ends. Call this in the main thread, before any other thread is
+/// started, since it takes the sockets that systemd has passed.
 ///
 /// # Errors
 /// If the master cannot begin. Once it has begun, it goes on, whatever fails.

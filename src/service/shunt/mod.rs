@@ -96,8 +96,8 @@ enum CrashRecord {
 #[derive(Default)]
 pub struct CrashRecords {
     records: BTreeMap<Key, CrashRecord>,
-    /// The messages of workers whose connection has ended, but whose end the master has not reported yet. They are ordered by
-    /// process id, with the time of the loss.
+    /// The messages of workers whose connection has ended, but whose end the master has not reported yet. The key is the process
+    /// id; each message has the time of its loss.
     lost: BTreeMap<u32, (Instant, LostJob)>,
     /// The times of the crashes that count, of the last minute.
     counted: VecDeque<Instant>,

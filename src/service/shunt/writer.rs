@@ -1,6 +1,6 @@
 //! Stores the crash records, in a thread of its own, since a disk may be slow.
 //!
-//! A record that cannot be written lasts only as long as this process. Its message is still with the holder, and the next crash
+//! A record that cannot be written lasts only as long as this process. The message is still with its holder, and the next crash
 //! is written once more.
 
 use super::{CrashRecords, Order};

@@ -191,8 +191,8 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Limits how long mailboxes may take to open, so that one that hangs does not block one worker after the other. If all
-/// recipients were slow before, the limit is half of the remaining time. With a fixed limit, nothing would ever be delivered to a
-/// mailbox that is always slow.
+/// recipients were slow before, the limit is half of the remaining time. A single slow recipient gets all of it: otherwise
+/// nothing would ever be delivered to a mailbox that is always slow.
 fn set_patience(policy: &mut Policy, are_slow: bool, left: Duration) {
     let alone = policy.slow_mailbox_timeout.saturating_mul(4);
     policy.author_patience = Some(alone);

@@ -1,8 +1,8 @@
 //! When a worker is replaced. The end of the process frees memory that grows a little with each delivery, in this program or in a
 //! library.
 //!
-//! A worker stays if no other could begin in its place, for example because a password file was removed. It has already read all
-//! that it needs, and goes on delivering.
+//! A worker stays if no other could begin in its place, for example because a password file was removed. The old worker has
+//! already read all that it needs, and goes on delivering.
 
 use super::WorkerSettings;
 use crate::service::disk_figures::memory;

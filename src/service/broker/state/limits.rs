@@ -42,8 +42,8 @@ impl Broker {
 
     /// Whether the message waits because some of its recipients are at their limit.
     ///
-    /// It waits for `service.slow_mailbox_timeout`, since most recipients are available by then. Then it goes to the recipients
-    /// that are not at their limit; if there are none, the message is deferred. So a mailbox that hangs delays other recipients
+    /// The message waits for `service.slow_mailbox_timeout`: by then, most recipients are available. Then the message goes to the
+    /// recipients that are not at their limit; if there are none, it is deferred. So a mailbox that hangs delays other recipients
     /// only for that long, and occupies at most `service.max_per_recipient` workers.
     pub(super) fn is_held_back(&mut self, id: JobId, now: Instant) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };

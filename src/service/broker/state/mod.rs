@@ -323,8 +323,8 @@ impl Broker {
                     continue;
                 }
             };
-            // A message may wait for its recipients, for its own lock, or for another message that crashes workers. It does not
-            // block those behind it.
+            // A message may wait for its recipients, for its own lock, or for another message that crashes workers. Such a
+            // message does not block those behind it.
             if !self.workers.any_for(ours, now)
                 || (alone && (self.one_is_alone() || self.others_go_first(id)))
                 || self.waits_for_its_message(id, now)
@@ -409,7 +409,7 @@ impl Broker {
         self.answer(id, &verdicts)
     }
 
-    /// The only function that answers a message of ours. It removes the job, so no second answer is possible.
+    /// The only function that answers a message of ours. This function removes the job, so no second answer is possible.
     fn answer(&mut self, id: JobId, verdicts: &[Verdict]) -> Option<Job> {
         self.learn_who_is_slow(id, verdicts);
         let job = self.take(id)?;

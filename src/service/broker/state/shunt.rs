@@ -47,8 +47,8 @@ impl Broker {
         }
     }
 
-    /// Handles the master's report of how a process has ended. Its connection may end later: a process that has crashed sends
-    /// nothing more.
+    /// Handles the master's report of how a process has ended. The connection of the process may end later: a process that has
+    /// crashed sends nothing more.
     pub(super) fn process_ended(&mut self, end: &WorkerEnd, now: Instant) {
         if let Some(connection) = self.workers.of_process(end.pid).filter(|_| end.is_crash()) {
             self.worker_gone(connection, now);

@@ -115,7 +115,7 @@ fn after_two_crashes_it_is_shunted_answered_at_once_and_tried_once_an_hour_until
     assert_eq!(scene.counted(), Some(2));
     assert_eq!(scene.figures(), (0, 1));
 
-    // It gets no worker, although one is idle.
+    // The message gets no worker, although one is idle.
     scene.ready(3);
     let text = refusal(scene.hand(12, &["b@x"]));
     assert_eq!(text, format!("4.3.0 shunted: it has crashed 2 workers ({})", Digest::of(BYTES)));
