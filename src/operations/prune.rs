@@ -1,7 +1,6 @@
 //! Removes old rows (`ledger::retention` has the SQL), and nothing that a delivery may still need:
 //!
 //! 1. An open attempt stays. No delivery reads an ended one.
-//! 1. An open attempt stays. No delivery reads an ended one.
 //! 2. A message is removed under its own lock. Every delivery that reads the message or records a copy of it holds that lock. So
 //!    no delivery reads half of a message, or records a copy of a removed one.
 //! 3. A delivery that is about to take the lock already has its attempt in the journal. The query under the lock has a snapshot

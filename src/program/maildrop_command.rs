@@ -3,7 +3,6 @@
 //! Without a subcommand, `deliver` runs; `master.cf` uses that. A delivery prints one line and exits 0, 65, 67, 75 or 77 in every
 //! case, also after a panic and with unreadable arguments. The other subcommands use the exit statuses of sysexits(3) in their
 //! documented meaning.
-//! sysexits(3) in their documented meaning.
 
 use crate::base::terminal::complain;
 use crate::delivery::{StatusDetail, Verdict};

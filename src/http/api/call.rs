@@ -234,7 +234,8 @@ impl Fields {
 
     /// Ends the reading of a body.
     ///
-    /// # Errors If a field is wrong or unknown.
+    /// # Errors
+    /// If a field is wrong or unknown.
     pub(super) fn end(mut self) -> Result<(), Problem> {
         let left: Vec<String> = self.object.keys().cloned().collect();
         for name in left {

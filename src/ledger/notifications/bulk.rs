@@ -36,7 +36,6 @@ struct Change<'a> {
     values: &'a [Value<'a>],
     /// The first statement of the transaction, on the subscription's row of `subscription_queues`. Each `?` in it is the
     /// subscription's id.
-    /// subscription's id.
     queue: &'a str,
     /// `UPDATE notifications SET …`, or `DELETE FROM notifications`.
     change: &'a str,

@@ -3,7 +3,6 @@
 //! Until release 1.0 the files are edited in place, and a database is recreated. From 1.0 on, an applied file stays unchanged,
 //! and a new one only adds. So release N runs on the schema of N+1 while machines are upgraded one after the other. A changed
 //! function gets another name beside the old one, and a new column may be NULL.
-//! changed function gets another name beside the old one, and a new column may be NULL.
 
 mod mysql;
 mod postgres;
