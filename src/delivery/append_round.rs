@@ -1,5 +1,5 @@
-//! Delivers some copies of one message together. All are uploaded, then the lock is checked once, then all get their last
-//! CRLF.
+//! Delivers several copies of one message together: all are uploaded, the lock is checked once, and then each gets its last
+//! CRLF. A copy that lacks its last CRLF is not stored, so the check protects all of them.
 
 use super::attempt::{Attempt, End};
 use super::report::Manner;
@@ -8,17 +8,15 @@ use crate::base::deadline::Deadline;
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, Pace};
 use std::time::{Duration, Instant};
 
-/// How long to wait for one mailbox's answer before the next mailbox is asked.
+/// How long one mailbox may keep the others waiting while their answers are read in turn.
 const TURN: Duration = Duration::from_millis(5);
 
-/// One of the copies.
 pub(super) struct Try<'t, 'm> {
     attempt: &'t mut Attempt<'m>,
     stage: Stage,
     began: Instant,
 }
 
-/// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     ToAppend,
@@ -29,7 +27,6 @@ enum Stage {
     Ended,
 }
 
-/// The mode and the time limit of one round.
 #[derive(Clone, Copy)]
 pub(super) struct Round {
     /// Whether the copies are only searched for, and not appended.
@@ -38,7 +35,8 @@ pub(super) struct Round {
     pub patience: Option<Duration>,
 }
 
-/// Delivers these copies: each one is found, adopted or appended, or fails alone.
+/// Finds, adopts or appends each of these copies. A failure of one copy leaves the others alone; only a lost lock ends the
+/// round.
 pub(super) fn deliver_round<'t, 'm: 't>(
     under_lock: &mut UnderLock<'_, '_>,
     attempts: impl Iterator<Item = &'t mut Attempt<'m>>,
@@ -59,7 +57,7 @@ pub(super) fn deliver_round<'t, 'm: 't>(
             Err(failure) => it.fails(failure, under_lock)?,
         }
     }
-    // A mailbox that was removed meanwhile is recreated, once.
+    // Twice, because a mailbox that was removed meanwhile is recreated once, and its copy is then uploaded again.
     for _ in 0..2 {
         if tries.iter().any(|it| it.stage == Stage::ToAppend) {
             append(under_lock, tries, patience)?;
@@ -72,7 +70,6 @@ pub(super) fn deliver_round<'t, 'm: 't>(
     Ok(())
 }
 
-/// Appends those that are to be appended.
 fn append(
     under_lock: &mut UnderLock<'_, '_>,
     tries: &mut [Try<'_, '_>],
@@ -82,7 +79,8 @@ fn append(
     if tries.iter().all(|it| it.stage != Stage::Uploaded) {
         return Ok(());
     }
-    // The caller is checked last: that check costs nothing, and the lock's is a round trip to the database.
+    // The lock is checked first, because its check is a round trip to the database. So the check of the caller, which costs
+    // nothing, is as fresh as possible.
     let held = under_lock.is_held();
     let caller_gone = held && under_lock.delivery.caller.is_gone();
     let go_ahead = held && !caller_gone;
@@ -90,7 +88,7 @@ fn append(
     for it in tries.iter_mut().filter(|it| it.stage == Stage::Uploaded) {
         match it.attempt.open_mailbox() {
             Some(mailbox) if go_ahead => {
-                // A server that has stopped reading does not accept even a last CRLF.
+                // Even this write can block: a server that has stopped reading accepts no further byte.
                 mailbox.patient_until(share.until());
                 mailbox.complete();
                 mailbox.patient_until(None);
@@ -111,8 +109,8 @@ fn append(
     await_answers(under_lock, tries, patience)
 }
 
-/// Uploads the copies one after the other. A mailbox that stops accepting bytes gets no copy, nor does one whose upload would
-/// exceed the remaining time. The uploaded copies are completed and recorded, and the next try continues with the others.
+/// Uploads the copies one after the other. A copy fails if its mailbox stops accepting bytes, or if its upload would not fit
+/// into the remaining time. The uploaded copies are still completed and recorded, so each retry has fewer left.
 fn upload(
     under_lock: &mut UnderLock<'_, '_>,
     tries: &mut [Try<'_, '_>],
@@ -148,8 +146,8 @@ fn upload(
     Ok(())
 }
 
-/// The shared patience for mailboxes that are used one after the other. One that hangs may use up all of it: then each of the
-/// others still has a fifth of it.
+/// The time limit that mailboxes share which are used one after the other. One that hangs may use all of it; each of the
+/// others then still has a fifth.
 struct Share(Option<(Deadline, Duration)>);
 
 impl Share {
@@ -162,15 +160,16 @@ impl Share {
     }
 }
 
-/// This never happens: only a copy with an open mailbox is appended.
+/// Unreachable: only a copy with an open mailbox is appended. `Unknown` is the safe answer, since the next attempt searches.
 fn not_open() -> Failure {
     Failure::Unknown(MailboxError::new(MailboxFailure::Internal, "appending", "to a mailbox that is not open"))
 }
 
-/// Waits for the answers to the completed uploads, in the order in which they come. From the first answer on, the other
-/// mailboxes have `patience`. They have it from the beginning in three cases: another copy is already delivered, only one
-/// copy is left, or the message has other batches. All recipients of the message wait in these cases, and no result is
-/// recorded before.
+/// Reads the answers to the completed uploads, in the order in which they arrive. After the first answer, the other
+/// mailboxes have `patience`.
+///
+/// That limit applies from the beginning if another copy is already delivered, if only one copy is left, or if the message
+/// has other batches. In these cases recipients wait whose results cannot be recorded before.
 fn await_answers(
     under_lock: &mut UnderLock<'_, '_>,
     tries: &mut [Try<'_, '_>],
@@ -186,7 +185,7 @@ fn await_answers(
                 it.fails(not_open(), under_lock)?;
                 continue;
             };
-            // Each mailbox is asked once more at the end: while one of them took its time, others may have answered.
+            // Each mailbox is asked once more after the limit: others may have answered while one mailbox was slow.
             let over = until.is_some_and(|until| until.passed());
             if patience.is_some() && !mailbox.is_answered_within(TURN) {
                 if !over {

@@ -9,7 +9,6 @@ use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Position};
 use crate::message::Role;
 use std::time::Duration;
 
-/// The attempt at one copy.
 pub(super) struct Attempt<'m> {
     pub key: CopyKey,
     pub role: Role,
@@ -19,15 +18,15 @@ pub(super) struct Attempt<'m> {
     /// The mailbox's position before this attempt was journalled.
     pub position: Option<Position>,
     pub mailbox: Result<&'m mut dyn Mailbox, NotOpened>,
-    /// The ledger's state under the lock; empty before.
+    /// What the ledger showed under the lock; empty until then.
     pub others: OtherAttempts,
     pub end: End,
-    /// Whether its open mailbox has kept the delivery waiting and then failed.
+    /// Whether the mailbox was open, kept the delivery waiting, and then failed.
     pub has_hung: bool,
 }
 
 impl<'m> Attempt<'m> {
-    /// Asks for the mailbox's position.
+    /// Reads the mailbox's position first. If that fails, the copy is not journalled: no APPEND can follow.
     pub fn begin(delivery: &Delivery<'_>, owed: OwedCopy<'m>) -> Self {
         let OwedCopy { role, whose, user, mailbox_name, mailbox } = owed;
         let key = CopyKey::new(delivery.message.identity(), role, &user, &mailbox_name);
@@ -53,7 +52,6 @@ impl<'m> Attempt<'m> {
         }
     }
 
-    /// Its mailbox, if that is open.
     pub fn open_mailbox(&mut self) -> Option<&mut (dyn Mailbox + 'm)> {
         match &mut self.mailbox {
             Ok(mailbox) => Some(&mut **mailbox),
@@ -61,19 +59,17 @@ impl<'m> Attempt<'m> {
         }
     }
 
-    /// Notes whether an open mailbox has hung, that is failed after so long. A proxy in between may give up before this
-    /// process does.
+    /// Notes whether an open mailbox has hung: its failure took at least `patience`. The duration counts as well as the
+    /// error, since a proxy may give up before this process does.
     pub fn note_hanging(&mut self, error: &MailboxError, took: Duration, patience: Duration) {
         let has_hung = error.failure == MailboxFailure::TimedOut || took >= patience;
         self.has_hung |= has_hung && self.mailbox.is_ok();
     }
 
-    /// Whether its mailbox could not be opened.
     pub fn is_out_of_reach(&self) -> bool {
         matches!(self.mailbox, Err(NotOpened::Trouble(_)))
     }
 
-    /// Ends an attempt that is not made because its mailbox is unreachable.
     pub fn end_out_of_reach(&mut self) {
         if let Err(NotOpened::Trouble(error)) = &self.mailbox {
             self.end = End::failed(Deferral::Mailbox(error.clone()), None);
@@ -85,7 +81,6 @@ impl<'m> Attempt<'m> {
         self.mailbox.is_ok()
     }
 
-    /// The copy's row in the ledger.
     pub fn record<'a>(&'a self, recipient: &'a str, state: CopyState<'a>) -> CopyRecord<'a> {
         CopyRecord { key: self.key, role: self.role, user: &self.user, mailbox: &self.mailbox_name, recipient, state }
     }
@@ -106,16 +101,18 @@ impl<'m> Attempt<'m> {
 pub(super) enum End {
     /// The copy is in its mailbox, or is recorded as owed.
     Done(Manner),
-    /// The copy is not in its mailbox, or this is unknown.
+    /// The copy is not in its mailbox, or its state is unknown.
     Failed {
         refusal: Refusal,
-        /// For the ledger; `None` if the attempt stays open: an APPEND was sent and its answer is missing.
+        /// For the ledger. `None` keeps the attempt open, so that the next one searches: an APPEND was sent and its answer
+        /// is missing.
         outcome: Option<Outcome>,
     },
-    /// The time for retries of the Sent copy is over, and the result of the last APPEND is unknown. The copy is recorded as owed,
-    /// and the attempt stays open, so that a later one searches first.
+    /// `sent.retry_for` has passed, and the result of the last APPEND is unknown. The copy is recorded as owed. The attempt
+    /// stays open, so that a later one searches first.
     OwedUnknown(String),
-    /// The ledger has the copy as delivered. An earlier attempt died, and the search for its copy was not possible.
+    /// The ledger has the copy as delivered. An earlier attempt died, and its mailbox could not be searched, so a second
+    /// copy may exist.
     UnverifiedDuplicate,
     /// The copy was not tried, because no recipient's copy is in its mailbox.
     Skipped,

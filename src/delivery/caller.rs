@@ -4,8 +4,8 @@ use std::fmt;
 
 /// Postfix's pipe(8), for example.
 pub trait Caller: fmt::Debug {
-    /// Whether the caller has died. Its output may then be only the beginning of a message, which must not be appended.
-    /// Postfix still has the message, and hands it over again.
+    /// Whether the caller has died. What it wrote may then be only the beginning of a message, which must not be appended.
+    /// Postfix still has the whole message, and retries it.
     fn is_gone(&self) -> bool;
 }
 

@@ -6,8 +6,7 @@ use super::report::Manner;
 use crate::ledger::event::{EventRecord, EventState, change};
 use uuid::Uuid;
 
-/// The event of one copy: from its state in the ledger under the lock to its recorded state. `None` if the state does not
-/// change.
+/// The change from the copy's state under the lock to the state that is recorded now; `None` if both are the same.
 pub(super) fn event<'a>(
     delivery: &Delivery<'a>,
     attempt: &'a Attempt<'_>,

@@ -11,8 +11,8 @@ pub fn lock_of(namespace: &str, message: &Message) -> LockName {
     lock_of_message_id(namespace, message.lock_subject())
 }
 
-/// The lock of the messages with this Message-ID. Bytes beyond ASCII count as `X`, as in
-/// [`Identity`](crate::message::Identity); callers of the SQL functions have to write `X` as well.
+/// The lock of all messages with this Message-ID. Bytes beyond ASCII count as `X`, because Cyrus stores them so; see
+/// [`Identity`](crate::message::Identity). Callers of the SQL functions have to write `X` as well.
 pub fn lock_of_message_id(namespace: &str, message_id: &[u8]) -> LockName {
     LockName::new(namespace, bare_message_id(&message_id_as_stored(message_id)))
 }

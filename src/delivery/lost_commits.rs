@@ -1,25 +1,24 @@
 //! Decides whether the ledger may have forgotten a delivery of a message. After a fail-over that lost commits, or a restore
-//! from a backup, it lacks the latest deliveries. So a copy that may have been delivered before that is searched for before
-//! it is appended.
+//! from a backup, it lacks the latest deliveries. A copy that may be among these is searched for before it is appended.
 
 use std::time::Duration;
 
-/// How much younger a message may appear than it is. The host's clock may have been set since, and the message may have
+/// How much younger a message may appear than it is: the host's clock may have been set since, or the message may have
 /// waited for the lock.
 const TO_SPARE: Duration = Duration::from_hours(1);
 
-/// How long after its lifetime in the queue a message may still be retried. It exceeds Postfix's time between two tries
-/// (`maximal_backoff_time`, 4000 s, and `queue_run_delay`, 300 s).
+/// How long after its lifetime in the queue a message may still be retried. This exceeds Postfix's time between two tries:
+/// `maximal_backoff_time` (4000 s) and `queue_run_delay` (300 s), postconf(5).
 const LAST_TRY: Duration = Duration::from_hours(2);
 
-/// How long after the beginning of an epoch Postfix may still hand over a message that came before it.
+/// For how long after the beginning of an epoch Postfix may still hand over a message that it received before.
 #[must_use]
 pub fn looked_for(queue_lifetime: Duration) -> Duration {
     queue_lifetime.saturating_add(LAST_TRY)
 }
 
-/// Whether a message that came `came` ago may have been delivered before the epoch, which began `began` ago. Each is a span
-/// of one clock, this host's and the database's, so a difference between the clocks does not matter.
+/// Whether a message that came `came` ago may have been delivered before the epoch, which began `began` ago. `came` is
+/// measured by this host's clock and `began` by the database's, so a difference between the two clocks does not matter.
 pub(super) fn may_be(came: Option<Duration>, began: Option<Duration>, queue_lifetime: Duration) -> bool {
     let Some(began) = began else { return false };
     began <= looked_for(queue_lifetime) && came.is_none_or(|came| came.saturating_add(TO_SPARE) >= began)

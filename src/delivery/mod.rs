@@ -1,7 +1,7 @@
 //! One delivery, from top to bottom.
 //!
 //! Given a message, an envelope and open connections, [`deliver`] returns the result for each recipient. It knows nothing of
-//! standard input, exit codes or its process; it only asks whether its [`Caller`] still lives.
+//! standard input, exit codes or processes, except that it asks whether its [`Caller`] still lives.
 //!
 //! ```text
 //! 1  journal   one autocommit statement: for each copy owed, "attempt by host/pid/queue id, open", and its
@@ -19,10 +19,11 @@
 //! - The journal commits *before* the lock is taken. A crash after APPEND must leave a trace, and the lock's own
 //!   transaction can commit nothing while it holds the lock.
 //! - The look comes *after* the lock, in a separate statement. A snapshot older than the lock misses a row that was
-//!   committed just before. The look also reads the journal: the first to journal need not be the first to get the lock.
+//!   committed just before. The look reads the journal as well: the first delivery to journal need not be the first to get
+//!   the lock.
 //! - The record comes *after* the append: exit 0 means that the copy is in the mailbox.
 //!
-//! If anything fails, the appended copies are recorded if the lock is still held, and the message stays with Postfix. An
+//! If a step fails, the message stays with Postfix. The copies that were appended are recorded if the lock is still held. An
 //! attempt that sent no APPEND ends itself. Any other attempt stays open, and the next one searches.
 
 mod append_round;
@@ -65,7 +66,7 @@ use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-/// The factor for the time that one mailbox may delay the others, if a whole mailbox has to be searched.
+/// By how much longer one mailbox may delay the others if a whole mailbox has to be searched.
 const PATIENCE_WITH_SEARCHES: u32 = 12;
 
 /// One message that is delivered to one envelope recipient, or to several under one lock.
@@ -74,15 +75,15 @@ pub struct Delivery<'a> {
     pub message: &'a Message,
     /// The envelope sender; empty for the null sender, `None` if it is unknown.
     pub sender: Option<&'a str>,
-    /// The envelope recipients, folded, so that each has the same spelling in each retry. There is at least one.
+    /// The envelope recipients, case-folded, so that each retry spells them alike. There is at least one.
     pub recipients: &'a [String],
-    /// Whether the message has other mailboxes, in other batches: then a mailbox that hangs may not use all the time.
+    /// Whether other batches of this message follow. A mailbox that hangs may then not use up all the time.
     pub is_one_of_several: bool,
     pub queue_id: Option<&'a str>,
     pub lock: &'a LockName,
     /// The id of this attempt, unique among all attempts.
     pub attempt: Uuid,
-    /// Host and process, for people who search for the holder of a lock.
+    /// Host and process id, for people who look for the holder of a lock.
     pub host: &'a str,
     pub pid: u32,
     /// The INTERNALDATE of the copies.
@@ -90,7 +91,7 @@ pub struct Delivery<'a> {
     /// How long ago the message came, by this host's clock; `None` if that is unknown. See [`Message::came_before`].
     pub came: Option<Duration>,
     pub policy: &'a Policy,
-    /// The time for the uploads of all batches of the message.
+    /// The time that all batches of the message share for their uploads.
     pub upload_time: &'a UploadTime,
     pub caller: &'a dyn Caller,
     /// Whether the mailboxes may have lost copies that the ledger records as delivered. Each copy is then searched for in its
@@ -103,8 +104,8 @@ pub struct Delivery<'a> {
 pub enum Whose {
     /// These recipients, as indexes into [`Delivery::recipients`]: several addresses may have one mailbox.
     Recipients(Vec<usize>),
-    /// The author: if this copy fails, the message is still delivered. Its role is the recipient's if the author keeps sent
-    /// mail in INBOX. So an author who is also a recipient has one copy there.
+    /// The author: if this copy fails, the message is still delivered. If the author keeps sent mail in INBOX, the copy's
+    /// role is the recipient's, so that an author who is also a recipient gets one copy there.
     Authors,
 }
 
@@ -121,9 +122,9 @@ pub struct OwedCopy<'a> {
 /// Why a mailbox is not opened.
 #[derive(Clone, Debug)]
 pub enum NotOpened {
-    /// Opening it failed.
+    /// Connecting, logging in or finding the mailbox failed.
     Trouble(MailboxError),
-    /// The author's mail program is about to save its own copy: ours stays owed until that one has been searched for.
+    /// The author's mail program is about to save its own copy. Ours stays owed until a search has looked for that one.
     LeftToTheAuthor,
 }
 
@@ -139,26 +140,26 @@ pub struct Ended {
     /// One for each recipient, in their order.
     pub recipients: Vec<Result<Delivered, Refusal>>,
     /// Whether the author's copy is missing or in doubt, and a retry of it is certain. Either one of these recipients was
-    /// deferred and will be retried, or the copy is recorded as owed. Until then no other batch of the same transaction may
-    /// append it: an unanswered APPEND may still land.
+    /// deferred and will be retried, or the copy is recorded as owed. Until that retry, no other batch of the same
+    /// transaction may append it: an unanswered APPEND may still land.
     pub author_is_seen_to: bool,
-    /// Whether the author's open mailbox hangs and no recipient's mailbox does.
+    /// Whether the author's open mailbox hangs, and no recipient's mailbox does.
     pub author_hangs: bool,
 }
 
 /// Delivers one message to its envelope recipients.
 ///
-/// `owed` has the recipients' copies and then the author's, if one is owed; or one single copy that people want delivered
-/// again. A failure of one copy affects that copy alone. Only a failure of the database or the lock, which all share, affects
-/// all.
+/// `owed` has the recipients' copies and then the author's, if one is owed. For a redelivery it has one single copy. A
+/// failure of one copy affects that copy alone. Only a failure of the database or the lock affects all copies, since they
+/// share both.
 pub fn deliver(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     owed: Vec<OwedCopy<'_>>,
     stages: &mut Stages,
 ) -> Ended {
-    // The positions of the mailboxes are read before anything is written. An unreachable mailbox must not delay the copies of
-    // the others.
+    // Positions are read before anything is written: the journal needs them, and an unreachable mailbox must not hold up the
+    // others.
     let began = Instant::now();
     let mut attempts: Vec<Attempt<'_>> = owed.into_iter().map(|owed| Attempt::begin(delivery, owed)).collect();
     stages.position = began.elapsed();
@@ -180,15 +181,15 @@ pub fn deliver(
     }
 }
 
-/// Brings each attempt to its end; or returns the reason why no copy could be delivered.
+/// Ends each attempt, or returns why no copy could be delivered.
 fn deliver_copies(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     attempts: &mut [Attempt<'_>],
     stages: &mut Stages,
 ) -> Result<(), Deferral> {
-    // Without any recipient's mailbox there is nothing to start. An author's copy alone is delivered only at people's
-    // request.
+    // If no recipient's mailbox is open, nothing is journalled: every recipient is deferred anyway. An author's copy without
+    // recipients is a redelivery, which people request.
     let of_recipients = attempts.iter().any(Attempt::is_recipients);
     if attempts.iter().filter(|it| it.is_recipients() == of_recipients).all(Attempt::is_out_of_reach) {
         attempts.iter_mut().for_each(Attempt::end_out_of_reach);
@@ -234,7 +235,7 @@ fn deliver_copies(
             Err(deferral)
         }
     };
-    // On every path. PostgreSQL has released the lock with the record's COMMIT; other engines release it here, after the
+    // On every path. PostgreSQL released the lock with the record's COMMIT; the other engines release it here, after their
     // COMMIT.
     if let Err(error) = database.release(delivery.lock) {
         debug!(%error, "the lock was not released; the server frees it with the connection");
@@ -250,19 +251,19 @@ fn append_and_record(
     keys: &[CopyKey],
     stages: &mut Stages,
 ) -> Result<(), Deferral> {
-    // 4 append: the recipients' copies first. If none of them gets there, the author's is not tried. If the lock is lost,
-    // nothing can be recorded: the attempt stays open, and the next one searches.
+    // 4 append: the recipients' copies first. If none of these is delivered, the author's is not appended. If the lock is
+    // lost, nothing can be recorded: the attempts stay open, and the next one searches.
     let began = Instant::now();
     let several = delivery.is_one_of_several || attempts.iter().filter(|it| it.is_recipients()).count() > 1;
-    // One more second for each megabyte, which the server has to store.
+    // One second more for each megabyte that the server has to store.
     let size = Duration::from_millis(delivery.message.as_received().len() as u64 / 1000);
     // A search of a whole mailbox may take long, and would take as long in the next attempt.
     let times = if attempts.iter().any(|it| it.others.forgotten) { PATIENCE_WITH_SEARCHES } else { 1 };
     let patience = several.then(|| delivery.policy.slow_mailbox_timeout.saturating_mul(times).saturating_add(size));
     let mut under_lock = UnderLock { delivery, database, keys };
     for recipients in [true, false] {
-        // A copy from an earlier attempt at the author's copy is still searched for. The mailbox of the recipient who owns it
-        // may never accept the message.
+        // Even then, a copy that an earlier attempt may have left is searched for: the mailbox of the recipient who owns
+        // that attempt may never accept the message.
         let is_any_there = attempts.iter().any(|it| it.end.is_there());
         let look_only = !recipients && !is_any_there && attempts.iter().any(Attempt::is_recipients);
         let round = attempts.iter_mut().filter(|it| it.is_recipients() == recipients);
@@ -271,15 +272,14 @@ fn append_and_record(
     }
     stages.append = began.elapsed();
 
-    // 5 record: the appended copies, even if another copy failed. Otherwise each retry would deliver to INBOX again although
-    // the recipient has already filed the copy.
+    // 5 record: the appended copies, even if another copy failed. Otherwise each retry would append to INBOX once more,
+    // although the recipient may have moved the first copy elsewhere.
     let began = Instant::now();
     record(delivery, database, attempts, stages).map_err(Deferral::Database)?;
     stages.record = began.elapsed();
     Ok(())
 }
 
-/// Records the ends of the attempts, and the resulting states of the copies.
 fn record(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
@@ -293,8 +293,8 @@ fn record(
     for attempt in attempts {
         let Attempt { key, end, .. } = attempt;
         let recipient = recipient(delivery, attempts, attempt);
-        // The event of the author's copy names the author, by the copy's role, whichever recipient owns it. Readers of its
-        // row use the role as well.
+        // The event of a Sent copy names the author, whichever recipient owns the copy. The copy's role decides, since
+        // readers of the event use the role as well.
         let concerned = match attempt.role {
             Role::Sender => authors.get_or_init(|| author(delivery)).as_deref().unwrap_or(recipient),
             Role::Recipient => recipient,
@@ -324,7 +324,6 @@ fn record(
     database.record(&record)
 }
 
-/// The result for each recipient.
 fn outcomes(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> Vec<Result<Delivered, Refusal>> {
     let retrying = sent_copy::who_retries(delivery, attempts);
     let of = |recipient: usize| {
@@ -337,7 +336,7 @@ fn outcomes(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> Vec<Result<Del
             reports.extend(attempt.report());
             match (&attempt.end, &refused) {
                 (End::Failed { refusal, .. }, None) => refused = Some(refusal.clone()),
-                // A deferral counts before a refusal for good: Postfix does not retry a recipient who is refused.
+                // A deferral takes precedence over a refusal for good: Postfix does not retry a refused recipient.
                 (End::Failed { refusal: refusal @ Refusal::Deferred(_), .. }, Some(known))
                     if !matches!(known, Refusal::Deferred(_)) =>
                 {
@@ -346,7 +345,7 @@ fn outcomes(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> Vec<Result<Del
                 _ => {}
             }
         }
-        // A recipient without any copy is not delivered to, whatever the cause.
+        // A recipient without any copy must never be answered with success.
         let refused =
             refused.or_else(|| reports.is_empty().then(|| Deferral::Internal("no copy for a recipient").into()));
         refused.map_or(Ok(Delivered { copies: reports, brought: None }), Err)
@@ -359,14 +358,14 @@ fn author(delivery: &Delivery<'_>) -> Option<String> {
     Some(delivery.message.from_address()?.named().unwrap_or_default())
 }
 
-/// The recipient that the rows of a copy and of its attempts name, which connects them: its own, or the
-/// [owner](sent_copy::owner) of the author's copy.
+/// The recipient that a copy's row and its attempts' rows name, so that they can be joined. The author's copy has an
+/// [owner](sent_copy::owner) among the recipients.
 fn recipient<'a>(delivery: &Delivery<'a>, attempts: &[Attempt<'_>], attempt: &Attempt<'_>) -> &'a str {
     let place = attempt.recipients().first().copied().unwrap_or_else(|| sent_copy::owner(attempts));
     delivery.recipients.get(place).map_or("", String::as_str)
 }
 
-/// The journal has only the copies whose mailboxes are open: no other copy can be appended.
+/// Contains only the copies whose mailboxes are open: no other copy can be appended.
 fn journal<'a>(delivery: &Delivery<'a>, attempts: &'a [Attempt<'_>]) -> Journal<'a> {
     Journal {
         attempt: delivery.attempt,
@@ -392,7 +391,7 @@ fn journal<'a>(delivery: &Delivery<'a>, attempts: &'a [Attempt<'_>]) -> Journal<
     }
 }
 
-/// Ends the attempts, none of which has sent an APPEND. If this fails they stay open, and the next attempts have to search.
+/// Ends the attempts, none of which has sent an APPEND. If that fails, they stay open, and the next attempts have to search.
 fn end_attempts(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
@@ -413,11 +412,10 @@ fn end_attempts(
     }
 }
 
-/// The fields kept with `record.keep_headers = "few"`.
+/// For `record.keep_headers = "few"`.
 const FEW_FIELDS: [&str; 9] =
     ["From", "To", "Cc", "Subject", "Date", "Message-ID", "References", "In-Reply-To", "List-Id"];
 
-/// What the ledger keeps of the message.
 fn message_record<'a>(delivery: &Delivery<'a>, headers: &'a str) -> MessageRecord<'a> {
     let message = delivery.message;
     let size = message.as_received().len() as u64;

@@ -9,39 +9,40 @@ use crate::mailbox::{FoundCopy, Placement, Position};
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// How far a copy may be below the UIDNEXT that its attempt noted. A server that crashes may reuse the UIDs of the APPENDs in
-/// flight (Dovecot: "next_uid was lowered (101 -> 100)"). Their number counts for one mailbox, over all hosts. It is at most
-/// `maxproc` of postfix/master.cf.maildrop (20), or `service.workers`, of each host, and mostly far smaller. Each costs one
-/// more header in the FETCH of a search, which runs only if an attempt has not ended. All 256, of 4 KB each, take some 25 ms
-/// on Dovecot and 11 ms on Cyrus.
+/// How far a copy may be below the UIDNEXT that its attempt noted. A server that crashes may reuse the UIDs of the APPENDs
+/// in flight (Dovecot logs "next_uid was lowered (101 -> 100)").
+///
+/// The APPENDs in flight to one mailbox, over all hosts, are at most `maxproc` of postfix/master.cf.maildrop (20) or
+/// `service.workers` for each host. Each UID costs one more header in the FETCH of a search, which runs only if an attempt
+/// has not ended.
 const IN_FLIGHT: u32 = 256;
 
-/// How many of the newest messages a search of a whole mailbox compares one by one. The last messages may not be in any index
-/// yet. After a fail-over this search runs for each copy.
+/// How many of the newest messages a search of a whole mailbox compares one by one, as they may not be in the server's index
+/// yet. The number is small, because after a fail-over this search runs for each copy.
 const NEWEST: u32 = 20;
 
 /// Whether one copy is delivered, and the open attempts at it except ours.
 #[derive(Default)]
 pub(super) struct OtherAttempts {
-    /// The recorded place, if the copy is delivered.
+    /// If the copy is delivered.
     pub delivered: Option<DeliveredAt>,
-    /// The recorded reason, if the copy is owed.
+    /// If the copy is owed: the recorded reason.
     pub owed: Option<String>,
     others: Vec<Other>,
-    /// The age of an attempt that is so young that its APPEND may still land: this delivery has to wait for it.
+    /// The age of an attempt whose APPEND may still land, so that this delivery has to wait for it.
     pub unsettled: Option<Duration>,
-    /// Whether the copy, if it is owed, then just stays owed: it is the author's. No recipient has to wait for it, because
-    /// that recipient may never be retried.
+    /// Whether an owed copy simply stays owed in that case: it is the author's. The recipients are not made to wait for it,
+    /// because a retry of theirs is not certain.
     pub defer_to_owed: bool,
-    /// Whether the ledger may have forgotten other attempts.
+    /// Whether the ledger may have forgotten other attempts, see [`lost_commits`].
     pub forgotten: bool,
 }
 
-/// One open attempt.
 struct Other {
     attempt: OpenAttempt,
-    /// Whether it died. A recipient's copy counts attempts for its own recipients; the author's copy, attempts for any
-    /// recipient of this delivery; an owed copy, attempts for anybody.
+    /// Whether it died without an end, so that its copy has to be searched for. For a recipient's copy, only attempts for
+    /// its own recipients count. For the author's copy, attempts for any recipient of this delivery count; for an owed copy,
+    /// all.
     died: bool,
 }
 
@@ -75,9 +76,9 @@ impl OtherAttempts {
             let append_grace = delivery.policy.append_grace;
             let mut others = Vec::with_capacity(history.open_attempts.len());
             let mut unsettled = None;
-            // An attempt at an owed copy need not be retried for its own recipient. Either it was given up and its recipient
-            // was answered, or it belongs to a redelivery, which continues only while the copy is owed. So all of these
-            // attempts count, whichever recipient they name.
+            // At an owed copy all attempts count, whichever recipient they name, because no retry for that recipient is
+            // certain. Its attempt was given up and answered, or is a redelivery's, which continues only while the copy is
+            // owed.
             let owed = history.owed.is_some();
             let of_ours = |recipient: &str| match attempt.recipients() {
                 // The author's copy.
@@ -85,15 +86,15 @@ impl OtherAttempts {
                 its => its.iter().any(|&place| delivery.recipients.get(place).is_some_and(|ours| ours == recipient)),
             };
             for other in history.open_attempts.iter().filter(|open| !mine(open)) {
-                // An attempt that began after ours did not die: it waits for our lock, for a second alias of the same
+                // An attempt that began after ours is alive: it waits for our lock, for a second alias of the same
                 // recipient. If each deferred to the other, neither would ever deliver. A negative age comes from a clock
                 // that was set back, and proves nothing.
                 let began_after_us = other.age >= 0.0
                     && (other.age < own_age || (other.age == own_age && other.attempt > delivery.attempt));
                 let earlier = (owed || of_ours(&other.recipient)) && !began_after_us;
-                // An attempt that began after ours may have had the lock before our journal row was visible. At an owed copy
-                // this delivery waits for it as well. That defers no other recipient, and the last holder of the lock
-                // finishes the copy, or it stays owed.
+                // An attempt that began after ours may have held the lock before us. At an owed copy this delivery waits for
+                // such an attempt as well. That defers no other recipient, and the last holder of the lock delivers the
+                // copy, or leaves it owed.
                 if (earlier || owed) && !append_grace.is_zero() && other.age < append_grace.as_secs_f64() {
                     unsettled.get_or_insert(Duration::from_secs_f64(other.age.max(0.0)));
                 }
@@ -111,31 +112,28 @@ impl OtherAttempts {
         Ok(())
     }
 
-    /// The earlier attempts that died: the retries of their recipients, or the redelivery of an owed copy, search for their
-    /// copies.
+    /// The earlier attempts that died: this delivery searches for their copies and then ends them.
     pub fn that_died(&self) -> impl Iterator<Item = &OpenAttempt> {
         self.others.iter().filter(|other| other.died).map(|other| &other.attempt)
     }
 
-    /// Whether an earlier attempt died.
     pub fn died_before(&self) -> bool {
         self.that_died().next().is_some()
     }
 
-    /// Whether ours is the only attempt.
     pub fn is_empty(&self) -> bool {
         self.others.is_empty()
     }
 
-    /// When the first of them began: no copy of theirs arrived before. Their ages come from the database's clock, and are
-    /// subtracted from `now`.
+    /// When the oldest of the other attempts began: none of their copies arrived before. Only ages are taken from the
+    /// database's clock, so a difference to this host's clock does not matter.
     pub fn first_began(&self, now: OffsetDateTime) -> OffsetDateTime {
         let oldest = self.others.iter().map(|other| other.attempt.age).fold(0.0, f64::max);
         now.checked_sub(time::Duration::saturating_seconds_f64(oldest)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }
 
-    /// The lowest UIDNEXT that the attempts noted. A message below it may be the mailbox owner's, and is never removed.
-    /// `None` if an attempt noted another UIDVALIDITY than `today`'s, or none at all.
+    /// The lowest UIDNEXT that the attempts noted. A message below it may have been there before, and is never removed.
+    /// `None` if an attempt noted no position, or another UIDVALIDITY than `today`'s.
     pub fn floor(&self, today: Option<Position>) -> Option<Position> {
         let today = today?;
         let mut lowest = today;
@@ -147,12 +145,12 @@ impl OtherAttempts {
     }
 }
 
-/// Where a search begins, see [`IN_FLIGHT`]; `None` searches the whole mailbox.
+/// Where a search begins, [`IN_FLIGHT`] UIDs below the floor; `None` searches the whole mailbox.
 pub(super) fn search_from(floor: Option<Position>) -> Option<Position> {
     below(floor, IN_FLIGHT)
 }
 
-/// Where the newest messages of a mailbox with this position begin. See [`NEWEST`].
+/// Where the [`NEWEST`] messages of a mailbox with this position begin.
 pub(super) fn newest_from(position: Option<Position>) -> Option<Position> {
     below(position, NEWEST)
 }
@@ -161,7 +159,7 @@ fn below(position: Option<Position>, uids: u32) -> Option<Position> {
     position.map(|position| Position { uid_next: position.uid_next.saturating_sub(uids).max(1), ..position })
 }
 
-/// Whether an attempt that never ended may have left the copy there: at or above this UID, or anywhere if there is none.
+/// Whether an attempt that never ended may have left this copy: it is at or above the floor, or there is no floor.
 pub(super) fn is_above(copy: &FoundCopy, floor: Option<Position>) -> bool {
     floor.is_none_or(|floor| {
         let is_above = |place: Placement| place.uid_validity == floor.uid_validity && place.uid >= floor.uid_next;
@@ -172,14 +170,13 @@ pub(super) fn is_above(copy: &FoundCopy, floor: Option<Position>) -> bool {
 /// Whether another host delivers one of our copies, or has just delivered it, under another lock, which does not exclude
 /// ours. `Some(None)` if that host is unknown.
 ///
-/// The journal still excludes both at once. Each host journals before it looks, so of two that run at the same time at least
-/// one sees the other and is deferred. Both may be deferred: their order is unknown, since an older row can be committed
-/// later.
+/// Even so, two such deliveries never append at once. Each host journals before it looks, so at least one of the two sees
+/// the other and is deferred. Both may be deferred: their order is unknown, since an older row can be committed later.
 ///
-/// Such an attempt counts only while it may be running or its APPEND may land. After that it is searched for like any other,
-/// whatever its lock: so an operator can change a namespace.
+/// Such an attempt counts only for `imap.append_grace`, while it may be running or its APPEND may land. After that it is
+/// searched for like any other, so that an operator can change the namespace.
 fn under_another_lock(delivery: &Delivery<'_>, histories: &[CopyHistory]) -> Option<Option<String>> {
-    // The negative control of the two-host test: there each process has its own lock, and nothing may detect that.
+    // The negative control of the two-host test gives each process a lock of its own, and must not be stopped by this check.
     if cfg!(feature = "test-without-lock") {
         return None;
     }

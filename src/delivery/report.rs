@@ -1,4 +1,4 @@
-//! The result of a delivery.
+//! What a delivery reports: the copies that are delivered or owed, or why it is refused or deferred.
 
 use crate::database::DatabaseError;
 use crate::ledger::Outcome;
@@ -14,7 +14,7 @@ use thiserror::Error;
 pub struct Delivered {
     /// The copies, the recipient's first.
     pub copies: Vec<CopyReport>,
-    /// How the recipient's copy was delivered earlier, if it was there already and the ledger was asked.
+    /// How the recipient's copy was delivered before; set only if it was already there and the ledger was queried.
     pub brought: Option<EarlierDelivery>,
 }
 
@@ -55,16 +55,16 @@ impl Manner {
     }
 }
 
-/// A delivery that did not happen.
+/// Why a recipient's message was not delivered.
 #[derive(Clone, Debug, Error)]
 pub enum Refusal {
-    /// Deferred: the message stays with the host that sent it here, which tries again.
+    /// The message stays with Postfix or the sending host, which retries.
     #[error(transparent)]
     Deferred(#[from] Deferral),
-    /// Refused for good.
+    /// Refused for good (5.1.1).
     #[error("unknown recipient")]
     UnknownRecipient,
-    /// Refused for good, by a setting of the operator.
+    /// Refused for good (5.2.2), only if the operator configured that.
     #[error("over quota: {0}")]
     OverQuota(MailboxError),
 }
@@ -72,29 +72,29 @@ pub enum Refusal {
 /// Why a delivery is deferred.
 #[derive(Clone, Debug, Error)]
 pub enum Deferral {
-    /// This is never a success: the other delivery may still fail.
+    /// Never a success: the delivery that holds the lock may still fail.
     #[error("another delivery of this message holds its lock")]
     Busy(Option<Holder>),
     #[error("an earlier attempt never ended, and began only {0:?} ago: its copy may still arrive")]
     Unsettled(Duration),
     #[error("unknown recipient: the table addresses has no row for it, and routing.unknown_recipient = \"defer\"")]
     UnknownRecipient,
-    /// No address is known at all: the table is not filled yet, or it is the wrong database. That is no reason to refuse
-    /// mail.
+    /// No address is known at all: the table is not filled yet, or this is the wrong database. Mail must not be refused for
+    /// that.
     #[error("the table of addresses is empty")]
     NobodyKnown,
-    /// A row for later versions, which may deliver elsewhere.
+    /// The row was written for a later version, which may deliver to other destinations.
     #[error(
         "the row {0} of the table addresses names a destination, or no IMAP user: this version delivers only to IMAP users"
     )]
     NoImapUser(String),
-    /// The recipient was missing from the table and is in it now; or the table has become empty.
+    /// Between two queries, the recipient was added to the table, or the table became empty.
     #[error("the table of addresses has just been changed")]
     AddressesChanged,
     /// The lock was lost before the append: its connection ended, or its server forgot it.
     #[error("the lock was lost on the way")]
     LockLost,
-    /// The other host may also have just delivered it. `None` if that host is unknown.
+    /// The other host delivers the message, or has just delivered it. `None` if its name is unknown.
     #[error(
         "{} delivers this message under another lock, which excludes nobody here: lock.namespace has to be the same on all hosts",
         .0.as_deref().unwrap_or("another host")
@@ -111,7 +111,7 @@ pub enum Deferral {
     Database(DatabaseError),
     #[error("the mailbox store: {0}")]
     Mailbox(MailboxError),
-    /// A state that the code excludes has occurred: no setting of the operator's fixes it.
+    /// A state that the code excludes has occurred: no setting fixes that.
     #[error("an internal error: {0}")]
     Internal(&'static str),
 }

@@ -1,4 +1,4 @@
-//! Decides about one copy under the lock: it is found, adopted, recorded as owed, or has to be appended.
+//! Decides about one copy under the lock: it is already there, is adopted, is recorded as owed, or has to be appended.
 
 use super::attempt::{Attempt, End};
 use super::other_attempts::{is_above, newest_from, search_from};
@@ -13,10 +13,9 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tracing::{info, warn};
 
-/// The reason why a copy that is left to its author's mail program is owed.
+/// The recorded reason of an owed copy that is left to its author's mail program.
 const LEFT_TO_THE_AUTHOR: &str = "left to the author's own mail program, whose copy `replay --owed` looks for";
 
-/// The parameters of all steps under the lock.
 pub(super) struct UnderLock<'u, 'd> {
     pub delivery: &'u Delivery<'d>,
     pub database: &'u mut dyn Ledger,
@@ -36,7 +35,7 @@ impl UnderLock<'_, '_> {
         }
     }
 
-    /// Whether the operator's time for retries of a Sent copy has passed. If the age is unknown, it has not.
+    /// Whether `sent.retry_for` has passed since the first attempt. If that age is unknown, the retries continue.
     fn is_past_retrying(&mut self) -> bool {
         match self.database.first_attempt_age(self.keys) {
             Ok(age) => age >= self.delivery.policy.sent_retry_for,
@@ -48,7 +47,7 @@ impl UnderLock<'_, '_> {
     }
 }
 
-/// The lock was lost: no copy may be appended, removed or recorded any more.
+/// From now on no copy may be appended, removed or recorded.
 pub(super) struct LockLost;
 
 /// Why a copy is not in its mailbox.
@@ -56,16 +55,15 @@ pub(super) enum Failure {
     LockLost,
     /// The caller has died. Nothing was stored.
     CallerGone,
-    /// An earlier attempt for the same recipient, or at an owed copy, is only this old: its APPEND may still land. This
-    /// attempt stored nothing.
+    /// An earlier attempt is only this old, so its APPEND may still land. This attempt stored nothing.
     Unsettled(Duration),
     /// The mailbox store failed or refused the copy, and nothing was stored.
     NothingStored(MailboxError),
-    /// The copy was sent, and the answer is missing or reports a failure.
+    /// The copy was sent. The answer is missing, or does not say whether the server stored the copy.
     Unknown(MailboxError),
 }
 
-/// The end of a copy that failed: it is deferred, refused for good, or recorded as owed.
+/// How a failed copy ends: deferred, refused for good, or recorded as owed.
 pub(super) fn end_of(
     failure: Failure,
     under_lock: &mut UnderLock<'_, '_>,
@@ -101,12 +99,12 @@ pub(super) fn end_of(
             if over_quota_refuses { Refusal::OverQuota(error) } else { Refusal::Deferred(Deferral::Mailbox(error)) };
         return Ok(End::failed(refusal, outcome));
     }
-    // The recipient's copy decides the result: the sender's is retried for a while, and then stays owed in the ledger. The
-    // service account has just logged in for the recipient, so a refused login now concerns this author. If a rule gives
+    // The recipient's copy decides the result: the author's is retried for a while, and then stays owed in the ledger. The
+    // service account has just logged in for the recipient, so a refused access concerns this author alone. If a rule gives
     // mailboxes to a whole domain, From can name a user who does not exist.
     let not_let_in = error.failure == MailboxFailure::AccessDenied;
     let for_good = !error.trying_again_can_help() || over_quota_refuses || not_let_in;
-    // A copy that people restore is recorded as delivered, and never becomes owed: they see the failure.
+    // A restored copy is recorded as delivered already, and never becomes owed: the person who restores it sees the failure.
     if delivery.restore || (!for_good && !under_lock.is_past_retrying()) {
         return Ok(End::failed(Deferral::Mailbox(error), outcome));
     }
@@ -119,7 +117,7 @@ pub(super) fn end_of(
     Ok(End::Done(Manner::Owed(reason)))
 }
 
-/// Ends a copy that need not be appended, because the ledger or a search shows it. `None`: the copy has to be appended.
+/// The end of a copy that the ledger or a search shows; `None` if the copy has to be appended.
 pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<'_>) -> Result<Option<End>, Failure> {
     let (delivery, authors) = (under_lock.delivery, !attempt.is_recipients());
     let Attempt { role, user, mailbox_name, position, mailbox, others, .. } = attempt;
@@ -136,7 +134,7 @@ pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<
     }
     let died_before = others.died_before();
     let done = |manner| Ok(Some(End::Done(manner)));
-    // Nearly all messages have one recipient, and need no search. A delivered copy is searched for only if an earlier run for
+    // Nearly all deliveries end or append without a search. A delivered copy is searched for only if an earlier attempt for
     // this recipient died: its APPEND may have landed since.
     if others.delivered.is_some() && !died_before && !delivery.restore {
         return done(Manner::AlreadyThere);
@@ -171,13 +169,14 @@ pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<
         }
     } else if !others.is_empty() {
         let found = mailbox.find(&wanted).map_err(Failure::NothingStored)?;
-        // Keep the lowest copy at or above `floor`, marked `\Deleted` or not: then all deliveries keep the same one.
+        // Keep the lowest copy at or above `floor`, even if it is marked `\Deleted`: then all deliveries keep the same one.
         //
-        // Passing over a copy that its owner has just marked would remove it and keep another one. A delivery that has lost its
-        // lock may still be expunging that other one: then both would be gone. If the kept copy is marked, no copy is removed.
+        // If the marked copy were passed over, another one would be kept and the marked one removed. A delivery that has
+        // lost its lock may still be expunging that other one: then both would be gone. If the kept copy is marked, no copy
+        // is removed (`Mailbox::remove`).
         //
         // A copy below `floor` is ours if the server lowered UIDNEXT; otherwise it was there before. In both cases the
-        // mailbox has the message. But a marked copy below is passed over, since its owner may have deleted it long ago. In
+        // mailbox has the message. A marked copy below is passed over, since its owner may have deleted it long ago: in
         // doubt there is a second copy, never none. A copy below counts only if there is none above, so it never causes a
         // removal.
         let first = found.copies.iter().find(|copy| is_above(copy, floor));
@@ -189,7 +188,7 @@ pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<
     }
     if delivery.restore || others.forgotten {
         let (not_before, newest) = if others.forgotten {
-            // The last messages may not be in any index yet, so the newest ones are compared in any case.
+            // The server's index may not have the newest messages yet, so these are compared one by one.
             let newest = newest_from(position).map(|at| Placement { uid_validity: at.uid_validity, uid: at.uid_next });
             (came_at(delivery), newest)
         } else {
@@ -221,7 +220,7 @@ pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<
     Ok(None)
 }
 
-/// The bytes and attributes to append for a copy.
+/// The author's copy lacks the lines that were prepended for a recipient, and is marked `\Seen`.
 pub(super) fn new_copy<'a>(delivery: &Delivery<'a>, attempt: &Attempt<'_>) -> NewCopy<'a> {
     let (message, authors) = (delivery.message, !attempt.is_recipients());
     NewCopy {
@@ -233,8 +232,8 @@ pub(super) fn new_copy<'a>(delivery: &Delivery<'a>, attempt: &Attempt<'_>) -> Ne
     }
 }
 
-/// Searches once more for a recorded copy, after an earlier run for the same recipient died. Removes that run's copy, or
-/// adopts it if the recorded one is gone.
+/// Searches for a recorded copy after an earlier attempt for the same recipient died. Removes that attempt's copy, or adopts
+/// it if the recorded one is gone.
 fn recheck_recorded(
     under_lock: &mut UnderLock<'_, '_>,
     mailbox: &mut dyn Mailbox,
@@ -242,7 +241,7 @@ fn recheck_recorded(
     floor: Option<Position>,
     recorded: DeliveredAt,
 ) -> Result<Manner, Failure> {
-    // The search has to reach down to the recorded copy as well.
+    // The recorded copy may be below the start of the search.
     let since = wanted.since.map(|since| match recorded.placement {
         Some(recorded) if recorded.uid_validity == since.uid_validity => {
             Position { uid_next: since.uid_next.min(recorded.uid), ..since }
@@ -260,8 +259,8 @@ fn recheck_recorded(
             take_out_all_but(under_lock, mailbox, wanted, &found, floor, keep.placement)?;
             Ok(Manner::AlreadyThere)
         }
-        // Its owner has moved or deleted it, or the mailbox was renumbered. The remaining copy is adopted, and nothing is
-        // removed.
+        // The owner has moved or deleted the recorded copy, or UIDVALIDITY changed. The remaining copy is adopted, and none
+        // is removed.
         None => match found.copies.iter().find(|copy| !copy.deleted) {
             Some(left) => Ok(Manner::Adopted(left.placement)),
             None => Ok(Manner::AlreadyThere),
@@ -273,7 +272,7 @@ fn recheck_recorded(
 ///
 /// - the lock is held, checked at the last moment;
 /// - UIDVALIDITY has not changed;
-/// - no copy below `floor` is removed, since its owner may have put it there;
+/// - no copy below `floor` is removed, since it may have been there before;
 /// - [`Mailbox::remove`] compares the bytes of both copies.
 fn take_out_all_but(
     under_lock: &mut UnderLock<'_, '_>,
@@ -287,7 +286,7 @@ fn take_out_all_but(
     let above = found.copies.iter().filter(|copy| is_above(copy, Some(floor))).filter_map(|copy| copy.placement);
     for extra in above.filter(|&placement| placement != keep) {
         // If the answer is missing, the server may still expunge after this process has ended (seen on Dovecot and Cyrus).
-        // Our attempt stays open, so no other delivery relies on the mailbox before that is settled.
+        // The attempt then stays open, so no other delivery relies on this mailbox before `imap.append_grace` has passed.
         let removal = mailbox.remove(extra, keep, wanted, &mut || under_lock.is_held()).map_err(Failure::Unknown)?;
         match removal {
             Removal::Removed => info!(?extra, ?keep, "removed a duplicate copy"),
@@ -298,7 +297,7 @@ fn take_out_all_but(
     Ok(())
 }
 
-/// The earliest moment at which a copy of the message can have arrived in a mailbox.
+/// The earliest time at which a copy of the message can have arrived in a mailbox: no copy is older than the message.
 fn came_at(delivery: &Delivery<'_>) -> OffsetDateTime {
     let came = time::Duration::try_from(delivery.came.unwrap_or(delivery.policy.queue_lifetime));
     came.ok().and_then(|came| delivery.arrived.checked_sub(came)).unwrap_or(OffsetDateTime::UNIX_EPOCH)

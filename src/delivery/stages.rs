@@ -1,4 +1,4 @@
-//! The times of the stages of a delivery.
+//! How long the stages of a delivery take, for the log and the ledger.
 
 use crate::ledger::stage_times::STAGES;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use uuid::Uuid;
 pub struct Stages {
     /// Connecting to the database, in parallel with the IMAP server's greeting.
     pub connect: Duration,
-    /// Asking the database for the users of the addresses.
+    /// Querying the database for the users of the addresses.
     pub route: Duration,
     /// Logging in to the mailboxes and asking an IMAP server for their positions, in parallel.
     pub authenticate: Duration,
-    /// Asking for the mailboxes' positions, if the login did not include that.
+    /// Reading the mailboxes' positions, if the login did not include that.
     pub position: Duration,
     pub journal: Duration,
     /// Including the wait for the lock.
@@ -28,7 +28,7 @@ pub struct Stages {
     pub attempt: Option<Uuid>,
     /// The round trips to the database after connecting.
     pub database_round_trips: u32,
-    /// The round trips to the IMAP server in all opened mailboxes, without TLS.
+    /// The round trips to the IMAP server for all opened mailboxes, without those of TLS.
     pub imap_round_trips: u32,
 }
 

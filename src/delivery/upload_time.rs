@@ -1,11 +1,11 @@
-//! The time for uploads: estimates the next one by the speed of those before.
+//! Estimates the time of the next upload from the speed of those before.
 
 use crate::base::deadline::Deadline;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The lowest speed of an upload in bytes per second, without stalls. A mailbox that accepts a byte now and then must not
-/// delay the other recipients of its message until the deadline.
+/// The lowest speed of an upload in bytes per second, not counting one stall. A mailbox that accepts a byte now and then
+/// must not delay the other recipients of its message until the deadline.
 const SLOWEST: u64 = 64 * 1024;
 
 /// The time that one message has for all its uploads, and the measured speed.
@@ -20,7 +20,6 @@ pub struct UploadTime {
 }
 
 impl UploadTime {
-    /// Until the delivery's deadline.
     #[must_use]
     pub fn until_deadline(deadline: Deadline) -> Self {
         Self { deadline, seen: Cell::default() }
@@ -32,12 +31,11 @@ impl UploadTime {
         bytes == 0 || took.mul_f64(size as f64 / bytes as f64) <= self.deadline.remaining() / 2
     }
 
-    /// The deadline of an upload of this size that may stall for so long.
+    /// The deadline of an upload of `size` bytes that may stall for `stall`: never past half of the remaining time.
     pub(super) fn until(&self, size: u64, stall: Duration) -> Deadline {
         self.deadline.half_way().or_within(Some(stall.saturating_add(Duration::from_secs(size / SLOWEST))))
     }
 
-    /// Notes an upload.
     pub(super) fn note(&self, size: u64, took: Duration) {
         let (bytes, so_far) = self.seen.get();
         self.seen.set((bytes.saturating_add(size), so_far.saturating_add(took)));

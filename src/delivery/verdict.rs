@@ -1,6 +1,6 @@
 //! The answer to the sender of a message: an enhanced status code and one line. The pipe derives the exit status from it.
 //!
-//! If the output of a failed command begins with an enhanced status code, Postfix uses that code, whatever the exit status is
+//! If the output of a failed command begins with an enhanced status code, Postfix uses that code and ignores the exit status
 //! (`src/global/pipe_command.c`): `5.1.1` with exit 75 bounces, and so does `2.0.0`.
 
 use super::report::{CopyReport, Deferral, Delivered, Manner, Refusal};
@@ -8,10 +8,10 @@ use crate::database::DatabaseFailure;
 use crate::mailbox::MailboxFailure;
 use std::fmt;
 
-/// The longest line, its newline included. It may reach the sender, and the mail log.
+/// In bytes, with its newline. The line may reach the sender, and the mail log.
 const LONGEST_LINE: usize = 199;
 
-/// Subject and detail of an enhanced status code (RFC 3463 section 2): `3.0` of `X.3.0`. The class follows from the verdict.
+/// Subject and detail of an enhanced status code (RFC 3463 section 2): `3.0` of `X.3.0`. The verdict adds the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusDetail(u16, u16);
 
@@ -64,17 +64,18 @@ impl Verdict {
         Self::new(5, StatusDetail::UNKNOWN_ADDRESS, text)
     }
 
-    /// 5.3.4, by a rule of the operator's: Postfix bounces the message.
+    /// 5.3.4, only if the operator configured a limit: Postfix bounces the message.
     pub fn too_big(text: impl Into<String>) -> Self {
         Self::new(5, StatusDetail::MESSAGE_TOO_BIG, text)
     }
 
-    /// 5.2.2, by a rule of the operator's: Postfix bounces the message.
+    /// 5.2.2, only if the operator configured that: Postfix bounces the message.
     pub fn over_quota(text: impl Into<String>) -> Self {
         Self::new(5, StatusDetail::MAILBOX_FULL, text)
     }
 
-    /// The verdict of this enhanced status code; `None` if no delivery ends with that code. A deferral may have any detail.
+    /// The verdict with this enhanced status code; `None` if no delivery ends with that code. A deferral may have any
+    /// detail.
     pub(crate) fn by_code(code: &str, text: impl Into<String>) -> Option<Self> {
         let number = |part: &str| {
             let digits = (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
@@ -119,7 +120,7 @@ impl Verdict {
     /// `4.3.0 text` and a newline: fewer than 200 bytes of printable ASCII. Any other character of the text becomes a `?`.
     pub fn line(&self) -> String {
         let mut line = self.to_string();
-        // The text is ASCII, so a character is one byte.
+        // This cannot split a character: the text is ASCII by now.
         line.truncate(LONGEST_LINE - 1);
         line.truncate(line.trim_ascii_end().len());
         line.push('\n');
@@ -128,14 +129,13 @@ impl Verdict {
 }
 
 impl From<&Delivered> for Verdict {
-    /// `INBOX appended (uid 17), Sent already there`: Postfix logs the first 100 characters of it.
+    /// `INBOX appended (uid 17), Sent already there`: Postfix logs the first 100 characters of this line.
     fn from(delivered: &Delivered) -> Self {
         let shown: Vec<String> = delivered.copies.iter().map(shown).collect();
         Self::delivered(shown.join(", "))
     }
 }
 
-/// One copy, as a part of the line.
 fn shown(copy: &CopyReport) -> String {
     let CopyReport { mailbox, manner, .. } = copy;
     match manner {
@@ -147,7 +147,7 @@ fn shown(copy: &CopyReport) -> String {
 }
 
 impl From<&Refusal> for Verdict {
-    /// The line may reach the sender, so it names only the kind of failure. Hosts, accounts and causes are in the log alone.
+    /// The line may reach the sender, so it names only the kind of failure. Only the log names hosts, accounts and causes.
     fn from(refusal: &Refusal) -> Self {
         let deferral = match refusal {
             Refusal::UnknownRecipient => return Self::unknown_recipient("no such recipient here"),
@@ -249,7 +249,7 @@ impl fmt::Display for Verdict {
     /// The line without its newline and without the length limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StatusDetail(subject, detail) = self.detail;
-        // No colon after the code, or Postfix does not see one (`src/global/dsn_util.c`).
+        // No colon after the code: Postfix would not recognise the code (`src/global/dsn_util.c`).
         write!(f, "{}.{subject}.{detail} ", self.class)?;
         self.text.chars().try_for_each(|c| fmt::Write::write_char(f, if matches!(c, ' '..='~') { c } else { '?' }))
     }
