@@ -12,16 +12,16 @@ use tracing::{debug, info};
 const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
-/// A session, and what its server can be used for.
+/// A session, by whether its server takes writes.
 pub(crate) enum Connected<S: ?Sized> {
-    /// It takes writes, as far as is known.
+    /// The server takes writes, as far as is known.
     Writing(Box<S>),
     /// No server takes writes; this one can be read.
     Reading(Box<S>),
 }
 
-/// Opens a session with the first server that takes writes. If there are several, an unresponsive one gets the full
-/// time only if no other takes writes.
+/// Opens a session with the first server that takes writes. Of several servers, an unresponsive one gets its full time only
+/// if no other takes writes.
 pub(crate) fn connect_primary<S: Session + ?Sized>(
     servers: &[Server],
     deadline: Deadline,
@@ -35,7 +35,7 @@ pub(crate) fn connect_primary<S: Session + ?Sized>(
     while !to_ask.is_empty() {
         let mut silent = Vec::new();
         for server in to_ask {
-            // The first server is asked even after the deadline: its error says that no time is left.
+            // The first server is tried even after the deadline, because its error then says that no time is left.
             if deadline.passed() && !(reading.is_empty() && failures.is_empty()) {
                 break;
             }
@@ -65,7 +65,7 @@ pub(crate) fn connect_primary<S: Session + ?Sized>(
     if reading.is_empty() { Err(all_of(failures)) } else { Ok(Connected::Reading(reading.swap_remove(0))) }
 }
 
-/// One error for all servers: a temporary one, if any of them is.
+/// One error for all servers. It is temporary if any of them is, so that a retry is not given up.
 fn all_of(mut failures: Vec<DatabaseError>) -> DatabaseError {
     let doing = "connecting to the database";
     if failures.len() < 2 {
@@ -89,7 +89,7 @@ impl RetryUntil {
         Self { until: Deadline::after(wait).or_sooner(deadline.half_way()), pause: PAUSE }
     }
 
-    /// Whether to retry after this failure; pauses first if so.
+    /// Whether to retry after this failure. If so, pauses first.
     pub(crate) fn once_more_after(&mut self, error: &DatabaseError) -> bool {
         if !error.may_pass() || self.until.passed() {
             return false;

@@ -1,7 +1,7 @@
 //! Sessions with databases, one file per engine: connecting, statements, errors. Lock, ledger and schema use them.
 //!
-//! A session serves one delivery at a time, and is never reconnected: the lock would be lost. [`Idle`] proves that it
-//! may serve another.
+//! A session serves one delivery at a time, and is never reconnected, because the lock would be lost. [`Idle`] proves that a
+//! session may serve another delivery.
 
 mod hosts;
 pub(crate) mod mysql;
@@ -37,25 +37,23 @@ use thiserror::Error;
 /// A database server, and our role there. From the configuration.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// How to reach it.
     pub address: Endpoint,
     /// The database (PostgreSQL) or schema (MySQL).
     pub database: String,
     /// Our role there.
     pub user: String,
-    /// Its password; none if the socket identifies us (peer, unix_socket).
+    /// The role's password; `None` if the unix socket identifies us (`peer`, `unix_socket`).
     pub password: Option<Secret>,
     /// Whether the connection is encrypted; a unix socket never is.
     pub tls: Tls,
-    /// How long to wait for it.
     pub limits: Limits,
-    /// The histories to compare it with, if it is one of several servers.
+    /// The known histories, if this is one of several servers.
     pub timelines: Option<Arc<KnownTimelines>>,
 }
 
 impl Server {
-    /// How long it may take to answer while it lets us in, within the time left. A subcommand that people start has no
-    /// such limit if there is no other server to try: [`server_waits`] detects a server that hangs.
+    /// How long the server may take to answer while it lets us in, within the time left. A subcommand that people start has
+    /// no such limit if there is no other server to try: [`server_waits`] then detects a server that hangs.
     fn silence(&self, left: Duration) -> Option<Duration> {
         (!server_waits::are_watched() || self.timelines.is_some()).then(|| self.limits.let_in.min(left))
     }
@@ -72,7 +70,7 @@ impl Server {
         }
     }
 
-    /// Fails if this process has met a later timeline: the server was then left behind when another took over.
+    /// Fails if this process has met a later timeline: another server has taken over, and this one was left behind.
     fn compare(&self, timeline: Option<&Timeline>, doing: &str) -> Result<(), DatabaseError> {
         let (Some(known), Some(timeline)) = (&self.timelines, timeline) else { return Ok(()) };
         let address = self.address.to_string();
@@ -81,13 +79,13 @@ impl Server {
             .map_err(|said| DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}")))
     }
 
-    /// The same server, given less time to let us in: another one may do better.
+    /// The same server, with less time to let us in, because another one may answer sooner.
     pub(crate) fn with_short_timeout(&self) -> Self {
         let let_in = self.limits.let_in.min(LET_IN_BY_ONE_OF_SEVERAL);
         Self { limits: Limits { let_in, ..self.limits }, ..self.clone() }
     }
 
-    /// The same server, given its full time, if it has not had that.
+    /// The same server with its full time, unless it has had that.
     fn with_full_timeout(self) -> Option<Self> {
         let Limits { let_in, silence, .. } = self.limits;
         (let_in < silence).then_some(Self { limits: Limits { let_in: silence, ..self.limits }, ..self })
@@ -99,21 +97,20 @@ impl Server {
 pub struct Limits {
     /// How long one of its addresses may take to accept a connection.
     pub connect: Duration,
-    /// How long it may take to answer a statement that only reads. After this long without an acknowledgement, the
-    /// kernel gives up the connection (TCP_USER_TIMEOUT, tcp(7)). It does so, too, while the session is idle and only
-    /// keepalives are sent: that is set once, when the connection is opened.
+    /// How long the server may take to answer a statement that only reads. After this time without an acknowledgement the
+    /// kernel gives up the connection (`TCP_USER_TIMEOUT`, tcp(7)), even if the session is idle and only keepalives are
+    /// sent.
     pub silence: Duration,
-    /// The same while it lets us in, and for statements that are answered at once: less than `silence` if another
-    /// server may do better.
+    /// The same while the server lets us in, and for statements that it answers at once. Less than `silence` if there is
+    /// another server to try.
     pub let_in: Duration,
 }
 
 /// How long a server may take to answer.
 pub(crate) const SILENCE: Duration = Duration::from_secs(20);
 
-/// How long one of several servers may take to let us in before the next is tried. The kernel of one that hangs
-/// (SIGSTOP, a disk) accepts the connection, and no answer ever comes. One that is busy gets all of `silence` if no
-/// other takes writes.
+/// How long one of several servers may take to let us in before the next is tried. If a server hangs (SIGSTOP, a disk), its
+/// kernel accepts the connection, and no answer ever comes. A busy server gets all of `silence` if no other takes writes.
 const LET_IN_BY_ONE_OF_SEVERAL: Duration = Duration::from_secs(5);
 
 impl Default for Limits {
@@ -127,8 +124,8 @@ impl Default for Limits {
 pub enum Tls {
     /// Not encrypted.
     Off,
-    /// Encrypted. The server's certificate must be for its host name, signed by a CA of this file, or by one that the
-    /// system trusts. There is no form that encrypts without verifying.
+    /// Encrypted. The server's certificate must be for its host name, and be signed by a CA of this file, or by one that the
+    /// system trusts. Encryption without verification is not offered: anyone in between could read the password.
     Verify {
         /// The CA certificates, PEM.
         ca_file: Option<PathBuf>,
@@ -138,9 +135,9 @@ pub enum Tls {
 /// The kind of a database's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseFailure {
-    /// It cannot be reached, or its TLS certificate is not to be trusted.
+    /// The server cannot be reached, or its TLS certificate is not trusted.
     Unreachable,
-    /// It refuses our role or password, or our role lacks a right.
+    /// The server refuses our role or password, or our role lacks a right.
     AccessDenied,
     /// The connection ended, and any lock with it.
     ConnectionLost,
@@ -156,10 +153,9 @@ pub enum DatabaseFailure {
     ReadOnly,
     /// The server has missed a fail-over: this process has met one with a later timeline.
     Behind,
-    /// The server refuses a value, because of a constraint, a trigger, a type or an index, and will refuse it each
-    /// time.
+    /// The server refuses a value because of a constraint, a trigger, a type or an index. A retry will fail as well.
     Refused,
-    /// The server is a product with other locks, or none.
+    /// The server is a product whose locks do not exclude as deliveries need it.
     Unsupported,
     /// Something on this machine: a file, a directory, a setting.
     Local,
@@ -190,15 +186,15 @@ impl DatabaseError {
         Self::new(DatabaseFailure::Other, doing, detail)
     }
 
-    /// Whether another session may succeed: this one was ended, or its server takes no writes any more. The failed
-    /// statement may have been committed all the same, so a delivery uses this only before it has journalled.
+    /// Whether a new session may succeed: this one was ended, or its server takes no writes any more. The failed statement
+    /// may have been committed all the same, so a delivery retries in this way only before it has journalled.
     #[must_use]
     pub fn a_new_session_can_help(&self) -> bool {
         matches!(self.failure, DatabaseFailure::ConnectionLost | DatabaseFailure::ReadOnly | DatabaseFailure::Behind)
     }
 
-    /// Whether the failure may be over in a minute, by itself or because another server takes over. Only for a delivery
-    /// that has not journalled.
+    /// Whether the failure may be over within a minute, by itself or because another server takes over. Only a delivery that
+    /// has not journalled waits for that.
     #[must_use]
     pub(crate) fn may_pass(&self) -> bool {
         use DatabaseFailure::{Behind, ConnectionLost, ReadOnly, TimedOut, Unreachable};

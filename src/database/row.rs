@@ -19,7 +19,7 @@ impl Row {
     /// One column; `None` for NULL.
     ///
     /// # Errors
-    /// If it holds no such value.
+    /// If the text is no value of that type.
     pub fn value<T: FromColumn>(&self, index: usize) -> Result<Option<T>, DatabaseError> {
         let unreadable = |text: &str| unreadable(format!("column {} of the answer is {text:?}", index + 1));
         self.text(index).map(|text| T::from_column(text).ok_or_else(|| unreadable(text))).transpose()

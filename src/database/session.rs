@@ -1,7 +1,7 @@
 //! A session that serves one delivery after another.
 //!
-//! A session is opened for its first delivery, with that delivery's deadline and name. Before it serves another, it is
-//! proven to carry nothing over ([`Idle`]); in doubt it is closed.
+//! A session is opened for its first delivery, with that delivery's deadline and name. Before it serves another, [`Idle`]
+//! proves that it carries nothing over; in doubt it is closed.
 
 use super::DatabaseError;
 use crate::base::deadline::Deadline;
@@ -13,7 +13,7 @@ pub(super) fn longest(longest: Duration, deadline: Deadline) -> u128 {
     longest.min(deadline.remaining()).as_millis().max(1)
 }
 
-/// What the server's list of sessions shows of us: other processes see there who holds a lock.
+/// What the server's list of sessions shows of us, so that other processes see who holds a lock.
 #[derive(Clone, Debug)]
 pub struct Client {
     /// This host's name.
@@ -24,9 +24,9 @@ pub struct Client {
     pub queue_id: Option<String>,
 }
 
-/// How long to wait for the answer at a session's [`end`](Session::end), even if there is no other server. A healthy
-/// server answers at once. The limit is less than what a worker's watchdog leaves between two deliveries. So a server
-/// that hangs costs the session, and not the process.
+/// How long to wait for the answer at a session's [`end`](Session::end), even if there is no other server. A healthy server
+/// answers at once. The limit is shorter than what a worker's watchdog allows between two deliveries, so that a server that
+/// hangs costs the session, and not the process.
 pub(super) const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Who could read the traffic, or impersonate the server.
@@ -50,63 +50,60 @@ pub trait Session {
         Privacy::Good
     }
 
-    /// Whether the server takes no writes, as far as it has reported without being asked.
+    /// Whether the server has reported, without being asked, that it takes no writes.
     fn said_read_only(&self) -> bool {
         false
     }
 
-    /// Whether it takes none now: a pooler's report of its server may be outdated. One round trip at most.
+    /// Whether the server takes no writes now, because a pooler's report may be outdated. At most one round trip.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the server does not answer.
     fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
         Ok(self.said_read_only())
     }
 
-    /// Whether no commit can finish there, as far as is known without asking: each waits for a standby, and none
-    /// follows. That is so on a primary whose standby is away for a moment, and on one that was left behind when its
-    /// standby took over.
+    /// Whether commits cannot finish, as far as the last answer shows: each waits for a standby, and none follows. The
+    /// standby may be away for a moment, or have taken over and left this server behind.
     fn lacks_sync_standby(&self) -> bool {
         false
     }
 
-    /// Whether this host has seen meanwhile that another server took over. No round trip.
+    /// Fails if this process has noticed meanwhile that another server took over. No round trip.
     ///
     /// # Errors
-    /// If so, with [`DatabaseFailure::Behind`](super::DatabaseFailure::Behind).
+    /// [`DatabaseFailure::Behind`](super::DatabaseFailure::Behind).
     fn check_still_primary(&mut self) -> Result<(), DatabaseError> {
         Ok(())
     }
 
-    /// The next statement is one that a server answers at once, if it answers at all. If there are several servers, an
-    /// unresponsive one is given up soon ([`Limits::let_in`](super::Limits::let_in)), as the next one may do better.
+    /// Says that a healthy server answers the next statement at once. Of several servers, an unresponsive one is then given
+    /// up soon ([`Limits::let_in`](super::Limits::let_in)), because another may answer.
     fn expect_fast_reply(&mut self) {}
 
-    /// From now on the server itself ends a statement that only reads ([`Tables::select`](super::Tables::select)) after
-    /// this time, or at the deadline if that is sooner. So it does not continue for a client that no longer waits.
-    /// PostgreSQL ends statements that change rows as well; MySQL and MariaDB limit only their waits for other
-    /// sessions. A server that does not answer by the deadline, and for a little while longer, is given up after any
-    /// statement. One that hangs and keeps its connections would never answer. (MySQL's socket has such a limit in any
-    /// case.) Takes no round trip. For processes that neither a watchdog nor a person ends; a lock's session has limits
-    /// of its own. SQLite runs in this process.
+    /// From now on the server itself ends a statement that only reads ([`Tables::select`](super::Tables::select)) after this
+    /// time, or at the deadline if that is sooner. Otherwise it would continue for a client that no longer waits. PostgreSQL
+    /// ends statements that change rows as well; MySQL and MariaDB limit only their waits for other sessions. ¶¶ A server
+    /// that does not answer any statement by a few seconds after the deadline is given up, since one that hangs would never
+    /// answer. Takes no round trip. ¶¶ For processes that neither a watchdog nor a person ends. A lock's session has limits
+    /// of its own, and SQLite runs in this process.
     fn limit_statement_time(&mut self, _longest: Duration) {}
 
     /// Begins another delivery. Takes no round trip: the settings are sent with the first statement.
     ///
     /// # Errors
-    /// If the server has ended the session by now, as far as is known without asking. If a time limit of its socket is
-    /// too short for this deadline.
+    /// If the server is known to have ended the session, or if a time limit of its socket is too short for this deadline.
     fn begin(&mut self, client: &Client, deadline: Deadline, _: Sealed) -> Result<(), DatabaseError>;
 
     /// Proves that the delivery left nothing behind: no transaction, no lock. One round trip.
     ///
     /// # Errors
-    /// If something is left, or may be: an error came in the conversation, or an answer did not come. If the server takes
-    /// no writes any more.
+    /// If something is left, or may be left because of an error or a missing answer; or if the server takes no writes any
+    /// more.
     fn end(&mut self, _: Sealed) -> Result<(), DatabaseError>;
 }
 
-/// Lets only [`Idle`] begin and end deliveries of a session.
+/// Only [`Idle`] can create this, so that only [`Idle`] begins and ends deliveries of a session.
 pub struct Sealed(());
 
 /// A session between two deliveries, proven to carry nothing over. The only operation on it is to begin the next
@@ -134,13 +131,13 @@ pub struct Sealed(());
 /// # }
 /// ```
 ///
-/// A server may have ended the session without our knowing. Then the first statement fails, and
-/// [`DatabaseError::a_new_session_can_help`] says so. As long as nothing is journalled, the delivery may open a new
-/// session, once.
+/// A server may have ended the session unnoticed. Then the first statement fails, and
+/// [`DatabaseError::a_new_session_can_help`] is true. As long as nothing is journalled, the delivery may open a new session,
+/// once.
 pub struct Idle<S: Session + ?Sized>(Box<S>);
 
 impl<S: Session + ?Sized> Idle<S> {
-    /// Ends the delivery that `session` was begun or opened for. `None` if it may carry anything over: it has been
+    /// Ends the delivery that `session` was opened or begun for. `None` if the session may carry anything over: it has been
     /// closed, and the log says why.
     #[must_use]
     pub fn after(mut session: Box<S>) -> Option<Self> {
@@ -156,7 +153,7 @@ impl<S: Session + ?Sized> Idle<S> {
     /// Begins another delivery.
     ///
     /// # Errors
-    /// If the session cannot serve it; it has been closed, and a new one can.
+    /// If the session cannot serve the delivery. The session has been closed; a new one can serve the delivery.
     pub fn begin(mut self, client: &Client, deadline: Deadline) -> Result<Box<S>, DatabaseError> {
         self.0.begin(client, deadline, Sealed(()))?;
         Ok(self.0)

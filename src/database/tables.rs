@@ -1,11 +1,11 @@
 //! The statements of commands on the tables: what `trace`, `stats`, `audit`, `prune` and `replay` read and change.
 //!
-//! A delivery's statements are written for each engine, to save round trips. These statements are written once, in the
-//! SQL that the engines share, with `?` for a value. Differences between the engines are in [`Dialect`]. Values are
-//! sent as in a delivery: as hexadecimal digits, or bound.
+//! A delivery's statements are written for each engine, to save round trips. These are written once, in the SQL that the
+//! engines share, with `?` for a value; [`Dialect`] has the differences. Values are sent as in a delivery: as hexadecimal
+//! digits, or bound.
 //!
-//! Selected values come as text: bytes through [`Dialect::hex`], times through [`Dialect::microseconds`]. Long answers
-//! are read in pages (`WHERE key > ? ORDER BY key LIMIT 500`), so that memory use stays constant.
+//! Selected values come as text: bytes through [`Dialect::hex`], times through [`Dialect::microseconds`]. Long answers are
+//! read in pages (`WHERE key > ? ORDER BY key LIMIT 500`), so that memory stays bounded.
 
 use super::{DatabaseError, FromRow, Row, unreadable};
 use crate::base::hex;
@@ -51,22 +51,20 @@ pub trait Tables {
     /// The SQL dialect of this engine.
     fn dialect(&self) -> Dialect;
 
-    /// The rows that a statement returns. Under a lock, too: it is a statement like any other, with a snapshot of its
-    /// own.
+    /// The rows that a statement returns. Under a lock as well, the statement has a snapshot of its own.
     ///
     /// # Errors
-    /// If the server cannot be asked, or refuses the statement.
+    /// If the server does not answer, or refuses the statement.
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError>;
 
-    /// Changes rows in a transaction of its own (within the lock's, on PostgreSQL, while a lock is held); returns how
-    /// many.
+    /// Changes rows in a transaction of its own, or on PostgreSQL under a lock, in the lock's; returns how many.
     ///
     /// # Errors
     /// If it may not have been committed.
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError>;
 
-    /// Runs several statements, all of them or none, in one round trip (within the lock's transaction likewise);
-    /// returns their rows.
+    /// Runs several statements, all of them or none, in one round trip; returns their rows. On PostgreSQL under a lock, they
+    /// run in the lock's transaction.
     ///
     /// # Errors
     /// If they may not have been committed.
@@ -175,8 +173,8 @@ impl Dialect {
         }
     }
 
-    /// A time in seconds since 1970. NULL beyond the years 1 to 9999, which some readers of the table (and the SQL
-    /// standard) do not support, and before 1000 on MySQL. A Date field can claim any year.
+    /// A time in seconds since 1970. A Date field can claim any year, so the value is NULL outside the years 1 to 9999 of
+    /// the SQL standard, and on MySQL before the year 1000.
     pub(crate) fn date(self, seconds: Option<i64>) -> Value<'static> {
         const YEAR_1: i64 = -62_135_596_800;
         const YEAR_1000: i64 = -30_610_224_000;
@@ -189,9 +187,8 @@ impl Dialect {
         seconds.map_or(Value::Null, |seconds| Value::Moment(seconds * 1_000_000))
     }
 
-    /// A value in the text of a statement. Whatever a message contains, only digits reach the text. So quoting cannot
-    /// fail, and no setting of the server (`standard_conforming_strings`, `sql_mode`, a character set) changes its
-    /// meaning.
+    /// A value in the text of a statement. Whatever a message contains, only digits reach the text: quoting cannot fail, and
+    /// no setting of the server (`standard_conforming_strings`, `sql_mode`, a character set) changes the meaning.
     pub(crate) fn literal(self, value: Value<'_>) -> String {
         let is_postgresql = self == Self::Postgresql;
         match value {
@@ -235,7 +232,7 @@ impl Dialect {
         }
     }
 
-    /// The same for an existing row that meets `which`; any other one stays unchanged.
+    /// As [`or_update`](Self::or_update), only for an existing row that meets `which`.
     pub(crate) fn or_update_where(self, table: &str, key: &str, which: &str, set: &[(&str, &str)]) -> String {
         let set = set.iter().map(|(column, value)| match self {
             Self::Postgresql | Self::Sqlite => format!("{column} = {value}"),
@@ -254,7 +251,7 @@ impl Dialect {
     pub(crate) fn insert_new(self, rows: &str) -> String {
         match self {
             Self::Postgresql | Self::Sqlite => format!("INSERT INTO {rows} ON CONFLICT DO NOTHING"),
-            // ON DUPLICATE KEY UPDATE would need a right to change rows.
+            // ON DUPLICATE KEY UPDATE would need the right to change rows.
             Self::Mysql | Self::Mariadb => format!("INSERT IGNORE INTO {rows}"),
         }
     }
@@ -277,8 +274,8 @@ impl Dialect {
     }
 }
 
-/// Text as PostgreSQL can store it, without NUL characters (SQLSTATE 22021). None should come; the replacement
-/// character stands in, so that no message is deferred for good.
+/// Text without NUL characters, which PostgreSQL refuses (SQLSTATE 22021). None is expected here, but a refused text would
+/// defer its message until Postfix bounces it.
 pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{FFFD}").into() } else { text.into() }
 }

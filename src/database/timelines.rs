@@ -1,5 +1,5 @@
-//! How far the histories of the site's database servers reach, as far as this process has seen. A former primary that
-//! still answers has a shorter history than the server that took over. This is kept in memory only: fencing a former
+//! How far the histories of the site's database servers reach, as this process has seen. A former primary that still answers
+//! has a shorter history than the server that took over. The histories are kept in memory only, because fencing a former
 //! primary is the cluster manager's task.
 //!
 //! On PostgreSQL a promotion raises the timeline; on MySQL each change of a group's members raises its view (Group Replication).
@@ -17,13 +17,12 @@ pub struct Timeline {
     pub number: u64,
 }
 
-/// The timelines that this process has seen.
 #[derive(Debug, Default)]
 pub struct KnownTimelines(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The latest of each cluster.
+    /// The latest timeline of each cluster.
     latest: BTreeMap<String, u64>,
     /// The servers that turned out to be no primary only after they had let us in.
     suspects: BTreeSet<String>,
@@ -34,8 +33,8 @@ impl KnownTimelines {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This server did not report on connecting that it is no primary: from now on it has to identify itself before it
-    /// is used.
+    /// From now on the server has to identify itself before it is used: it did not report on connecting that it is no
+    /// primary.
     pub(crate) fn suspect(&self, server: &str) {
         self.known().suspects.insert(server.to_owned());
     }

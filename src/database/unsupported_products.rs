@@ -1,14 +1,13 @@
-//! Products that speak the protocol of PostgreSQL or of MySQL, and have other locks, or none
-//! (docs/failover-reference.md, "Unsupported databases"). Most name themselves when a session is opened, so this costs
-//! no query.
+//! Products that speak the protocol of PostgreSQL or of MySQL, and have other locks, or none (docs/failover-reference.md,
+//! "Unsupported databases"). Most of them name themselves when a session is opened, so detecting them takes no query.
 
 use super::{DatabaseError, DatabaseFailure};
 
-/// By the text of PostgreSQL's `version()`, and for the second also `server_version`.
+/// Words in the text of `version()`, with the product; YugabyteDB's is also in `server_version`.
 const OF_POSTGRESQL: [(&str, &str); 3] =
     [("CockroachDB", "CockroachDB"), ("-YB-", "YugabyteDB"), ("Redshift", "Amazon Redshift")];
 
-/// By the text of MySQL's `VERSION()`.
+/// Words in the text of MySQL's `VERSION()`.
 const OF_MYSQL: [&str; 2] = ["Vitess", "TiDB"];
 
 /// The product, by the text of `version()`; `None` if it is PostgreSQL itself.
@@ -21,7 +20,7 @@ pub(super) fn detect_from_parameters<'a>(parameter: impl Fn(&str) -> Option<&'a 
     let version = parameter("server_version").unwrap_or_default();
     match parameter("crdb_version") {
         Some(_) => Some("CockroachDB"),
-        // PostgreSQL's own 8.0.2 is from 2005.
+        // Redshift reports this version. PostgreSQL's own 8.0.2 is from 2005.
         None if version.starts_with("8.0.2") => Some("Amazon Redshift"),
         None => of_postgresql(version),
     }

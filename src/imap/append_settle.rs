@@ -1,5 +1,5 @@
-//! How late a server may store an APPEND whose sender has ended. The kernel may still send bytes, and a killed server process
-//! may leave a lock.
+//! How late a server may store an APPEND whose sender has ended: the kernel may still send bytes, and a killed server
+//! process may leave a lock.
 
 use super::stream::USER_TIMEOUT;
 use std::time::Duration;
@@ -10,21 +10,22 @@ pub(crate) enum Locks {
     /// The kernel holds the lock (fcntl(2)), so it ends with the process, as on Cyrus.
     EndWithTheProcess,
     /// The lock may be a file that stays, and that the server's other processes respect for [`DEAD_LOCKS`]. Dovecot with
-    /// Maildir and Courier do so, and any other server may.
+    /// Maildir and Courier do so; any unknown server may.
     MayOutliveIt,
 }
 
-/// How long other processes respect the lock of a killed one: Dovecot 2.4 on Maildir stored an APPEND 110 seconds late.
+/// How long other processes respect the lock of a killed one. Dovecot 2.4 on Maildir was seen to store an APPEND 110 seconds
+/// late.
 const DEAD_LOCKS: Duration = Duration::from_mins(2);
 
 impl Locks {
-    /// Decides by the greeting. Cyrus names itself there, unless `serverinfo` is off (imapd.conf(5)).
+    /// Cyrus names itself in its greeting, unless `serverinfo` is off (imapd.conf(5)).
     pub(crate) fn by_greeting(greeting: &str) -> Self {
         if greeting.contains("Cyrus IMAP") { Self::EndWithTheProcess } else { Self::MayOutliveIt }
     }
 
-    /// How long after the end of our process its APPEND may still land. A proxy in between may add to that: see
-    /// config.example.toml.
+    /// How long after the end of our process its APPEND may still land. A proxy in between adds to that: see
+    /// `imap.append_grace` in config.example.toml.
     pub(crate) const fn max_late_append(self) -> Duration {
         match self {
             Self::EndWithTheProcess => USER_TIMEOUT,

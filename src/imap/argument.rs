@@ -1,5 +1,5 @@
-//! Commands and their arguments. A foreign argument is quoted or sent as a literal, so that no name or password can be read
-//! as a command.
+//! Commands and their arguments. An argument from outside is quoted or sent as a literal, so that no name or password can be
+//! read as a command.
 
 use super::Broken;
 use super::MailboxFailure;
@@ -15,19 +15,19 @@ pub(crate) struct Command<'a> {
     shown: String,
 }
 
-/// A part of a command: text is sent as it is, a literal when the server is ready for it.
+/// Text is sent as it is; a literal, when the server is ready for it.
 pub(crate) enum Part<'a> {
     Text(String),
     Literal(Cow<'a, [u8]>),
 }
 
 impl<'a> Command<'a> {
-    /// `name` is always a constant of this program.
+    /// `name` is sent as it is, so it must be a constant of this program.
     pub fn new(name: &str) -> Self {
         Self { parts: vec![Part::Text(name.to_owned())], shown: name.to_owned() }
     }
 
-    /// A word from this program: an atom, a flag list, a set of UIDs.
+    /// A word that is sent as it is: an atom, a flag list, a set of UIDs. It must not come from outside.
     pub(crate) fn word(mut self, word: &str) -> Self {
         self.text(&format!(" {word}"));
         self.shown.push(' ');

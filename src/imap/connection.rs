@@ -11,18 +11,17 @@ use std::io::IoSlice;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a write may make no progress before the client checks whether the server has answered already.
+/// How long a write may make no progress before the client checks whether the server has already refused the command.
 const STALL: Duration = Duration::from_millis(500);
-/// How long the client waits for the server's message about a broken connection.
+/// How long the client waits for the server's last message on a broken connection.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// RFC 7888 section 5: with LITERAL-, the longest literal in bytes that need not wait for the server.
 const LITERAL_MINUS_LIMIT: usize = 4096;
 
-/// A connection to a server that has been reached.
 pub(crate) struct Conversation {
     /// `None` after a failure, or after the connection was given up.
     stream: Option<Stream>,
-    /// The end of the delivery.
+    /// The deadline of the delivery.
     deadline: Deadline,
     /// During a large upload: the longest time without an accepted byte, and the deadline for all bytes.
     pace: Option<(Duration, Deadline)>,
@@ -36,7 +35,8 @@ pub(crate) struct Conversation {
     round_trips: u32,
     /// When the connection was made.
     since: Instant,
-    /// Whether the server has refused a command, or sent unrequested data: then no other delivery uses the connection.
+    /// Whether the server has refused a command, or sent unsolicited data. The connection is then not reused, because its
+    /// state is uncertain.
     doubtful: bool,
 }
 
@@ -65,7 +65,7 @@ impl Conversation {
         }
     }
 
-    /// How often the client sent something and then received something.
+    /// How often the client sent something and then received the first bytes in response.
     pub fn round_trips(&self) -> u32 {
         self.round_trips
     }
@@ -74,14 +74,13 @@ impl Conversation {
         self.since
     }
 
-    /// Whether another delivery may use this connection. It must be open, with OK as the answer to each command, and nothing
-    /// else received.
+    /// Whether another delivery may use this connection: it is open, each command was answered with OK, and nothing else
+    /// came.
     pub(crate) fn is_sound(&mut self) -> bool {
         let quiet = !self.doubtful && !self.spoke && self.reader.is_empty();
         quiet && self.stream.as_mut().is_some_and(Stream::is_quiet)
     }
 
-    /// Prepares for another delivery: sets its deadline, and resets the round trips.
     pub(crate) fn restart(&mut self, deadline: Deadline) {
         self.round_trips = 0;
         self.set_deadline(deadline);
@@ -92,7 +91,7 @@ impl Conversation {
         self.patient_until(None);
     }
 
-    /// Limits the waits for the server to this time, if that is before the deadline.
+    /// Limits the waits for the server, if `until` is before the delivery's deadline. `None` restores that deadline.
     pub(crate) fn patient_until(&mut self, until: Option<Deadline>) {
         let until = until.map_or(self.deadline, |until| until.or_sooner(self.deadline));
         if let Some(stream) = &mut self.stream {
@@ -100,16 +99,16 @@ impl Conversation {
         }
     }
 
-    /// From now on each wait ends this long after the last byte that the server accepted, and at this deadline at the latest.
-    /// `None`: at the end of the delivery.
+    /// From now on a wait ends if the server accepts no byte for the given duration, and at the given deadline at the
+    /// latest. `None` restores the delivery's deadline.
     pub(crate) fn set_pace(&mut self, pace: Option<(Duration, Deadline)>) {
         self.pace = pace;
         self.patient_until(pace.map(|(stall, until)| Deadline::after(stall).or_sooner(until)));
     }
 
-    /// Prepares for an upload of this many bytes whose time is measured.
+    /// Prepares for an upload of `bytes` bytes whose time is measured.
     pub(crate) fn keep_little_unsent(&self, bytes: usize) {
-        // A smaller upload fits into any buffer, and shows nothing about the line.
+        // A smaller upload may fit into the kernel's buffers, and then shows nothing about the line.
         if let Some(stream) = self.stream.as_ref().filter(|_| bytes >= 1 << 20)
             && let Err(error) = stream.keep_little_unsent()
         {
@@ -122,7 +121,7 @@ impl Conversation {
         thread::sleep(self.stream.as_ref().map_or(Duration::ZERO, |stream| span.min(stream.remaining())));
     }
 
-    /// In capitals.
+    /// In capital letters.
     pub(crate) fn capabilities(&self) -> &[String] {
         &self.capabilities
     }
@@ -131,7 +130,7 @@ impl Conversation {
         self.capabilities.iter().any(|known| known == capability)
     }
 
-    /// The capabilities before TLS, or before the login, may differ from those after it.
+    /// The server may announce other capabilities after TLS and after the login (RFC 3501 sections 6.2.1 and 6.2.2).
     pub(crate) fn forget_capabilities(&mut self) {
         self.capabilities.clear();
     }
@@ -141,7 +140,7 @@ impl Conversation {
         if secret.is_empty() {
             return;
         }
-        // The secret as a quoted string, and quoted once more, as the error about a line that is no IMAP does.
+        // Also as a quoted string, and as a string quoted twice: the error about a line that is no IMAP quotes that line.
         if secret.contains(['\\', '"']) {
             let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
             let once = quoted(secret);
@@ -154,7 +153,6 @@ impl Conversation {
         self.stream.is_some()
     }
 
-    /// Drops the connection as it is.
     pub(crate) fn give_up(&mut self) {
         self.stream = None;
     }
@@ -186,7 +184,7 @@ impl Conversation {
         }
     }
 
-    /// Sends two commands, and only then waits for their answers.
+    /// Sends both commands before it waits for their answers, so that the server has both even if the connection is lost.
     pub(crate) fn run_both(&mut self, one: &Command<'_>, other: &Command<'_>) -> Result<[Answer; 2], Broken> {
         let mut send = |command| match self.send(command, true)? {
             (tag, CommandProgress::Sent) => Ok(tag),
@@ -221,11 +219,11 @@ impl Conversation {
         }
     }
 
-    /// The answer to this command, if it comes within `patience`, whatever other replies come. The beginning of an incomplete
-    /// reply is kept.
+    /// The answer to this command, if it comes within `patience`; other replies do not extend that time. The beginning of an
+    /// incomplete reply is kept.
     pub(crate) fn answer_within(&mut self, tag: &str, patience: Duration) -> Result<Option<Answer>, Broken> {
         let until = Instant::now() + patience;
-        // The first read has the full patience: bytes that have arrived are read even if this process was suspended
+        // The first read has the full patience, so that bytes which have arrived are read even if this process was suspended
         // meanwhile.
         let mut left = patience;
         loop {
@@ -241,7 +239,7 @@ impl Conversation {
         }
     }
 
-    /// Waits for the server's `+`, which never comes after an answer to the command.
+    /// Waits for the server's `+` (RFC 3501 section 7.5). An answer to the command comes instead of it.
     pub(crate) fn invitation(&mut self, tag: &str) -> Result<CommandProgress, Broken> {
         loop {
             match self.hear()? {
@@ -255,7 +253,7 @@ impl Conversation {
         }
     }
 
-    /// Sends a command, with or without its last CRLF, and returns its tag. Each literal is sent when the server is ready for
+    /// Sends a command, with its last CRLF if `whole`, and returns its tag. A literal is sent when the server is ready for
     /// it.
     fn send(&mut self, command: &Command<'_>, whole: bool) -> Result<(String, CommandProgress), Broken> {
         self.commands += 1;
@@ -269,7 +267,8 @@ impl Conversation {
                     let at_once = self.can("LITERAL+") || (self.can("LITERAL-") && bytes.len() <= LITERAL_MINUS_LIMIT);
                     let plus = if at_once { "+" } else { "" };
                     pending.extend_from_slice(format!("{{{}{plus}}}\r\n", bytes.len()).as_bytes());
-                    // Not before the server asks for it: a server that says NO instead would read the message as commands.
+                    // Not before the server asks for the literal: a server that says NO instead would read the message as
+                    // commands.
                     if !at_once {
                         self.forget_old_invitations(&tag)?;
                         if let early @ CommandProgress::Answered(_) = self.write(&pending, &[], &tag)? {
@@ -294,7 +293,7 @@ impl Conversation {
         Ok((tag, progress))
     }
 
-    /// Reads the replies that have come already: a `+` before the command cannot belong to it.
+    /// Reads the replies that have come already, because a `+` from before the command does not belong to this one.
     fn forget_old_invitations(&mut self, tag: &str) -> Result<(), Broken> {
         while let Some(reply) = self.next_reply().inspect_err(|_| self.stream = None)? {
             if self.take(reply, tag, &mut |_| {})?.is_some() {
@@ -305,8 +304,8 @@ impl Conversation {
     }
 
     /// Writes `bytes` and then `more`, in one packet if they fit. A server that accepts no more bytes may have refused the
-    /// literal, and wait until we read that (RFC 7888 section 4). The command is then incomplete, and the connection cannot
-    /// be used further.
+    /// literal, and wait until this client reads the refusal (RFC 7888 section 4). The command is then incomplete, and the
+    /// connection cannot be used further.
     fn write(&mut self, bytes: &[u8], more: &[u8], tag: &str) -> Result<CommandProgress, Broken> {
         let mut pieces = [IoSlice::new(bytes), IoSlice::new(more)];
         let mut rest = pieces.as_mut_slice();
@@ -350,7 +349,7 @@ impl Conversation {
         }
     }
 
-    /// A refusal of the command that is still being sent, if the server has sent one.
+    /// The server's refusal of a command that is still being sent, if there is one.
     fn early_answer(&mut self, tag: &str, patience: Duration) -> Result<Option<Answer>, Broken> {
         let answer = self.answer_within(tag, patience)?;
         if answer.as_ref().is_some_and(Answer::is_ok) {
@@ -360,10 +359,10 @@ impl Conversation {
         Ok(answer)
     }
 
-    /// The answer to the command of this tag, if this reply is one.
+    /// The answer to the command with this tag, if the reply is one. Other replies are noted or go to `on_untagged`.
     fn take(&mut self, reply: Reply, tag: &str, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Option<Answer>, Broken> {
         match reply {
-            // An unrequested `+`: some servers send one even after a LITERAL+.
+            // An unsolicited `+`: some servers send one even after a literal of LITERAL+.
             Reply::Continue => self.doubtful = true,
             Reply::Data(ref data) => {
                 match fetch::capabilities(data) {
@@ -388,7 +387,6 @@ impl Conversation {
         Ok(None)
     }
 
-    /// Waits for the next reply.
     fn hear(&mut self) -> Result<Reply, Broken> {
         loop {
             if let Some(reply) = self.next_reply().inspect_err(|_| self.stream = None)? {
@@ -398,7 +396,7 @@ impl Conversation {
         }
     }
 
-    /// Reads the bytes that have come, for [`next_reply`](Self::next_reply). `false`: none came within `patience`.
+    /// Reads bytes for [`next_reply`](Self::next_reply); `false` if none came within `patience`.
     fn read(&mut self, patience: Option<Duration>) -> Result<bool, Broken> {
         self.read_or_fail(patience).inspect_err(|_| self.stream = None)
     }
@@ -430,7 +428,7 @@ impl Conversation {
         match self.reader.next() {
             Ok(Some(Reply::Status(tag, mut answer))) => {
                 hide(&mut answer.text);
-                // A short password may be part of a number that the client needs.
+                // In these codes nothing is hidden: a short password may occur in a number that the client needs.
                 const READ: [&str; 4] = ["CAPABILITY", "APPENDUID", "UIDVALIDITY", "UIDNEXT"];
                 if let Some(code) = answer.code.as_mut().filter(|code| !READ.contains(&code.name.as_str())) {
                     hide(&mut code.arguments);
@@ -475,13 +473,11 @@ fn given_up() -> Broken {
     Broken::lost("the connection was given up before")
 }
 
-/// BYE as an error.
 pub(crate) fn farewell(answer: &Answer) -> Broken {
     Broken::lost(format!("the server said BYE: {}", answer.text))
 }
 
 impl Answer {
-    /// Whether the command succeeded.
     pub(crate) fn is_ok(&self) -> bool {
         self.status == Status::Ok
     }
@@ -498,7 +494,7 @@ impl Answer {
         }
     }
 
-    /// The answer as an error (RFC 5530 defines the codes).
+    /// The answer as an error, by its response code (RFC 5530 section 3; OVERQUOTA also in RFC 9208).
     pub(crate) fn refusal(&self, doing: &str) -> MailboxError {
         let failure = if self.has_code(&["OVERQUOTA"]) {
             MailboxFailure::OverQuota

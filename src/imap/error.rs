@@ -12,7 +12,7 @@ pub enum MailboxFailure {
     AccessDenied,
     /// The server refuses the login without saying that the account is the reason.
     LoginRefused,
-    /// The server opens the same INBOX for every user that the service account names: all mail would go there.
+    /// The server opens the same INBOX for every user that the service account names, so that all mail would go there.
     IdentityIgnored,
     ConnectionLost,
     TimedOut,
@@ -33,7 +33,7 @@ pub enum MailboxFailure {
 }
 
 impl MailboxFailure {
-    /// The words for it in the ledger; `stats` counts them.
+    /// The text of the cause in the ledger, by which `stats` counts. It is also in the site's stored rows.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unreachable => "the mailbox store is out of reach",
@@ -85,7 +85,7 @@ impl MailboxError {
         Self { failure, doing: doing.into(), detail: detail.into() }
     }
 
-    /// Whether a later retry can help: always, except if the server refused for good. Being over quota is temporary.
+    /// Whether a retry can help: always, unless the server refused for good. Being over quota is temporary.
     pub fn trying_again_can_help(&self) -> bool {
         self.failure != MailboxFailure::RefusedForGood
     }

@@ -16,7 +16,7 @@ fn after<'a>(data: &'a [Segment], name: &str) -> Option<Tokens<'a>> {
 /// The items of STATUS.
 fn status_items(data: &[Segment]) -> Option<Tokens<'_>> {
     let mut tokens = after(data, "STATUS")?;
-    // The mailbox's name, an atom or a string. There is one request at a time.
+    // The mailbox's name need not be compared, since there is one request at a time.
     tokens.name().filter(|token| !matches!(token, Token::Open | Token::Close))?;
     tokens.next().filter(|token| *token == Token::Open)?;
     Some(tokens)
@@ -73,7 +73,7 @@ pub fn my_rights(data: &[Segment]) -> Option<String> {
     tokens.name()?;
     match tokens.next()? {
         Token::Atom(rights) => Some(String::from_utf8_lossy(rights).into_owned()),
-        // An empty set has to be a string.
+        // An empty set of rights can only be a string.
         Token::String(rights) => Some(String::from_utf8_lossy(&rights).into_owned()),
         Token::Open | Token::Close => None,
     }

@@ -1,8 +1,8 @@
 //! The IMAP client (RFC 3501): knows nothing of deliveries.
 //!
-//! The project has its own client, since ready-made ones lack required features. It never sends a literal before the server
-//! asks for it, and can hold back the last CRLF. It keeps the response code of a refused APPEND, and distinguishes a lost
-//! reply from a refusal. Text that is not ASCII breaks nothing.
+//! The project has its own client because existing ones lack what exactly-once delivery needs. This client can hold back the
+//! last CRLF of an APPEND, and never sends a literal before the server asks for it. It keeps the response code of a refused
+//! APPEND, and distinguishes a lost reply from a refusal. It accepts text that is not ASCII.
 //!
 //! [`Connection`] is a server that has sent its greeting, [`Session`] one user who is logged in; that user's mailboxes are in
 //! [`crate::mailbox`]. `connection` sends commands and receives replies, `argument` writes commands. `wire` and `token` read
@@ -34,16 +34,16 @@ use crate::base::secret::Secret;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// The position of a mailbox: the identifiers of the next message (RFC 3501 section 2.3.1.1).
+/// Where a mailbox's next message will be (RFC 3501 section 2.3.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// While this stays the same, UIDs only grow.
     pub uid_validity: u32,
-    /// The lowest UID of a message that is appended from now on.
+    /// The lowest UID that a message appended from now on can have.
     pub uid_next: u32,
 }
 
-/// The identifiers of one message in a mailbox, as APPENDUID reports them (RFC 4315).
+/// Where one message is in a mailbox, as APPENDUID reports it (RFC 4315 section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Placement {
     pub uid_validity: u32,
@@ -117,7 +117,7 @@ pub enum Mechanism {
     Login,
 }
 
-/// A failure of the connection itself, without the operation in progress.
+/// A failure of the connection; the caller adds the operation in progress.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) failure: MailboxFailure,

@@ -28,8 +28,8 @@ pub struct Session {
     pub(crate) greeting: String,
 }
 
-/// Connects and does everything that needs no user: TCP, TLS, greeting, capabilities. No wait lasts longer than the deadline,
-/// until the mailbox is closed.
+/// Connects and does everything that needs no user: TCP, TLS, greeting, capabilities. The deadline also holds for all later
+/// waits on this connection.
 pub fn connect(settings: &Settings, deadline: Deadline) -> Result<Connection, MailboxError> {
     let place = match &settings.address {
         Endpoint::Tcp { host, port } => format!("{host}:{port}"),
@@ -57,7 +57,7 @@ fn hear_greeting(settings: &Settings, mut stream: Stream) -> Result<(Conversatio
         Status::Ok => {}
         Status::Bye => return Err(Broken::new(MailboxFailure::Unreachable, farewell(&greeting).detail)),
         Status::PreAuth => {
-            // RFC 3501 section 7.1.4. It is unknown whose mailboxes these would be.
+            // PREAUTH (RFC 3501 section 7.1.4): it is unknown whose mailboxes these would be.
             return Err(Broken::new(
                 MailboxFailure::LoginRefused,
                 format!("the server has logged us in before we said as whom: {}", greeting.quote()),
@@ -83,7 +83,7 @@ fn tls_config(settings: &Settings) -> Result<std::sync::Arc<rustls::ClientConfig
         .map_err(|e| Broken::new(MailboxFailure::Local, format!("TLS: {e}")))
 }
 
-/// Asks for the capabilities, unless the server has sent them unasked.
+/// Saves a round trip if the server has announced its capabilities unasked.
 fn learn_capabilities(conversation: &mut Conversation) -> Result<(), Broken> {
     if conversation.capabilities().is_empty() {
         let answer = conversation.run(&Command::new("CAPABILITY"), &mut |_| {})?;
@@ -105,7 +105,6 @@ impl Connection {
         self.try_authenticate(user)?.map_err(|refusal| refused_login(doing, &refusal))
     }
 
-    /// From now on no wait lasts longer than this deadline.
     pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
         self.conversation.set_deadline(deadline);
     }
@@ -114,7 +113,7 @@ impl Connection {
         format!("logging in at {} for {user:?}", self.place)
     }
 
-    /// The same, with a refusal as a value.
+    /// As [`authenticate`](Self::authenticate), with a refusal as a value.
     pub(crate) fn try_authenticate(mut self, user: &str) -> Result<Result<Session, Answer>, MailboxError> {
         let doing = self.doing(user);
         let answer = self.log_in(user).map_err(|broken| broken.while_doing(&doing))?;
@@ -143,7 +142,7 @@ impl Connection {
         let conversation = &mut self.conversation;
         // Some servers repeat the refused credentials in their answer.
         conversation.hide(password);
-        // The capabilities are kept until the command is sent: it uses LITERAL+ and SASL-IR.
+        // The capabilities are kept until the command is sent, because the command uses LITERAL+ and SASL-IR.
         let before = conversation.capabilities().to_vec();
         let answer = match settings.login {
             Mechanism::Login if settings.act_for_user => {
@@ -179,11 +178,11 @@ impl Connection {
     }
 }
 
-/// RFC 5530: failures of the server itself, which do not concern an account.
+/// Response codes for failures of the server itself, which say nothing about an account (RFC 5530 section 3).
 pub(crate) const ITS_OWN_TROUBLE: [&str; 5] = ["UNAVAILABLE", "SERVERBUG", "INUSE", "LIMIT", "CONTACTADMIN"];
 
-/// A refused login as an error. It concerns the account only if the server says so with an RFC 5530 code. Some servers have
-/// no codes, and others have a private code for too many connections.
+/// A refused login as an error. The account is the reason only if an RFC 5530 code says so: some servers send no codes, and
+/// others have a private code for too many connections.
 pub(crate) fn refused_login(doing: String, refusal: &Answer) -> MailboxError {
     let failure = if refusal.has_code(&ITS_OWN_TROUBLE) {
         MailboxFailure::Refused
@@ -220,8 +219,8 @@ impl Session {
         self.conversation.since()
     }
 
-    /// Prepares the session for another delivery, with this deadline. `None`, with the connection closed, if the server has
-    /// sent anything meanwhile (BYE) or has closed it. Does not wait.
+    /// Prepares the session for another delivery, with this deadline. `None` if the server has closed the connection
+    /// meanwhile or sent anything, such as BYE. Does not wait.
     #[must_use]
     pub fn begin(mut self, deadline: Deadline) -> Option<Self> {
         if !self.conversation.is_sound() {

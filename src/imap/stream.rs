@@ -15,16 +15,15 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long the kernel keeps sending bytes that the server does not acknowledge (`TCP_USER_TIMEOUT`, tcp(7)), also after the
-/// end of this process. The default is 100 s or more (`tcp_orphan_retries`). A copy must not be searched for before that time
-/// has passed.
+/// How long the kernel keeps sending bytes that the server does not acknowledge, even after the end of this process
+/// (`TCP_USER_TIMEOUT`, tcp(7)). The default is 100 s or more (`tcp_orphan_retries`). The next attempt has to wait for that
+/// time before it searches for a copy.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How many bytes may wait in this machine while the time of an upload is measured (`SO_SNDBUF`, socket(7)). By default the
 /// kernel buffers some megabytes, so that a whole message seems to be sent at once.
 const UNSENT: usize = 128 * 1024;
 
-/// A connection to the server.
 pub(super) struct Stream {
     socket: Socket,
     tls: Option<Box<ClientConnection>>,
@@ -54,7 +53,7 @@ impl Stream {
         loop {
             let Ok(readable) = self.socket.is_readable() else { return false };
             let Some(tls) = &mut self.tls else { return !readable };
-            // The bytes may belong to TLS itself: a session ticket, a key update.
+            // Readable bytes may belong to TLS itself: a session ticket, a key update.
             if readable && !matches!(tls.read_tls(&mut self.socket.bounded(None)), Ok(1..)) {
                 return false;
             }
@@ -68,11 +67,11 @@ impl Stream {
         }
     }
 
-    /// From now on few written bytes wait in this machine, so the time of a write is the line's.
+    /// From now on few written bytes wait in this machine, so that the duration of a write shows the speed of the line.
     pub(super) fn keep_little_unsent(&self) -> io::Result<()> {
         match &self.socket.transport {
             Transport::Tcp(stream) => Ok(rustix::net::sockopt::set_socket_send_buffer_size(stream, UNSENT)?),
-            // The server is on this machine.
+            // A server on this machine has no line to measure.
             Transport::Unix(_) => Ok(()),
         }
     }
@@ -98,7 +97,7 @@ impl Stream {
                 return Err(Broken::lost("the server closed the connection during the TLS handshake"));
             }
             if let Err(e) = tls.process_new_packets() {
-                // The alert is for the server's log; losing it does no harm.
+                // The TLS alert is only for the server's log, so its loss does no harm.
                 let _ = tls.write_tls(&mut self.socket.bounded(None));
                 return Err(unreachable(format!("TLS: {e}")));
             }
@@ -107,21 +106,21 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads available bytes, and waits no longer than `patience` or the deadline. `None`: no bytes came within `patience`;
-    /// 0: the server has closed the connection.
+    /// Reads available bytes, and waits no longer than `patience` or the deadline. `None` if no bytes came within
+    /// `patience`; 0 if the server has closed the connection.
     pub(super) fn read(&mut self, buffer: &mut [u8], patience: Option<Duration>) -> Result<Option<usize>, Broken> {
         let Some(tls) = &mut self.tls else {
             let read = self.socket.bounded(patience).read(buffer);
             return self.socket.outcome(read);
         };
-        // One limit for all reads: TLS's own records, or a part of a record, do not extend it.
+        // One limit for all reads of this call, so that TLS's own records, or parts of a record, do not extend it.
         let until = patience.map(|patience| Instant::now() + patience);
         let mut left = patience;
         loop {
             match tls.reader().read(buffer) {
                 Ok(read) => return Ok(Some(read)),
-                // A close without TLS close_notify counts as an ordinary close. IMAP marks the end of each reply, so a
-                // truncated reply is never taken for a complete one.
+                // A close without close_notify (RFC 8446 section 6.1) counts as an ordinary close. A truncated reply is
+                // never taken for a complete one, because IMAP marks the end of each reply.
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(Some(0)),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 Err(e) => return Err(Broken::lost(format!("TLS: {e}"))),
@@ -139,8 +138,8 @@ impl Stream {
         }
     }
 
-    /// Writes as many bytes of `pieces` as possible within `patience`; `None`: none were written. Pieces that fit into one
-    /// packet become one, without a copy in memory.
+    /// Writes as many bytes of `pieces` as possible within `patience`; `None` if none were written. Pieces that fit into one
+    /// packet are sent in one, without a copy in memory.
     pub(super) fn write(&mut self, pieces: &[IoSlice<'_>], patience: Duration) -> Result<Option<usize>, Broken> {
         let Some(tls) = &mut self.tls else {
             let written = self.socket.bounded(Some(patience)).write_vectored(pieces);
@@ -156,7 +155,7 @@ impl Stream {
         Ok(Some(accepted))
     }
 
-    /// Sends the bytes that TLS still buffers. `false`: some are left after `patience`.
+    /// Sends the bytes that TLS still buffers; `false` if some are left after `patience`.
     pub(super) fn flush(&mut self, patience: Duration) -> Result<bool, Broken> {
         match &mut self.tls {
             Some(tls) => send_pending(tls, &mut self.socket, Some(patience)),
@@ -187,7 +186,6 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects to one of the host's addresses.
 fn connect_to_one_of(addresses: &[SocketAddr], host: &str, deadline: Deadline) -> Result<TcpStream, Broken> {
     let mut failures = Vec::new();
     for (others, address) in (0..addresses.len()).rev().zip(addresses) {
@@ -207,8 +205,8 @@ fn connect_to_one_of(addresses: &[SocketAddr], host: &str, deadline: Deadline) -
     Err(Broken::new(failure, failures.join("; ")))
 }
 
-/// How long to wait for one address with `others` after it: its share of the remaining time. While there is another address,
-/// it is at most [`CONNECT_TIMEOUT`].
+/// How long to wait for one address that is followed by `others` more: its share of the remaining time. While another
+/// address is left, the wait is at most [`CONNECT_TIMEOUT`].
 fn share_of_one(others: usize, left: Duration) -> Duration {
     match u32::try_from(others).unwrap_or(u32::MAX) {
         0 => left,
@@ -236,8 +234,8 @@ fn connect_unix(path: &Path, deadline: Deadline) -> Result<UnixStream, Broken> {
     bounded(deadline, &path.display().to_string(), move || UnixStream::connect(socket))
 }
 
-/// For calls without a time limit: a name lookup, or a connection to a unix socket whose queue is full. Each runs in its own
-/// thread; a thread that never returns is abandoned.
+/// Bounds a call that has no time limit: a name lookup, or a connection to a unix socket whose queue is full. The call has a
+/// thread of its own, which is abandoned if it never returns.
 fn bounded<T: Send + 'static>(
     deadline: Deadline,
     what: &str,
@@ -306,8 +304,8 @@ impl Socket {
     }
 }
 
-/// A socket for one read or write. `ErrorKind::WouldBlock` means that `patience` ended; `ErrorKind::TimedOut`, that the
-/// deadline passed.
+/// A socket for one read or write. It fails with `ErrorKind::WouldBlock` if `patience` ended, and with `ErrorKind::TimedOut`
+/// if the deadline passed.
 struct Bounded<'a> {
     socket: &'a mut Socket,
     patience: Option<Duration>,
@@ -324,12 +322,12 @@ impl Bounded<'_> {
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // Set for each call: a server that sends one byte per second does not extend the time.
+            // The limit is set for each call, so that a server that sends one byte per second does not extend the time.
             set(&self.socket.transport, self.patience.map_or(left, |patience| patience.min(left)))?;
             let _awaited = server_waits::for_answer(Whom::MailboxStore);
             match call(&mut self.socket.transport) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // A socket's time limit appears as EAGAIN, which is WouldBlock.
+                // The end of a socket's time limit is EAGAIN (socket(7), SO_RCVTIMEO), which is WouldBlock.
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     if self.patience.is_some() && !self.socket.deadline.passed() {
                         return Err(e);

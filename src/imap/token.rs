@@ -1,9 +1,8 @@
-//! Splits untagged data into tokens. No function recurses: parentheses are counted.
+//! Splits untagged data into tokens. Parentheses are counted, so that no depth of them overflows the stack.
 
 use super::wire::Segment;
 use std::borrow::Cow;
 
-/// A token of untagged data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     Open,
@@ -15,12 +14,10 @@ pub(super) enum Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// Whether this is the atom of this name.
     pub(super) fn is(&self, name: &str) -> bool {
         matches!(self, Self::Atom(atom) if atom.eq_ignore_ascii_case(name.as_bytes()))
     }
 
-    /// The number in the token.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Atom(atom) => std::str::from_utf8(atom).ok()?.parse().ok(),
@@ -58,7 +55,7 @@ impl<'a> Tokens<'a> {
         self.token(|_| false)
     }
 
-    /// Skips one value: a single token, or a list to its end. `None`: there was none.
+    /// Skips one value, which is a single token or a whole list; `None` if there is none.
     pub(super) fn skip_value(&mut self) -> Option<()> {
         let mut depth = 0_usize;
         loop {
@@ -106,7 +103,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Whether an item of FETCH with a section begins here: `BODY[]`, `BINARY[1]`, `BINARY.SIZE[1]` (RFC 3516).
+/// Whether the text begins with an item of FETCH that has a section: `BODY[]`, `BINARY[1]`, `BINARY.SIZE[1]` (RFC 3516).
 fn is_section(text: &[u8]) -> bool {
     let name = text.split(|byte| *byte == b'[').next().unwrap_or_default();
     ["BODY", "BINARY", "BINARY.SIZE"].iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))

@@ -1,14 +1,13 @@
 //! Replies on the wire: [`Reader`] receives bytes and returns complete replies.
 //!
-//! It understands literals, limits the size of a reply, never recurses, and accepts any byte. Text for people is often not
-//! ASCII (`NO [TRYCREATE] Mailbox doesn't exist: Entwürfe`).
+//! The reader limits the size of a reply, never recurses, and accepts any byte: text for people is often not ASCII (`NO
+//! [TRYCREATE] Mailbox doesn't exist: Entwürfe`).
 
 use super::Broken;
 
-/// The limit for the lines of one reply, in bytes without literals: enough for a SEARCH that finds a hundred thousand
-/// messages.
+/// The limit for the lines of one reply, in bytes without literals. A SEARCH that finds a hundred thousand messages fits.
 const MAX_LINES: usize = 1 << 20;
-/// The limit for the literals of one reply, in bytes: the largest message that is ever compared.
+/// The limit for the literals of one reply, in bytes. A larger message is never compared.
 pub(crate) const MAX_LITERALS: usize = 256 << 20;
 /// The limit for a server's text in the log, in characters.
 const MAX_TEXT: usize = 400;
@@ -94,7 +93,6 @@ pub(crate) enum Segment {
     Literal(Vec<u8>),
 }
 
-/// Assembles replies.
 #[derive(Default)]
 pub(crate) struct Reader {
     fed: Vec<u8>,
@@ -136,7 +134,8 @@ impl Reader {
                     }
                     line.truncate(text_length);
                     self.segments.push(Segment::Text(line));
-                    // Memory is allocated as the bytes come: a large number costs the server nothing.
+                    // Memory is allocated as the bytes arrive, because announcing a large number costs a hostile server
+                    // nothing.
                     self.literal = Some((Vec::new(), length));
                 }
                 None => {
@@ -152,7 +151,7 @@ impl Reader {
         }
     }
 
-    /// Continues an incomplete literal. `false`: it is still incomplete.
+    /// Continues an incomplete literal; `false` if it is still incomplete.
     fn take_literal(&mut self) -> bool {
         if let Some((mut literal, length)) = self.literal.take() {
             let fed = self.fed.get(self.used..).unwrap_or_default();
@@ -201,7 +200,7 @@ fn announced_literal(line: &[u8], continued: bool) -> Result<Option<(usize, usiz
     let digits = inside.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let Some((before, number)) = inside.split_at_checked(inside.len() - digits) else { return Ok(None) };
     let Some(before) = before.strip_suffix(b"{").filter(|_| digits > 0) else { return Ok(None) };
-    // RFC 3516: `~{5}` announces binary.
+    // `~{5}` announces a binary literal (RFC 3516 section 4.4).
     let before = before.strip_suffix(b"~").unwrap_or(before);
     match std::str::from_utf8(number).ok().and_then(|number| number.parse().ok()) {
         Some(length) => Ok(Some((length, before.len()))),
@@ -221,7 +220,6 @@ fn status(word: &[u8]) -> Option<Status> {
         .find(|status| word.eq_ignore_ascii_case(status.as_str().as_bytes()))
 }
 
-/// Parses a reply that is one line.
 fn parse(line: Vec<u8>) -> Result<Reply, Broken> {
     if line.first() == Some(&b'+') {
         return Ok(Reply::Continue);
@@ -250,7 +248,7 @@ fn split_code(text: &[u8]) -> (Option<Code>, &[u8]) {
         escaped = *byte == b'\\' && quoted && !escaped;
         ends
     });
-    // If a quote is never closed, the first bracket counts.
+    // If a quote is never closed, the code ends at the first bracket.
     let Some(end) = end.or_else(|| inside.iter().position(|byte| *byte == b']')) else { return (None, text) };
     let code = String::from_utf8_lossy(inside.get(..end).unwrap_or_default());
     let (name, arguments) = code.split_once(' ').unwrap_or((&code, ""));

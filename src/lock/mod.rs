@@ -1,4 +1,5 @@
-//! Named locks: at most one session of all machines that use the database holds the lock of a name. They know nothing of mail.
+//! Named locks: of all sessions with the database, from any machine, at most one holds the lock of a name. This module knows
+//! nothing of mail.
 
 mod mysql;
 mod name;
@@ -17,16 +18,17 @@ use crate::database::{DatabaseError, columns_of};
 use std::fmt;
 use std::time::Duration;
 
-/// The result of a request for a lock. A lock held by another session is no error: it is ordinary.
+/// The result of a request for a lock. That another session holds the lock is no error.
 #[derive(Debug)]
 pub enum Acquired {
     /// We hold it until [`NamedLock::release`], or until the session ends; on PostgreSQL, until its transaction ends.
     Held,
-    /// Another session holds it; its holder, as far as the server reports it.
+    /// Another session holds it: the holder, if the server reports one.
     Busy(Option<Holder>),
 }
 
-/// The holder of a lock, as far as it is known. For the log: the line that may reach a sender says only for how long.
+/// The holder of a lock, as far as it is known. It is for the log and for people; a line that may reach a sender says only
+/// `held_for`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     pub host: Option<String>,
@@ -62,10 +64,10 @@ impl fmt::Display for Holder {
 /// The session never reconnects: a new connection would not hold the lock. It holds one lock at a time, and is used by one
 /// thread at a time.
 ///
-/// A lock does not outlive its session. If the connection breaks, the server releases the lock, and the holder notices
-/// only when it asks. So the holder calls [`still_held`](Self::still_held) right before anything that cannot be undone.
-/// If the holder's machine vanishes, the server releases the lock after a silence. That is as long as the session was
-/// begun for, and 30 s (PostgreSQL) or 60 s (MySQL) longer. [`keep`](Self::keep) sets another time.
+/// A lock does not outlive its session. If the connection breaks, the server releases the lock, and the holder notices only
+/// when it asks. So the holder calls [`still_held`](Self::still_held) right before anything that cannot be undone. If the
+/// holder's machine vanishes, the server releases the lock after a silence: the time that the session was begun for, and 30
+/// s (PostgreSQL) or 60 s (MySQL) more. [`keep`](Self::keep) sets another limit.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -95,8 +97,8 @@ pub trait NamedLock {
     /// Takes the lock, waiting on the server for at most `wait` (zero: not at all), and never past the session's deadline.
     ///
     /// # Errors
-    /// If the server gave no clear answer. On PostgreSQL also if the session holds any lock already, on MySQL if it
-    /// holds this one.
+    /// If the server gave no clear answer, or its lock excludes nobody (Galera, a replica). On PostgreSQL also if the
+    /// session holds any lock already; on MySQL, if it holds this one.
     fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError>;
 
     /// Asks, in the session that took it, whether the lock is still held. `Ok(false)` and `Err` both mean: stop.
@@ -105,11 +107,11 @@ pub trait NamedLock {
     /// If the connection is gone, and the lock with it.
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError>;
 
-    /// The present holder of the lock; `None` if it is free. The lock is never taken to find out: a delivery at that
-    /// moment would be deferred.
+    /// The present holder of the lock; `None` if it is free. This never takes the lock, which would defer a delivery of that
+    /// moment.
     ///
     /// # Errors
-    /// If the server cannot be asked.
+    /// If the server does not answer.
     fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError>;
 
     /// From now on the server releases the lock, and ends the session, once it has received nothing from us for

@@ -1,21 +1,21 @@
 //! The named lock of MySQL and MariaDB: `GET_LOCK`, `RELEASE_LOCK`, `IS_USED_LOCK` (MySQL 9 manual 14.14, "Locking
 //! Functions"; MariaDB, "Miscellaneous Functions").
 //!
-//! It belongs to the session: COMMIT and ROLLBACK keep it, the end of the connection frees it. Differences and
-//! surprises:
+//! The lock belongs to the session: COMMIT and ROLLBACK keep it, and the end of the connection frees it. What differs
+//! between the servers, or surprises:
 //!
 //! - `GET_LOCK` answers 1 (held), 0 (busy) or NULL (neither). MariaDB answers NULL to a killed query and to a bad
 //!   argument; MySQL raises an error (1317, 3057, 4163).
-//! - MySQL rounds the timeout to whole seconds, so that 0.4 would be "do not wait" and 0.6 a second; MariaDB takes
-//!   fractions. A negative one waits for ever on MySQL and is NULL on MariaDB; it is never sent.
-//! - A session that takes a lock twice has to release it twice. Here that is an error.
-//! - Names: MySQL takes 64 characters and ignores case, MariaDB takes 192 bytes and does not. Ours are the same to both
-//!   ([`LockName::mysql_name`]).
+//! - MySQL rounds the timeout to whole seconds: 0.4 would not wait, and 0.6 would wait one second. MariaDB accepts
+//!   fractions. A negative timeout, which waits for ever on MySQL and is NULL on MariaDB, is never sent.
+//! - A session that takes a lock twice would have to release it twice. Here the second request is an error.
+//! - MySQL accepts names of 64 characters and ignores case; MariaDB accepts 192 bytes and respects case. Our names are the
+//!   same to both ([`LockName::mysql_name`]).
 //! - Names belong to the server, not to the database: sites that share a server choose different namespaces.
-//! - The lock belongs to that one server. On Group Replication with several primaries it does not exclude sessions of
-//!   another member: `check` reports that. On a node of Galera, and on a server that takes no writes, it is not taken.
-//!   A lock no longer counts once its server takes no writes: while the primary changes, both the old and the new one
-//!   would grant it.
+//! - The lock belongs to one server. On Group Replication with several primaries it does not exclude sessions of another
+//!   member: `check` reports that. On a node of Galera, and on a read-only server, the lock is refused.
+//! - A lock no longer counts once its server is read-only: while the primary changes, the old and the new one would both
+//!   grant the lock.
 
 use super::{Acquired, Holder, LockName, NamedLock};
 use crate::database::mysql::{only, sql};
@@ -26,7 +26,7 @@ use tracing::warn;
 /// Sent with `GET_LOCK` if the server may be a node of Galera. `@@wsrep_on` is an error on a MariaDB built without it.
 const GALERA: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'; ";
 
-/// Our own answer beside those of `GET_LOCK`: this session holds the lock already.
+/// Our own answer in place of `GET_LOCK`'s: this session holds the lock already.
 const OURS_ALREADY: i64 = 2;
 
 impl NamedLock for MysqlDatabase {
@@ -72,7 +72,6 @@ impl NamedLock for MysqlDatabase {
 }
 
 impl MysqlDatabase {
-    /// Whether we got the lock.
     pub(crate) fn get_lock(&mut self, name: &LockName, wait: Duration) -> Result<bool, DatabaseError> {
         let doing = "asking for the lock";
         let seconds = timeout(self.dialect(), wait, self.remaining());
@@ -104,7 +103,7 @@ impl MysqlDatabase {
     }
 }
 
-/// Why a lock on such a server excludes nobody, if that is so.
+/// Why a lock on such a server excludes nobody; `None` if it excludes all.
 fn excludes_nobody(galera: bool, read_only: bool) -> Option<(DatabaseFailure, &'static str)> {
     if galera {
         let why = "the server is a node of Galera: a lock on it does not exclude who asks another node";
@@ -120,8 +119,8 @@ impl Holder {
     }
 }
 
-/// The holder is only for the log, so a failure to read it is only logged. If the connection is gone, the next
-/// statement fails, too.
+/// The holder is only for the log, so a failure to read it is only logged. If the connection is gone, the next statement
+/// fails as well.
 pub(crate) fn or_unknown(holder: Result<Option<Holder>, DatabaseError>) -> Option<Holder> {
     holder.unwrap_or_else(|error| {
         warn!(%error, "the holder of the lock is unknown");
@@ -129,14 +128,14 @@ pub(crate) fn or_unknown(holder: Result<Option<Holder>, DatabaseError>) -> Optio
     })
 }
 
-/// The timeout as the server takes it, in seconds: at most the time left until the deadline.
+/// The timeout in seconds, as the server accepts it: at most the time until the deadline.
 fn timeout(product: Dialect, wait: Duration, left: Duration) -> String {
     let wait = wait.min(left);
     if product == Dialect::Mariadb {
         return format!("{}.{:06}", wait.as_secs(), wait.subsec_micros());
     }
     let up = rounded_up(wait);
-    // Rounded up, so that it is at least the requested wait; down if that would pass the deadline.
+    // Rounded up to at least the requested wait, or down if that would pass the deadline.
     let seconds = if Duration::from_secs(up) <= left { up } else { wait.as_secs() };
     seconds.to_string()
 }

@@ -7,7 +7,7 @@ use std::fmt;
 /// The namespace if none is configured.
 pub const DEFAULT_NAMESPACE: &str = "maildrop";
 
-/// The suffix of the namespace of `lock exec`, after that of the site's deliveries.
+/// The suffix that `lock exec` adds to the site's namespace, so that its names never meet those of deliveries.
 pub(crate) const OF_PROGRAMS: &str = " exec";
 
 /// SHA-256 over a length-prefixed namespace and name:
@@ -24,7 +24,7 @@ impl LockName {
     pub fn new(namespace: &str, name: &[u8]) -> Self {
         let mut hash = Sha256::new();
         for part in [namespace.as_bytes(), name] {
-            // Nothing is longer than 4 GiB.
+            // No name is longer than 4 GiB.
             hash.update(u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes());
             hash.update(part);
         }
@@ -43,14 +43,14 @@ impl LockName {
         self.number_at(0).cast_signed()
     }
 
-    /// Eight of its bytes, from this one on, as a big-endian number.
+    /// Eight bytes of the digest, beginning with byte `from`, as a big-endian number.
     pub(crate) fn number_at(&self, from: usize) -> u64 {
         let bytes = self.0.get(from..).and_then(<[u8]>::first_chunk);
         bytes.copied().map_or(0, u64::from_be_bytes)
     }
 
-    /// The name of the MySQL lock: `maildrop:` and 48 lower-case hexadecimal digits, 57 ASCII characters. MySQL takes
-    /// at most 64 and ignores case, MariaDB takes more and does not; this form is the same to both.
+    /// The name of the MySQL lock: `maildrop:` and 48 lower-case hexadecimal digits, 57 ASCII characters. MySQL accepts 64
+    /// characters and ignores case; MariaDB accepts more and respects case. This form is the same to both.
     #[must_use]
     pub fn mysql_name(&self) -> String {
         format!("maildrop:{}", hex::encode(&self.0[..24]))

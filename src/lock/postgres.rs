@@ -1,26 +1,25 @@
-//! The lock on PostgreSQL: `pg_try_advisory_xact_lock`. It ends with its transaction: with COMMIT, ROLLBACK, or the end
-//! of the connection.
+//! The lock on PostgreSQL: `pg_try_advisory_xact_lock` (manual, "Advisory Lock Functions"). It ends with its transaction: by
+//! COMMIT, ROLLBACK, or the end of the connection.
 //!
-//! The transaction writes nothing before the record, so it has no xid. As it is READ COMMITTED, it has no snapshot
-//! while IMAP works. So it holds back no VACUUM. (A statement that *waits* for the lock has a snapshot, as every SELECT
-//! has.)
+//! The transaction holds back no VACUUM while IMAP works. It writes nothing before the record, so it has no xid; and between
+//! two statements of READ COMMITTED it has no snapshot. Only the statement that *waits* for the lock has one.
 
 use super::{Acquired, Holder, LockName, NamedLock};
 use crate::database::postgres::{PostgresDatabase, ProcessName, SHOW_COMMIT_WARNINGS, Transaction, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value, unreadable};
 use std::time::Duration;
 
-/// The server ends the lock's session this long after the delivery's deadline. By then the process is gone. Only the
-/// session of a machine that vanished is left, which would hold the lock until TCP gives up.
+/// The server ends the lock's session this long after the delivery's deadline. By then the process has ended, so only a
+/// machine that vanished can still have a session. That session would hold the lock until TCP gives up.
 const AFTER_THE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The condition for the row of an advisory lock with a bigint key in `pg_locks` (PostgreSQL manual, `pg_locks`). It
-/// has the key's halves in `classid` and `objid`, `objsubid` 1, in this database.
+/// The condition for the row of an advisory lock with a bigint key in this database. `classid` and `objid` are the halves of
+/// the key, and `objsubid` is 1 (PostgreSQL manual, `pg_locks`).
 const LOCKED_BY_KEY: &str = "l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted \
      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
      AND (l.classid::bigint << 32) | l.objid::bigint =";
 
-/// Identifies the present transaction: no other has, or ever had, the same process and beginning.
+/// Identifies the present transaction: no other transaction has the same process and the same beginning.
 const THIS_TRANSACTION: &str = "pg_backend_pid() || ' ' || transaction_timestamp()";
 
 impl NamedLock for PostgresDatabase {
@@ -37,10 +36,10 @@ impl NamedLock for PostgresDatabase {
         if self.transaction != Transaction::Lock(key) {
             return Ok(false);
         }
-        // Compares the transaction and the process with those that took the lock. This is right even if a pooler has
-        // given us another server process. The transaction ends with the lock, and the lock with it: nothing else frees
-        // a transaction's lock. It costs the server a tenth of reading `pg_locks`, for which it searches the locks of
-        // all sessions. In an aborted transaction the statement fails, and the lock is gone.
+        // Compares the present transaction with the one that took the lock: nothing but the end of a transaction frees its
+        // lock. This holds even if a pooler has given us another server process. Reading `pg_locks` would cost ten times as
+        // much, since the server then searches the locks of all sessions. In an aborted transaction the statement fails, and
+        // the lock counts as lost.
         let sql = format!("SELECT {THIS_TRANSACTION} = {}", Dialect::Postgresql.literal(Value::Text(&self.locked_in)));
         self.batch(doing, &sql)?.last()
     }
@@ -50,7 +49,7 @@ impl NamedLock for PostgresDatabase {
     }
 
     fn keep(&mut self, silence: Duration) -> Result<(), DatabaseError> {
-        // For the lock's transaction alone; the timer restarts after each statement.
+        // `true`: for this transaction only. The timer restarts after each statement.
         let idle = milliseconds(silence);
         let sql = format!("SELECT set_config('idle_in_transaction_session_timeout', '{idle}', true)");
         self.batch("keeping the lock", &sql).map(|_| ())
@@ -58,7 +57,7 @@ impl NamedLock for PostgresDatabase {
 
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
         if self.transaction == Transaction::Lock(name.postgres_key()) {
-            // A record commits by itself, so nothing is lost.
+            // The rollback loses no record: a record has a COMMIT of its own.
             self.roll_back()?;
         }
         Ok(())
@@ -76,16 +75,16 @@ impl NamedLock for PostgresDatabase {
     }
 }
 
-/// [`Acquired`], with the answers to the statements that were sent along.
+/// [`Acquired`], with the answers to the statements that were sent with the request.
 pub(crate) enum AcquiredAnd {
     Held(Vec<Row>),
     Busy(Option<Holder>),
 }
 
 impl PostgresDatabase {
-    /// Takes the lock, and in the same round trip runs the statements `then` in its transaction. Each has a newer
-    /// snapshot than the one that took the lock (pinned by the tests of PostgreSQL's behaviour). They only read: if
-    /// another session holds the lock, they may still run, and their answers are dropped. If one of them fails, the
+    /// Takes the lock, and in the same round trip runs the statements `then` in its transaction. Each of them has a newer
+    /// snapshot than the one that took the lock (pinned by the tests of PostgreSQL's behaviour). ¶¶ The statements must only
+    /// read: if another session holds the lock, they still run, and their answers are dropped. If one of them fails, the
     /// lock is not taken.
     pub(crate) fn acquire_and(
         &mut self,
@@ -95,7 +94,7 @@ impl PostgresDatabase {
     ) -> Result<AcquiredAnd, DatabaseError> {
         let doing = "taking the lock";
         if self.transaction != Transaction::None {
-            // A second BEGIN is only a warning, and the ROLLBACK on "busy" would free the first lock.
+            // PostgreSQL only warns about a second BEGIN, and the ROLLBACK on "busy" would free the first lock.
             return Err(DatabaseError::new(DatabaseFailure::Other, doing, "this connection holds a lock already"));
         }
         let key = name.postgres_key();
@@ -113,7 +112,7 @@ impl PostgresDatabase {
                 Err(error) => Err(self.roll_back_after(error)),
             };
         }
-        // The function that waits returns nothing: if the batch succeeds, the lock is held.
+        // `pg_advisory_xact_lock` returns void: if the batch succeeds, the lock is held.
         let limit = milliseconds(wait.min(remaining));
         let waiting = format!(
             "{begin}; SELECT set_config('lock_timeout', '{limit}', true); SELECT pg_advisory_xact_lock({key}); \
@@ -121,13 +120,13 @@ impl PostgresDatabase {
         );
         self.keep_doubtful_flag(|database| match database.batch(doing, &waiting) {
             Ok(answers) => database.held(key, answers.rows, ROWS_OF_BEGIN + 3),
-            // 55P03, the lock_timeout. The lock may have been granted at that moment; the rollback frees it.
+            // 55P03 (lock_timeout). The lock may have been granted at that moment; then the rollback frees it.
             Err(error) if error.failure == DatabaseFailure::Contention => database.busy(key),
             Err(error) => Err(database.roll_back_after(error)),
         })
     }
 
-    /// `rows`: the number of rows of the statements before the ones that were sent along.
+    /// `rows` is the number of rows that precede the answers to `then`.
     fn held(&mut self, key: i64, mut answers: Vec<Row>, rows: usize) -> Result<AcquiredAnd, DatabaseError> {
         self.transaction = Transaction::Lock(key);
         let missing = || unreadable("the server names no transaction".into());
@@ -138,12 +137,12 @@ impl PostgresDatabase {
         Ok(AcquiredAnd::Held(answers.split_off(rows.min(answers.len()))))
     }
 
-    /// Rolls back, so that the connection can record the attempt's end, and reads the lock's holder, in one round trip.
+    /// Rolls back, so that the connection can record the end of the attempt, and reads the lock's holder in the same round
+    /// trip.
     fn busy(&mut self, key: i64) -> Result<AcquiredAnd, DatabaseError> {
         self.ask_for_holder("ROLLBACK; ", key).map(AcquiredAnd::Busy)
     }
 
-    /// `None` if the lock is free.
     fn ask_for_holder(&mut self, first: &str, key: i64) -> Result<Option<Holder>, DatabaseError> {
         let asked = format!(
             "{first}SELECT l.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start) \
@@ -157,13 +156,13 @@ impl PostgresDatabase {
 /// How many rows [`begin`] answers with: the first column identifies the transaction.
 const ROWS_OF_BEGIN: usize = 1;
 
-/// Begins the lock's transaction with time limits of its own. A limit of the role's or the server's that is shorter
-/// than an IMAP exchange would end the session, and the lock with it.
+/// Begins the lock's transaction with its own time limits. A limit of the role or the server that is shorter than an IMAP
+/// exchange would end the session, and the lock with it.
 ///
-/// `transaction_timeout` (17 and later; an older server refuses the name) can only be switched off. A running timer is
-/// not moved (`assign_transaction_timeout`, seen on 17 and 18).
+/// `transaction_timeout` exists since 17; an older server refuses the name. It can only be switched off: a running timer is
+/// not changed (`assign_transaction_timeout` in the source; seen on 17 and 18).
 ///
-/// `name` is set if the session was opened under another one: other sessions see from it who holds the lock.
+/// `name` is set if the session was opened under another name: it shows other sessions who holds the lock.
 fn begin(remaining: Duration, name: Option<&str>) -> String {
     let idle = milliseconds(remaining + AFTER_THE_DEADLINE);
     let statement = milliseconds(remaining);
@@ -181,10 +180,10 @@ fn begin(remaining: Duration, name: Option<&str>) -> String {
     )
 }
 
-/// Reads the row of the session that holds a lock. Of other programs' sessions only the server's process id is known.
-/// Since when a session of another role has held it is hidden.
+/// Reads the row of the session that holds a lock. For a session of another program only the server's process id is known.
+/// PostgreSQL hides the times of another role's session, so `held_for` is missing then.
 fn holder(row: &Row) -> Result<Holder, DatabaseError> {
-    // Since its transaction began, including its wait for the lock.
+    // `held_for` counts from the transaction's beginning, so it includes the wait for the lock.
     let (session, name, held_for): (_, Option<String>, _) = row.read()?;
     let process = name.as_deref().and_then(ProcessName::from_application_name);
     let (host, pid, queue_id) =

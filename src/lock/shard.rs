@@ -1,8 +1,8 @@
-//! Shards (`Shard`): which of several queue runners has a message.
+//! Shards: which of several queue runners takes a message.
 //!
-//! The lock's name decides. So two deliveries of one Message-ID never run at once, and no job waits for a lock that
-//! another one holds. As among GNU Mailman's queue runners, each has a range of the hashes, all of equal size. The
-//! bounds are integers: with floating point, a hash on a bound would be in two shards.
+//! The lock's name decides, so two deliveries of one Message-ID never run at once, and no runner waits for another's lock.
+//! As in GNU Mailman, each queue runner has a range of the hashes, all of equal size. Bounds are integers: with floating
+//! point, a hash on a bound could be in two shards.
 
 use std::str::FromStr;
 
@@ -17,14 +17,14 @@ impl Shard {
     /// The only shard, with all messages.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// The shard with this number, from 0, of `count`. `None` if there are not so many.
+    /// The shard `index`, counted from 0, of `count` shards; `None` if `index` is too high.
     #[must_use]
     pub fn new(index: u32, count: u32) -> Option<Self> {
         (index < count).then_some(Self { index, count })
     }
 
-    /// Whether the shard has the message whose lock begins with these eight bytes, the highest first. With 2^n shards
-    /// the n highest bits are the shard's number.
+    /// Whether the shard has the message whose lock begins with these eight bytes, as a big-endian number. With 2^n shards
+    /// the n highest bits are the shard's index.
     #[must_use]
     pub fn has_first_bytes(&self, first_bytes: u64) -> bool {
         range_of(first_bytes, self.count) == self.index
@@ -42,7 +42,7 @@ impl FromStr for Shard {
     }
 }
 
-/// Which of `count` ranges of equal size a number lies in.
+/// The index of the range, of `count` ranges of equal size, that contains `number`.
 fn range_of(number: u64, count: u32) -> u32 {
     u32::try_from((u128::from(number) * u128::from(count)) >> 64).unwrap_or_default()
 }

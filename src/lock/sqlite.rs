@@ -18,7 +18,7 @@ impl NamedLock for SqliteDatabase {
         self.locks.still_held(&file_name(name))
     }
 
-    /// Statements are no longer bound by a delivery's deadline.
+    /// From now on, statements may run past the deadline: the holder keeps the lock for as long as it needs.
     fn keep(&mut self, _silence: Duration) -> Result<(), DatabaseError> {
         self.kept = true;
         Ok(())

@@ -1,22 +1,21 @@
 //! Maildir: a message is a file, and it exists as soon as the file has its name (<https://cr.yp.to/proto/maildir.html>).
 //!
-//! A copy is written to `tmp/`, synced, linked into `new/` (a seen copy into `cur/`), and the directory is synced. The file's
-//! name is made from the copy's identity and role, not from time and chance. So an append that is repeated after an unknown
-//! outcome finds the name in use, and stores no second copy.
+//! A copy is written to `tmp/`, synced, linked into `new/` (a seen copy into `cur/`), and the directory is synced. The
+//! file's name is made from the copy's identity and role, instead of the usual time and random number. An append that is
+//! repeated after an unknown outcome finds the name in use, and stores no second copy.
 //!
 //! Each CRLF becomes LF, which programs that read Maildirs expect. The file's mtime is the time of arrival, which Dovecot
 //! shows as INTERNALDATE.
 //!
 //! Limits:
 //!
-//! * One machine and a local disk: over NFS, link(2) and rename(2) can report a failure although they succeeded.
-//! * A copy survives a power loss as far as file system and disk honour fsync(2).
-//! * A copy is searched for in its own mailbox only. If it was moved to another folder, or deleted, between a crash and the
-//!   next attempt, it is delivered again. (Postfix tries again after 5 minutes.)
-//! * A reader that changes the base names of files (we know of none) hides copies from the search.
-//! * There are no UIDs: a copy has no placement, and there is never a duplicate to remove.
-//! * No folder is subscribed: whether a reader shows `.Sent` is its own setting.
-//! * The file of an append that was killed stays in `tmp/`; readers remove files older than 36 hours there.
+//! * One machine and a local disk: over NFS, link(2) and rename(2) can report a failure although they succeeded. * A copy
+//! survives a power loss as far as file system and disk honour fsync(2). * A copy is searched for in its own mailbox only.
+//! If its owner moves or deletes it between a crash and the next attempt, it is delivered once more. (Postfix retries after
+//! 5 minutes.) * A mail program that changes the base names of files hides copies from the search. None is known. * There
+//! are no UIDs: a copy has no placement, and there is never a duplicate to remove. * No folder is subscribed: whether a
+//! reader shows `.Sent` is its own setting. * The file of an append that was killed stays in `tmp/`; readers remove files
+//! older than 36 hours there.
 
 use super::{
     Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement,
@@ -33,14 +32,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
-/// How many times a search runs, if the directory changes each time.
+/// How many times a search runs if the directory changes each time.
 const LOOKS: usize = 5;
 
-/// Until Linux 6.13 file times advance in steps of up to 10 ms (<https://docs.kernel.org/filesystems/multigrain-ts.html>). Of
-/// two changes within one step, the second is not visible.
+/// Before Linux 6.13 file times advance in steps of up to 10 ms (<https://docs.kernel.org/filesystems/multigrain-ts.html>).
+/// A second change within one step does not show.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How many files with a copy's name may have another content.
+/// How many other files may occupy a copy's name, with suffixes, before the append fails.
 const NAMES: usize = 8;
 
 /// One mailbox: a Maildir, or a Maildir++ folder inside one.
@@ -64,11 +63,8 @@ struct Written {
     flags: &'static str,
 }
 
-/// The file of a copy.
 struct CopyFile {
-    /// The directory that it is in.
     place: PathBuf,
-    /// Whether it is marked for deletion.
     deleted: bool,
     /// The bytes as on the disk, with LF line ends.
     bytes: Vec<u8>,
@@ -85,8 +81,8 @@ impl MaildirMailbox {
         Self { maildir, directory, written: None }
     }
 
-    /// Creates the mailbox if it is missing. `tmp` is created last, after the rest is on the disk. So if there is a `tmp`, no
-    /// delivery needs to sync a directory above `new` and `cur`.
+    /// Creates the mailbox if it is missing. `tmp` is created last, after the rest is on the disk. Where `tmp` exists, no
+    /// delivery has to sync a directory above `new` and `cur`.
     fn create(&self) -> Result<(), MailboxError> {
         make_maildir(&self.maildir, false)?;
         if self.directory != self.maildir {
@@ -95,13 +91,12 @@ impl MaildirMailbox {
         Ok(())
     }
 
-    /// Whether the mailbox exists and is complete.
+    /// Whether the mailbox exists and is complete: see [`create`](Self::create).
     fn is_there(&self) -> Result<bool, MailboxError> {
         let tmp = self.directory.join("tmp");
         tmp.try_exists().map_err(at("looking for", &tmp))
     }
 
-    /// Writes the copy to `tmp/` and syncs it.
     fn write(&self, copy: &NewCopy<'_>) -> Result<Temporary, MailboxError> {
         let path = self.directory.join("tmp").join(format!("{}.maildrop", Uuid::now_v7()));
         let mut file = match create_new(&path) {
@@ -120,7 +115,8 @@ impl MaildirMailbox {
         Ok(temporary)
     }
 
-    /// Links the copy to its name, and returns its directory. The copy may have been in the mailbox already.
+    /// Links the copy to its name, and returns its directory. If the copy is in the mailbox already, that one's directory is
+    /// returned.
     fn link(&self, written: &Written) -> Result<PathBuf, MailboxError> {
         let Written { file, place, identity, base, flags } = written;
         for number in 0..NAMES {
@@ -129,10 +125,10 @@ impl MaildirMailbox {
             match fs::hard_link(&file.path, &path) {
                 Ok(()) => return Ok(place.clone()),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    // A copy that differs only in a replaced NUL counts as the same.
+                    // The written bytes are compared as well, since they may differ from the identity's by a replaced NUL.
                     let bytes = fs::read(&file.path).map_err(at("reading", &file.path))?;
                     let ours = Identity::of(&with_line_ends(&bytes, b"\n", b"\r\n"));
-                    // A reader may be moving the file to `cur`, so the whole mailbox is searched.
+                    // A mail program may be moving the file to `cur`, so both directories are searched.
                     if let Some(found) = self.search(base, &|found| *found == ours || found == identity)? {
                         return Ok(found.place);
                     }
@@ -147,9 +143,9 @@ impl MaildirMailbox {
 
     /// Searches for a copy by its base name in `new` and `cur`.
     ///
-    /// A directory that is read while a file in it is renamed may show that file under neither name. So a search without a
-    /// result is repeated if a directory changed during it. It is also repeated if a directory changed just before, because a
-    /// second change may not be visible.
+    /// A directory that is read while a file in it is renamed may show that file under neither name. A search without a
+    /// result is therefore repeated if a directory changed during the search. The same holds if one changed within the
+    /// [`TICK`] before, because a second change may not show.
     fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, MailboxError> {
         let places = ["new", "cur"].map(|place| self.directory.join(place));
         for _ in 0..LOOKS {
@@ -165,7 +161,7 @@ impl MaildirMailbox {
             for (before, after) in before.into_iter().zip(after) {
                 let before = before?;
                 same &= before == after?;
-                // After a clock was set back this holds as well: the next change has another time.
+                // The absolute difference, for a clock that was set back: even then, the next change gets another time.
                 shows &= began.duration_since(before).unwrap_or_else(|error| error.duration()) >= TICK;
             }
             if same && shows {
@@ -210,7 +206,7 @@ impl Mailbox for MaildirMailbox {
             Err(error) => return not_stored(error),
         };
         drop(written);
-        // An existing copy is synced as well: the process that created it may have died before its sync.
+        // An existing copy's directory is synced as well: the process that created that copy may have died before its sync.
         match sync_directory(&place) {
             Ok(()) => Appended::Stored(None),
             Err(error) => Appended::Unknown(at("syncing", &place)(error)),
@@ -221,12 +217,13 @@ impl Mailbox for MaildirMailbox {
         self.written = None;
     }
 
-    /// A disk has no time limit.
+    /// A disk offers no time limit.
     fn patient_until(&mut self, _until: Option<Deadline>) {}
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
         if wanted.matching == Matching::MessageId {
-            // The search would have to read each file. Only a configuration asks for it, and Maildirs have none.
+            // This would have to read every file. Only `sent.dedup_by = "mailbox"` needs it, and a site with Maildirs has no
+            // configuration.
             return Err(MailboxError::new(
                 MailboxFailure::Local,
                 format!("searching {}", self.directory.display()),
@@ -239,8 +236,8 @@ impl Mailbox for MaildirMailbox {
         let base = base_name(wanted.identity, wanted.role);
         let found = self.search(&base, &|identity| identity == wanted.identity)?;
         if let Some(found) = &found {
-            // A delivery that adopts the copy reports it as delivered, and the process that created it may have died before
-            // its sync. The content was on the disk before the file had this name, and the parent directories before `tmp`
+            // A delivery that adopts the copy reports it as delivered, but the process that created it may have died before
+            // this sync. The content was on the disk before the file had this name, and the parent directories before `tmp`
             // existed.
             sync_directory(&found.place).map_err(at("syncing", &found.place))?;
         }
@@ -302,8 +299,8 @@ impl ReadableMailbox for MaildirMailbox {
     }
 }
 
-/// The name of a copy's file, the same for each attempt. (The usual names begin with the time; a second attempt would not
-/// find the file of the first.)
+/// The name of a copy's file, the same for each attempt. A usual name begins with the time, so a second attempt would not
+/// find the file of the first.
 fn base_name(identity: &Identity, role: Role) -> String {
     format!("{}.maildrop-{}", hex::encode(identity.as_bytes()), role.as_str())
 }
@@ -315,7 +312,7 @@ fn make_maildir(directory: &Path, is_folder: bool) -> Result<(), MailboxError> {
     make(&directory.join("new"))?;
     make(&directory.join("cur"))?;
     if is_folder {
-        // Maildir++: this empty file distinguishes a folder from a Maildir.
+        // In Maildir++ this empty file distinguishes a folder from a Maildir.
         let marker = directory.join("maildirfolder");
         match create_new(&marker) {
             Ok(_) => {}
@@ -330,7 +327,6 @@ fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// The bytes with other line ends.
 fn with_line_ends(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(bytes.len() + bytes.len() / 32);
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -346,7 +342,7 @@ fn is_marked_deleted(name: &str) -> bool {
     name.rsplit_once(":2,").is_some_and(|(_, flags)| flags.contains('T'))
 }
 
-/// When something was last added to, removed from or renamed in a directory.
+/// When an entry of the directory was last added, removed or renamed.
 fn changed(directory: &Path) -> Result<SystemTime, MailboxError> {
     fs::metadata(directory).and_then(|metadata| metadata.modified()).map_err(at("looking at", directory))
 }
@@ -394,7 +390,7 @@ fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MailboxErro
     let doing = format!("{doing} {}", path.display());
     move |error| {
         let failure = match error.kind() {
-            // EDQUOT concerns this user, who can delete mail. ENOSPC concerns all users.
+            // EDQUOT concerns one user, who can delete mail. ENOSPC concerns all users, so it never counts as over quota.
             io::ErrorKind::QuotaExceeded => MailboxFailure::OverQuota,
             _ => MailboxFailure::Local,
         };
@@ -402,7 +398,7 @@ fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MailboxErro
     }
 }
 
-/// A failure before the copy had its name.
+/// For a failure before the copy had its name in the mailbox.
 fn not_stored(error: MailboxError) -> Appended {
     match error.failure {
         MailboxFailure::OverQuota => Appended::Refused(error),

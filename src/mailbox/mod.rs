@@ -18,7 +18,6 @@ use crate::message::{Identity, Role};
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// A copy about to be appended.
 #[derive(Clone, Copy, Debug)]
 pub struct NewCopy<'a> {
     /// The message with CRLF line ends and no NUL.
@@ -31,7 +30,7 @@ pub struct NewCopy<'a> {
     pub arrived: OffsetDateTime,
 }
 
-/// The time limits for the server to accept an upload.
+/// Time limits within which the server has to accept an upload.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// The longest time for which the server may accept no byte.
@@ -52,7 +51,7 @@ pub enum Appended {
     /// The append failed before the last CRLF was sent: nothing is stored.
     NotSent(MailboxError),
     /// The last CRLF was sent, and the answer is missing or reports a failure. The copy is stored, is not stored, or will be
-    /// stored later. This counts as a crash.
+    /// stored later. The delivery treats this like a crash: the attempt stays open.
     Unknown(MailboxError),
     /// The mailbox had just been removed, so nothing is stored. It has been recreated: the caller may append the copy once
     /// more.
@@ -65,7 +64,7 @@ pub struct Wanted<'a> {
     /// The Message-ID as [`Message::message_id`](crate::message::Message::message_id) returns it. A message without one has
     /// `None` here, or a generated one that no message in a mailbox contains.
     pub message_id: Option<&'a str>,
-    /// Recomputed for each candidate from its bytes in the mailbox.
+    /// Compared with the identity that is computed from each candidate's bytes in the mailbox.
     pub identity: &'a Identity,
     pub role: Role,
     pub matching: Matching,
@@ -102,10 +101,9 @@ pub struct FoundCopy {
     pub deleted: bool,
 }
 
-/// The result of removing a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It is gone.
+    /// The server has confirmed the removal.
     Removed,
     /// Not removed: the copy to keep is gone, marked `\Deleted`, or another message.
     KeeperGone,
@@ -130,18 +128,18 @@ pub trait Mailbox {
     fn position(&mut self) -> Result<Option<Position>, MailboxError>;
 
     /// The first half of an append: sends all bytes except the last CRLF. Without that CRLF the server stores nothing. The
-    /// caller then calls either [`complete`](Self::complete) or [`withhold`](Self::withhold). Without a `pace` the upload may
-    /// last until the end of the delivery.
+    /// caller then calls [`complete`](Self::complete) or [`withhold`](Self::withhold). Without a `pace` the upload may last
+    /// until the deadline of the delivery.
     ///
     /// # Errors
-    /// If the append has already ended: its result. Nothing is stored.
+    /// The result of an append that has ended here. Nothing is stored.
     fn upload(&mut self, copy: &NewCopy<'_>, pace: Option<Pace>) -> Result<(), Appended>;
 
     /// Sends the last CRLF of the upload and does not wait for the answer, so that several mailboxes can store their copies
     /// in parallel.
     fn complete(&mut self);
 
-    /// Whether the answer to the completed upload has come, comes within this time, or is not expected at all.
+    /// Waits for at most `patience`. `true` if [`answer`](Self::answer) would not block.
     fn is_answered_within(&mut self, _patience: Duration) -> bool {
         true
     }
@@ -149,16 +147,16 @@ pub trait Mailbox {
     /// The answer to the completed upload.
     fn answer(&mut self) -> Appended;
 
-    /// Never sends the last CRLF of the upload. The session cannot be used further.
+    /// Gives up the upload without its last CRLF, so nothing is stored. The session cannot be used further.
     fn withhold(&mut self);
 
-    /// Sets the deadline for the server's answers to the next commands, at most the end of the delivery. `None`: the end of the
-    /// delivery.
+    /// Sets the deadline for the answers to the next commands, if it is earlier than the delivery's. `None` restores the
+    /// delivery's.
     fn patient_until(&mut self, until: Option<Deadline>);
 
-    /// A whole append of one copy. `go_ahead` is called between the two halves; on `false` the last CRLF is never sent.
+    /// Appends one copy. `go_ahead` is called right before the last CRLF; if it returns `false`, that CRLF is never sent.
     fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        // The mailbox can be recreated once.
+        // Twice, because a mailbox that was removed meanwhile is recreated once.
         for _ in 0..2 {
             if let Err(appended) = self.upload(copy, None) {
                 return appended;
@@ -176,15 +174,18 @@ pub trait Mailbox {
         Appended::Recreated
     }
 
-    /// Searches for copies. Selects the mailbox each time: a session that selected it earlier does not see what another
+    /// Searches for copies. Selects the mailbox each time: a session that selected it earlier need not see what another
     /// session has appended since.
     ///
     /// # Errors
     /// If the store fails: then nothing is known of the copies.
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError>;
 
-    /// Removes `extra` with UID EXPUNGE, if all of these hold: `extra` and `keep` both exist and have the identity `wanted`;
-    /// `keep` is not marked `\Deleted`; UIDVALIDITY is the same; `go_ahead`, called at the last moment, returns `true`.
+    /// Removes `extra` with UID EXPUNGE, if all of these hold: ¶¶ - UIDVALIDITY is the same;
+    /// - `extra` and `keep` both exist, and their bytes have the identity `wanted`;
+    /// - `keep` is not marked `\Deleted`;
+    /// - `extra` names no Bcc recipients that `keep` does not name;
+    /// - `go_ahead`, called last, returns `true`.
     ///
     /// # Errors
     /// If the store fails: the server may still remove the copy later.

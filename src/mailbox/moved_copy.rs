@@ -4,12 +4,12 @@ use super::{FoundCopy, Mailbox, MailboxError, Matching, Placement, Position, Wan
 use crate::message::message_id_for_search;
 use time::OffsetDateTime;
 
-/// Searches all of a mailbox, which may have been renumbered, restored from a backup, or assembled manually.
+/// Searches a whole mailbox, which may have been renumbered, restored from a backup, or assembled manually.
 ///
-/// `wanted.since` is ignored. With UIDs and a searchable Message-ID, the messages from the recorded place on are compared
-/// first, one by one. A SEARCH by header may be answered from an index that lacks the newest messages. After that the server
-/// searches for the Message-ID, and its results are compared. Otherwise all messages that arrived since `wanted.not_before`
-/// are compared.
+/// `wanted.since` is ignored. With UIDs and a searchable Message-ID, the messages from `recorded` on are compared first,
+/// because the index for a SEARCH by header may lack the newest. Then the server searches for the Message-ID, and the
+/// messages from its first result on are compared. ¶¶ Otherwise all messages that arrived since `wanted.not_before` are
+/// compared.
 pub fn look_everywhere(
     mailbox: &mut dyn Mailbox,
     wanted: &Wanted<'_>,

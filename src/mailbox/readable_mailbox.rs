@@ -1,7 +1,6 @@
 //! Reads a mailbox long after a delivery, to show whether its copies still exist.
 //!
-//! No method here creates a mailbox or sets a flag. A delivery needs none of them, so this is a trait of its own beside
-//! [`Mailbox`].
+//! No method here creates a mailbox or sets a flag. Deliveries need none of them, so they are not in [`Mailbox`].
 
 use super::{Mailbox, MailboxError, Placement, Position, Role};
 use crate::message::Identity;
@@ -31,8 +30,8 @@ pub enum Presence {
 /// The presence of copies in a mailbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The mailbox's position; `None` in a store without UIDs (Maildir). If UIDNEXT is not above a recorded UID under the
-    /// same UIDVALIDITY, the mailbox is older than the copy: it comes from a backup.
+    /// `None` in a store without UIDs (Maildir). If UIDNEXT is not above a recorded UID of the same UIDVALIDITY, the mailbox
+    /// is older than the copy: it was restored from a backup.
     pub position: Option<Position>,
     /// One for each requested copy, in the order of the request.
     pub copies: Vec<Presence>,
@@ -51,7 +50,8 @@ pub struct Listed {
 
 /// A mailbox that can be read. No call relies on an earlier call's view of the mailbox.
 pub trait ReadableMailbox: Mailbox {
-    /// Which of these copies are at their recorded places. Asks for their UIDs and no others.
+    /// Which of these copies are at their recorded places. The cost does not grow with the mailbox: only their UIDs are
+    /// queried.
     ///
     /// # Errors
     /// `NoSuchMailbox` if the server says that the mailbox does not exist; any other failure if the store fails.

@@ -1,4 +1,4 @@
-//! Envelope addresses as pipe(8) passes them: the internal, unquoted form (without its flag q), `odd "name@x`.
+//! Envelope addresses as pipe(8) passes them without its flag q: in the internal, unquoted form, `odd "name@x`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -20,13 +20,12 @@ pub enum AddressError {
     /// It is empty, or all white space.
     #[error("it is empty")]
     Empty,
-    /// There is no `@`.
     #[error("it has no @domain")]
     NoDomain,
     /// The part before or after the last `@` is empty.
     #[error("its local part or its domain is empty")]
     EmptyPart,
-    /// It contains a control character; none can be part of an SMTP address (RFC 5321 section 4.1.2).
+    /// No SMTP address can contain one (RFC 5321 section 4.1.2).
     #[error("it holds a control character")]
     ControlCharacter,
 }
@@ -35,7 +34,7 @@ impl Address {
     /// Reads an address, with or without `<` and `>` around it.
     ///
     /// # Errors
-    /// [`AddressError`] if the text is no address. The error does not repeat the text, which may be anything.
+    /// [`AddressError`] if the text is no address. The error does not repeat the text, which a stranger wrote.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let text = without_brackets(text);
         if text.trim().is_empty() {
@@ -63,26 +62,27 @@ impl Address {
         &self.domain
     }
 
-    /// The address as it is looked up: [`fold`]. RFC 5321 section 2.4 leaves the case of local parts to the host of the mailbox,
-    /// which is this site.
+    /// The address as it is looked up, see [`fold`]. RFC 5321 section 2.4 leaves the case of local parts to the host of the
+    /// mailbox, which is this site.
     #[must_use]
     pub fn folded(&self) -> Self {
         Self { local: fold(&self.local), domain: fold(&self.domain) }
     }
 
-    /// The folded address, as the ledger and events name it. `None` if it is longer than 320 bytes: mail cannot be sent to it, so
-    /// no column has to hold it.
+    /// The folded address, as the ledger and events name it. `None` if it is longer than 320 bytes: SMTP cannot carry such
+    /// an address, so no column has to hold it.
     #[must_use]
     pub(crate) fn named(&self) -> Option<String> {
-        // One call for both parts saves allocations in each delivery. Folding works per character, so the result is the same.
+        // One call for both parts saves allocations in each delivery. The result is the same, because folding works per
+        // character.
         let address = fold(&[self.local.as_str(), "@", &self.domain].concat());
         (address.len() <= LONGEST).then_some(address)
     }
 
-    /// The address without its extension, `doug+lists@x` → `doug@x`, if it has one. `delimiters` is Postfix's
-    /// `recipient_delimiter`, a set of characters: the first one in the local part divides it. As in `src/global/split_addr.c`,
-    /// it never divides at the beginning, nor MAILER-DAEMON, double-bounce and postmaster. If `-` is a delimiter, it never
-    /// divides `owner-list` and `list-request`.
+    /// The address without its extension, `doug+lists@x` → `doug@x`; `None` if it has no extension. `delimiters` is
+    /// Postfix's `recipient_delimiter`, a set of characters: the first one in the local part divides the local part. ¶¶ As
+    /// in `src/global/split_addr.c`, a delimiter at the beginning does not count, and MAILER-DAEMON, double-bounce and
+    /// postmaster are never divided. If `-` is a delimiter, `owner-list` and `list-request` are not divided either.
     #[must_use]
     pub fn without_extension(&self, delimiters: &str) -> Option<Self> {
         let at = self.local.find(|c| delimiters.contains(c))?;
@@ -105,17 +105,17 @@ impl fmt::Display for Address {
 /// The folding of all addresses, except for the directory names of an embedded site (ASCII only). It is Unicode's full case
 /// folding (The Unicode Standard, section 3.13, D144).
 ///
-/// Postfix uses the same one for table lookups and for what it passes to pipe(8) (`src/util/casefold.c`, ICU's `FoldCase`). With
-/// another one, an address that Postfix finds would be unknown here, or belong to another user. The result is lower case, except
-/// for some letters: ß becomes ss, and the ς at the end of a word becomes σ.
+/// Postfix folds alike for table lookups and for pipe(8) (`src/util/casefold.c`, ICU's `FoldCase`). With another folding, an
+/// address that Postfix finds would be unknown here, or belong to another user. The result is mostly lower case; but ß
+/// becomes ss, and the ς at the end of a word becomes σ.
 #[must_use]
 pub fn fold(text: &str) -> String {
     if text.is_ascii() { text.to_ascii_lowercase() } else { caseless::default_case_fold_str(text) }
 }
 
 /// An envelope recipient.
-// An unknown key makes a file of the queue unreadable. A later release may have written it, and it could change who gets the
-// message.
+// An unknown key makes a file of the queue unreadable: a later release may have written that key, and it could change who
+// gets the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipient {
@@ -131,7 +131,6 @@ pub struct Recipient {
 pub enum EnvelopeSender {
     /// The null sender of bounces and other notifications (RFC 5321 section 4.5.5).
     Null,
-    /// An address.
     Address(Address),
 }
 
@@ -140,7 +139,7 @@ impl EnvelopeSender {
     /// (without it). Anything else is an address.
     ///
     /// # Errors
-    /// If it is neither of these: see [`AddressError`].
+    /// [`AddressError`] if the text is neither.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let bare = without_brackets(text).trim();
         if bare.is_empty() || bare.eq_ignore_ascii_case("MAILER-DAEMON") {
@@ -149,8 +148,8 @@ impl EnvelopeSender {
         Address::parse(text).map(Self::Address)
     }
 
-    /// The sender as the ledger and the log have it: the address; empty for the null sender. It is only recorded, so a sender
-    /// that cannot be read must not delay a message. Such a sender is cut to 320 characters.
+    /// The sender for the ledger and the log; empty for the null sender. A sender that is no address must not delay a
+    /// message, so it is recorded as it is, cut to 320 characters.
     #[must_use]
     pub(crate) fn for_the_record(text: &str) -> String {
         match Self::parse(text) {

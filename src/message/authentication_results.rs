@@ -6,7 +6,7 @@
 use super::fields::{Field, Fields, length_of_comment, relaxed};
 use std::borrow::Cow;
 
-/// Whether the From address is vouched for.
+/// Whether this site's filter vouches for the From address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vouched {
     /// DMARC passed for exactly the domain of the From address.
@@ -15,9 +15,9 @@ pub enum Vouched {
     No(Cow<'static, str>),
 }
 
-/// The verdict of the topmost field that has this site's `authserv_id` and a DMARC result. Fields of others are skipped, wherever
-/// they are, and fields below that one are never read. An item is `None` if the field has a bare CR: its name and results then
-/// depend on the reader. Nobody can know whose field it is, so nothing below it counts.
+/// The verdict of the topmost field that has this site's `authserv_id` and a DMARC result. Fields of other sites are
+/// skipped, and fields below that one are never read. ¶¶ An item is `None` if the field has a bare CR: readers differ about
+/// its name and results. Such a field may be ours, so nothing below it counts.
 pub(super) fn dmarc(fields: impl Iterator<Item = Option<Vec<u8>>>, authserv_id: &str, from_domain: &str) -> Vouched {
     let no = |why: &'static str| Vouched::No(Cow::Borrowed(why));
     for field in fields {
@@ -49,7 +49,7 @@ pub(super) fn dmarc(fields: impl Iterator<Item = Option<Vec<u8>>>, authserv_id: 
     no("no Authentication-Results of ours bears a dmarc result")
 }
 
-/// How many bytes of a field are read to find its authserv-id: far more than a host name and a comment need.
+/// How many bytes of a field are read to find its authserv-id. A host name and a comment need far fewer.
 const ID_LIMIT: usize = 8192;
 
 /// Removes each Authentication-Results field that claims, or may claim, this site's name, as a border must (RFC 8601 section 5).
@@ -72,7 +72,7 @@ pub(crate) fn remove_ours(message: &mut Vec<u8>, authserv_id: &str) {
     message.drain(to..from);
 }
 
-/// Whether any reader may find this site's name in it.
+/// Whether some reader could take the field for one of this site.
 fn may_be_ours(field: &Field<'_>, authserv_id: &str) -> bool {
     let value: Vec<u8> = relaxed(field.value).take(ID_LIMIT).collect();
     let mut reader = Reader { rest: &value };
@@ -161,7 +161,8 @@ impl Reader<'_> {
         }
     }
 
-    /// `=`, a value, and any white space and comments around them. An empty value is valid: filters write it for the null sender.
+    /// `=`, a value, and any white space and comments around them. The value may be empty, because filters write that for
+    /// the null sender.
     fn equals_value(&mut self) -> Option<Vec<u8>> {
         if !self.take(b'=') {
             return None;

@@ -1,6 +1,5 @@
 //! Why a mailbox gets a copy of a message.
 
-/// Why this mailbox gets a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -11,7 +10,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The word that the ledger and the log use.
+    /// As the ledger and the log store it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -20,7 +19,6 @@ impl Role {
         }
     }
 
-    /// The role for this word of the ledger.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Recipient, Self::Sender].into_iter().find(|role| role.as_str() == word)

@@ -1,10 +1,9 @@
-//! The day of a Date field, with which keys begin.
+//! The day of a Date field. The keys of the ledger begin with it.
 //!
-//! Keys of messages of one day are then close together in the databases' indexes, and new ones are added at their end. The day
-//! depends on the message alone, and on no clock: it must be the same for each copy, on each host, in each year.
+//! Keys of one day are then close together in the databases' indexes, and new keys are added at the end. The day depends on
+//! the message alone and on no clock, because it must be the same for each copy, on each host, in each year.
 //!
-//! So this reads exactly the forms of RFC 5322 sections 3.3 and 4.3. The other forms that date libraries accept change with their
-//! versions.
+//! So only the forms of RFC 5322 sections 3.3 and 4.3 are read. What else date libraries accept changes with their versions.
 //!
 //! The results must never change, because ledgers store keys that begin with them. The tests pin them.
 
@@ -135,7 +134,7 @@ struct Tokens<I: Iterator<Item = u8>> {
 }
 
 impl<I: Iterator<Item = u8>> Tokens<I> {
-    /// The next token, if it is a number of one or two digits, and no more than this.
+    /// The next token, if it is a number of one or two digits and not above `most`.
     fn number(&mut self, most: u32) -> Option<u32> {
         match self.next()? {
             Token::Number { value, digits: 1..=2 } => Some(value).filter(|value| *value <= most),

@@ -1,8 +1,8 @@
 //! Header fields as text, for the ledger and for people. If a field cannot be decoded, metadata is lost, but never the message.
 //!
-//! mailparse's header functions do it, within bounds. Their time grows with the square of a field's length if it has many `=?`
-//! (seconds for 100 kB). It grows with the cube if there are as many `?=` that end no word. mailparse has also panicked in the
-//! past. It never gets the body.
+//! The header functions of mailparse do that, within bounds. Their time grows with the square of a field's length if the
+//! field has many `=?`, and with the cube if it also has many `?=` that end no word. mailparse has also panicked in the
+//! past, so panics are caught. The body is never passed to it.
 
 use super::address::Address;
 use super::date_field;
@@ -13,19 +13,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The length in bytes at which a field is cut before it is decoded, and again afterwards.
 pub(super) const FIELD_LIMIT: usize = 8 * 1024;
-/// A field with more encoded words than this is left undecoded. (8 kB hold fewer words that encode anything.)
+/// A field with more encoded words than this is left undecoded. No honest field of 8 kB has so many.
 const WORDS_LIMIT: usize = 256;
 /// A field is also left undecoded if mailparse would read this many characters of it (0.18, `is_boundary`). It reads the whole
 /// field up to each `=?`, and up to each `?=` that may end the word.
 const STEPS_LIMIT: usize = 2 << 20;
-/// The JSON has at most this many fields,
+/// How many fields the JSON has at most.
 pub(super) const JSON_FIELDS_LIMIT: usize = 1000;
-/// and at most this many bytes, read or written. The marker that ends a shortened list is added to that.
+/// How many bytes are read for the JSON at most, and how many it has, without the marker that ends a shortened list.
 pub(super) const JSON_LIMIT: usize = 256 * 1024;
-/// The last second of the year 9999. A later date counts as none, since no database would accept it.
+/// The last second of the year 9999. A later date counts as none, since databases refuse it.
 const LAST_SECOND: i64 = 253_402_300_799;
 
-/// The metadata of a message from its header.
+/// What the ledger shows of a header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata {
     pub from: Option<String>,
@@ -131,8 +131,8 @@ pub(super) fn json(message: &[u8], kept: impl Fn(&Field<'_>) -> bool) -> String 
     json
 }
 
-/// The one mailbox in this field; `None` if there is none, if there are several, or if it is a group or odd. An address in an
-/// encoded word does not count (RFC 2047 section 5), which mailparse ensures.
+/// The one mailbox in this field; `None` if there are none or several, or if it is a group or odd. An address in an encoded
+/// word does not count (RFC 2047 section 5): mailparse parses the addresses before it decodes.
 fn only_mailbox(field: &Field<'_>) -> Option<Address> {
     let (value, cut) = bounded_value(field);
     if cut || field.has_bare_cr() {
@@ -144,9 +144,9 @@ fn only_mailbox(field: &Field<'_>) -> Option<Address> {
     (!address.local().contains(odd) && !address.domain().contains(odd)).then_some(address)
 }
 
-/// The author's address, in the form of [`Address::named`]. `from` is the [`text`] of a From field, of a message that has one
-/// author. The address is the part between the last angle brackets if they end the text. Otherwise it is the whole text, if that
-/// is one mailbox. A decoded name in it may look like an address itself.
+/// The author's address, in the form of [`Address::named`]. `from` is the [`text`] of a From field, of a message that has
+/// one author. The address is the part between the last angle brackets if they end the text. Otherwise it is the whole text,
+/// if that is one mailbox. The name before it may have been decoded, and may look like an address itself.
 pub(crate) fn author_in(from: &str) -> Option<String> {
     let from = from.trim();
     let address = match from.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {
@@ -181,7 +181,7 @@ fn with_parsed<T>(value: &[u8], read: impl FnOnce(&mailparse::MailHeader<'_>) ->
     guarded(|| mailparse::parse_header(&line).ok().map(|(header, _)| read(&header)))?
 }
 
-/// Whether it has more encoded words, or more sequences that look like them, than any field meant to be read.
+/// Whether mailparse would take too long for the value: see [`WORDS_LIMIT`] and [`STEPS_LIMIT`].
 fn takes_too_long(value: &[u8]) -> bool {
     // For mailparse, the end of a word is followed by one of these characters or by nothing. It counts characters there, not
     // bytes. So with characters beyond ASCII, it may miss any end.

@@ -1,11 +1,11 @@
-//! The part of a header that everyone with a copy of the message may see.
+//! Which part of a header everyone with a copy of the message may see.
 //!
-//! The ledger keeps one header and one source for all copies of a message: those of the copy that was delivered first. If that
-//! was a blind copy, its header names a recipient of whom nobody else may learn.
+//! The ledger keeps one header and one source for all copies of a message: those of the copy that was delivered first. If
+//! that was a blind copy, its header names a recipient whom nobody else may know of.
 //!
-//! So any content that leaves a copy for another person is in the *filtered form*. It has no fields that name a recipient of the
-//! envelope or its sender, and no `for` clause in the Received fields (RFC 5321 section 4.4). Only the header of the message
-//! itself is changed, not that of a MIME part.
+//! So content that is shown or given to another person is in the *filtered form*: without the fields that name a recipient
+//! of the envelope or its sender, and without the `for` clause of the Received fields (RFC 5321 section 4.4). Only the
+//! header of the message itself is changed, not that of a MIME part.
 
 use super::fields::{Field, Fields, length_of_comment};
 use memchr::memrchr;
@@ -41,12 +41,12 @@ const PRIVATE_FIELDS: [&str; 21] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceivedFields {
     WithoutRecipients,
-    /// The identity of the message covers them.
+    /// For a message whose identity covers them.
     Unchanged,
 }
 
-/// The field as everyone may see it. `None` for a private field, and for a line that is no field: an mbox line on top of the
-/// message would look as if it had been added there.
+/// The field as everyone may see it. `None` for a private field, and for a line that is no field: an mbox line at the top
+/// would be read as the envelope's.
 pub(super) fn shown<'a>(field: &Field<'a>) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
     if field.name.is_empty() || PRIVATE_FIELDS.iter().any(|name| field.is(name)) {
         return None;
@@ -57,7 +57,8 @@ pub(super) fn shown<'a>(field: &Field<'a>) -> Option<(&'a [u8], Cow<'a, [u8]>)> 
 }
 
 /// The envelope sender as everyone may see it. A mailing list may encode the recipient in it, for bounces
-/// (`list-bounce+doug=example.com@lists.example`, postconf(5) verp_delimiter_filter). The stored sender belongs to one copy, too.
+/// (`list-bounce+doug=example.com@lists.example`, postconf(5) verp_delimiter_filter). The ledger stores only the sender of
+/// one copy.
 pub(crate) fn shown_sender(sender: &str) -> Cow<'_, str> {
     let Some((local, domain)) = sender.rsplit_once('@') else { return Cow::Borrowed(sender) };
     let before_the_domain = local.rfind('=').and_then(|at| local.get(..at)).unwrap_or_default();

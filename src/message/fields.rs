@@ -1,17 +1,17 @@
 //! Splits the header of a message into its fields: bytes in, slices of them out, nothing decoded.
 //!
-//! The parser is this crate's own, since no message may be refused. mailparse fails on a message whose first line begins with a
-//! space, and reads a whole body as header fields if the blank line is missing. The rule for a line that is no header field is
-//! Postfix's (`src/global/is_header.c`, `src/global/mime_state.c`): the body begins there. But an mbox `From ` line is skipped.
+//! The parser is this crate's own, because no message may be refused. mailparse fails on a message whose first line begins
+//! with a space, and reads a whole body as header fields if the blank line is missing. As in Postfix, the body begins at a
+//! line that is no header field (`src/global/is_header.c`, `src/global/mime_state.c`). But an mbox `From ` line is skipped.
 
 use memchr::memchr;
 
 /// One header field, as slices of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Field<'a> {
-    /// Its name as written, without the white space that the obsolete syntax allows before the colon (RFC 5322 section 4.5). It
-    /// is empty for lines that are no field and do not begin the body either. These are continuation lines at the very top, which
-    /// continue nothing, and an mbox `From ` line anywhere.
+    /// Its name as written, without the white space that the obsolete syntax allows before the colon (RFC 5322 section 4.5).
+    /// The name is empty for lines that neither are a field nor begin the body: continuation lines at the very top, and an
+    /// mbox `From ` line anywhere.
     pub name: &'a [u8],
     /// Everything after the colon, line ends and folding included.
     pub value: &'a [u8],
@@ -31,8 +31,8 @@ impl Field<'_> {
         relaxed_value
     }
 
-    /// Whether it contains a CR that is no part of a line end. [`relaxed`] drops it, as the identity must; other readers take it
-    /// for a space or a line end. So trust must not depend on such a field.
+    /// Whether it contains a CR that is no part of a line end. [`relaxed`] drops such a CR, as the identity must; other
+    /// readers take it for a space or a line end. So trust must not depend on such a field.
     pub(crate) fn has_bare_cr(&self) -> bool {
         self.value.split(|&byte| byte == b'\n').any(|line| without_line_end(line).contains(&b'\r'))
     }

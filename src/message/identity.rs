@@ -11,13 +11,13 @@
 //! * also ignored, in fields: the difference between a byte beyond ASCII and `X`. Cyrus stores the one as the other
 //!   (imapd.conf(5): `munge8bit`, on by default; seen on 3.10).
 //!
-//! Messages without a Message-ID or a Date may be equal in everything that their author wrote: "Backup done", every night, from a
-//! printer or a power supply. For such a message only, the Received fields are covered too. All copies of one queue file have the
-//! same Received fields, and two messages never do. The same message sent in two transactions then counts as two: in doubt, a
-//! second copy is better than none.
+//! Messages without a Message-ID or a Date may be equal in everything that their author wrote: "Backup done", every night,
+//! from a printer or a power supply. For these messages alone, the identity covers the Received fields as well. All copies
+//! of one queue file have the same Received fields, and two messages never do. Such a message that is sent in two
+//! transactions counts as two: a second copy is better than none.
 //!
-//! Received fields that pickup(8) puts on top of others are not covered: `postsuper -r` makes a new queue file of a message that
-//! some recipients have already.
+//! Received fields that pickup(8) puts on top of others are not covered. `postsuper -r` adds one when it requeues a message,
+//! which some recipients may have already.
 //!
 //! The identity begins with the day of the message's Date, so that keys of one time are close together in the ledger's indexes
 //! (see `date_field`).
@@ -149,7 +149,7 @@ pub(crate) fn key_of_copy(identity: &[u8; 32], role: &str, user: &str, mailbox: 
     by_day([a, b, c, d], &hash.finalize().into())
 }
 
-/// What one pass over a message gives for its identity.
+/// The results of one pass over a message.
 pub(super) struct Essence {
     /// The value of the first Message-ID field, relaxed; `None` if there is none or it is empty.
     pub message_id: Option<Vec<u8>>,

@@ -52,8 +52,8 @@ pub struct Message {
 pub(crate) struct Outline {
     /// See [`Message::lock_subject`].
     pub(crate) lock_subject: Vec<u8>,
-    /// Whether another message with the same text would have the same identity. Then this one lacks its Message-ID or its Date,
-    /// and has no Received field that could distinguish it.
+    /// Whether another message with the same text would have the same identity: this one lacks a Message-ID or a Date, and
+    /// has no Received field that could distinguish it.
     pub(crate) may_be_one_of_many: bool,
     /// See [`Message::from_address`].
     pub(crate) from_address: Option<Address>,
@@ -94,7 +94,7 @@ impl Message {
     /// # Errors
     /// [`MessageError::Empty`] if nothing is left. Nothing else is refused, however odd.
     pub fn receive(raw: Vec<u8>) -> Result<Self, MessageError> {
-        // This comes before the line ends become CRLF: the identity ignores CR, and hashing is faster without it.
+        // Computed before the line ends become CRLF: the identity ignores CR, and hashing is faster without it.
         let Essence { message_id, content_digest, identity, distinguished_by } = Essence::of(without_mbox_line(&raw));
         let (bytes, nul_bytes_replaced) = as_imap_wants_it(raw);
         if bytes.is_empty() {
@@ -125,7 +125,7 @@ impl Message {
         &self.bytes
     }
 
-    /// The recipient's copy, without another copy of it in memory.
+    /// The recipient's copy, without a second allocation of that size.
     pub(crate) fn into_received(self) -> Vec<u8> {
         self.bytes
     }
@@ -189,7 +189,7 @@ impl Message {
         self
     }
 
-    /// The same message under the Message-ID that it had before a mailbox store changed some of its bytes.
+    /// The message with the Message-ID that it had before a mailbox store changed some of its bytes.
     #[must_use]
     pub(crate) fn with_message_id(self, message_id: &str) -> Self {
         Self { message_id: Some(message_id.into()), message_id_for_people: message_id.into(), ..self }
@@ -226,7 +226,7 @@ impl Message {
         self.message_id.as_ref().map(|_| self.message_id_for_people.as_str())
     }
 
-    /// The same, or one generated from the content if the message has none.
+    /// As [`message_id`](Self::message_id), or an id generated from the content if the message has none.
     #[must_use]
     pub fn message_id_for_people(&self) -> &str {
         &self.message_id_for_people
@@ -299,8 +299,8 @@ impl Message {
         Some(decode::tidy(&value, usize::MAX, false)).filter(|value| !value.is_empty())
     }
 
-    /// The age of the message at `now`, by its topmost Received field, which is that of the Postfix whose queue holds it. `None`
-    /// if there is no such field, if it cannot be read, or if its time is in the future.
+    /// The age of the message at `now`, by its topmost Received field: the Postfix whose queue holds the message wrote it.
+    /// `None` if there is no such field, if it cannot be read, or if its time is in the future.
     #[must_use]
     pub fn came_before(&self, now: OffsetDateTime) -> Option<Duration> {
         let field = Fields::of(&self.bytes).find(|field| field.is("Received"))?;
@@ -372,10 +372,10 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// A Message-ID for IMAP SEARCH HEADER, without its angle brackets. `None` if a search for it could miss the message because
-/// servers may read it differently. Such an id has text beside the angle brackets, white space, bytes beyond ASCII, quotes or an
-/// uncommon length. Or it looks like an encoded word of RFC 2047, which a server decodes before it compares. A generated id is in
-/// no mailbox, so it gives `None` too.
+/// A Message-ID for IMAP SEARCH HEADER, without its angle brackets. `None` for a generated id, which is in no mailbox, and
+/// for an id that servers may read differently, so that a search could miss the message. ¶¶ Such an id has text beside the
+/// angle brackets, white space, bytes beyond ASCII, quotes or an uncommon length, or looks like an encoded word. A server
+/// decodes encoded words (RFC 2047) before it compares.
 pub fn message_id_for_search(id: &str) -> Option<&str> {
     let bare = without_brackets(id);
     let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
@@ -402,8 +402,7 @@ fn made_up_message_id(content: &ContentDigest) -> String {
     format!("<{}{MADE_UP}>", crate::base::hex::encode(content.as_bytes()))
 }
 
-/// Converts line ends and NUL as [`Message::receive`] documents. Returns the number of NULs too. It needs no second message in
-/// memory.
+/// Converts line ends and NUL in place, as [`Message::receive`] documents, and counts the NULs.
 fn as_imap_wants_it(mut bytes: Vec<u8>) -> (Vec<u8>, usize) {
     let mbox_line = bytes.len() - without_mbox_line(&bytes).len();
     bytes.drain(..mbox_line);
@@ -427,8 +426,8 @@ fn end_lines_by_crlf(bytes: &mut Vec<u8>) {
     }
     let is_bare = |bytes: &[u8], at: usize| at.checked_sub(1).and_then(|before| bytes.get(before)) != Some(&b'\r');
     let bare = memchr_iter(b'\n', bytes).filter(|&at| is_bare(bytes, at)).count();
-    // It goes from the last line to the first, so that no byte is overwritten before it is moved. The bytes before the first bare
-    // LF stay in place.
+    // From the last line to the first, so that no byte is overwritten before it is moved. The bytes before the first bare LF
+    // stay in place.
     let (mut from, mut to) = (bytes.len(), bytes.len() + bare);
     // Growth by doubling could take more memory than a worker may have.
     bytes.reserve_exact(bare);
@@ -449,9 +448,9 @@ fn end_lines_by_crlf(bytes: &mut Vec<u8>) {
     }
 }
 
-/// The offset at which a Received field is inserted. It goes on top, but below the Return-Path (RFC 5322 section 3.6.7) and the
-/// other lines for one recipient. It also goes below an mbox `From ` line, and below lines that continue nothing: above these, it
-/// would be read as a different field.
+/// The offset at which a Received field is inserted: at the top, but below the Return-Path (RFC 5322 section 3.6.7) and the
+/// other lines for one recipient. Lines that begin no field also stay above: an mbox `From ` line must be first, and a
+/// continuation line would continue the new field.
 #[must_use]
 pub(crate) fn place_of_received(bytes: &[u8]) -> usize {
     let stays_above = |field: &Field<'_>| field.name.is_empty() || PREPENDED.iter().any(|name| field.is(name));

@@ -1,8 +1,8 @@
 //! The content of a message for people who read it: its parts (RFC 2045, RFC 2046), its text, its header fields.
 //!
-//! No delivery reads any of this. The walk is this crate's own, since it must end soon on any input. It reads each byte once per
-//! level of nesting, and the levels are few. mailparse decodes no more than it is given. A [budget](ReadingBudget) counts the
-//! bytes.
+//! No delivery reads any of this. The walk over the parts is this crate's own, because it must end soon on any input: it
+//! reads each byte once per level of nesting, and limits the levels. mailparse only decodes what this module passes to it. A
+//! [budget](ReadingBudget) counts the bytes.
 
 use super::decode::{guarded, name_for_people, text, tidy};
 use super::fields::{Field, Fields, split_line, without_line_end};
@@ -38,11 +38,11 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 pub(crate) struct Part<'a> {
     /// Its type, such as `text/html`, in lower case.
     pub(crate) kind: String,
-    /// The file name that its author gave it, which is not checked.
+    /// The file name that the message's author wrote. It is not checked.
     pub(crate) name: Option<String>,
     /// Its Content-ID, without angle brackets.
     pub(crate) content_id: Option<String>,
-    /// Whether it is to be shown as a file only.
+    /// Whether the part is a file, and not text to be shown.
     attachment: bool,
     charset: Option<String>,
     encoding: String,
@@ -135,7 +135,7 @@ impl<'a> Parts<'a> {
         });
     }
 
-    /// The text of the author, up to this many bytes, and whether it was cut. `None` if there is none.
+    /// The plain text, up to `most` bytes, and whether it was cut. `None` if there is no such part.
     pub(crate) fn text(&self, most: usize) -> Option<(String, bool)> {
         let mut texts = self.all.iter().filter(|part| part.kind == "text/plain" && !part.attachment).peekable();
         texts.peek()?;
@@ -194,7 +194,7 @@ impl Part<'_> {
         }
     }
 
-    /// Its text, up to this many bytes, and whether it was cut.
+    /// Its text, up to `most` bytes, and whether it was cut.
     pub(crate) fn text(&self, most: usize) -> (String, bool) {
         // No charset uses more than four bytes for a character that takes one byte in UTF-8.
         let most_bytes = most.saturating_mul(4);
@@ -230,8 +230,8 @@ impl Part<'_> {
     }
 }
 
-/// UTF-7 is not decoded, since that takes time that grows with the square of its length. At each `+`, charset 0.1.5 touches all
-/// memory that is left for the text. Browsers must not support it either (Encoding Standard, section 4.2).
+/// UTF-7 is not decoded, because the time grows with the square of its length: charset 0.1.5 touches all memory that is left
+/// for the text at each `+`. Browsers must not support UTF-7 either (Encoding Standard, section 4.2).
 fn is_utf_7(label: &str) -> bool {
     let label = label.to_ascii_lowercase();
     label.contains("utf-7") || label.contains("utf7")

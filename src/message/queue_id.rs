@@ -6,8 +6,8 @@ const DIGITS: &[u8; 52] = b"0123456789BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz
 const SECONDS: usize = 6;
 const MICROSECONDS: usize = 4;
 
-/// When Postfix accepted the message with this queue id, in microseconds since 1970, by the clock of its host. `None` for a short
-/// id, which does not contain it.
+/// When Postfix accepted the message with this queue id, in microseconds since 1970, by the clock of its host. `None` for a
+/// short id, which has only the microseconds.
 ///
 /// A long id (postconf(5), `enable_long_queue_ids`; src/global/mail_queue.h) has the seconds and microseconds in base 52, then
 /// `z`. The inode follows in base 51, which has no `z`.

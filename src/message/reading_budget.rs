@@ -1,4 +1,4 @@
-//! Limits the work of reading the content of one message. A stranger wrote it, possibly to make it costly.
+//! Limits the work of reading the content of one message, which a stranger may have made costly on purpose.
 
 use crate::base::deadline::Deadline;
 use std::cell::Cell;
@@ -10,8 +10,8 @@ const FEWEST_STEPS: u64 = 64 << 10;
 /// After how many steps the clock is read.
 const STEPS_PER_CLOCK_READING: u64 = 1 << 20;
 
-/// Counts the work of readers, one step per byte. They end soon after the budget is exhausted, by the number of steps or by the
-/// clock. Their result is then not the whole message.
+/// Counts the work of readers, one step per byte. The readers end soon after the budget is exhausted, by the number of steps
+/// or by the clock. Their result then does not cover the whole message.
 #[derive(Debug)]
 pub(crate) struct ReadingBudget {
     deadline: Deadline,

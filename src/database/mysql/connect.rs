@@ -1,4 +1,4 @@
-//! Opening the connection: which address, which certificate, how long.
+//! Opens the connection: which address, which certificate, how long.
 
 use super::super::{Client, DatabaseError, DatabaseFailure, Privacy, Server, Tls};
 use super::error;
@@ -26,8 +26,8 @@ const SYSTEM_CERTIFICATES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Who could read the traffic to this server. The crate adds Mozilla's root certificates to those of the `ca_file`, and
-/// has no switch against it (mysql 28.0.4, `src/io/tls/rustls_io.rs`).
+/// Who could read the traffic to this server. The crate adds Mozilla's root certificates to those of the `ca_file`, and has
+/// no option to prevent that (mysql 28.0.4, `src/io/tls/rustls_io.rs`).
 pub(super) fn privacy(server: &Server) -> Privacy {
     match (&server.tls, &server.address) {
         (Tls::Off, address) if !address.is_on_this_machine() => Privacy::InClear,
@@ -65,7 +65,8 @@ pub(super) fn open(
 }
 
 fn options(server: &Server, client: &Client, patience: Duration) -> Result<OptsBuilder, DatabaseError> {
-    // No queue id: these stay unchanged, and the session may serve another delivery. The journal has it.
+    // Without the queue id, because attributes cannot be changed when the session serves another delivery. The journal has
+    // it.
     let attributes = HashMap::from([
         ("program_name".to_owned(), env!("CARGO_PKG_NAME").to_owned()),
         ("host".to_owned(), client.host.clone()),
@@ -75,9 +76,9 @@ fn options(server: &Server, client: &Client, patience: Duration) -> Result<OptsB
         .user(Some(server.user.as_str()))
         .pass(server.password.as_ref().map(|password| password.expose()))
         .db_name(Some(server.database.as_str()))
-        // The crate would connect a second time, over a socket that the server names, whenever the host is this one.
+        // Otherwise the crate would connect a second time if the host is this one, over a socket that the server names.
         .prefer_socket(false)
-        // Saves the round trip that reads it.
+        // Saves the round trip that reads the server's limit.
         .max_allowed_packet(Some(LARGEST_PACKET))
         .stmt_cache_size(0)
         .read_timeout(Some(patience))
@@ -101,7 +102,7 @@ fn tls_options(address: &Endpoint, tls: &Tls) -> Result<Option<SslOpts>, Databas
     let _ = rustls::crypto::ring::default_provider().install_default();
     let file = match ca_file {
         Some(file) => {
-            // Read once more by the crate, whose errors do not name the file.
+            // Read here as well, because the crate's errors do not name the file.
             crate::base::tls::client_config(Some(file)).map_err(|error| local(error.to_string()))?;
             file.clone()
         }
@@ -123,8 +124,8 @@ fn resolve(host: &str, port: u16, doing: &str) -> Result<Vec<SocketAddr>, Databa
     Ok(addresses)
 }
 
-/// Tries one address after the other. The crate gives up at the first that does not answer, and the first of
-/// `localhost` may be `::1`, at which no server listens.
+/// Tries one address after the other. The crate gives up at the first that does not answer, and the first address of
+/// `localhost` may be `::1`, where no server listens.
 fn try_each(
     ways: Vec<(SocketAddr, OptsBuilder)>,
     server: &Server,
@@ -150,7 +151,7 @@ fn try_each(
     Err(DatabaseError::new(DatabaseFailure::Unreachable, doing, failures.join("; ")))
 }
 
-/// Connects; a server that does not answer for `silence` is given up.
+/// Connects. Gives up a server that does not answer within `silence`.
 fn greeted(options: Opts, silence: Option<Duration>, doing: &str) -> Result<Result<Conn, mysql::Error>, DatabaseError> {
     match silence {
         Some(silence) => within(silence, doing, move || Conn::new(options)),
@@ -158,15 +159,15 @@ fn greeted(options: Opts, silence: Option<Duration>, doing: &str) -> Result<Resu
     }
 }
 
-/// Asks the server on a thread of its own, which is abandoned if there is no answer for `silence`. The crate sets the
-/// socket's time limits once, and shows the socket only as a number (mysql 28.0.4, `impl AsRawFd for Conn`).
+/// Runs `ask` in a thread of its own, which is abandoned if there is no answer within `silence`. The crate sets the socket's
+/// time limits only once, and exposes the socket only as a raw descriptor (mysql 28.0.4, `impl AsRawFd for Conn`).
 pub(super) fn within<T: Send + 'static>(
     silence: Duration,
     doing: &str,
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, DatabaseError> {
     let (answer, answered) = mpsc::channel();
-    // Once nobody waits for the answer any more, the connection ends.
+    // If the receiver is gone, the answer is dropped, and the connection with it.
     thread::Builder::new()
         .name("asking".into())
         .spawn(move || drop(answer.send(ask())))
@@ -177,12 +178,12 @@ pub(super) fn within<T: Send + 'static>(
     })
 }
 
-/// The connection options to be tried, each with the first address that they lead to.
+/// The connection options to try, each with the first address that they lead to.
 ///
-/// Without TLS each address is tried. With TLS, the crate verifies the certificate for the very name that it connects
-/// to, so that must be the host's. But it tries the addresses of one family first if it is to bind to an address of
-/// that family. So a name with several addresses is tried once for each family, bound to its unspecified address, which
-/// is no restriction. (The error of such a try may be about the other family, if the bind cannot succeed.)
+/// Without TLS each address is tried. With TLS the crate verifies the certificate for the name that it connects to, so that
+/// name must be the host's. If the crate is told to bind to an address of one family, it tries the addresses of that family
+/// first. ¶¶ So a name with several addresses is tried once for each family, bound to the family's unspecified address,
+/// which restricts nothing. If the bind fails, the error of such a try may be about the other family.
 fn ways(addresses: &[SocketAddr], host: &str, options: &OptsBuilder, tls: &Tls) -> Vec<(SocketAddr, OptsBuilder)> {
     let at = |host: &str| options.clone().ip_or_hostname(Some(bracketed(host)));
     match (tls, addresses) {
@@ -209,7 +210,7 @@ fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }
 
-/// The same with brackets: the form for the crate.
+/// An IPv6 address with brackets: the form for the crate.
 fn bracketed(host: &str) -> String {
     match bare(host).parse::<Ipv6Addr>() {
         Ok(address) => format!("[{address}]"),

@@ -67,7 +67,7 @@ pub(super) fn standing(doing: &str, error: &Error) -> (DatabaseError, Connection
 pub(super) enum ConnectionState {
     /// The server refused, and is ready for the next statement.
     StillThere,
-    /// It ended, or a late answer may arrive that would be taken for that to the next statement.
+    /// The connection ended, or a late answer may arrive, which would be taken for the answer to the next statement.
     Lost,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn connecting(doing: &str, error: &Error) -> DatabaseError {
             | DriverError::OldMysqlPasswordDisabled,
         ) => DatabaseFailure::AccessDenied,
         Error::IoError(_) | Error::CodecError(_) if out_of_time(error) => DatabaseFailure::TimedOut,
-        // Any other failure: the network, or TLS, whose verdict on a certificate comes as an I/O error.
+        // The network, or TLS, which reports a bad certificate as an I/O error.
         _ => DatabaseFailure::Unreachable,
     };
     DatabaseError::new(kind, doing, error.to_string())
@@ -95,8 +95,8 @@ pub(super) fn another_address_may_do(error: &Error) -> bool {
     matches!(error, Error::DriverError(DriverError::CouldNotConnect(_) | DriverError::ConnectTimeout))
 }
 
-/// Whether a read or write on the socket took longer than it may: SO_RCVTIMEO and SO_SNDTIMEO then make it fail with
-/// EAGAIN, which is WouldBlock. The crate returns it bare, or as the source of its codec's error.
+/// Whether a read or write on the socket exceeded its time limit. It then fails with EAGAIN (socket(7), SO_RCVTIMEO), which
+/// is `WouldBlock`. The crate returns that error bare, or as the source of its codec's error.
 fn out_of_time(error: &Error) -> bool {
     let io_error = match error {
         Error::IoError(error) => Some(error),

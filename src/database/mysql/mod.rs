@@ -2,28 +2,28 @@
 //!
 //! # One connection
 //!
-//! The lock is a user-level lock (`GET_LOCK`) of the session. So the connection is never in the crate's pool, which
-//! resets returned connections and thereby frees the lock. `mysql::Conn` does not reconnect by itself. Once a read has
-//! timed out or the connection has ended, it is not used again. A late answer ("the lock is yours") would be taken for
-//! the answer to the next statement.
+//! The lock is a user-level lock (`GET_LOCK`) of the session. So the connection is never in the crate's pool, which resets
+//! returned connections and thereby frees the lock. `mysql::Conn` does not reconnect by itself. ¶¶ Once a read has timed
+//! out, the connection is not used any more. A late answer ("the lock is yours") would be taken for the answer to the next
+//! statement.
 //!
 //! # Time limits
 //!
-//! The server's limits are set for each delivery. Those of the socket are set once, when the connection is opened: to
-//! the time that the *first* delivery may take, and two seconds. So a wait of a later delivery may end after its
-//! deadline, which the process's watchdog enforces. A delivery with more time than the first cannot begin here. A
-//! server that vanished is given up after 30 s.
+//! The server's limits are set for each delivery. The socket's are set once, when the connection is opened, to the time that
+//! the *first* delivery may take, plus two seconds. So a wait of a later delivery may end after its deadline, which the
+//! process's watchdog enforces; and a delivery with more time than the first cannot begin in this session. A server that
+//! vanished is given up within 30 s, by keepalives.
 //!
 //! # Statements
 //!
-//! All go over the text protocol, in batches, with values as hexadecimal literals (see `sql`). Every result set of a
-//! batch is read to its end. Otherwise the crate drops the errors of the second and later statements.
+//! Statements use the text protocol, in batches, with values as hexadecimal literals ([`Dialect::literal`]). Every result
+//! set of a batch is read to its end, because the crate would otherwise drop the errors of the second and later statements.
 //!
 //! # Privacy
 //!
-//! TLS is rustls with ring. The crate trusts Mozilla's root certificates *in addition to* the CA file: a private CA is
-//! no pin. Without TLS, `caching_sha2_password` accepts any RSA key, so a machine in between could take the password.
-//! `check` warns about TCP without TLS to another host.
+//! TLS is rustls with ring. The crate trusts Mozilla's root certificates *in addition to* the CA file, so a private CA does
+//! not exclude public ones. Without TLS, `caching_sha2_password` accepts any RSA key, so a machine in between could take the
+//! password. `check` warns about TCP without TLS to another host.
 
 mod connect;
 mod error;
@@ -45,19 +45,19 @@ use std::thread;
 use std::time::Duration;
 use tracing::{debug, warn};
 
-/// How much longer than the deadline the socket waits: the answer to a wait for the lock may come right at the
+/// How much longer than the deadline the socket waits, because the answer to a wait for the lock may come right at the
 /// deadline.
 const MORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The name of the server's replication group; no row, or an empty name, without one. With LIKE the server reads only
-/// this variable. With WHERE it reads all of them, which takes milliseconds.
+/// The name of the server's replication group; without a group, no row or an empty name. With LIKE the server reads only
+/// this variable; with WHERE it would read all of them, which takes milliseconds.
 const GROUP: &str = "SHOW GLOBAL VARIABLES LIKE 'group_replication_group_name'; ";
 /// The prefix of cluster names that stand for replication groups.
 const VIEWS: &str = "group/";
-/// The server's view of its group: NULL or empty if it is not in one. A role may not have the right to read it.
+/// The server's view of its group: NULL or empty if the server is in none. A role may lack the right to read it.
 const VIEW: &str = "SELECT (SELECT VIEW_ID FROM performance_schema.replication_group_member_stats \
      WHERE MEMBER_ID = @@server_uuid), NULL, NULL";
-/// The same; the server's state in its group; and whether it reaches no more than half of the members. In that case it
+/// The view; the server's state in its group; and whether it reaches no more than half of the members. In that case it
 /// commits nothing (MySQL manual, "Network Partitioning").
 const VIEW_AND_MEMBERS: &str = "SELECT \
      (SELECT VIEW_ID FROM performance_schema.replication_group_member_stats WHERE MEMBER_ID = @@server_uuid), \
@@ -70,7 +70,7 @@ const MEMBERS: &str = "replication_group_member";
 
 /// A connection to MySQL or MariaDB.
 pub struct MysqlDatabase {
-    /// `None` once it was abandoned with a server that does not answer.
+    /// `None` once a thread has been abandoned with it, because the server did not answer.
     connection: Option<Conn>,
     /// The server's id of the connection.
     pub(crate) id: u32,
@@ -78,32 +78,33 @@ pub struct MysqlDatabase {
     lost: Option<String>,
     /// Whether the next answer has to come soon.
     hurried: bool,
-    /// Whether an error came during this delivery: the state of the session on the server is then uncertain.
+    /// Whether an error came during this delivery. The state of the session on the server is then uncertain, so the session
+    /// is not reused.
     doubtful: bool,
     deadline: Deadline,
     /// How long the server may work on a statement that only reads, if there is a limit.
     longest: Option<Duration>,
-    /// The longest that an answer is waited for.
+    /// How long the socket waits for an answer; set when the connection was opened.
     patience: Duration,
-    /// The settings for this delivery, until they were sent with its first statement.
+    /// The settings for this delivery, until they have been sent with its first statement.
     to_set: Option<String>,
     /// MySQL or MariaDB.
     product: Dialect,
     /// As the server reports it: `11.8.6-MariaDB-0+deb13u1`.
     pub(crate) version: String,
-    /// Whether it may be a node of Galera.
+    /// Whether the server may be a node of Galera: every MariaDB may, and few of the others.
     knows_galera: bool,
-    /// Whether the server reported, when the session was set up, that it takes no writes, and has not reported
-    /// otherwise since.
+    /// Whether the server reported that it takes no writes when the session was set up, and has not reported otherwise
+    /// since.
     said_read_only: bool,
     /// The server of this connection.
     server: Server,
-    /// The server's group, if its view is asked for; and whether that is done with the next statement.
+    /// The server's group, if its view can be read; and whether the next statement reads the view.
     group: Option<String>,
     who_answers_is_asked: bool,
-    /// Whether we treat it as read-only because it is outside of its group, which would not have its commits.
+    /// Whether the server counts as read-only because it is outside of its group, which would not get its commits.
     is_outside: bool,
-    /// The answers to that question.
+    /// What the view says.
     timeline: Option<Timeline>,
     lacks_sync_standby: bool,
     /// The longest packet that the server takes in this session, in bytes.
@@ -198,12 +199,12 @@ impl Session for MysqlDatabase {
     }
 }
 
-/// The settings of a delivery in its session:
+/// The settings of one delivery:
 ///
 /// - Waits for row locks and metadata locks end within the deadline. A row lock is held by another delivery's record,
 ///   which takes milliseconds. Ten seconds is a fault, and the statement is retried.
-/// - `wait_timeout`: the server ends a session that is idle until a minute after the deadline. So it frees the lock of
-///   a host that vanished without a FIN, hours before its own default or TCP's keepalive would.
+/// - `wait_timeout`: the server ends a session that stays idle until a minute after the deadline. That frees the lock of a
+///   host that vanished without a FIN, hours before the server's default or TCP's keepalive would.
 fn time_limits(deadline: Deadline) -> String {
     let left = deadline.remaining().as_secs().max(1);
     let (row_lock_wait, idle) = (left.min(10), left + 60);
@@ -212,12 +213,12 @@ fn time_limits(deadline: Deadline) -> String {
 
 impl MysqlDatabase {
     /// Connects, and sets the session up: two round trips, one more for TLS, and one or two for some forms of
-    /// authentication. Every wait ends by `deadline`, except for the resolver's.
+    /// authentication. Every wait ends by `deadline`, except that of the resolver.
     ///
     /// # Errors
-    /// If the server cannot be reached in time or refuses us. If there is no such database
-    /// ([`DatabaseFailure::Schema`]). If a CA file cannot be read ([`DatabaseFailure::Local`]). If it is another
-    /// product than MySQL or MariaDB ([`DatabaseFailure::Unsupported`]).
+    /// If the server cannot be reached in time or refuses us. [`DatabaseFailure::Schema`] if there is no such database;
+    /// [`DatabaseFailure::Local`] if a CA file cannot be read; [`DatabaseFailure::Unsupported`] if the server is another
+    /// product than MySQL or MariaDB.
     pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
         let awaited = server_waits::for_answer(Whom::Database);
         let patience = deadline.remaining() + MORE_PATIENCE;
@@ -258,9 +259,9 @@ impl MysqlDatabase {
     ///   that set the server would replace characters of a mailbox's name by question marks.
     /// - READ COMMITTED: a statement locks only what it changes, and no read view outlives its statement.
     /// - `autocommit`: the look and the journal are transactions of their own.
-    /// - strict: a value that does not fit is an error, and is not cut.
-    /// - `sql_select_limit`: all rows come. `completion_type`: after a COMMIT, no transaction is open.
-    /// - `time_zone`: so that nothing depends on it.
+    /// - `sql_mode`: a value that does not fit is an error, and is not cut.
+    /// - `sql_select_limit`: no rows are left out. `completion_type`: a COMMIT opens no new transaction.
+    /// - `time_zone`: no result depends on the server's zone.
     fn set_session_up(&mut self) -> Result<(), DatabaseError> {
         let doing = "setting the database session up";
         let time_limits = time_limits(self.deadline);
@@ -296,9 +297,9 @@ impl MysqlDatabase {
         self.knows_galera
     }
 
-    /// A statement that only reads, with a time limit on the server. The limit is part of the statement, so that
-    /// nothing of it stays in the session. MySQL takes a hint (manual, "Statement Execution Time Optimizer Hints"),
-    /// MariaDB `SET STATEMENT`.
+    /// Adds a time limit on the server to a statement that only reads. The limit is part of the statement, so that it does
+    /// not stay in the session: a hint on MySQL (manual, "Statement Execution Time Optimizer Hints"), `SET STATEMENT` on
+    /// MariaDB.
     fn in_time(&self, sql: String) -> String {
         let Some((longest, rest)) = self.longest.zip(sql.strip_prefix("SELECT ")) else { return sql };
         let longest = session::longest(longest, self.deadline);
@@ -324,7 +325,7 @@ impl MysqlDatabase {
             return self.converse(doing, batch, statements);
         }
         let doubtful = self.doubtful;
-        // A role may have the right to neither table, or, if it was granted early, to the first alone.
+        // A role may lack the right to both tables, or, if it was granted by an early script, to the second one.
         for ask in [VIEW_AND_MEMBERS, VIEW] {
             match self.converse(doing, &format!("{ask}; {batch}"), statements + 1) {
                 Ok(mut answers) => {
@@ -332,7 +333,7 @@ impl MysqlDatabase {
                     self.judge_view(doing, &view)?;
                     return Ok(answers);
                 }
-                // The failed statement is the first of the batch, so that none has run.
+                // The failed statement is the first of the batch, so no statement has run.
                 Err(error) if error.failure == DatabaseFailure::AccessDenied && error.detail.contains(MEMBERS) => {
                     debug!(%error, "how far the group's history reaches is not known, or not whether it has a majority");
                     self.doubtful = doubtful;
@@ -366,9 +367,8 @@ impl MysqlDatabase {
         if is_inside { self.compare(doing) } else { self.refuse_one_outside(doing, state) }
     }
 
-    /// A member that has booted and has not joined its group (no command to join, or the group was not found) is an
-    /// ordinary server. It takes writes, unless its options say otherwise, and no other server has its commits. A
-    /// session that was opened to read stays usable for that.
+    /// A member that has booted and has not joined its group is an ordinary server. It takes writes, unless its options
+    /// forbid that, and no other server gets its commits. A session that was opened to read stays usable for reading.
     fn refuse_one_outside(&mut self, doing: &str, state: Option<&str>) -> Result<(), DatabaseError> {
         if self.said_read_only {
             self.is_outside = true;
@@ -385,7 +385,7 @@ impl MysqlDatabase {
         Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
     }
 
-    /// Fails if this process has met a later view of the group: the server was then left behind when another took over.
+    /// Fails if this process has met a later view of the group: another server has taken over, and this one was left behind.
     fn compare(&mut self, doing: &str) -> Result<(), DatabaseError> {
         let compared = self.server.compare(self.timeline.as_ref(), doing);
         self.doubtful |= compared.is_err();
@@ -415,8 +415,8 @@ impl MysqlDatabase {
         Err(DatabaseError::other(doing, format!("{} answers to {statements} statements", answers.len())))
     }
 
-    /// Runs one statement with a single value too large to be doubled into a hexadecimal literal, as a prepared
-    /// statement: two round trips.
+    /// Runs one statement as a prepared statement, in two round trips. Its single value is too large to be doubled by a
+    /// hexadecimal literal.
     pub(crate) fn run_with_bytes(&mut self, doing: &str, statement: &str, value: &[u8]) -> Result<(), DatabaseError> {
         self.usable(doing)?;
         self.round_trips += 2;
@@ -444,7 +444,7 @@ impl MysqlDatabase {
                 warn!(error = %second, "the transaction was not rolled back; it ends with the connection");
                 return Err(error);
             }
-            // By the connection's id, so that two sessions that collided do not pause equally.
+            // The pause depends on the connection's id, so that two sessions that collided do not collide once more.
             let pause = back_off.pause() + Duration::from_millis(u64::from(self.id % 7));
             if !error.trying_again_at_once_can_help() || self.remaining() <= pause {
                 return Err(error);
@@ -460,8 +460,7 @@ impl MysqlDatabase {
         self.connection.as_mut().ok_or_else(none)
     }
 
-    /// Reads the answers, and gives up a server that does not answer in time: the socket's own limit is that of a whole
-    /// delivery.
+    /// Runs a batch, and gives up a server that does not answer soon. The socket's own limit is that of a whole delivery.
     fn send_batch_with_timeout(
         &mut self,
         doing: &str,
@@ -510,8 +509,8 @@ impl MysqlDatabase {
     }
 }
 
-/// A view's name consists of an identifier chosen when the group was bootstrapped, and a number that each change of
-/// members increments (MySQL manual, "Group Membership").
+/// The name of a view is an identifier from the group's bootstrap, and a number that each change of members increments
+/// (MySQL manual, "Group Membership").
 fn timeline(group: &str, view: &str) -> Option<Timeline> {
     let (made, number) = view.split_once(':')?;
     Some(Timeline { cluster: format!("{VIEWS}{group}/{made}"), number: number.parse().ok()? })

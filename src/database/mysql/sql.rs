@@ -1,5 +1,5 @@
 //! Shared pieces of SQL.
 
-/// Whether the server takes no writes, as an expression. MariaDB has more than one word for it. If it is a number, as
-/// on MySQL, a statement that writes may not compare it with a word (1292).
+/// Whether the server takes no writes, as an expression. MariaDB's `read_only` has more values than 0 and 1. MySQL's is a
+/// number, which a statement that writes must not compare with a word (error 1292); hence CONCAT.
 pub(crate) const READ_ONLY: &str = "CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only";

@@ -1,17 +1,16 @@
-//! Our name in the server's list of sessions: `maildrop QUEUEID pid@host`. A delivery that finds a lock taken reads
-//! there who has it.
+//! Our name in the server's list of sessions: `maildrop QUEUEID pid@host`. A delivery that finds a lock taken reads the
+//! holder there.
 
 use crate::database::Client;
 use std::fmt;
 
 /// The name's first word.
 const PROGRAM: &str = "maildrop";
-/// Used if there is no queue id.
+/// Stands for a missing queue id.
 const NONE: &str = "-";
-/// The server cuts a longer name (NAMEDATALEN - 1).
+/// In bytes: the server cuts a longer name (NAMEDATALEN - 1, PostgreSQL manual, `application_name`).
 const MAX_LENGTH: usize = 63;
-/// Postfix's own are shorter (long queue ids have some 15 characters); a longer one is cut, which leaves space for pid
-/// and host.
+/// Long queue ids of Postfix have some 15 characters. A longer id is cut, which leaves space for pid and host.
 const MAX_QUEUE_ID: usize = 24;
 
 /// A delivery's process, as its session's name describes it.
@@ -50,7 +49,7 @@ impl fmt::Display for ProcessName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queue_id = self.queue_id.as_deref().filter(|id| !id.is_empty()).unwrap_or(NONE);
         let name = format!("{PROGRAM} {queue_id} {}@{}", self.pid, self.host);
-        // All ASCII, so any place is a character's end.
+        // The name is ASCII, so a cut never splits a character.
         f.write_str(name.get(..MAX_LENGTH).unwrap_or(&name))
     }
 }

@@ -1,4 +1,4 @@
-//! Opening the connection: which address, which certificate, how long.
+//! Opens the connection: which address, which certificate, how long.
 
 use super::connection::{Failed, PostgresConnection};
 use super::{PostgresDatabase, ProcessName, Transaction, error};
@@ -21,15 +21,15 @@ const DEFAULT_PORT: u16 = 5432;
 const SOCKET_NAME: &str = ".s.PGSQL.";
 
 impl PostgresDatabase {
-    /// Connects and authenticates: three round trips with a password (SCRAM), and those of TLS. Of a name's addresses,
-    /// it takes the first whose server takes writes; if none does, the first that answers.
+    /// Connects and authenticates: three round trips with a password (SCRAM), and those of TLS. Of a name's addresses, the
+    /// first one whose server takes writes is used; if none takes writes, the first that answers.
     ///
     /// The socket directory of an [`Endpoint::Socket`] may be followed by the socket's name (`.s.PGSQL.5433`) if the
     /// port is not 5432.
     ///
     /// # Errors
-    /// If the server cannot be reached in time or refuses us. If TLS cannot be set up here. If the server reports that
-    /// it is another product than PostgreSQL ([`DatabaseFailure::Unsupported`]).
+    /// If the server cannot be reached in time or refuses us. [`DatabaseFailure::Local`] if TLS cannot be set up here;
+    /// [`DatabaseFailure::Unsupported`] if the server reports that it is another product than PostgreSQL.
     pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
         let doing = format!("connecting to PostgreSQL at {}", server.address);
         let remaining = deadline.remaining();
@@ -80,8 +80,8 @@ impl PostgresDatabase {
         let mut connection = try_each(&config, &addresses(&server.address), deadline, open)
             .map_err(|failed| error::unconnected(&doing, &failed, deadline.passed()))?;
         drop(awaited);
-        // The library keeps the notices of connecting (a collation of another version) until the connection is used.
-        // They are read here, so that none of them is taken for a COMMIT's. An error appears at the first use.
+        // The library keeps the notices of connecting (such as a collation of another version) until the connection is used.
+        // They are read here, so that none is taken for a COMMIT's. An error here appears once more at the first use.
         drop(connection.hear());
         for notice in connection.notices() {
             debug!(said = %notice, "a notice of the database server");
@@ -125,8 +125,8 @@ fn addresses(address: &Endpoint) -> Vec<IpAddr> {
     found
 }
 
-/// Tries one address after the other. The library does so, too, but reports how the *last* one failed. If `localhost`
-/// is also `::1` on a machine without IPv6, that would hide that the server has refused the password.
+/// Tries one address after the other. The library would do so as well, but it reports how the *last* one failed. If
+/// `localhost` is also `::1` on a machine without IPv6, that would hide that the server has refused the password.
 fn try_each(
     config: &Config,
     addresses: &[IpAddr],

@@ -1,5 +1,5 @@
-//! A connection to PostgreSQL, driven by the calling thread. (The blocking client of the same library waits for an
-//! answer without limit. It also hides the parameters that the server reports when it greets us.)
+//! A connection to PostgreSQL, driven by the calling thread. The blocking client of the same library cannot limit the wait
+//! for an answer, and hides the parameters that the server reports when it greets us.
 
 use crate::database::unsupported_products;
 use postgres::error::DbError;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket};
 
-/// How long the disconnect from a server may take.
+/// How long disconnecting may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Parameters that the server reports, from version 14 on, when it greets us and whenever they change (PostgreSQL
@@ -30,7 +30,7 @@ pub(super) enum Failed {
     Silent(Duration),
     /// The connection was given up earlier.
     GivenUp,
-    /// This machine has no resources for another connection.
+    /// This machine lacks the resources for another connection.
     Local(io::Error),
 }
 
@@ -60,7 +60,6 @@ where
     }
 }
 
-/// An open connection.
 pub(super) struct PostgresConnection {
     runtime: Runtime,
     /// `None` once it was given up.
@@ -69,8 +68,7 @@ pub(super) struct PostgresConnection {
 }
 
 impl PostgresConnection {
-    /// Connects and authenticates, at the first address of `config` that answers; the server may take `silence` in all
-    /// to answer.
+    /// Connects to the first address of `config` that answers, and authenticates, all within `silence`.
     pub(super) fn open<T>(config: &Config, tls: T, silence: Option<Duration>) -> Result<Self, Failed>
     where
         T: MakeTlsConnect<Socket>,
@@ -89,7 +87,7 @@ impl PostgresConnection {
         Ok(Self { runtime, client: Some(client), line })
     }
 
-    /// Runs `ask`, and waits for the answer: without limit, or for `limit`.
+    /// Runs `ask`, and waits for the answer, for at most `limit` if there is one.
     pub(super) fn ask<T>(
         &mut self,
         limit: Option<Duration>,
@@ -109,18 +107,18 @@ impl PostgresConnection {
         match self.runtime.block_on(async { timeout(limit, answered).await }) {
             Ok(answered) => Ok(answered?),
             Err(_) => {
-                // The answer may still arrive; nobody will read it.
+                // A late answer must not be taken for that to another statement, so the connection is given up.
                 self.client = None;
                 Err(Failed::Silent(limit))
             }
         }
     }
 
-    /// Reads without waiting what has arrived: the server may have ended the session.
+    /// Reads what has arrived, without waiting. Fails if the server has ended the session.
     pub(super) fn hear(&mut self) -> Result<(), Failed> {
         let line = &mut self.line;
         let heard = async {
-            // Lets the runtime notice what has arrived.
+            // Lets the runtime poll the socket.
             tokio::task::yield_now().await;
             future::poll_fn(|context| Poll::Ready(line.read(context))).await
         };
@@ -137,7 +135,7 @@ impl PostgresConnection {
         unsupported_products::detect_from_parameters(|name| self.line.traffic.parameter(name))
     }
 
-    /// Whether the server has reported that it takes no writes. One before version 14 does not report it.
+    /// Whether the server has reported that it takes no writes. Versions before 14 do not report it.
     pub(super) fn reports_read_only(&self) -> bool {
         READ_ONLY.iter().any(|name| self.line.traffic.parameter(name) == Some("on"))
     }
@@ -146,13 +144,12 @@ impl PostgresConnection {
 /// The incoming side of the connection.
 struct Line {
     traffic: Box<dyn Traffic + Send>,
-    /// The server's notices.
     notices: Vec<DbError>,
     ended: bool,
 }
 
 impl Line {
-    /// Reads and writes as far as possible without waiting. If the connection ends for a reason, that is the error,
+    /// Reads and writes as far as possible without waiting. If the connection ends with an error, that error is returned
     /// once.
     fn read(&mut self, context: &mut Context<'_>) -> Result<(), Error> {
         while !self.ended {
@@ -182,7 +179,7 @@ impl Drop for PostgresConnection {
             Ok(()) if !line.ended => Poll::Pending,
             Ok(()) | Err(_) => Poll::Ready(()),
         });
-        // If that does not succeed in time, the kernel ends the connection.
+        // If this does not succeed in time, the kernel ends the connection.
         drop(self.runtime.block_on(async { timeout(FAREWELL, farewell).await }));
     }
 }

@@ -14,8 +14,7 @@ const MIGRATE: &str = "run `maildrop_command migrate`";
 pub(super) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
     let failure = match error.as_db_error() {
         Some(said) => by_state(said.code()),
-        // A failure of the connection: closed, reset. Any other is our own (a value that cannot be sent, a column that
-        // cannot be read).
+        // A failure of the connection: closed, reset. Any other failure is our own, such as a value that cannot be sent.
         None if error.is_closed() || causes(error).any(|cause| cause.is::<io::Error>()) => {
             DatabaseFailure::ConnectionLost
         }
@@ -27,7 +26,7 @@ pub(super) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
 /// The error for a connection that could not be opened.
 fn not_connected(doing: &str, error: &postgres::Error, deadline_passed: bool) -> DatabaseError {
     let failure = match error.as_db_error().map(|said| (by_state(said.code()), said.code())) {
-        // Starting up, shutting down, full: it may be reachable later.
+        // The server is starting up or shutting down, so a retry may reach it.
         Some((DatabaseFailure::ConnectionLost, _)) => DatabaseFailure::Unreachable,
         Some((_, code)) if *code == SqlState::TOO_MANY_CONNECTIONS || *code == SqlState::INVALID_CATALOG_NAME => {
             DatabaseFailure::Unreachable
@@ -42,7 +41,7 @@ fn not_connected(doing: &str, error: &postgres::Error, deadline_passed: bool) ->
     DatabaseError::new(failure, doing, detail(error))
 }
 
-/// The error for an answer that did not come.
+/// The error for a request that failed on an open connection.
 pub(super) fn unanswered(doing: &str, failed: &Failed) -> DatabaseError {
     match failed {
         Failed::Said(error) => self::failed(doing, error),
@@ -80,9 +79,8 @@ pub(super) fn no_server_answered(failed: &Failed) -> bool {
     }
 }
 
-/// Whether a notice that came with a COMMIT leaves its durability in doubt. It has to be a warning of class 01; "there
-/// is no transaction in progress" and similar ones are of class 25. A warning that a trigger raised does not count: it
-/// has a context.
+/// Whether a notice that came with a COMMIT leaves the commit's durability in doubt: a warning of class 01 without a
+/// context. "There is no transaction in progress" is of class 25, and the warning of a trigger has a context.
 pub(super) fn in_doubt(notice: &DbError) -> bool {
     notice.code().code().starts_with("01") && notice.where_().is_none()
 }
@@ -108,7 +106,7 @@ fn by_state(state: &SqlState) -> DatabaseFailure {
     }
 }
 
-/// The message of the server or the system. The crate's own text is only "db error": the rest is in its causes.
+/// The message of the server or the system. The crate's own text is only "db error"; the causes say what failed.
 fn detail(error: &postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         return said_in_full(said);

@@ -1,7 +1,8 @@
 //! A session with PostgreSQL.
 //!
-//! It works through PgBouncer in transaction mode: only unnamed statements (`query_typed`) and simple-query batches; no
-//! session state except its name; no startup options. Settings are made for one transaction.
+//! It works through PgBouncer in transaction mode, so it uses only unnamed statements (`query_typed`) and simple-query
+//! batches. There are no startup options, and no session state except the session's name; settings are made for one
+//! transaction.
 
 mod application_name;
 mod connect;
@@ -23,26 +24,26 @@ use std::thread;
 use std::time::Duration;
 use tracing::debug;
 
-/// The pause before a contended statement is retried. Short: the server has already waited for its `deadlock_timeout`
-/// (1 s by default).
+/// The pause before a contended statement is retried. It is short, because the server has already waited for its
+/// `deadlock_timeout` (1 s by default).
 const REST: Duration = Duration::from_millis(20);
 
-/// How long a statement that changes rows waits for another session's lock before it is retried. Shorter waits are
-/// ordinary. A longer wait is rolled back, which releases the locks that it has taken, for which others wait. As long
-/// as on MySQL (`innodb_lock_wait_timeout`).
+/// How long a statement that changes rows waits for another session's lock. Shorter waits are ordinary. After a longer one
+/// the statement is rolled back, which releases its own locks, and retried. The same time as on MySQL
+/// (`innodb_lock_wait_timeout`).
 const ROW_LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// How much longer than the deadline an answer is waited for, if the server itself ends the statement by then.
+/// How long after the deadline an answer may still come, if the server itself ends the statement at the deadline.
 const MORE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whether our role may call the functions of the migration `cached_plans`. Asked for the last one, since they are
+/// Whether our role may call the functions whose plans a session keeps. Only the last one is looked up, since all are
 /// created together.
 const CACHED_PLANS: &str = "coalesce(has_function_privilege(to_regproc('maildrop_copy'), 'EXECUTE'), false)";
 
-/// Whether the server takes no writes; the cluster's identifier, and how far its history reaches; whether commits wait
-/// for a standby while none follows. Only a role with `pg_read_all_stats` sees of which kind each standby is: for
-/// others it is NULL. The reach comes from the write-ahead log's own position. `pg_control_checkpoint()` has the
-/// timeline of the last checkpoint, for which a promotion does not wait.
+/// Whether the server takes no writes; the cluster's identifier, and how far its history reaches; whether commits wait for a
+/// standby while none follows. ¶¶ The timeline comes from the present position in the write-ahead log.
+/// `pg_control_checkpoint()` has that of the last checkpoint, for which a promotion does not wait. `sync_state` is NULL for
+/// a role without `pg_read_all_stats`; such a standby counts as synchronous.
 const SERVER_STATUS: &str = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, system_identifier, \
      CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_insert_lsn()) END, \
      CASE WHEN current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local') \
@@ -51,8 +52,8 @@ const SERVER_STATUS: &str = "SELECT pg_is_in_recovery() OR current_setting('tran
 
 /// At the beginning of a transaction that writes: suppresses the warnings of its statements.
 pub(crate) const SUPPRESS_NOTICES: &str = "SET LOCAL client_min_messages = error;";
-/// Right before its COMMIT, whatever the role's setting is: a warning after this is about the COMMIT itself, also while
-/// it waits for a standby.
+/// Right before the COMMIT, whatever the role's setting is: any warning after this is about the COMMIT itself, or about its
+/// wait for a standby.
 pub(crate) const SHOW_COMMIT_WARNINGS: &str = "SET LOCAL client_min_messages = warning;";
 
 /// A session with PostgreSQL.
@@ -60,14 +61,15 @@ pub struct PostgresDatabase {
     connection: PostgresConnection,
     /// The server of this connection, and what is known of its history.
     server: Server,
-    /// Whether the next statement also asks how far the history of the answering server reaches.
+    /// Whether the next statement also reads [`SERVER_STATUS`]: behind a pooler or a virtual address, another server may
+    /// answer.
     who_answers_is_asked: bool,
     /// Whether the next answer has to come soon.
     hurried: bool,
-    /// The answers to that question.
+    /// From [`SERVER_STATUS`].
     timeline: Option<Timeline>,
     lacks_sync_standby: bool,
-    /// The session's name on the server, and this delivery's if that is another.
+    /// The session's name on the server, and the name of this delivery if it differs.
     called: ProcessName,
     name: Option<String>,
     deadline: Deadline,
@@ -76,7 +78,8 @@ pub struct PostgresDatabase {
     pub(crate) transaction: Transaction,
     /// The server's identifier of the transaction that has taken the last lock.
     pub(crate) locked_in: String,
-    /// Whether an error came during this delivery: the state of the session on the server is then uncertain.
+    /// Whether an error came during this delivery. The state of the session on the server is then uncertain, so the session
+    /// is not reused.
     doubtful: bool,
     /// See [`plans_are_cached`](Self::plans_are_cached).
     cached_plans: bool,
@@ -91,7 +94,7 @@ pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 /// The transaction that is open on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transaction {
-    /// None; each statement is its own.
+    /// None: each statement is a transaction of its own.
     None,
     /// The one that holds the advisory lock of this key.
     Lock(i64),
@@ -127,13 +130,13 @@ impl Session for PostgresDatabase {
     }
 
     fn limit_statement_time(&mut self, longest: Duration) {
-        // The server's limit comes before our own, so that a slow server is not taken for one that hangs.
+        // The server's limit ends before ours, so that a slow server is not taken for one that hangs.
         let silence = self.server.limits.silence;
         self.longest = Some(longest.min(silence - silence / 8));
     }
 
     fn begin(&mut self, client: &Client, deadline: Deadline, _: Sealed) -> Result<(), DatabaseError> {
-        // Reads without waiting what has arrived meanwhile: the server may have ended the session.
+        // The server may have ended the session meanwhile.
         self.connection.hear().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
         (self.who_answers_is_asked, self.hurried) = (self.server.timelines.is_some(), false);
         (self.timeline, self.lacks_sync_standby) = (None, false);
@@ -143,9 +146,8 @@ impl Session for PostgresDatabase {
         Ok(())
     }
 
-    /// In a transaction, `transaction_timestamp()` is when it began; outside of one, a statement is a transaction of
-    /// its own. The name that the session was opened with is removed if it contains a queue id: no other delivery may
-    /// have it.
+    /// Inside a transaction, `transaction_timestamp()` is older than the statement; outside, both times are equal. The
+    /// session's name is replaced if it contains a queue id, because the next delivery has another one.
     fn end(&mut self, _: Sealed) -> Result<(), DatabaseError> {
         let doing = "ending a delivery's use of the session";
         let left = |what: &str| Err(DatabaseError::other(doing, what));
@@ -164,7 +166,8 @@ impl Session for PostgresDatabase {
                 Dialect::Postgresql.literal(Value::Text(&nameless.to_string()))
             )
         };
-        // A lock of a transaction ended with it. This program takes no session-level lock; any other one is freed here.
+        // A transaction's lock ended with the transaction. This program takes no session-level lock; one that a function
+        // took is freed here.
         let proof = format!(
             "SELECT transaction_timestamp() <> statement_timestamp(), \
              current_setting('transaction_read_only')::bool, \
@@ -195,8 +198,8 @@ impl PostgresDatabase {
         self.deadline
     }
 
-    /// The prefix of a statement that only reads, so that the server ends it in time. It holds for the transaction that
-    /// the server makes of the batch. It has no effect on the next client to which a pooler gives the server's session.
+    /// The prefix of a statement that only reads, so that the server ends the statement in time. It holds for the
+    /// transaction that the server makes of the batch, so it does not reach the next client of a pooler.
     fn time_limit(&self) -> String {
         match self.longest.filter(|_| self.transaction == Transaction::None) {
             Some(longest) => format!("SET LOCAL statement_timeout = {}; ", session::longest(longest, self.deadline)),
@@ -204,8 +207,8 @@ impl PostgresDatabase {
         }
     }
 
-    /// The prefix of statements that change rows, in a transaction of their own or in the lock's. It also limits how
-    /// long each waits for other sessions' locks.
+    /// The prefix of statements that change rows, in a transaction of their own or in the lock's. It also limits each
+    /// statement's wait for other sessions' locks.
     pub(crate) fn limits_of_changes(&self) -> String {
         let lock_wait = milliseconds(ROW_LOCK_WAIT.min(self.deadline.remaining()));
         format!("SET LOCAL lock_timeout = {lock_wait}; {}", self.time_limit())
@@ -222,7 +225,7 @@ impl PostgresDatabase {
         self.cached_plans
     }
 
-    /// Does work whose inner failures leave nothing in doubt, because it ends with a ROLLBACK.
+    /// Runs work whose inner failures leave nothing in doubt, because the work ends with a ROLLBACK.
     pub(crate) fn keep_doubtful_flag<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, DatabaseError>,
@@ -233,12 +236,11 @@ impl PostgresDatabase {
         Ok(done)
     }
 
-    /// Runs a statement that reads texts, and that a server answers at once: one that does not answer is given up. One
-    /// round trip, also if the server's history is asked for; no named statement. Values are parameters, so that the
-    /// planner finds an index for a list.
+    /// Runs a statement that reads texts, in one round trip, and without a named statement. A healthy server answers at
+    /// once, so an unresponsive one is given up. Values are parameters, so that the planner finds an index for a list.
     ///
-    /// Not for the lock's transaction. The client library does not close its portal, which keeps its snapshot until the
-    /// next statement, and so holds back VACUUM while IMAP works. A [`batch`](Self::batch) leaves nothing behind.
+    /// Not for the lock's transaction: the client library leaves the portal open, whose snapshot holds back VACUUM until the
+    /// next statement, while IMAP works. A [`batch`](Self::batch) leaves no portal.
     pub(crate) fn read(&mut self, doing: &str, sql: &str, values: &[Parameter<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let silence = self.silence();
         let rows = if !self.who_answers_is_asked || self.transaction != Transaction::None {
@@ -265,8 +267,8 @@ impl PostgresDatabase {
         self.ask(doing, patience, async |client| client.execute_typed(sql, values).await)
     }
 
-    /// Runs statements in one round trip, each with a snapshot of its own, up to the first that fails. They are text:
-    /// they may contain only constants, numbers and hexadecimal digits.
+    /// Runs statements in one round trip, each with a snapshot of its own, up to the first that fails. They are not
+    /// parametrised, so they may contain only constants, numbers and hexadecimal digits.
     pub(crate) fn batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
         self.ask_who_answers(doing)?;
         let patience = self.patience();
@@ -293,20 +295,20 @@ impl PostgresDatabase {
         })
     }
 
-    /// How long the server may take to answer a statement that only reads. A subcommand that people start has no such
-    /// limit: it checks over another connection whether the server hangs, and waits for one that works.
+    /// How long the server may take to answer a statement that only reads. A subcommand that people start has no such limit:
+    /// it checks over another connection whether the server hangs.
     fn silence(&self) -> Option<Duration> {
         let Limits { let_in, silence, .. } = self.server.limits;
         (!server_waits::are_watched()).then_some(if self.hurried { let_in } else { silence })
     }
 
-    /// How long the answer to any other statement is waited for: without limit, unless long statements are ended. It
-    /// may be a COMMIT, whose outcome would then be unknown.
+    /// How long to wait for the answer to any other statement. Without limit, because it may be a COMMIT, whose outcome
+    /// would then be unknown; unless [`limit_statement_time`](Session::limit_statement_time) was called.
     fn patience(&self) -> Option<Duration> {
         self.longest.map(|_| self.deadline.remaining() + MORE_PATIENCE)
     }
 
-    /// Sends in a round trip of its own the question that otherwise goes with a statement that reads, if it is due.
+    /// Reads [`SERVER_STATUS`] in a round trip of its own, if that is due. [`read`](Self::read) sends it along instead.
     fn ask_who_answers(&mut self, doing: &str) -> Result<(), DatabaseError> {
         let silence = self.silence();
         self.ask_who_answers_within(doing, silence)
@@ -335,7 +337,7 @@ impl PostgresDatabase {
         };
         let (is_read_only, cluster, log_file, wait_in_vain): (bool, Option<String>, Option<String>, bool) =
             answers.last()?;
-        // A server that reported this on connecting was opened to be read.
+        // A session whose server reported this on connecting was opened to read.
         if is_read_only && !self.connection.reports_read_only() {
             self.doubtful = true;
             self.server.suspect();
@@ -354,10 +356,10 @@ impl PostgresDatabase {
         compared
     }
 
-    /// Whether the COMMIT of the last round trip has reached the standbys that it waits for.
+    /// Checks that the COMMIT of the last round trip has reached the standbys that it waits for.
     ///
-    /// If its wait for a synchronous standby was ended (`pg_cancel_backend`), the server answers with success and a
-    /// warning. It is committed on this server, and a fail-over may forget it (PostgreSQL manual, "Synchronous
+    /// If its wait for a synchronous standby was cancelled (`pg_cancel_backend`), the server answers with success and a
+    /// warning. The commit is on this server alone, and a fail-over may lose it (PostgreSQL manual, "Synchronous
     /// Replication").
     ///
     /// # Errors
@@ -441,7 +443,7 @@ fn timeline(system: Option<&str>, log_file: Option<&str>) -> Option<Timeline> {
     Some(Timeline { cluster: format!("postgresql/{}", system?), number })
 }
 
-/// A time span as PostgreSQL's settings take it: whole milliseconds, as an int, and never 0, which means "no limit".
+/// A time span as PostgreSQL's settings accept it: whole milliseconds, and never 0, which means "no limit".
 pub fn milliseconds(span: Duration) -> i32 {
     i32::try_from(span.as_millis()).unwrap_or(i32::MAX).max(1)
 }

@@ -1,8 +1,8 @@
 //! The file lock of `--embedded`: flock(2) on one file per name.
 //!
-//! The kernel drops the lock when the last descriptor of its open file is closed. So it ends with its process, SIGKILL
-//! included, and needs no expiry. It excludes processes of *one machine*. Over a network file system, flock may or may
-//! not reach other machines, and SQLite beside it does not at all.
+//! The kernel releases the lock when the last descriptor of its open file is closed. So the lock ends with its process,
+//! SIGKILL included, and needs no expiry. It excludes processes of *one machine*: over a network file system, flock may or
+//! may not reach other machines, and SQLite does not work there at all.
 //!
 //! The name of a lock is the name of a file: letters and digits.
 
@@ -16,11 +16,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The longest pause between two tries of a wait. There is no flock with a time limit, so a wait is a poll; 20 ms is
-/// shorter than one delivery.
+/// The longest pause between two tries. flock(2) has no time limit, so a wait polls; 20 ms is shorter than one delivery.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The most bytes that are read of a holder's note. Ours has some 150 bytes.
+/// How many bytes of a holder's note are read at most. Ours has some 150.
 const NOTE_LIMIT: u64 = 4096;
 
 /// The locks of one directory, as one process sees them.
@@ -40,7 +39,7 @@ struct HeldLock {
     file: File,
 }
 
-/// The holder's note in its lock file: for people and for the log. The lock does not depend on it.
+/// The holder's note in its lock file, for people and for the log. The lock does not depend on the note.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) host: String,
@@ -73,12 +72,11 @@ impl FileLocks {
         Self { directory, client, deadline, held: Vec::new() }
     }
 
-    /// From now on another delivery takes locks here.
+    /// From now on, locks are taken for another delivery.
     pub fn begin(&mut self, client: Client, deadline: Deadline) {
         (self.client, self.deadline) = (client, deadline);
     }
 
-    /// Whether any lock is held.
     pub(crate) fn holds_any(&self) -> bool {
         !self.held.is_empty()
     }
@@ -105,8 +103,9 @@ impl FileLocks {
                 Err(TryLockError::WouldBlock) => return Ok(Asked::Busy(read_note(&mut file))),
                 Err(TryLockError::Error(e)) => return Err(local(doing(), &e)),
             }
-            // Between our open and our lock, the holder may have unlinked this file and released it. Then we hold a
-            // lock on a file that no other process will ever open. Only the file that the path names now counts.
+            // Between our open and our lock, the holder may have unlinked this file and released its lock. No other process
+            // will ever open that file, so a lock on it excludes nobody. Only a lock on the file that the path names now
+            // counts.
             if !is_at(&file, &path).map_err(|e| local(doing(), &e))? {
                 if self.deadline.passed() {
                     return Err(DatabaseError::new(
@@ -134,7 +133,7 @@ impl FileLocks {
             since: u64::try_from(since).unwrap_or(u64::MAX),
         };
         let text = serde_json::to_vec(&note)?;
-        // A holder that died may have left its own note.
+        // A holder that died may have left its note.
         file.set_len(0)?;
         file.rewind()?;
         file.write_all(&text)
@@ -158,8 +157,8 @@ impl FileLocks {
         }
     }
 
-    /// Whether we still hold the lock. We do, unless its file was removed manually: another process would then lock
-    /// another file.
+    /// Whether we still hold the lock. Only the manual removal of its file ends it: another process would then lock a new
+    /// file.
     pub(crate) fn still_held(&self, name: &str) -> Result<bool, DatabaseError> {
         let Some(held) = self.held.iter().find(|held| held.name == name) else { return Ok(false) };
         is_at(&held.file, &held.path)
@@ -175,9 +174,8 @@ impl FileLocks {
 
     /// The holder; `None` if the lock is free, the inner `None` if the holder's note cannot be read.
     ///
-    /// Reads the note in the lock's file if the kernel lists a lock on that file (`/proc/locks`, proc_locks(5)). A file
-    /// that a killed holder left behind is not locked. A try at the lock would answer the same, and defer a delivery
-    /// that came at that moment.
+    /// The note counts only if the kernel lists a lock on the file (`/proc/locks`, proc_locks(5)), because a killed holder
+    /// leaves its file behind. Trying the lock instead would defer a delivery of that moment.
     pub(crate) fn holder(&self, name: &str) -> Result<Option<Option<Note>>, DatabaseError> {
         let path = self.path(name);
         let doing = || format!("asking who holds the file lock {}", path.display());
@@ -193,9 +191,8 @@ impl FileLocks {
     }
 }
 
-/// The text of `/proc/locks`, read several times. A text longer than a page takes several calls to read. A lock that is
-/// released between two of them shifts those behind it, so that one may be missing (Linux, `fs/seq_file.c`,
-/// `fs/locks.c`).
+/// The text of `/proc/locks`, read several times. A text longer than a page takes several read calls. A lock that is
+/// released between two of these shifts the later ones, so that one may be missing (Linux, `fs/seq_file.c`, `fs/locks.c`).
 pub(crate) fn kernels_locks() -> io::Result<String> {
     (0..3).map(|_| fs::read_to_string("/proc/locks")).collect()
 }
@@ -213,13 +210,13 @@ fn is_locked(locks: &str, inode: u64) -> bool {
 }
 
 impl Drop for HeldLock {
-    /// Unlinks the file while the lock on it is still held, then releases it by closing it. A process that had opened
-    /// it meanwhile gets a lock on a file without a name, detects that, and opens the path once more.
+    /// Unlinks the file while the lock on it is still held, and then releases the lock by closing the file. A process that
+    /// has opened the file meanwhile locks a file without a name, detects that, and opens the path once more.
     fn drop(&mut self) {
         let unlinked =
             is_at(&self.file, &self.path).and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
         if let Err(e) = unlinked {
-            // The lock is free all the same; an empty file stays, and the next holder takes it.
+            // The lock is free all the same. The file stays, and the next holder uses it.
             tracing::warn!(file = %self.path.display(), error = %e, "cannot remove the file of a lock that was let go");
         }
     }
@@ -235,8 +232,8 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// The holder that the lock's file names. A file read between being locked and being written names no holder, or the
-/// previous one.
+/// The holder that the lock's file names. Between the lock and the write of the note, that is nobody, or the previous
+/// holder.
 pub(crate) fn read_note(file: &mut File) -> Option<Note> {
     let mut text = Vec::new();
     file.take(NOTE_LIMIT).read_to_end(&mut text).ok()?;

@@ -1,8 +1,7 @@
 //! SQLite and file locks under one directory: the database of `--embedded`.
 //!
-//! `DIR/ledger.sqlite` is the ledger, in WAL mode; `DIR/locks/` has a file for each lock that is held right now. No
-//! setup is needed: the first delivery creates the directory, the database and its tables. Ten deliveries may do so at
-//! once.
+//! `DIR/ledger.sqlite` is the ledger, in WAL mode; `DIR/locks/` has a file for each lock that is held now. No setup is
+//! needed: the first delivery creates the directory, the database and its tables, and several deliveries may do so at once.
 //!
 //! A commit survives a power loss (`synchronous=FULL`) if the file system and the disk keep what they have synced. One
 //! machine only: WAL needs shared memory, and does not work over a network file system (<https://sqlite.org/wal.html>).
@@ -25,9 +24,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LEDGER: &str = "ledger.sqlite";
 /// The lock files, under the directory.
 pub(crate) const LOCKS: &str = "locks";
-/// The pause after an SQLITE_BUSY that came without a call of the busy handler.
+/// The pause after an SQLITE_BUSY for which SQLite did not call the busy handler.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a statement may take while a program has the lock: less than the time that `lock exec` has to release it.
+/// How long a statement may take while a lock is [kept](SqliteDatabase::kept): less than the time that `lock exec` has to
+/// release the lock.
 const ONCE_KEPT: Duration = Duration::from_secs(5);
 
 /// The ledger and the locks of one directory.
@@ -36,9 +36,9 @@ pub struct SqliteDatabase {
     connection: Connection,
     pub(crate) locks: FileLocks,
     pub(crate) deadline: Deadline,
-    /// Whether an error came in this delivery's conversation.
+    /// Whether an error came during this delivery, so that the session is not reused.
     doubtful: bool,
-    /// Whether the lock is kept for longer than the deadline: for a program, not a delivery.
+    /// Whether the lock may be held past the deadline: `lock exec` holds it for a program, and not for a delivery.
     pub(crate) kept: bool,
 }
 
@@ -79,12 +79,13 @@ impl SqliteDatabase {
     pub fn open(directory: &Path, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
         let doing = || format!("opening the embedded database in {}", directory.display());
         let local = |e: io::Error| DatabaseError::new(DatabaseFailure::Local, doing(), e.to_string());
-        // The directory is synced before the ledger's file is created: if the file exists, it need not be synced again.
+        // The directory is synced before the ledger's file is created. So if the file exists, the directory has been synced.
         let fresh = !directory.join(LEDGER).try_exists().map_err(local)?;
         if fresh {
             create_directory(directory).map_err(local)?;
         }
-        // An absolute path: a later change of directory does not matter, and SQLite never takes it for a `file:` URI.
+        // An absolute path, so that a later change of directory does not matter, and SQLite never takes the path for a
+        // `file:` URI.
         let directory = directory.canonicalize().map_err(local)?;
         // The locks' directory need not survive a power loss: no lock does.
         match DirBuilder::new().mode(0o700).create(directory.join(LOCKS)) {
@@ -94,8 +95,8 @@ impl SqliteDatabase {
         }
         let path = directory.join(LEDGER);
         if fresh {
-            // SQLite would leave the mode to the umask; its other files copy the mode of this one. Never opened if it
-            // exists: closing any descriptor of it would drop the POSIX locks of another connection in this process.
+            // SQLite would leave the mode to the umask, and its other files copy the mode of this one. An existing file is
+            // never opened here: closing it would drop the POSIX locks of another connection in this process (fcntl(2)).
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -110,10 +111,10 @@ impl SqliteDatabase {
         Ok(database)
     }
 
-    /// Sets what applies to this connection alone; nothing here writes.
+    /// Settings of this connection; none of them writes.
     fn configure(&mut self) -> Result<(), DatabaseError> {
         self.patiently("setting up the connection to SQLite", |connection| {
-            // FULL: every commit is on the disk before it returns. NORMAL would lose the last ones in a power loss.
+            // FULL: each commit is on the disk before it returns. With NORMAL a power loss would lose the last commits.
             connection.pragma_update(None, "synchronous", "FULL")?;
             connection.pragma_update(None, "foreign_keys", true)
         })
@@ -122,8 +123,8 @@ impl SqliteDatabase {
     /// Runs `work`, and repeats it while another connection blocks it and time is left. So `work` must be one
     /// transaction, or change nothing.
     ///
-    /// Nearly always the busy handler does the waiting. SQLite does not call it if waiting could be a deadlock
-    /// (<https://sqlite.org/c3ref/busy_handler.html>), and returns SQLITE_BUSY at once.
+    /// Nearly always the busy handler does the waiting. If waiting could be a deadlock, SQLite does not call it and returns
+    /// SQLITE_BUSY at once (<https://sqlite.org/c3ref/busy_handler.html>).
     pub(crate) fn patiently<T>(
         &mut self,
         doing: &str,
@@ -137,7 +138,7 @@ impl SqliteDatabase {
                 self.doubtful = true;
                 return Err(DatabaseError::new(DatabaseFailure::TimedOut, doing, busy));
             }
-            // SQLite takes milliseconds as an int, and rusqlite panics beyond it.
+            // SQLite's parameter is an int of milliseconds, and rusqlite panics if the time exceeds that.
             let timeout = left.min(Duration::from_secs(3600));
             let result = self.connection.busy_timeout(timeout).and_then(|()| work(&mut self.connection));
             match result {
@@ -180,12 +181,11 @@ pub fn now() -> i64 {
 fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
-        // FileLockingProtocolFailed: SQLite gave up on a race for the WAL after some ten seconds of tries.
+        // FileLockingProtocolFailed: SQLite lost races for the WAL for some ten seconds, and a retry may succeed.
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed)
     )
 }
 
-/// Converts an error of SQLite.
 fn error(doing: &str, error: &rusqlite::Error) -> DatabaseError {
     let failure = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => DatabaseFailure::Contention,

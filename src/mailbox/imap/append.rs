@@ -1,4 +1,4 @@
-//! APPEND (RFC 3501 section 6.3.11): stores a copy. The result says whether it is stored, or that this is unknown.
+//! APPEND (RFC 3501 section 6.3.11). The result says whether the copy is stored, or that nobody knows.
 
 use super::mailbox::{ImapMailbox, is_missing};
 use crate::imap::Broken;
@@ -9,16 +9,15 @@ use crate::imap::wire::{Answer, Status};
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, NewCopy};
 use std::time::Duration;
 
-/// An APPEND in progress.
 pub(super) enum UnderWay {
     /// The server has all bytes except the last CRLF.
     Uploaded { tag: String },
-    /// The last CRLF was sent; or, when sending it, the server answered or the connection broke.
+    /// The last CRLF was sent, or the server answered or the connection broke while it was being sent.
     Completed { tag: String, progress: Result<CommandProgress, Broken> },
 }
 
 impl ImapMailbox {
-    /// Uploads the copy. If the mailbox was removed after the request for its position, it is created once more.
+    /// Uploads the copy. If the mailbox was removed since its position was read, it is created once.
     pub(super) fn upload_or_create(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
         let doing = self.doing("appending to");
         if memchr::memchr(0, copy.bytes).is_some() {
@@ -78,14 +77,14 @@ impl ImapMailbox {
         };
         match answer {
             Ok(answer) if answer.is_ok() => Appended::Stored(fetch::append_uid(&answer)),
-            // The server has the whole message now.
+            // The server has the whole message now, and may store it in spite of its NO.
             Ok(answer) if tells_of_trouble(&answer) => Appended::Unknown(answer.refusal(&doing)),
             Ok(answer) => self.refused(&doing, &answer),
             Err(broken) => Appended::Unknown(broken.while_doing(&doing)),
         }
     }
 
-    /// An answer that is no success: the server refused, or said OK before it had the message, which is a protocol error.
+    /// The result after an answer that does not report a stored copy: a refusal, or an OK before the server had the message.
     fn refused(&mut self, doing: &str, refusal: &Answer) -> Appended {
         if refusal.is_ok() {
             // The server cannot have stored an incomplete message.
@@ -96,7 +95,7 @@ impl ImapMailbox {
         if !is_missing(refusal) || self.created || !self.conversation.is_usable() {
             return Appended::Refused(refusal.refusal(doing));
         }
-        // RFC 3501 section 6.3.11: TRYCREATE. The mailbox existed before, and has just been removed.
+        // TRYCREATE (RFC 3501 section 6.3.11): the mailbox existed when its position was read, and has just been removed.
         match self.create() {
             Ok(()) => Appended::Recreated,
             Err(error) => Appended::Refused(error),
@@ -107,12 +106,12 @@ impl ImapMailbox {
 /// Response codes that report a failure of the server and no refusal of the message (RFC 5530 section 3).
 const FAILED: [&str; 4] = ["UNAVAILABLE", "SERVERBUG", "CONTACTADMIN", "CORRUPTION"];
 
-/// The same failures as words in the text.
+/// Servers that send no code say it in the text.
 const IN_WORDS: [&str; 6] = ["unavailable", "system error", "internal error", "connection", "time out", "timed out"];
 
-/// Whether a NO reports a failure. By RFC 3501 section 6.3.11 nothing is stored in that case. But a proxy also says NO if it
-/// has forwarded the whole message and its backend ends before answering. A frontend of Cyrus Murder says `NO Server(s)
-/// unavailable to complete operation` (imap/imap_proxy.c, pipe_including_tag). The backend may have stored the message.
+/// Whether a NO leaves open if the message is stored. By RFC 3501 section 6.3.11 a NO means that it is not. But a proxy also
+/// says NO if it has forwarded the whole message and its backend ends before answering. ¶¶ A frontend of Cyrus Murder says
+/// `NO Server(s) unavailable to complete operation` then (imap/imap_proxy.c, pipe_including_tag).
 fn tells_of_trouble(answer: &Answer) -> bool {
     let text = answer.text.to_ascii_lowercase();
     let in_words = answer.code.is_none() && IN_WORDS.iter().any(|words| text.contains(words));

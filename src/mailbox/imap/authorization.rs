@@ -1,10 +1,10 @@
 //! Checks whether the server honours the authorization identity with which the service account logs in.
 //!
-//! SASL PLAIN carries two names (RFC 4616): the account that logs in, and the user for whom it does. Some servers ignore the
+//! SASL PLAIN carries two names (RFC 4616): the account that logs in, and the user for whom it acts. Some servers ignore the
 //! second name (Courier's `authsasl_plain`, Stalwart), say OK, and open the service account's own INBOX. All mail would go
-//! there, with OK as each answer. A login for the user alone cannot show that. A login for another user can, if the server
-//! has an id for each mailbox and the two ids differ. Otherwise a login for a name that cannot exist shows it: that login is
-//! refused, or leads to another mailbox.
+//! there, and each answer would be OK. ¶¶ A login for the user alone cannot show that. A login for another user can, if the
+//! server has an id for each mailbox and the two ids differ. Otherwise a login for a name that does not exist shows it: that
+//! login is refused, or leads to another mailbox.
 
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
@@ -16,12 +16,11 @@ use std::fmt;
 /// The name of a user who does not exist. It is constant, so a server that creates a mailbox for any name creates only one.
 const INVENTED: &str = "maildrop-check-0f9c41d27ab3";
 
-/// Dovecot closes the connection if a master user may act for a user who is in no userdb. A server that has just crashed
-/// closes it as well. After so many closed connections in a row, with successful logins of the user before, between and
-/// after, the name is the reason.
+/// Dovecot closes the connection if a master user acts for a user who is in no userdb. A server that has just crashed closes
+/// it as well. Only the name can be the reason after this many closed connections in a row, if the user's own logins succeed
+/// before, between and after them.
 const CUT_OFF_ENOUGH: u32 = 3;
 
-/// The evidence that a server honours the authorization identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Honoured {
     /// Two users have separate mailboxes, by the server's own ids.
@@ -48,8 +47,8 @@ impl fmt::Display for Honoured {
     }
 }
 
-/// Names one kind of login to one server: a result about it holds for all such logins. `here` is this machine's name, since a
-/// server on this machine is a different server on each machine.
+/// Names one kind of login to one server, so that the proof is made once for all such logins. `here` is this machine's name:
+/// "localhost" is another server on each machine.
 pub fn login_path(settings: &Settings, here: &str) -> String {
     let place = match &settings.address {
         Endpoint::Tcp { host, port } if settings.address.is_on_this_machine() => format!("{host}:{port} of {here}"),
@@ -63,21 +62,22 @@ pub fn login_path(settings: &Settings, here: &str) -> String {
     format!("{place}, {:?}, {} {how}", settings.login, settings.user)
 }
 
-/// Finds out whether a login for `user` leads to this user's mailbox, by comparing it with the mailboxes of other names. It
-/// creates only what a delivery to the user, or a login, would create as well. There is one exception: if two empty mailboxes
-/// look the same, it creates one in the other account [for a moment](shares_account_with).
+/// Finds out whether a login for `user` leads to this user's mailbox, by comparing that with the mailboxes of other names.
+/// Nothing is created that a login or a delivery would not create. There is one exception: if two empty mailboxes look the
+/// same, a mailbox is created in the other account [for a moment](shares_account_with).
 ///
-/// The user's mailbox is read twice. In between, another user logs in, if there is one: if the server's ids of their
-/// mailboxes differ, the server honours the name. Otherwise a user who does not exist logs in. If that login is refused or
-/// fails, the service account logs in for itself. A server may check the name and still open the service account's mailbox.
-/// Each of these logins is refused, has no such mailbox, or leads to another one. The second reading shows that the server
-/// refused the name, and not one connection too many.
+/// The user's mailbox is read twice, and others log in between the two readings: ¶¶ - another user, if there is one:
+/// different ids of the two mailboxes prove that the server honours the name;
+/// - otherwise a user who does not exist;
+/// - if that login fails, the service account for itself, because a server may check the name and still open the service
+///   account's mailbox. ¶¶ A server that honours the name refuses each of these logins, has no such mailbox for it, or opens
+///   another one. The second reading shows that the server refused the name, and not one connection too many.
 ///
-/// No other name logs in if the user's own mailbox is not open `in_time`: it may be a mailbox that hangs.
+/// No other name logs in if the user's own mailbox is not open `in_time`: that mailbox may hang.
 ///
 /// # Errors
-/// `IdentityIgnored` if another name leads to the same mailbox. Any other failure proves nothing either way. The service
-/// account's own mailbox is refused without a login, because it shows nothing: that login leads there in either case.
+/// `IdentityIgnored` if another name leads to the same mailbox. Any other failure proves nothing. The service account's own
+/// mailbox is refused without a login, because a login for that account leads there in either case.
 pub fn prove(
     settings: &Settings,
     (user, other): (&str, Option<&str>),
@@ -91,7 +91,7 @@ pub fn prove(
     }
     let (mut before, mut _session) = Probe { deadline: in_time, ..probe }.users_fingerprint()?;
     if let Some(other) = other.filter(|_| before.id.is_some()) {
-        // The other user's login may hang, be refused, or lead to no such mailbox: then an invented user shows it.
+        // The other user's login may hang, be refused, or lead to no such mailbox. Then the invented user decides.
         let theirs = Probe { deadline: in_time.half_way(), ..probe }.leads_to(other);
         if let Ok(LeadsTo::At(theirs)) = theirs
             && before.is_apart_by_id(&theirs, &probe.users_fingerprint()?.0)
@@ -102,7 +102,7 @@ pub fn prove(
     let name = &probe.with_users_domain(INVENTED);
     let mut cut_off = 0;
     loop {
-        // A server may never answer this login.
+        // Half of the time, because a server may never answer this login.
         let theirs = Probe { deadline: deadline.half_way(), ..probe }.leads_to(name);
         let its_own = match theirs {
             Ok(LeadsTo::NotThere | LeadsTo::At(_)) => LeadsTo::Refused,
@@ -134,8 +134,8 @@ pub fn prove(
     }
 }
 
-/// Whether two users' INBOXes are the same one; `None` if that is unknown, as with two empty ones that look the same. Users
-/// who were copied from one skeleton have equal ids, so equal ids prove nothing.
+/// Whether two users' INBOXes are one mailbox; `None` if that is unknown, as with two empty ones that look the same. Equal
+/// ids prove nothing: users whose mailboxes were copied from one skeleton share them.
 ///
 /// # Errors
 /// If the server cannot be reached, or does not let both users in.
@@ -150,8 +150,9 @@ pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Res
 }
 
 /// Whether `user` sees a mailbox that is created for a moment in the account of `other`: then both users have the same
-/// mailboxes. `None` if no mailbox can be created there, or it does not exist for the whole check. If the account may create
-/// mailboxes but not delete them, the mailbox stays: `other` is the service account itself, or does not exist.
+/// mailboxes. `None` if no mailbox can be created there, or it vanishes during the check. If the account may create
+/// mailboxes but not delete them, the mailbox stays. That bothers no user: `other` is the service account, or does not
+/// exist.
 ///
 /// # Errors
 /// If the server cannot be reached, does not let both users in, or reports a failure of its own.
@@ -160,7 +161,7 @@ pub fn shares_account_with(
     [user, other]: [&str; 2],
     deadline: Deadline,
 ) -> Result<Option<bool>, MailboxError> {
-    // The name is unique, so no other process uses or deletes this mailbox.
+    // A unique name, so that no other process uses or deletes this mailbox.
     let bare = format!("maildrop-check-{}", uuid::Uuid::now_v7().simple());
     // On some servers all mailboxes of a user are below INBOX.
     for mailbox in [bare.clone(), format!("INBOX.{bare}"), format!("INBOX/{bare}")] {
@@ -180,7 +181,6 @@ pub fn shares_account_with(
     Ok(None)
 }
 
-/// The values that distinguish one mailbox from another.
 struct Fingerprint {
     position: Position,
     /// The server's own id, if it has one.
@@ -189,14 +189,14 @@ struct Fingerprint {
 
 impl Fingerprint {
     /// Whether `theirs` is another mailbox than the one with the fingerprints `self` and `after`. An id that changes with
-    /// each session distinguishes nothing. Dovecot's does if it keeps nothing of the mailbox on disk.
+    /// each session proves nothing. Dovecot's id changes if its index is not kept on disk.
     fn is_apart_by_id(&self, theirs: &Self, after: &Self) -> bool {
         self.id.is_some() && self.id == after.id && theirs.id.is_some() && self.id != theirs.id
     }
 
     /// Whether `theirs` may be the mailbox with the fingerprints `self` and `after`: UIDNEXT only grows while UIDVALIDITY
-    /// stays the same (RFC 3501 section 2.3.1.1). `None` if UIDVALIDITY changed. Courier reports another UIDVALIDITY at each
-    /// STATUS for a mailbox that was never selected.
+    /// stays the same (RFC 3501 section 2.3.1.1). `None` if UIDVALIDITY changed: Courier reports another one at each STATUS
+    /// for a mailbox that was never selected.
     fn may_be(&self, theirs: &Self, after: &Self) -> Option<bool> {
         if self.is_apart_by_id(theirs, after) {
             return Some(false);
@@ -208,7 +208,6 @@ impl Fingerprint {
     }
 }
 
-/// The mailbox to which another name leads.
 enum LeadsTo {
     Refused,
     /// The connection ended instead of an answer.
@@ -226,7 +225,7 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// With the user's domain: a server may refuse a name that is in none of its domains.
+    /// With the user's domain, because a server may refuse any name of a foreign domain.
     fn with_users_domain(&self, name: &str) -> String {
         match self.user.rsplit_once('@') {
             Some((_, domain)) => format!("{name}@{domain}"),
@@ -255,8 +254,8 @@ impl Probe<'_> {
         }
     }
 
-    /// The mailbox to which the service account's own login leads. A master user need not be a user, so any refusal is
-    /// sufficient.
+    /// The mailbox to which the service account's own login leads. A master user need not have a mailbox, so any refusal
+    /// counts.
     fn service_account_leads_to(&self) -> Result<LeadsTo, MailboxError> {
         match connect(self.settings, self.deadline)?.try_authenticate(&self.settings.user) {
             Ok(Ok(session)) => self.fingerprint_in(session),
@@ -266,8 +265,8 @@ impl Probe<'_> {
         }
     }
 
-    /// Whether `name` has another mailbox although that looks like the user's. UIDVALIDITY and UIDNEXT cannot distinguish two
-    /// empty mailboxes of the same second, or any two if UIDVALIDITY is the same for all.
+    /// Whether the mailbox of `name`, although it looks like the user's, is another one. UIDVALIDITY and UIDNEXT do not
+    /// distinguish two empty mailboxes of the same second, nor those of a server with one UIDVALIDITY for all.
     fn is_apart_from(&self, theirs: &LeadsTo, name: &str) -> Result<bool, MailboxError> {
         if !matches!(theirs, LeadsTo::At(Fingerprint { position: Position { uid_next: 1, .. }, .. })) {
             return Ok(false);
@@ -275,7 +274,7 @@ impl Probe<'_> {
         Ok(shares_account_with(self.settings, [self.user, name], self.deadline)? == Some(false))
     }
 
-    /// The fingerprint of that session's mailbox, which is not created.
+    /// Uses STATUS, which does not create the mailbox.
     fn fingerprint_in(&self, session: Session) -> Result<LeadsTo, MailboxError> {
         let mut mailbox = session.open(self.mailbox);
         let doing = mailbox.doing("asking where it stands,");

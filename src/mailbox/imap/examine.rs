@@ -1,4 +1,5 @@
-//! Reads an IMAP mailbox with EXAMINE and BODY.PEEK, so that no `\Seen` and `\Recent` changes, and by sets of UIDs.
+//! Reads an IMAP mailbox with EXAMINE and BODY.PEEK, which change neither `\Seen` nor `\Recent` (RFC 3501 sections 6.3.2 and
+//! 6.4.5).
 
 use super::mailbox::{ImapMailbox, Selected, UIDS_PER_FETCH};
 use super::message_id_match;
@@ -6,7 +7,7 @@ use crate::imap::argument::Command;
 use crate::mailbox::{Listed, MailboxError, MailboxFailure, Position, Presence, ReadableMailbox, Recorded, Seen};
 use std::collections::BTreeMap;
 
-/// How many UIDs one SEARCH covers: its answer is one line, whose length is limited as well.
+/// How many UIDs one SEARCH covers. The answer is one line, and [`wire`](crate::imap::wire) limits the length of a line.
 const UIDS_PER_SEARCH: u32 = 50_000;
 
 /// A sequence set such as `1:3,7`, from UIDs in ascending order.
@@ -23,7 +24,7 @@ fn sequence_set(uids: &[u32]) -> String {
 }
 
 impl ImapMailbox {
-    /// EXAMINE. For a missing mailbox some servers say NO without a code (Cyrus 3.10): then LIST decides.
+    /// Some servers say NO without a code for a missing mailbox (Cyrus 3.10): then LIST decides.
     fn examine(&mut self, doing: &str) -> Result<Selected, MailboxError> {
         let error = match self.select("EXAMINE", doing) {
             Err(error) if error.failure == MailboxFailure::Refused => error,
@@ -95,7 +96,7 @@ impl ReadableMailbox for ImapMailbox {
             uids.retain(|uid| (lowest..=highest).contains(uid));
             uids.sort_unstable();
             for uids in uids.chunks(UIDS_PER_FETCH) {
-                // The whole header is needed: see `candidates`.
+                // The whole header, because a single field may come from a wrong cache: see `candidates`.
                 let items = "(FLAGS RFC822.SIZE BODY.PEEK[HEADER])";
                 let mut listed = BTreeMap::new();
                 self.fetch(&doing, &sequence_set(uids), lowest, items, &mut |fetched| {

@@ -17,8 +17,8 @@ use crate::message::{Identity, blind_recipients};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The pauses between two STATUS commands for a mailbox that another session is creating. Creating takes some milliseconds,
-/// and far more on a busy disk.
+/// The pauses between two STATUS commands for a mailbox that another session is creating. That takes some milliseconds, and
+/// much longer on a busy disk.
 const BEING_CREATED: [Duration; 6] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
@@ -31,26 +31,26 @@ const BEING_CREATED: [Duration; 6] = [
 /// How many UIDs one FETCH asks for: servers limit the length of a command line.
 pub(super) const UIDS_PER_FETCH: usize = 200;
 
-/// One mailbox of one user who is logged in. It is selected by the first search.
+/// One mailbox of one user who is logged in. A delivery without a search never selects the mailbox.
 pub struct ImapMailbox {
     pub(super) conversation: Conversation,
     user: String,
     mailbox: String,
     greeting: String,
-    /// Whether this session has tried to create the mailbox: it tries once.
+    /// Whether this session has tried to create the mailbox. It tries once, so a mailbox that someone keeps removing causes
+    /// no loop.
     pub(super) created: bool,
-    /// The position that [`ask_position`](Self::ask_position) asked for in advance.
+    /// The position that [`ask_position`](Self::ask_position) has read in advance.
     position: Option<Position>,
-    /// Whether the mailbox was ever selected: from then on the server may answer from the view of that moment.
+    /// Whether the mailbox was ever selected. From then on the server may answer from an old view, so the session is not
+    /// reused.
     selected: bool,
-    /// The APPEND in progress.
     pub(super) append: Option<UnderWay>,
 }
 
-/// The answer to SELECT or EXAMINE.
 pub(super) struct Selected {
     pub(super) uid_validity: u32,
-    /// `None` if the server does not send it, although RFC 3501 section 6.3.1 says that it should.
+    /// `None` if the server does not send UIDNEXT, which RFC 3501 section 6.3.1 requires.
     pub(super) uid_next: Option<u32>,
     pub(super) empty: bool,
     /// MAILBOXID (RFC 8474).
@@ -64,7 +64,7 @@ struct Candidate {
     size: u64,
 }
 
-/// A message all of whose bytes were compared.
+/// A message whose bytes were all read.
 struct Whole {
     identity: Identity,
     /// The values of its Bcc and Resent-Bcc fields.
@@ -126,13 +126,14 @@ impl ImapMailbox {
         self.conversation.can("UIDPLUS")
     }
 
-    /// Asks for the mailbox's position now, for the next [`Mailbox::position`]: several mailboxes can be asked in parallel.
+    /// Reads the mailbox's position now, for the next [`Mailbox::position`], so that several mailboxes can be read in
+    /// parallel.
     pub fn ask_position(mut self) -> Result<Self, MailboxError> {
         self.position = self.position()?;
         Ok(self)
     }
 
-    /// Our rights to the mailbox, if the server reports them (RFC 4314). This does not create the mailbox.
+    /// Our rights to the mailbox, if the server reports them (RFC 4314 section 3.5). This does not create the mailbox.
     ///
     /// # Errors
     /// If the server does not answer, or reports a failure of its own.
@@ -173,9 +174,8 @@ impl ImapMailbox {
         self.conversation.set_deadline(deadline);
     }
 
-    /// The session, for the user's next delivery. `None`, with the connection closed, if this delivery may have left anything
-    /// in the session. That is so if a mailbox was selected, a command was refused or cut short, or the server sent something
-    /// unasked.
+    /// The session, for the user's next delivery. `None`, with the connection closed, if this delivery may have left a trace
+    /// in the session: a mailbox was selected, a command was refused or cut short, or the server sent unsolicited data.
     #[must_use]
     pub fn end(self) -> Option<Session> {
         let Self { mut conversation, user, greeting, selected, append, .. } = self;
@@ -186,7 +186,6 @@ impl ImapMailbox {
         format!("{what} {:?} of {}", self.mailbox, self.user)
     }
 
-    /// Runs a command that must succeed.
     fn must(
         &mut self,
         doing: &str,
@@ -197,15 +196,15 @@ impl ImapMailbox {
         if answer.is_ok() { Ok(answer) } else { Err(answer.refusal(doing)) }
     }
 
-    /// A command about this mailbox.
     pub(super) fn command(&self, name: &str, doing: &str) -> Result<Command<'static>, MailboxError> {
         Command::new(name).mailbox(&self.mailbox).map_err(|broken| broken.while_doing(doing))
     }
 
-    /// STATUS, never SELECT: it resets no `\Recent`, and builds no view of the mailbox. A refusal is a value.
+    /// STATUS, never SELECT, because STATUS resets no `\Recent` and builds no view of the mailbox (RFC 3501 section 6.3.10).
+    /// A refusal is a value.
     ///
-    /// While another session creates the mailbox, Dovecot answers `UIDVALIDITY 0` (2.4.1: one STATUS in 25 that met a
-    /// CREATE). That happens when twenty deliveries of one message find no Sent, so STATUS is repeated.
+    /// While another session creates the mailbox, Dovecot 2.4.1 may answer `UIDVALIDITY 0`. That happens if twenty
+    /// deliveries of one message find no Sent mailbox, so STATUS is repeated.
     pub(super) fn status(&mut self, doing: &str) -> Result<Result<Position, Answer>, MailboxError> {
         let mut again = BEING_CREATED.iter();
         loop {
@@ -233,8 +232,8 @@ impl ImapMailbox {
 
     /// The server's own id of the mailbox, if the server has one. A missing id is no failure.
     ///
-    /// Cyrus sends MAILBOXID (RFC 8474) in response to EXAMINE. In its answer to STATUS (3.10.2) the bytes may be another
-    /// mailbox's, or no mailbox's. Dovecot sends X-GUID in response to STATUS, and announces no capability for that. Other
+    /// Cyrus sends MAILBOXID (RFC 8474) in response to EXAMINE. STATUS is not used for that: Cyrus 3.10.2 may answer it with
+    /// another mailbox's id, or with garbage. Dovecot sends X-GUID in response to STATUS, without a capability for it. Other
     /// servers refuse X-GUID, or leave it out.
     pub(super) fn id(&mut self) -> Option<String> {
         let doing = self.doing("asking for the id of");
@@ -284,7 +283,7 @@ impl ImapMailbox {
     }
 
     /// EXAMINE or SELECT, repeated for each use. A session that selected a mailbox earlier need not see what another session
-    /// has appended since (RFC 3501 section 7).
+    /// has appended since (RFC 3501 section 5.2).
     pub(super) fn select(&mut self, verb: &str, doing: &str) -> Result<Selected, MailboxError> {
         self.selected = true;
         let command = self.command(verb, doing)?;
@@ -307,7 +306,7 @@ impl ImapMailbox {
         }
     }
 
-    /// Whether LIST knows the mailbox. If its name has a wildcard, another mailbox may match: then this one is not taken for
+    /// Whether LIST shows the mailbox. A name with a wildcard may match another mailbox; then this one is not considered
     /// missing.
     pub(super) fn is_listed(&mut self, doing: &str) -> Result<bool, MailboxError> {
         let broken = |broken: Broken| broken.while_doing(doing);
@@ -328,8 +327,8 @@ impl ImapMailbox {
     ) -> Result<(), MailboxError> {
         let command = Command::new("UID FETCH").word(uids).word(items);
         self.must(doing, &command, &mut |untagged| {
-            // `n:*` also means the last message if all UIDs are below n (RFC 3501 section 6.4.8). A server may also report at
-            // any time the flags that other sessions change.
+            // `n:*` includes the last message even if all UIDs are below n (RFC 3501 section 6.4.8). A server may also
+            // report flags that other sessions change, at any time (section 7).
             if let Some(fetched) = fetch::fetched(untagged.data()).filter(|fetched| fetched.uid >= lowest) {
                 take(fetched);
             }
@@ -354,11 +353,11 @@ impl ImapMailbox {
 
     /// The messages that may be the wanted one, by their Message-ID.
     ///
-    /// From a given UID on, each message is compared, since there are few. The index that answers a SEARCH by header may lack
-    /// the newest messages. In a whole mailbox, the server's SEARCH names the messages to compare.
+    /// From a given UID on, each message is compared: there are few, and the index that answers a SEARCH by header may lack
+    /// the newest. In a whole mailbox, the server's SEARCH names the messages to compare.
     ///
-    /// The whole header is fetched, because a server answers for a single field from a cache. That cache was wrong after a
-    /// server crash during an APPEND (Dovecot 2.4.1 with Maildir). A reused UID had one message's file and the other's
+    /// The whole header is fetched, because a server answers for a single field from a cache. After a crash during an
+    /// APPEND, that cache was wrong on Dovecot 2.4.1 with Maildir: a reused UID had one message's file and another's
     /// Message-ID.
     fn candidates(
         &mut self,
@@ -406,10 +405,11 @@ impl ImapMailbox {
         Ok(uids)
     }
 
-    /// Marks one message `\Deleted` and expunges it alone (RFC 4315 section 2.1).
+    /// Marks one message `\Deleted`, and expunges that message alone (RFC 4315 section 2.1).
     ///
-    /// Both commands are sent before either is answered. If the connection is lost between them, the copy is marked and still
-    /// there, and the next attempt removes it. CLOSE is never used: it would expunge the messages that the user has marked.
+    /// Both commands are sent before either is answered. If the connection is lost between them, the copy is marked and
+    /// still there, and the next attempt removes it. CLOSE is never used, because it expunges all messages that the user has
+    /// marked (RFC 3501 section 6.4.2).
     fn expunge(&mut self, doing: &str, uid: u32) -> Result<Removal, MailboxError> {
         let uid = uid.to_string();
         let mark = Command::new("UID STORE").word(&uid).word("+FLAGS.SILENT").word("(\\Deleted)");
@@ -417,7 +417,8 @@ impl ImapMailbox {
         let answers = self.conversation.run_both(&mark, &expunge).map_err(|broken| broken.while_doing(doing))?;
         for answer in answers {
             if !answer.is_ok() {
-                // A missing right (RFC 4314: t, e) will be missing later as well, so this is no reason to defer.
+                // A missing right (t or e, RFC 4314 section 2.1) will be missing later as well, so this is no reason to
+                // defer.
                 tracing::warn!(refusal = answer.quote(), "{doing}");
                 return Ok(Removal::Unsupported);
             }
@@ -436,7 +437,7 @@ impl Mailbox for ImapMailbox {
             Ok(position) => return Ok(Some(position)),
             Err(refusal) => refusal,
         };
-        // RFC 5530 says NONEXISTENT; older servers say NO without a code.
+        // NONEXISTENT is of RFC 5530; older servers say NO without a code.
         let may_be_missing = is_missing(&refusal) || refusal.code.is_none();
         if self.created || !may_be_missing {
             return Err(refusal.refusal(&doing));
@@ -474,7 +475,7 @@ impl Mailbox for ImapMailbox {
     }
 
     fn withhold(&mut self) {
-        // Any byte sent now would complete the command.
+        // The next bytes on this connection would become the end of the message, so the connection is closed.
         self.append = None;
         self.conversation.give_up();
     }
@@ -521,7 +522,7 @@ impl Mailbox for ImapMailbox {
         if extra.uid == keep.uid {
             return Err(MailboxError::new(MailboxFailure::Local, doing, "the copy to keep is the one to take out"));
         }
-        // A plain EXPUNGE would also remove what the user has marked \Deleted and may want back.
+        // A plain EXPUNGE would also remove messages that the user has marked `\Deleted` and may want back.
         if !self.has_uid_plus() {
             return Ok(Removal::Unsupported);
         }
@@ -533,11 +534,11 @@ impl Mailbox for ImapMailbox {
             Some(extra) if extra.identity == *wanted.identity => extra.blind,
             _ => return Ok(Removal::NotThere),
         };
-        // The copy to keep is checked last: that leaves its owner the least time to move it.
+        // The copy to keep is read last, which leaves its owner the least time to move it.
         match self.fetch_whole(&doing, keep.uid)? {
             Some(keep) if keep.identity == *wanted.identity && keep.deleted == Some(false) => {
-                // Blind recipients are no part of the identity. A copy that a mail program saves for its user has them; no
-                // other copy does.
+                // The identity does not cover blind recipients. Only a copy that the author's mail program has saved names
+                // them, and that copy is not ours to remove.
                 if !blind.is_empty() && blind != keep.blind {
                     return Ok(Removal::TellsMore);
                 }
@@ -551,12 +552,11 @@ impl Mailbox for ImapMailbox {
     }
 }
 
-/// Whether a refusal says that the mailbox is missing.
 pub(super) fn is_missing(refusal: &Answer) -> bool {
     refusal.has_code(&["TRYCREATE", "NONEXISTENT"])
 }
 
-/// If the server refuses to create a mailbox, the mailbox is missing.
+/// A mailbox that the server refuses to create is a missing one; a failure of the connection is not.
 fn missing_unless_broken(error: &MailboxError) -> MailboxFailure {
     match error.failure {
         MailboxFailure::Refused | MailboxFailure::RefusedForGood => MailboxFailure::NoSuchMailbox,

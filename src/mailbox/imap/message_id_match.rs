@@ -7,12 +7,13 @@ use crate::message::{
 
 /// Whether the message with this header may be the wanted one.
 ///
-/// With [`Matching::Identity`], which compares all bytes afterwards, doubtful messages pass. A server may parse an odd header
-/// differently, and may change bytes beyond ASCII (Cyrus writes an X for each such byte: munge8bit).
+/// With [`Matching::Identity`], doubtful messages pass, because all their bytes are compared afterwards. A server may parse
+/// an odd header differently, and may change bytes beyond ASCII (Cyrus writes an X for each such byte: `munge8bit`,
+/// imapd.conf(5)).
 ///
-/// A search without `since` covers all messages of some days. There a message with a Message-ID passes only if that is the
-/// wanted id as a store may return it, or the wanted id was no UTF-8. Reading each of thousands of messages whole would exceed
-/// the deadline. A message without a Message-ID always passes.
+/// A search without `since` covers all messages of some days, and reading thousands of them whole would exceed the deadline.
+/// So a message with a Message-ID passes only if a store may return the wanted id as that one, or if the wanted id was not
+/// UTF-8. A message without a Message-ID always passes.
 pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>, since: Option<Position>) -> bool {
     let by_bytes = wanted.matching == Matching::Identity;
     let id = message_id_in(header);
@@ -22,7 +23,7 @@ pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>, since: Option<Position>
     if id == wanted {
         return true;
     }
-    // Bytes that were no UTF-8 have been replaced by U+FFFD.
+    // U+FFFD replaces bytes that were not UTF-8.
     let may_differ = if since.is_some() {
         !wanted.is_ascii()
     } else {
@@ -36,7 +37,7 @@ fn as_stored(id: &str) -> Vec<u8> {
 }
 
 /// The Message-ID for the server's SEARCH: only one that the server reads as we do, and only if nothing else has to match.
-/// (In a message with two Message-ID fields, Cyrus uses the last.)
+/// Otherwise a copy could be missed: of two Message-ID fields, for example, Cyrus uses the last.
 pub(super) fn searchable<'a>(wanted: &Wanted<'a>) -> Option<&'a str> {
     wanted.message_id.filter(|_| wanted.matching == Matching::MessageId).and_then(message_id_for_search)
 }
