@@ -1,4 +1,4 @@
-//! The rules that concern more than one section, or that no type expresses.
+//! The rules that concern more than one section, or that a type cannot express.
 
 use super::source::{ConfigError, Source};
 use super::{Config, Delivery, DomainRule, LogTo};
@@ -9,8 +9,9 @@ use crate::message::fold;
 use humantime::format_duration as span;
 use std::time::Duration;
 
-/// The least time between the last try of a Sent copy and the time when Postfix gives up, unless the latter is short. It is
-/// more than Postfix waits between two tries (`maximal_backoff_time`, 4000 s, and `queue_run_delay`, 300 s).
+/// The least time between `sent.retry_for` and the end of Postfix's retries, unless the queue lifetime is short. It exceeds
+/// Postfix's time between two tries: `maximal_backoff_time` (4000 s) and `queue_run_delay` (300 s), postconf(5). So at least
+/// one try accepts that the Sent copy stays owed.
 const LAST_TRY: Duration = Duration::from_hours(2);
 
 impl Config {
@@ -78,7 +79,7 @@ impl Config {
                 span(deadline)
             )
         })?;
-        // A delivered message must not be bounced to its sender.
+        // Otherwise Postfix might bounce a message that was delivered.
         source.refuse_if(append_grace > postfix_queue_lifetime / 4, "imap.append_grace", || {
             format!(
                 "{} is more than a quarter of delivery.postfix_queue_lifetime ({lifetime}): of a message whose APPEND was not \
@@ -128,7 +129,8 @@ fn check_domain(rule: &DomainRule, source: &Source<'_>) -> Result<(), ConfigErro
     })
 }
 
-/// Whether the names of its mailboxes contain their user. The names are the same for the whole domain, so its user must be one.
+/// Whether the rule's mailbox names contain their user. These names are the same for the whole domain, so the rule must name
+/// a single user.
 fn leads_to_its_user_by_name(rule: &DomainRule, with_sent: bool) -> bool {
     let DomainRule { user, inbox, sent, .. } = rule;
     !user.contains('{') && is_named_after(inbox, user) && (!with_sent || is_named_after(sent, user))

@@ -11,10 +11,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// `[database]`: the database that every machine shares.
+/// The checked section `[database]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Database {
-    /// Which product it is.
     pub engine: Engine,
     /// The servers that may be the primary, in the order in which they are tried.
     pub addresses: Vec<Endpoint>,
@@ -30,8 +29,8 @@ pub struct Database {
     pub durability: Durability,
 }
 
-/// What a process does in the database, and so which rights it has (sql/*/grants*.sql). No role ever uses another one's
-/// account.
+/// The part of the program that uses the database; each has an account with rights of its own (sql/*/grants*.sql). A role
+/// never uses another role's account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DatabaseRole {
@@ -64,7 +63,7 @@ impl DatabaseRole {
         }
     }
 
-    /// The grants that its account needs.
+    /// What an error message says about the rights that the account needs.
     fn rights(self) -> &'static str {
         match self {
             Self::Deliveries => "the rights of grants.sql",
@@ -79,9 +78,8 @@ impl DatabaseRole {
 /// Our account in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// The database's name for it.
     pub user: String,
-    /// Its password file, if it has one.
+    /// `None` if the database identifies us by the unix socket.
     pub password: Option<PasswordFile>,
 }
 
@@ -95,14 +93,14 @@ pub enum Engine {
     Mysql,
 }
 
-/// Which servers have to store a commit before it counts.
+/// Which servers have to store a commit before the server answers it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// On the primary's disk. `check` warns of standbys that no commit waits for.
+    /// The primary. `check` warns of standbys that no commit waits for.
     #[default]
     Local,
-    /// On another server as well, so that any server may take over. `check` fails if a commit may be on none.
+    /// Another server as well, so that a fail-over loses no commit. `check` fails if a commit may be on the primary alone.
     Replicated,
 }
 
@@ -190,7 +188,7 @@ impl DatabaseSection {
         let are_sockets = addresses.iter().all(|address| matches!(address, Endpoint::Socket(_)));
         let wants_tls = are_sockets && matches!(self.tls, Some(TlsKey::Verify));
         section.refuse_first(&[(wants_tls, "tls", "a unix socket is never encrypted: leave it out")])?;
-        // By default only connections within this machine are in the clear.
+        // By default only connections within this machine are unencrypted.
         let tls = match self.tls {
             None if addresses.iter().all(Endpoint::is_on_this_machine) => TlsKey::Off,
             tls => tls.unwrap_or(TlsKey::Verify),
@@ -225,7 +223,6 @@ impl DatabaseSection {
     }
 }
 
-/// The servers of a list.
 fn servers(source: &Source<'_>, hosts: &[String], port: u16) -> Result<Vec<Endpoint>, ConfigError> {
     let key = "database.hosts";
     source.section("database").refuse_first(&[

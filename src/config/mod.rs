@@ -1,7 +1,7 @@
 //! The configuration file: TOML, every key documented in `config.example.toml`.
 //!
-//! An error is one line with the file, the line, the key and the fix. An unknown key is an error: a misspelt key must not
-//! silently leave a default in force.
+//! An error is one line with the file, the line, the key and the fix. An unknown key is an error, because a misspelt key
+//! must not silently leave a default in force.
 
 mod cross_checks;
 mod database;
@@ -49,13 +49,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The connect timeout of one of several database servers.
 const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(3);
 
 /// The whole configuration, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The file that it was read from.
+    /// The file that the configuration was read from.
     pub file: PathBuf,
     /// Which part of the program uses it.
     pub role: DatabaseRole,
@@ -113,7 +112,7 @@ impl Config {
         Self::load_with_text(path).map(|(config, _)| config)
     }
 
-    /// The same, with the text as it was read.
+    /// As [`load`](Self::load), with the text as it was read.
     pub(crate) fn load_with_text(path: &Path) -> Result<(Self, String), ConfigError> {
         let unreadable = |problem: String| ConfigError {
             file: path.to_owned(),
@@ -128,7 +127,7 @@ impl Config {
         Self::parse(path, &text).map(|config| (config, text))
     }
 
-    /// The same for a text that was read from the file `path`.
+    /// As [`load`](Self::load), for a text that was read from the file `path`.
     ///
     /// # Errors
     /// If the text is not TOML, has an unknown key, or a value that is not allowed.
@@ -185,7 +184,7 @@ impl Config {
         Ok(addresses.into_iter().map(server).collect())
     }
 
-    /// How the IMAP server is reached and logged in to. Reads the service account's password file.
+    /// How to reach the IMAP server and log in. Reads the service account's password file.
     ///
     /// # Errors
     /// If the password file cannot be read, or holds no password.
@@ -222,7 +221,7 @@ impl Config {
         let target = match (self.log.to, &self.log.file) {
             (LogTo::File, Some(file)) => log::Target::File(file.clone()),
             (LogTo::Journald, _) => log::Target::Journald,
-            // `file` without a name was refused when the configuration was read.
+            // `Log::to = File` without a name was refused when the configuration was read.
             (LogTo::Syslog | LogTo::File, _) => log::Target::Syslog,
         };
         log::Settings { target, level: self.log.level, format: self.log.format }

@@ -24,7 +24,7 @@ impl FromStr for Network {
         let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         let network = network
             .map_err(|_| format!("{text:?} is no address or network, such as \"192.0.2.7\" or \"2001:db8::/32\""))?;
-        // Such a text is a mistake: another network was meant, or a single address.
+        // Such a text is a mistake: another network, or a single address, was meant.
         if network.addr() != network.network() {
             return Err(format!("{text:?}: the address has bits behind the network's {}", network.prefix_len()));
         }

@@ -1,4 +1,4 @@
-//! `[notifications]`: how subscribers are notified by webhook. One process of the service sends the requests.
+//! `[notifications]`: webhooks to subscribers, which one process of the service sends.
 
 use super::network::Network;
 use super::source::{ConfigError, Source};
@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Notifications {
-    /// The file of the key that the secrets of subscriptions are derived from. `None`: no notifications are sent.
+    /// The file with the key from which the secrets of subscriptions are derived. `None` if no notifications are sent.
     #[serde(deserialize_with = "values::optional_path")]
     pub secret_key_file: Option<PathBuf>,
     /// The waits between the tries of one notification.
@@ -29,16 +29,16 @@ pub struct Notifications {
     pub allow_http: bool,
     /// The ports that callbacks may use.
     pub allow_ports: Vec<u16>,
-    /// Networks of our own that callbacks may be in.
+    /// Networks outside the public Internet that callbacks may be in.
     pub allow_networks: Vec<Network>,
     /// Whether a new callback has to answer a verification request before it gets any notification.
     pub verify_callbacks: bool,
-    /// The CA certificates, PEM, that sign the receivers' certificates; left out: those that the system trusts.
+    /// The CA certificates, PEM, that sign the receivers' certificates. `None` for those that the system trusts.
     #[serde(deserialize_with = "values::optional_path")]
     pub ca_file: Option<PathBuf>,
 }
 
-/// The default waits between tries, as Standard Webhooks suggests them: more than three days in all.
+/// The default waits between tries, as Standard Webhooks suggests: more than three days in all.
 pub(crate) const RETRY: [Duration; 9] = [
     Duration::from_secs(5),
     Duration::from_mins(5),
@@ -69,7 +69,6 @@ impl Default for Notifications {
 }
 
 impl Notifications {
-    /// Whether notifications are sent at all.
     pub fn has_notifier(&self) -> bool {
         self.secret_key_file.is_some()
     }

@@ -1,4 +1,4 @@
-//! Password files: a password is never in the configuration file itself.
+//! Password files. A password is never in the configuration file itself, which all users may read.
 
 use crate::base::secret::Secret;
 use std::fs::File;
@@ -13,11 +13,11 @@ pub struct PasswordFile {
     pub(super) key: String,
 }
 
-/// Longer than any password; a longer file is a wrong file.
+/// In bytes. A longer file is not a password file.
 const PASSWORD_LIMIT: u64 = 4096;
 
 impl PasswordFile {
-    /// The file that the key `password_file` of this section names.
+    /// For the value of `password_file` in this section.
     pub(super) fn named(path: Option<PathBuf>, section: &str) -> Option<Self> {
         path.map(|path| Self { path, key: format!("{section}.password_file") })
     }
@@ -27,7 +27,7 @@ impl PasswordFile {
         &self.path
     }
 
-    /// Reads the password: the one line of the file, without its line end. An error contains nothing of the file's content.
+    /// Reads the password, which is the only line of the file. An error contains nothing of the file's content.
     pub(super) fn read(&self) -> Result<Secret, String> {
         let problem = |what: &str| format!("{}: {}: {what}", self.key, self.path.display());
         let mut bytes = Vec::new();

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub struct Lock {
     /// Separates the locks of different programs, or installations, that share a database server.
     pub namespace: String,
-    /// How long to wait for a lock held elsewhere. Zero: not at all. Left out: see [`Lock::wait_within`].
+    /// How long to wait for a lock held elsewhere; zero for not at all. `None`: see [`Lock::wait_within`].
     #[serde(deserialize_with = "values::optional_duration")]
     pub wait: Option<Duration>,
 }
@@ -36,7 +36,7 @@ impl Default for Lock {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Routing {
-    /// Postfix's `recipient_delimiter`: a set of characters, none if empty.
+    /// Postfix's `recipient_delimiter`, a set of characters; empty for none.
     pub recipient_delimiter: String,
     /// What happens to mail for an address that has no mailbox here.
     pub unknown_recipient: UnknownRecipient,
@@ -57,7 +57,8 @@ pub struct DomainRule {
     /// The domain; case does not count.
     #[serde(rename = "name")]
     pub domain: String,
-    /// The user, made from `{address}`, `{local}` and `{domain}`: of the folded address, without its extension.
+    /// The template of the user: `{address}`, `{local}` and `{domain}` are those of the folded address without its
+    /// extension.
     pub user: String,
     /// The mailbox for arriving mail.
     pub inbox: String,
@@ -86,10 +87,10 @@ impl DomainRule {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownRecipient {
-    /// It is refused for good: 5.1.1.
+    /// Refused for good (5.1.1).
     Reject,
-    /// It stays with Postfix: 4.1.1, so that no mail is lost while an address is missing from the table `addresses` for a
-    /// while. Postfix has queried the same table at RCPT TO, and refused addresses that were not in it.
+    /// Deferred (4.1.1), so that no mail is lost while an address is missing from the table `addresses` for a while. Unknown
+    /// addresses do not pile up, because Postfix has queried the same table at RCPT TO and refused them.
     #[default]
     Defer,
 }
@@ -102,14 +103,14 @@ pub struct Sent {
     pub enabled: bool,
     /// Where a delivery checks whether the copy already exists.
     pub dedup_by: DedupBy,
-    /// With [`DedupBy::Mailbox`]: how long after a message was recorded its Sent copy is looked for.
+    /// With [`DedupBy::Mailbox`]: how long after the record of a message its Sent copy is searched for.
     #[serde(deserialize_with = "values::duration")]
     pub dedup_delay: Duration,
     /// What proves who the author of a message is.
     pub author_check: AuthorCheck,
-    /// The service whose Authentication-Results count (RFC 8601 section 2.5): the name that our filter signs with.
+    /// The authserv-id (RFC 8601 section 2.5) that our filter writes. Only its Authentication-Results count.
     pub authserv_id: Option<String>,
-    /// Left out: see [`Sent::retry_for`].
+    /// `None`: see [`Sent::retry_for`].
     #[serde(deserialize_with = "values::optional_duration")]
     pub retry_for: Option<Duration>,
 }
@@ -128,11 +129,11 @@ impl Default for Sent {
 }
 
 impl Sent {
-    /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
+    /// How long after the first attempt a Sent copy is retried. After that it stays owed, and the delivery succeeds.
     ///
-    /// By default a day, or half of the time after which Postfix gives up. Between two tries Postfix waits at most as long as
-    /// the message is old, within `minimal_backoff_time` and `maximal_backoff_time`. So at least one try falls into the other
-    /// half.
+    /// By default a day, but at most half of the time after which Postfix gives up. Between two tries Postfix waits at most
+    /// as long as the message is old (within `minimal_backoff_time` and `maximal_backoff_time`), so at least one try falls
+    /// into the second half.
     pub(crate) fn retry_for(&self, queue_lifetime: Duration) -> Duration {
         self.retry_for.unwrap_or(Duration::from_hours(24).min(queue_lifetime / 2))
     }
@@ -142,11 +143,11 @@ impl Sent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DedupBy {
-    /// In the ledger: for members whose mail program saves nothing.
+    /// In the ledger: for authors whose mail program saves no copy.
     #[default]
     Ledger,
-    /// In the mailbox too, by Message-ID: for members whose mail program saves its own copy. The program does so after it has
-    /// submitted the message, so a delivery does not check. Its copy stays owed, and `replay --owed` checks later.
+    /// In the mailbox as well, by Message-ID: for authors whose mail program saves its own copy. The program does so only
+    /// after it has submitted the message, so a delivery leaves its copy owed, and `replay --owed` searches later.
     Mailbox,
 }
 
@@ -154,7 +155,7 @@ pub enum DedupBy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthorCheck {
-    /// The From header: a forged one puts a copy into a member's Sent mailbox.
+    /// The From header alone. A forged one puts a copy into another user's Sent mailbox.
     #[default]
     Header,
     /// Besides the From header, the client has authenticated (SASL), or our filter's Authentication-Results say that DMARC
@@ -175,8 +176,8 @@ pub struct Record {
     pub keep_headers: HeaderFields,
 }
 
-/// Which header fields the ledger keeps in its column `headers`. They are for people who query the tables, and for
-/// subscriptions to the full detail of a message. From, To, Cc, Subject and Date have columns of their own besides.
+/// Which header fields the ledger keeps in its column `headers`, for people who query the tables, and for subscriptions with
+/// full detail. From, To, Cc, Subject and Date have columns of their own in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HeaderFields {
@@ -198,7 +199,7 @@ impl Default for Record {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Delivery {
-    /// The longest time that a delivery may take, whatever happens, counted from its beginning.
+    /// The longest time that a delivery may take, from its beginning.
     #[serde(deserialize_with = "values::duration")]
     pub deadline: Duration,
     /// The value of `<transport>_time_limit` in Postfix's main.cf: at that time Postfix kills the delivery and *bounces* the
@@ -209,7 +210,7 @@ pub struct Delivery {
     /// bounces the message.
     #[serde(deserialize_with = "values::duration")]
     pub postfix_queue_lifetime: Duration,
-    /// Larger messages are refused for good (5.3.4), in bytes.
+    /// In bytes. Larger messages are refused for good (5.3.4).
     #[serde(deserialize_with = "values::optional_bytes")]
     pub message_size_limit: Option<u64>,
 }
@@ -225,7 +226,7 @@ impl Default for Delivery {
     }
 }
 
-/// `[retention]`: what `prune` deletes. What is left out is kept for ever.
+/// `[retention]`: the ages at which `prune` deletes rows. `None` keeps them for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
@@ -249,8 +250,8 @@ pub struct Retention {
 impl Retention {
     /// The first of these ages that is not longer than `least`: its key, and the reason why it must be longer.
     ///
-    /// Only the ledger knows what was delivered. A message may come back, from Postfix's queue or after an attempt that was cut
-    /// short. If the ledger has deleted its record by then, the message is delivered twice.
+    /// Only the ledger knows what was delivered. If it has deleted the record of a message that comes back, from Postfix's
+    /// queue or after an attempt that died, the message is delivered twice.
     pub(crate) fn forgets_too_early(&self, least: Duration) -> Option<(&'static str, String)> {
         let ages =
             [("attempts_older_than", self.attempts_older_than), ("messages_older_than", self.messages_older_than)];
@@ -267,8 +268,8 @@ impl Retention {
         ))
     }
 
-    /// Why events are deleted too early: the retries take all the waits of `retry_schedule`, and afterwards an administrator may need
-    /// the events.
+    /// The reason if events are deleted too early: retries take all the waits of `retry_schedule`, and need the events until
+    /// then.
     pub(crate) fn forgets_events_too_early(&self, retry: &[Duration]) -> Option<String> {
         let (age, tried) = (self.events_older_than?, retry.iter().sum::<Duration>());
         let span = humantime::format_duration;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// `[imap]`: the server that the mailboxes are on.
+/// The checked section `[imap]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imap {
     /// The address of the server.
@@ -26,10 +26,10 @@ pub struct Imap {
     pub act_for_user: bool,
     /// How to log in.
     pub mechanism: Mechanism,
-    /// The login name if `act_for_user` is off; `{user}` in it stands for the mailbox's user. `None`: the service account's own
-    /// name, and then the names of mailboxes must contain their user.
+    /// The login name if `act_for_user` is off; `{user}` in it stands for the mailbox's user. `None` for the service
+    /// account's own name; then the names of mailboxes must contain their user.
     pub login_user: Option<String>,
-    /// How long after its beginning the APPEND of an attempt that never ended may still be stored. Longer than
+    /// For how long after the beginning of an attempt that never ended its APPEND may still be stored. Longer than
     /// `delivery.deadline`.
     pub append_grace: Duration,
     /// What happens to a message for a mailbox that is over quota.
@@ -40,10 +40,10 @@ pub struct Imap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OverQuotaAction {
-    /// It waits with Postfix (4.2.2).
+    /// Deferred (4.2.2).
     #[default]
     Defer,
-    /// It goes back to its sender (5.2.2).
+    /// Refused for good (5.2.2).
     Reject,
 }
 
@@ -85,7 +85,7 @@ impl ImapSection {
             address => address,
         };
         let is_login = self.mechanism == Mechanism::Login;
-        // Another kind of login is configured, so the service account does not act for the user.
+        // With another kind of login, the service account does not act for the user.
         let act_for_user = self.act_for_user.unwrap_or(!is_login && self.login_user.is_none());
         let bare = self.login_user.as_ref().map(|name| name.replace("{user}", ""));
         let is_odd = bare.is_some_and(|bare| bare.contains(['{', '}'])) || self.login_user.as_deref() == Some("");
@@ -119,8 +119,8 @@ impl ImapSection {
     }
 }
 
-/// The default of `append_grace` is the deadline plus this time. By the deadline every delivery has ended. The value holds for any
-/// server, since the configuration does not name the product, and adds 30 seconds.
+/// The default of `append_grace` is the deadline, by which every delivery has ended, plus this time. The configuration does
+/// not name the server's product, so this is the time for any server, and 30 seconds more.
 const APPEND_GRACE: Duration = Locks::MayOutliveIt.max_late_append().saturating_add(Duration::from_secs(30));
 
 /// A section being checked.
@@ -130,8 +130,7 @@ pub(super) struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// The error about the first key whose value is wrong. Each rule holds whether the value is wrong, the key, and the
-    /// problem.
+    /// The error about the first key whose value is wrong. A rule is: whether the value is wrong, the key, and the problem.
     pub(super) fn refuse_first(&self, rules: &[(bool, &str, &str)]) -> Result<(), ConfigError> {
         let broken = rules.iter().find(|(is_wrong, ..)| *is_wrong);
         broken.map_or(Ok(()), |(_, key, problem)| Err(self.source.error(&format!("{}.{key}", self.name), problem)))
@@ -152,7 +151,7 @@ impl Section<'_> {
         socket: Option<PathBuf>,
         default_port: u16,
     ) -> Result<Endpoint, ConfigError> {
-        // An IPv6 address has at least two colons.
+        // One colon separates a port; an IPv6 address has at least two colons.
         let has_port = host.as_ref().is_some_and(|host| host.starts_with('[') || host.matches(':').count() == 1);
         let host = host.filter(|host| !host.trim().is_empty());
         let is_named = "it is a name or an address, and nothing else: the number goes into port, and an IPv6 address stands without \

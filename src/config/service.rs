@@ -11,19 +11,18 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The largest message if the configuration sets no limit, in bytes.
+/// The largest message, in bytes, if the configuration sets no limit.
 pub const LARGEST_MESSAGE: u64 = 256 << 20;
 
-/// The part of `worker_memory` that is left beside the message a worker holds, in bytes: for threads, sessions and their
-/// buffers.
+/// The part of `worker_memory`, in bytes, that a worker's message may not use: for threads, sessions and their buffers.
 pub(crate) const BESIDE_A_MESSAGE: u64 = 128 << 20;
-/// What a worker takes before it has any message, in bytes: 105 MB were measured.
+/// The address space of a worker without a message, in bytes; 105 MB were measured.
 const WITHOUT_A_MESSAGE: u64 = 128 << 20;
 
 /// A worker that uses this much memory, in bytes, is replaced by a new one.
 pub(crate) const RECYCLE_ABOVE: u64 = 200_000_000;
 
-/// How many recipients one message may have: ten times as many as RFC 5321 section 4.5.3.1.8 asks for.
+/// How many recipients one message may have: ten times the minimum of RFC 5321 section 4.5.3.1.8.
 pub const MAX_RECIPIENTS: u32 = 1000;
 
 /// The shortest interval at which `prune` is run.
@@ -46,26 +45,26 @@ pub struct Service {
     /// another machine.
     #[serde(deserialize_with = "values::optional_path")]
     pub client_ca_file: Option<PathBuf>,
-    /// The endpoint of metrics and health by HTTP: `host:port`, or the absolute path of a unix socket. `None`: there is none.
+    /// The HTTP endpoint of metrics and health, if there is one: `host:port`, or the absolute path of a unix socket.
     pub http: Option<String>,
     /// The folder of the service's own sockets and of messages in transit. No other user may enter it.
     #[serde(deserialize_with = "values::path")]
     pub runtime_directory: PathBuf,
-    /// The folder of what has to survive a restart: the file queue, and messages that crashed workers.
+    /// The folder of everything that has to survive a restart: the file queue, and messages that crashed workers.
     #[serde(deserialize_with = "values::path")]
     pub state_directory: PathBuf,
-    /// How many workers there are: this many messages are delivered at once, each with its own database session.
+    /// How many workers there are. Each delivers one message at a time, with its own database session.
     pub workers: u32,
-    /// How many sessions with the IMAP server a worker keeps, each for one user. This is also the number of mailboxes to which
-    /// one message is delivered at once.
+    /// How many sessions with the IMAP server a worker keeps, each for one user. A message is delivered to as many mailboxes
+    /// at once.
     pub mailbox_sessions: usize,
     /// How many processes take messages from the file queue, each for its shard of all Message-IDs. The number is a power of
     /// two, so that a change splits or joins shards, and leaves the others unchanged.
     pub runners: u32,
-    /// The interval at which owed copies are retried, as `replay --owed` does; zero: never.
+    /// The interval at which owed copies are retried, as by `replay --owed`; zero for never.
     #[serde(deserialize_with = "values::duration")]
     pub finish_owed_every: Duration,
-    /// The interval at which `prune` is run; left out: never.
+    /// The interval at which `prune` is run; `None` for never.
     #[serde(deserialize_with = "values::optional_duration")]
     pub prune_every: Option<Duration>,
     /// How many LMTP connections are served at once.
@@ -73,22 +72,22 @@ pub struct Service {
     /// How long a message waits for a worker before it is deferred. See [`Config::worker_wait`].
     #[serde(deserialize_with = "values::duration")]
     pub worker_wait: Duration,
-    /// How many messages for one recipient are delivered at once. See [`Serve::at_once_for_one`].
+    /// How many messages for one recipient are delivered at once. See [`Service::at_once_for_one`].
     pub max_per_recipient: u32,
-    /// How long one mailbox may hold up the others of its message, and how long a message waits for recipients who have
+    /// How long one mailbox may delay the others of its message, and how long a message waits for recipients who have
     /// `max_per_recipient` deliveries in progress. See [`Config::slow_mailbox_timeout`].
     #[serde(deserialize_with = "values::duration")]
     pub slow_mailbox_timeout: Duration,
-    /// Messages larger than this, in bytes, wait for their worker in a file. A value above the largest message counts as that.
+    /// Messages larger than this, in bytes, wait for their worker in a file.
     #[serde(deserialize_with = "values::bytes")]
     pub spool_threshold: u64,
     /// After this many deliveries a worker is replaced by a new one.
     pub recycle_after: u64,
-    /// How much address space a worker may use, in bytes (RLIMIT_AS): a worker that asks for more ends, and not the whole
-    /// machine.
+    /// How much address space a worker may use, in bytes (RLIMIT_AS). A worker that needs more ends, before the machine runs
+    /// out of memory.
     #[serde(deserialize_with = "values::bytes")]
     pub worker_memory: u64,
-    /// How many deaths of one process are tolerated without a minute of life in between. After more it is throttled: started
+    /// How often a process may die without a minute of uptime in between. After that the process is throttled: it is started
     /// once a minute, without end.
     pub restarts: u32,
 }
@@ -122,12 +121,13 @@ impl Default for Service {
 }
 
 impl Service {
-    /// For the directory of an embedded site: the sockets are in `DIR/run`, the queue is in `DIR/state`.
+    /// For an embedded site: the sockets are in `DIR/run`, the queue is in `DIR/state`.
     pub fn embedded(directory: &Path) -> Self {
         Self { runtime_directory: directory.join("run"), state_directory: directory.join("state"), ..Self::default() }
     }
 
-    /// How many messages for one recipient are delivered at once: of several workers, one is left to other recipients.
+    /// How many messages for one recipient are delivered at once. Of several workers, one is always left for other
+    /// recipients.
     pub fn at_once_for_one(&self) -> u32 {
         if self.workers > 1 { self.max_per_recipient.min(self.workers - 1) } else { self.max_per_recipient }
     }
@@ -172,15 +172,15 @@ impl Service {
         self.runtime_directory.join("master.lock")
     }
 
-    /// The configuration as the master has checked it. The processes that the master starts read this copy: a half-edited file
-    /// must not end the workers one after the other as they are replaced.
+    /// The configuration as the master has checked it. The processes that the master starts read this copy, because a
+    /// half-edited file must not stop one worker after the other as they are replaced.
     pub fn checked_configuration(&self) -> PathBuf {
         self.runtime_directory.join("config.toml")
     }
 }
 
-/// The runtime directory that this text names, or the default, even if the rest of the text is invalid. The commands that stop
-/// a service, or query its status, have to reach it all the same.
+/// The runtime directory that this text names, or the default, even if the rest of the text is invalid: the commands that
+/// stop the service, or query its status, have to reach it all the same.
 pub(crate) fn runtime_directory_of(text: &str) -> Option<PathBuf> {
     let text: toml::Table = text.parse().ok()?;
     match text.get("service").and_then(|service| service.get("runtime_directory")) {
@@ -237,8 +237,8 @@ impl Service {
 }
 
 impl Config {
-    /// Sent copies that LMTP would silently disable: LMTP carries no SASL name, so that without an `authserv_id` nothing proves
-    /// an author.
+    /// Checks that LMTP does not silently disable Sent copies: LMTP carries no SASL name, so without an `authserv_id`
+    /// nothing proves an author.
     ///
     /// # Errors
     /// If Sent copies are enabled, but none could ever be made of mail that comes by LMTP.
@@ -257,11 +257,11 @@ impl Config {
         self.service.worker_wait.min(self.delivery.deadline / 2)
     }
 
-    /// The warning if the largest accepted message may not fit into a worker: it would be deferred until its mail system gives
-    /// up.
+    /// A warning if the largest accepted message may not fit into a worker. Such a message is deferred until its mail system
+    /// gives up.
     pub(crate) fn memory_warning(&self) -> Option<String> {
         let limit = self.delivery.message_size_limit.unwrap_or(LARGEST_MESSAGE);
-        // A line end counts as one byte of the limit, and takes two in memory.
+        // A line end may be one byte in the limit, and two in memory.
         let largest = limit.saturating_mul(2);
         let source =
             if self.record.keep_source { self.record.keep_source_max.min(largest).saturating_mul(2) } else { 0 };
@@ -276,7 +276,7 @@ impl Config {
         })
     }
 
-    /// How long one mailbox may hold up the others of its message: at most a quarter of a delivery's deadline.
+    /// How long one mailbox may delay the others of its message: at most a quarter of a delivery's deadline.
     pub fn slow_mailbox_timeout(&self) -> Duration {
         self.service.slow_mailbox_timeout.min(self.delivery.deadline / 4)
     }
@@ -290,7 +290,7 @@ impl Config {
                 format!("LMTP is spoken at {http}: choose another one")
             })?;
         }
-        // Processes that the kernel confines may write in the folder of this file.
+        // Confined processes may write in the folder of the log file, and must not write in the runtime directory.
         if let Target::File(file) = self.log_settings().target {
             source.refuse_if(file.starts_with(&service.runtime_directory), "log.file", || {
                 format!(
@@ -327,7 +327,7 @@ impl Service {
     /// Reads the front's certificate, key and client CA files, as the front does when it starts.
     ///
     /// # Errors
-    /// If one of the files cannot be used: the first of them, and why.
+    /// The first file that cannot be used, and why.
     pub(crate) fn try_tls(&self) -> Result<(), TlsError> {
         match (&self.certificate_file, &self.key_file) {
             (Some(certificate), Some(key)) => server_config(certificate, key, self.client_ca_file.as_deref()).map(drop),

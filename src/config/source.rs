@@ -57,7 +57,7 @@ impl Source<'_> {
         let Some(path) = path.filter(|path| !path.is_empty()) else {
             return self.at(line, said);
         };
-        // The keys of this table are the variants of an enum.
+        // The keys of `database.roles` are the variants of an enum.
         let of_roles = path.iter().any(|key| key == "roles").then(|| said.strip_prefix("unknown variant `")).flatten();
         let unknown = said.strip_prefix("unknown field `").or(of_roles).and_then(|rest| rest.split_once("`, "));
         let problem = match unknown {
@@ -91,7 +91,7 @@ impl Source<'_> {
     }
 }
 
-/// The known key that is most similar, if one is similar enough.
+/// The most similar known key, if at most half of its letters differ.
 fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let alike = known.map(|known| (strsim::levenshtein(key, known), known)).min();
     alike.filter(|(distance, known)| *distance <= key.len().min(known.len()) / 2).map(|(_, known)| known)

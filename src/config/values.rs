@@ -40,7 +40,7 @@ pub(super) fn durations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
 /// The error for a relative path.
 const NOT_ABSOLUTE: &str = "the path has to begin with /: pipe(8) runs us in Postfix's queue directory";
 
-/// A path. pipe(8) runs us in Postfix's queue directory, so a relative path would lead nowhere.
+/// An absolute path: pipe(8) runs us in Postfix's queue directory, so a relative path would lead there.
 pub(super) fn path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let path = PathBuf::deserialize(deserializer)?;
     if path.is_absolute() { Ok(path) } else { Err(de::Error::custom(NOT_ABSOLUTE)) }

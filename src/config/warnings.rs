@@ -26,7 +26,7 @@ impl Config {
         look(&self.file, false);
         let of_database = self.database.accounts.values().filter_map(|account| account.password.as_ref());
         let passwords = of_database.chain([&self.imap.password]).map(PasswordFile::path);
-        // With these keys another person could pose as us, or sign as us.
+        // A person who can read these keys could pose as this service, or sign as it.
         let keys = [&self.service.key_file, &self.notifications.secret_key_file];
         passwords.chain(keys.into_iter().filter_map(Option::as_deref)).for_each(|path| look(path, true));
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
@@ -40,7 +40,7 @@ impl Config {
         for (is_so, key, problem) in [
             (self.database.addresses.iter().any(to_database), "database.tls", in_the_clear),
             (plain(&self.imap.address, self.imap.encryption != Encryption::None), "imap.encryption", in_the_clear),
-            // The greeting shows which server it is: `check` tests the rest.
+            // Only the kernel's part: the server's part depends on its product, which `check` reads from the greeting.
             (self.imap.append_grace < self.delivery.deadline + USER_TIMEOUT, "imap.append_grace", &grace),
         ] {
             if is_so {

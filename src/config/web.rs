@@ -18,26 +18,25 @@ pub(crate) const SESSION_IDLE: Duration = Duration::from_hours(12);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Web {
-    /// The endpoint of the web UI: the absolute path of a unix socket, or `ADDRESS:PORT` of this machine. `None`: it is not
-    /// served.
+    /// The endpoint of the web UI, if it is served: the absolute path of a unix socket, or `ADDRESS:PORT` of this machine.
     pub listen: Option<String>,
-    /// The URL that people type if a proxy stands in front: scheme, host and port.
+    /// The URL that people type if there is a proxy: scheme, host and port.
     pub public_url: Option<String>,
     /// Whether the REST API is served as well, to clients with a token.
     pub api: bool,
-    /// A separate endpoint for the API, served by the same process: as `listen`. `None`: the endpoint of the web UI.
+    /// A separate endpoint for the API, served by the same process, in the form of `listen`. `None` for that of the web UI.
     pub api_listen: Option<String>,
-    /// The URL of the API for other machines, if it is another one than that of the web UI.
+    /// The URL of the API for other machines, if it differs from that of the web UI.
     pub api_public_url: Option<String>,
     /// Whether the web process may open mailboxes, with the password of `[imap]`.
     pub allow_mailbox_access: bool,
     /// The proxies whose X-Forwarded-For gives the client's address.
     pub trusted_proxies: Vec<TrustedProxy>,
-    /// The header in which the proxy in front names the user who is logged in to it. `None`: no such header is trusted.
+    /// The header in which the proxy names its logged-in user. `None` if no such header is trusted.
     pub trusted_user_header: Option<String>,
     /// The roles of the users that the proxy names.
     pub trusted_user_roles: BTreeMap<String, WebRole>,
-    /// The role of all other users that the proxy names; `None`: they are refused.
+    /// The role of all other users that the proxy names; `None` if they are refused.
     pub trusted_user_role: Option<WebRole>,
 }
 
@@ -74,7 +73,7 @@ impl Web {
         self.public_url.as_deref().and_then(origin_of).or_else(|| here(&self.endpoint()?))
     }
 
-    /// The same for the API's own endpoint.
+    /// The origin of the API: its public one, or that of its own endpoint.
     pub fn api_origin(&self) -> Option<String> {
         self.public_origin_of_api().or_else(|| here(&self.api_endpoint()?))
     }
@@ -89,7 +88,7 @@ fn here(endpoint: &Endpoint) -> Option<String> {
     }
 }
 
-/// `https://mail.example.com` of a URL that has nothing after its host and port.
+/// The origin of a URL, such as `https://mail.example.com`; `None` if the URL has anything after its host and port.
 fn origin_of(text: &str) -> Option<String> {
     let url = Url::parse(text).ok()?;
     let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
@@ -117,8 +116,8 @@ fn is_free_header(name: &str) -> bool {
 /// The longest user name that a proxy may send, in characters.
 const LONGEST_NAME: usize = 64;
 
-/// Whether a proxy may send this as a user name. Not allowed are `-` and `(null)`, which proxies send for no user (Apache), and
-/// two names that a proxy has joined by a comma.
+/// Whether a proxy may send this as a user name. `-` and `(null)` are refused, because Apache sends them for no user, and so
+/// is a comma, by which proxies join two names.
 pub(crate) fn is_name(name: &str) -> bool {
     let letter = |c: char| c.is_alphanumeric();
     name.chars().count() <= LONGEST_NAME
@@ -127,7 +126,8 @@ pub(crate) fn is_name(name: &str) -> bool {
 }
 
 impl Config {
-    /// A client that can connect to the web UI's endpoint can claim to be any user. A socket has an owner and a group.
+    /// A client that connects to the web UI's endpoint can claim to be any user. So the endpoint must be a socket, whose
+    /// folder only the proxy may enter.
     fn check_trusted_users(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let Web { trusted_user_header, trusted_user_roles: roles, trusted_user_role: role, .. } = &self.web;
         let Some(header) = trusted_user_header else {
@@ -187,7 +187,7 @@ impl Config {
             )
         })?;
         let Config { service, .. } = self;
-        // The process that listens may create and remove files in the folder of its socket.
+        // The process that listens may create and remove files in its socket's folder.
         if let Endpoint::Socket(path) = &endpoint
             && let Some(taken) =
                 [&service.runtime_directory, &service.state_directory].iter().find(|own| path.starts_with(own))

@@ -83,10 +83,13 @@ pub trait Session {
 
     /// From now on the server itself ends a statement that only reads ([`Tables::select`](super::Tables::select)) after this
     /// time, or at the deadline if that is sooner. Otherwise it would continue for a client that no longer waits. PostgreSQL
-    /// ends statements that change rows as well; MySQL and MariaDB limit only their waits for other sessions. ¶¶ A server
-    /// that does not answer any statement by a few seconds after the deadline is given up, since one that hangs would never
-    /// answer. Takes no round trip. ¶¶ For processes that neither a watchdog nor a person ends. A lock's session has limits
-    /// of its own, and SQLite runs in this process.
+    /// ends statements that change rows as well; MySQL and MariaDB limit only their waits for other sessions.
+    ///
+    /// A server that does not answer any statement by a few seconds after the deadline is given up, since one that hangs
+    /// would never answer. Takes no round trip.
+    ///
+    /// For processes that neither a watchdog nor a person ends. A lock's session has limits of its own, and SQLite runs in
+    /// this process.
     fn limit_statement_time(&mut self, _longest: Duration) {}
 
     /// Begins another delivery. Takes no round trip: the settings are sent with the first statement.

@@ -83,9 +83,10 @@ pub(crate) enum AcquiredAnd {
 
 impl PostgresDatabase {
     /// Takes the lock, and in the same round trip runs the statements `then` in its transaction. Each of them has a newer
-    /// snapshot than the one that took the lock (pinned by the tests of PostgreSQL's behaviour). ¶¶ The statements must only
-    /// read: if another session holds the lock, they still run, and their answers are dropped. If one of them fails, the
-    /// lock is not taken.
+    /// snapshot than the one that took the lock (pinned by the tests of PostgreSQL's behaviour).
+    ///
+    /// The statements must only read: if another session holds the lock, they still run, and their answers are dropped. If
+    /// one of them fails, the lock is not taken.
     pub(crate) fn acquire_and(
         &mut self,
         name: &LockName,

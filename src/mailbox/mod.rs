@@ -181,7 +181,9 @@ pub trait Mailbox {
     /// If the store fails: then nothing is known of the copies.
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError>;
 
-    /// Removes `extra` with UID EXPUNGE, if all of these hold: ¶¶ - UIDVALIDITY is the same;
+    /// Removes `extra` with UID EXPUNGE, if all of these hold:
+    ///
+    /// - UIDVALIDITY is the same;
     /// - `extra` and `keep` both exist, and their bytes have the identity `wanted`;
     /// - `keep` is not marked `\Deleted`;
     /// - `extra` names no Bcc recipients that `keep` does not name;

@@ -8,8 +8,9 @@ use time::OffsetDateTime;
 ///
 /// `wanted.since` is ignored. With UIDs and a searchable Message-ID, the messages from `recorded` on are compared first,
 /// because the index for a SEARCH by header may lack the newest. Then the server searches for the Message-ID, and the
-/// messages from its first result on are compared. ¶¶ Otherwise all messages that arrived since `wanted.not_before` are
-/// compared.
+/// messages from its first result on are compared.
+///
+/// Otherwise all messages that arrived since `wanted.not_before` are compared.
 pub fn look_everywhere(
     mailbox: &mut dyn Mailbox,
     wanted: &Wanted<'_>,

@@ -80,8 +80,9 @@ impl Address {
     }
 
     /// The address without its extension, `doug+lists@x` → `doug@x`; `None` if it has no extension. `delimiters` is
-    /// Postfix's `recipient_delimiter`, a set of characters: the first one in the local part divides the local part. ¶¶ As
-    /// in `src/global/split_addr.c`, a delimiter at the beginning does not count, and MAILER-DAEMON, double-bounce and
+    /// Postfix's `recipient_delimiter`, a set of characters: the first one in the local part divides the local part.
+    ///
+    /// As in `src/global/split_addr.c`, a delimiter at the beginning divides nothing, and MAILER-DAEMON, double-bounce and
     /// postmaster are never divided. If `-` is a delimiter, `owner-list` and `list-request` are not divided either.
     #[must_use]
     pub fn without_extension(&self, delimiters: &str) -> Option<Self> {

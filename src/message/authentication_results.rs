@@ -16,8 +16,10 @@ pub enum Vouched {
 }
 
 /// The verdict of the topmost field that has this site's `authserv_id` and a DMARC result. Fields of other sites are
-/// skipped, and fields below that one are never read. ¶¶ An item is `None` if the field has a bare CR: readers differ about
-/// its name and results. Such a field may be ours, so nothing below it counts.
+/// skipped, and fields below that one are never read.
+///
+/// An item is `None` if the field has a bare CR: readers differ about its name and results. Such a field may be ours, so
+/// nothing below it counts.
 pub(super) fn dmarc(fields: impl Iterator<Item = Option<Vec<u8>>>, authserv_id: &str, from_domain: &str) -> Vouched {
     let no = |why: &'static str| Vouched::No(Cow::Borrowed(why));
     for field in fields {

@@ -373,9 +373,10 @@ impl std::fmt::Debug for Message {
 }
 
 /// A Message-ID for IMAP SEARCH HEADER, without its angle brackets. `None` for a generated id, which is in no mailbox, and
-/// for an id that servers may read differently, so that a search could miss the message. ¶¶ Such an id has text beside the
-/// angle brackets, white space, bytes beyond ASCII, quotes or an uncommon length, or looks like an encoded word. A server
-/// decodes encoded words (RFC 2047) before it compares.
+/// for an id that servers may read differently, so that a search could miss the message.
+///
+/// Such an id has text beside the angle brackets, white space, bytes beyond ASCII, quotes or an uncommon length, or looks
+/// like an encoded word. A server decodes encoded words (RFC 2047) before it compares.
 pub fn message_id_for_search(id: &str) -> Option<&str> {
     let bare = without_brackets(id);
     let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');

@@ -1,6 +1,6 @@
 //! `deliver`: the message on standard input, to one envelope recipient.
 //!
-//! Every path through this module ends in one [`Verdict`]: in doubt, 75.
+//! Every path through this module ends in one [`Verdict`]. In doubt that is a deferral (75).
 
 use super::incoming;
 use super::standard_streams::StandardStreams;
@@ -93,10 +93,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdict {
     let misconfigured = |text: &str| Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, text);
 
-    // The site: configured or embedded.
     let setting = match (&arguments.config, &arguments.embedded) {
         (Some(file), _) => Setup::configured(file, DatabaseRole::Deliveries),
-        // Under pipe(8) the working directory is Postfix's queue.
+        // Under pipe(8) the working directory is Postfix's queue directory, so a relative path would lead there.
         (None, Some(directory)) if !directory.is_absolute() => {
             return misconfigured("--embedded wants the whole path of the directory, from / on");
         }
@@ -109,8 +108,8 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         Err(problem) => return misconfigured(&problem),
     };
     let allowed = arguments.deadline.unwrap_or(deadline);
-    // imap.append_grace minus delivery.deadline is how late an APPEND may land. `check` verifies that difference, and cannot
-    // know this option.
+    // The difference between imap.append_grace and delivery.deadline covers an APPEND that lands late. `check` verifies that
+    // difference, but cannot know this option.
     if !append_grace.is_zero() && allowed > deadline {
         let [deadline, append_grace] = [deadline, append_grace].map(humantime::format_duration);
         let text = format!(
@@ -133,7 +132,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         warn!("core dumps could not be switched off: one of this process would hold passwords");
     }
 
-    // The service already has open everything that a delivery needs.
+    // The service comes before the site, because it has already opened everything that a delivery needs.
     let mut left = None;
     if let Some(socket) = arguments.via.as_ref().filter(|_| !arguments.dry_run) {
         match by_the_service(arguments, socket, size_limit, deadline) {
@@ -149,7 +148,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let mut policy = site.policy();
     policy.lock_wait = arguments.lock_wait.unwrap_or_else(|| site.lock_wait(allowed));
 
-    // The message is always read to its end: for Postfix exit 0 means delivered, whether the message was read or not.
+    // The message is always read to its end: for Postfix exit 0 means delivered, even if only a part was read.
     let received = left.map_or_else(|| incoming::read(size_limit).and_then(incoming::understood), Ok);
     let message = match received {
         Ok(message) => message,
@@ -185,8 +184,8 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     verdict
 }
 
-/// Hands the message over to the service. The message is delivered or deferred, by the service or before the service was
-/// asked; or this process must deliver it.
+/// Hands the message over to the service. `Break` has the verdict; `Continue` has the message, which this process must
+/// deliver.
 fn by_the_service(
     arguments: &Arguments,
     socket: &Path,
@@ -197,7 +196,7 @@ fn by_the_service(
         Ok(raw) => raw,
         Err(verdict) => return ControlFlow::Break(no_message(verdict)),
     };
-    // The service parses the message. This process parses it only if one of its lines names the recipient.
+    // The service parses the message. This process parses a copy only if the recipient comes from `--recipient-header`.
     let topmost = |name: &str| Message::receive(raw.clone()).ok()?.topmost(name);
     let envelope = match envelope(arguments, topmost) {
         Ok(envelope) => envelope,
@@ -237,8 +236,8 @@ fn text(value: &Option<OsString>) -> Option<String> {
     value.as_deref().map(OsStr::to_string_lossy).filter(|value| !value.is_empty()).map(String::from)
 }
 
-/// The sender and the recipient: from the options, from a header if the operator says so, or from local(8)'s
-/// environment variables.
+/// Takes sender and recipient from the options, from a header if the operator asks for that, or from local(8)'s environment
+/// variables.
 fn envelope(arguments: &Arguments, topmost: impl FnOnce(&str) -> Option<String>) -> Result<Envelope, String> {
     let from_environment = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let recipient = match (text(&arguments.recipient), &arguments.recipient_header) {
@@ -263,8 +262,7 @@ fn envelope(arguments: &Arguments, topmost: impl FnOnce(&str) -> Option<String>)
     })
 }
 
-/// Reports what a delivery would do. It exits 75, like any delivery that did not happen: a --dry-run left in a
-/// master.cf by mistake must not lose mail.
+/// Reports what a delivery would do, and exits 75: a --dry-run left in master.cf by mistake must not lose mail.
 fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadline) -> Verdict {
     let planned = site
         .open_database(envelope.queue_id.as_deref(), deadline)
@@ -279,7 +277,7 @@ fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadli
     }
 }
 
-/// The verdict of a dry run, at whichever step it ended: Postfix keeps the message even if a delivery would have refused it.
+/// Makes any verdict of a dry run a deferral: Postfix keeps the message even if a delivery would have refused it.
 fn nothing_done(verdict: Verdict) -> Verdict {
     match verdict.class() {
         4 => verdict,

@@ -1,4 +1,4 @@
-//! The one line on standard output, and its exit status: once per process.
+//! The line on standard output and the exit status, exactly one of each per process.
 
 use crate::delivery::{StatusDetail, Verdict};
 use std::fs::File;
@@ -24,19 +24,19 @@ const NONE: u8 = u8::MAX;
 /// The exit code of the verdict that this process has reported, or [`NONE`].
 static REPORTED: AtomicU8 = AtomicU8::new(NONE);
 
-/// Whether the line of that verdict was written, or could not be.
+/// Whether the attempt to write that verdict's line is over.
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// The time limit for the line: a stdout without a reader may block for ever.
+/// How long the line may take: a stdout that nobody reads may block for ever.
 pub(crate) const LINE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Reports the verdict on stdout, if it is the first of this process, and returns the exit code of the *first* verdict.
-/// The delivery and the [watchdog](crate::pipe::watchdog) may race. The line of one with the exit code of the other
-/// would bounce the message (`2.0.0` with exit 75).
+/// Reports the verdict on stdout, if it is the first of this process, and returns the exit code of the *first* verdict. The
+/// delivery and the [watchdog](crate::pipe::watchdog) may race. The line of one with the exit code of the other would bounce
+/// the message: `2.0.0` with exit 75 does.
 ///
-/// One write, which may fail: Postfix may not read its pipe (EAGAIN) or may have closed it (EPIPE), and the exit code
-/// is enough. It takes no lock that another thread could hold, and does not panic. It does not block, since that pipe
-/// is O_NONBLOCK.
+/// The line is one write, which may fail: Postfix may not read its pipe (EAGAIN) or may have closed it (EPIPE), and the exit
+/// code suffices. The write takes no lock that another thread could hold, and does not panic. It does not block, because
+/// Postfix's pipe is O_NONBLOCK.
 #[must_use = "the process must end with this code"]
 pub fn report(verdict: &Verdict) -> ExitCode {
     match claim(verdict) {
@@ -45,8 +45,8 @@ pub fn report(verdict: &Verdict) -> ExitCode {
             exit_status(verdict)
         }
         Err(first) => {
-            // The process must not end before the watchdog's line is written: a deferral without a reason helps no
-            // reader of the log.
+            // The process must not end before the watchdog's line is written: otherwise the log would show a deferral
+            // without a reason.
             let begun = Instant::now();
             while !WRITTEN.load(Ordering::Acquire) && begun.elapsed() < LINE_LIMIT {
                 std::thread::sleep(Duration::from_millis(2));
@@ -56,7 +56,7 @@ pub fn report(verdict: &Verdict) -> ExitCode {
     }
 }
 
-/// Makes this the verdict of the process, without waiting; the caller then writes its line. `Err`: the exit code of an
+/// Makes this the verdict of the process, without waiting; the caller then writes its line. `Err` has the exit code of an
 /// earlier verdict.
 pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
     match REPORTED.compare_exchange(NONE, u8::from(exit_status(verdict)), Ordering::AcqRel, Ordering::Acquire) {
@@ -67,12 +67,12 @@ pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
 
 /// Writes the line of the verdict that was claimed.
 pub(crate) fn write_line(verdict: &Verdict) {
-    // A failure is normal (see `report`). It is not logged, since a log could block.
+    // A failure is normal, see [`report`]. It is not logged, because the log could block.
     let _ = write_once(verdict.line().as_bytes());
     WRITTEN.store(true, Ordering::Release);
 }
 
-/// The exit code with this number. No other number occurs; for one, 75 would be right.
+/// The exit code with this number, and 75 for any other, which never occurs.
 fn exit_code(code: u8) -> ExitCode {
     [ExitCode::Ok, ExitCode::NoUser, ExitCode::DataErr, ExitCode::NoPerm]
         .into_iter()
@@ -80,13 +80,14 @@ fn exit_code(code: u8) -> ExitCode {
         .unwrap_or(ExitCode::TempFail)
 }
 
-/// One write(2) to stdout. [`std::io::Stdout`] has a lock. A duplicate of the descriptor is the same pipe, O_NONBLOCK as well.
+/// One write(2) to stdout, without the lock of [`std::io::Stdout`]. A duplicate of the descriptor is the same pipe, and also
+/// O_NONBLOCK.
 fn write_once(line: &[u8]) -> io::Result<()> {
     let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     loop {
         match stdout.write(line) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // A pipe takes up to PIPE_BUF bytes completely or not at all (pipe(7)).
+            // A pipe accepts up to PIPE_BUF bytes completely or not at all (pipe(7)).
             written => return written.map(drop),
         }
     }

@@ -17,13 +17,13 @@ pub(super) fn read(size_limit: Option<u64>) -> Result<Vec<u8>, Verdict> {
     }
     let limit = size_limit.unwrap_or(u64::MAX);
     let mut raw = Vec::new();
-    // One byte more shows that the message is too large.
+    // One byte above the limit shows that the message is too large.
     let read = io::stdin().lock().take(limit.saturating_add(1)).read_to_end(&mut raw);
     read.map_err(|error| failed(&format!("reading the message: {error}")))?;
     if raw.len() as u64 > limit {
         return Err(Verdict::too_big(format!("the message is larger than the {limit} bytes allowed here")));
     }
-    // The delivery checks this before each copy is stored. The check here saves the servers the work.
+    // The delivery checks this once more before each copy is stored. The check here only saves work.
     if StandardStreams.is_gone() {
         return Err(caller_gone());
     }
@@ -35,8 +35,6 @@ pub(super) fn caller_gone() -> Verdict {
     Verdict::from(&Refusal::from(Deferral::CallerGone))
 }
 
-/// Parses the bytes as a message.
-///
 /// # Errors
 /// The verdict, if the bytes are no message.
 pub(super) fn understood(raw: Vec<u8>) -> Result<Message, Verdict> {

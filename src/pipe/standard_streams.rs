@@ -9,10 +9,12 @@ use tracing::warn;
 
 /// The program at the other ends of standard input and standard output: pipe(8) or local(8).
 ///
-/// Each `postfix stop` may kill that program while it writes the message. The end of standard input then looks like the
-/// end of the message. But both programs keep the reading end of our standard output open until they have read all of
-/// it (`src/global/pipe_command.c`). Only their death closes it. poll(2) then returns POLLERR for a pipe, and POLLHUP
-/// for a socket. A file, a terminal and /dev/null show nothing.
+/// Each `postfix stop` may kill that program while it writes the message. The end of standard input then looks like the end
+/// of the message.
+///
+/// But both programs keep the reading end of our standard output open until its end (`src/global/pipe_command.c`), so only
+/// their death closes that. poll(2) then returns POLLERR for a pipe, and POLLHUP for a socket. A file, a terminal and
+/// /dev/null show nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StandardStreams;
 

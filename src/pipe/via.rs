@@ -10,11 +10,11 @@ use std::path::Path;
 use std::time::Duration;
 use tracing::{debug, warn};
 
-/// Hands a message over, and waits for its verdict: the service has the message, or may have it, or no process may deliver
-/// it.
+/// Hands a message over, and waits for its verdict. `Ok` means that this process must not deliver the message: the service
+/// has it or may have it, or the caller has died.
 ///
 /// # Errors
-/// If the service does not have the message, and will not deliver it: the reason.
+/// The reason why the service certainly does not have the message, so that this process may deliver it.
 pub(super) fn hand_over(
     socket: &Path,
     envelope: &Envelope,
@@ -41,7 +41,7 @@ pub(super) fn hand_over(
     Ok(verdict)
 }
 
-/// The message may have been delivered. The next try finds that out.
+/// The message may have been delivered already. The retry finds that in the ledger.
 fn deferred(lost: Lost) -> Verdict {
     let (detail, text) = match lost {
         Lost::Connection => (StatusDetail::BAD_CONNECTION, "the connection to the delivery service was lost"),

@@ -1,7 +1,7 @@
 //! Ends the process at the deadline, whatever it is waiting for.
 //!
-//! The [deadline](crate::base::deadline) bounds the waits that the program knows of. The watchdog covers the others: a
-//! name server, a hanging disk, a bug. If a delivery exceeded Postfix's own limit, the message would *bounce*.
+//! The [deadline](crate::base::deadline) bounds the waits that the code knows of. The watchdog covers all others: a name
+//! server, a hanging disk, a bug. A delivery that exceeded Postfix's own limit would *bounce* the message.
 
 use crate::base::watchdog;
 use crate::delivery::Verdict;
@@ -11,25 +11,24 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The time limit of exit(3): it runs the handlers of atexit(3), and waits for another thread that is running them.
+/// How long exit(3) may take: it runs the handlers of atexit(3), and waits for another thread that is running them.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The name of the watched work.
 const DELIVERY: &str = "a delivery";
 
-/// The number of sleeps into which the wait before the abort is divided.
+/// Into how many sleeps the wait before the abort is divided; [`end`] says why.
 const STEPS: u32 = 15;
 
 #[derive(Debug)]
 pub struct Watchdog(watchdog::Watchdog);
 
 impl Watchdog {
-    /// Starts a thread that, `deadline` from now, reports `verdict` and ends the process with its exit code (of a
-    /// [deferral](Verdict::deferred): 75). If a verdict was reported before, that one's code counts: the delivery is over then,
-    /// and only its end hangs.
+    /// Starts a thread that, `deadline` from now, reports `verdict` and ends the process with its exit code, which is 75 for
+    /// a [deferral](Verdict::deferred). If a verdict was reported before, its code counts: the delivery is over, and only
+    /// the end of the process hangs.
     ///
-    /// The thread does not log, and gives stdout half a second and exit(3) one second. Then it aborts, which is a
-    /// deferral for Postfix, too (killed by a signal: 4.3.0).
+    /// The thread does not log, and allows stdout half a second and exit(3) one second. Then it aborts, which Postfix defers
+    /// as well (killed by a signal: 4.3.0).
     ///
     /// # Errors
     /// If no thread can be started. The delivery must then not begin, since nothing would bound it.
@@ -39,24 +38,25 @@ impl Watchdog {
         Ok(Self(watchdog))
     }
 
-    /// Moves the deadline to `left` from now, once the configuration has been read (under a deadline, too).
+    /// Moves the deadline to `left` from now. Called once the configuration has been read, which happens under the first
+    /// deadline.
     pub(crate) fn move_to(&self, left: Duration) {
         self.0.watch_always(DELIVERY, left);
     }
 }
 
 fn end(verdict: Verdict) -> ! {
-    // A failure to start this thread is harmless: the exit code is enough.
+    // Without this thread, only a hanging exit(3) would be left unbounded.
     let _ = thread::Builder::new().name("abort".into()).spawn(|| {
-        // Several short sleeps, not a long one. If the whole process is stopped or gets no processor, only one sleep
-        // elapses meanwhile. The remaining sleeps leave time to exit; otherwise a process that has already reported
-        // would be aborted during its exit.
+        // Several short sleeps, because only one of them elapses while the whole process is stopped or gets no processor.
+        // The others then still leave time to exit. After one long sleep, a process that has already reported would be
+        // aborted during its exit.
         for _ in 0..STEPS {
             thread::sleep((LINE_LIMIT + EXIT_LIMIT) / STEPS);
         }
         std::process::abort();
     });
-    // The claim precedes any wait for another thread: from now on the delivery cannot report anything else.
+    // The claim comes before any wait for another thread: from now on the delivery cannot report anything else.
     let exit = match claim(&verdict) {
         Ok(()) => {
             let exit = exit_status(&verdict);

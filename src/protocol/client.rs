@@ -1,5 +1,5 @@
-//! The client's side of a delivery through the service. It is a lazy pirate (<https://zguide.zeromq.org/docs/chapter4/>): it
-//! sends the message, waits a little, retries on a new connection, and gives up after three attempts.
+//! The client's side of a delivery through the service: a Lazy Pirate (<https://zguide.zeromq.org/docs/chapter4/>). It sends
+//! the message, waits a little, retries on a new connection, and gives up after three attempts.
 //!
 //! ```text
 //! Deliver ──▶   a message, which waits in the broker
@@ -8,8 +8,8 @@
 //!         ◀── Reply
 //! ```
 //!
-//! Before Go nothing can have been delivered: the message is still the client's. After Go it may have been delivered. Without
-//! an answer it is deferred.
+//! Before Go nothing can have been delivered, so the client may deliver the message itself. After Go the message may have
+//! been delivered, so it is deferred if no answer comes.
 
 use super::{Header, LONGEST_HEADER, Reply, Request};
 use crate::base::deadline::Deadline;
@@ -25,18 +25,18 @@ use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-/// How long one attempt may take until the service has confirmed the message.
+/// How long one attempt may take until the service confirms the message.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
 const TRIES: u32 = 3;
 
-/// The rest of the time that is kept for the log and the line of output.
+/// The time that is kept for the log and the line of output.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// The path of the service's socket, as `--via` names it.
 ///
 /// # Errors
-/// If the path is not absolute: under pipe(8), the working directory is Postfix's queue.
+/// If the path is not absolute: under pipe(8), the working directory is Postfix's queue directory.
 pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err("it wants the socket's whole path, from / on".into()) }
@@ -45,11 +45,10 @@ pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
 /// A message to pass to the service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handing<'a> {
-    /// The request. Each attempt fills in the remaining time.
+    /// Each attempt sets the remaining time in it.
     pub request: &'a Request,
-    /// The bytes of the message.
     pub message: &'a [u8],
-    /// The program that passed the message to us. Once it is gone, nothing may be delivered.
+    /// The program that passed the message to us. If it has died, nothing may be delivered.
     pub caller: &'a dyn Caller,
     /// When the answer has to be available.
     pub deadline: Deadline,
@@ -60,10 +59,9 @@ pub(crate) struct Handing<'a> {
 pub(crate) enum HandoverResult {
     /// The service has never confirmed the message: nothing was delivered, and nothing will be.
     NotTaken(NotTaken),
-    /// The caller was gone when the service had the message. The service never got Go: nothing was delivered.
+    /// The caller had died when the service confirmed the message. Go was not sent, so nothing was delivered.
     CallerGone,
-    /// The service has answered with a verdict for each recipient, in the request's order. Before Go, all of them are
-    /// deferrals.
+    /// The service's verdict for each recipient, in the request's order. An answer before Go has only deferrals.
     Answered(Vec<Verdict>),
     /// The message may have been delivered; the result is unknown.
     Lost(Lost),
@@ -74,7 +72,7 @@ pub(crate) enum HandoverResult {
 pub(crate) struct NotTaken {
     /// The reason, for people.
     pub why: String,
-    /// Whether no service runs, or none that may read our mail. Then another message would fail in the same way.
+    /// Whether no service runs, or none that may read our mail. Other messages would then fail in the same way.
     pub no_service: bool,
 }
 
@@ -116,7 +114,7 @@ pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> HandoverResult {
 }
 
 impl Handing<'_> {
-    /// One attempt. `Ok` if no further attempt may follow. The end of its connection withdraws a message that has no Go.
+    /// One attempt. `Ok` if no further attempt may follow. Without Go, the end of the connection withdraws the message.
     fn once(&self, socket: &Path, until: Instant) -> Result<HandoverResult, Failed> {
         // Replies are small.
         let longest = LONGEST_HEADER + 8;
@@ -141,7 +139,7 @@ impl Handing<'_> {
             Ok(_) => return Err(Failed::Try("its answer is about something else".into())),
             Err(problem) => return Err(Failed::Try(problem)),
         }
-        // The bytes that were read may be only the beginning of a message: see `StandardStreams`.
+        // If the caller has died, the bytes may be only the beginning of a message: see [`Caller::is_gone`].
         if self.caller.is_gone() {
             return Ok(HandoverResult::CallerGone);
         }
@@ -175,7 +173,7 @@ impl Handing<'_> {
         }
     }
 
-    /// Handles a reply that came instead of a receipt. The service may defer a message without Go, but may do nothing else.
+    /// Handles a reply that came instead of Received. Without Go the service may only defer the message.
     fn refused(&self, reply: Reply) -> HandoverResult {
         match self.verdicts(reply) {
             Ok(verdicts) if verdicts.iter().all(|verdict| verdict.class() == 4) => HandoverResult::Answered(verdicts),
@@ -215,18 +213,19 @@ impl Handing<'_> {
     }
 }
 
-/// How long one attempt may take, of the remaining time `left`: a delivery by this process needs time as well.
+/// How long one attempt may take: all attempts together get less than half of the time left, because this process may have
+/// to deliver the message itself.
 fn for_one_try(left: Duration) -> Duration {
     PATIENCE.min(left / (TRIES + 1) / 2)
 }
 
-/// How long to wait for the answer. It is a little less than the remaining time, so that the result is logged before the
-/// watchdog ends the process.
+/// How long to wait for the answer: a little less than the time left, so that the result is logged before the watchdog ends
+/// the process.
 fn for_the_answer(left: Duration) -> Duration {
     left.saturating_sub(LAST_WORDS.min(left / 20))
 }
 
-/// How much time the service gets: a little less than the remaining time, so that its answer comes before our own deadline.
+/// How much time the service gets: a little less than the time left, so that its answer comes before our own deadline.
 fn for_the_service(left: Duration) -> Duration {
     left.saturating_sub(Duration::from_secs(1).min(left / 10))
 }
@@ -247,7 +246,7 @@ fn read(answer: Message) -> Result<Header, String> {
 
 fn failed(error: BlockingError) -> Failed {
     match error {
-        // If the service is stopped, no time is spent on retries.
+        // If the service is stopped, retries would only waste time.
         BlockingError::NobodyThere(_) => for_good(error.to_string(), true),
         _ => Failed::Try(error.to_string()),
     }

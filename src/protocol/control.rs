@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The longest line, in bytes. It has space for the status of some hundred processes, each with the last lines that it wrote.
+/// The longest line, in bytes. The status of some hundred processes fits, each with the last lines that it wrote.
 pub const LONGEST_LINE: usize = 1 << 20;
 
 /// A request to the master of the service.
@@ -20,8 +20,8 @@ pub enum Command {
     /// Replace the processes one at a time; each finishes its message in progress. The master answers once all new ones are
     /// ready.
     Restart,
-    /// Read the configuration again, reopen the log, then restart as above. The master answers as for
-    /// [`Restart`](Self::Restart). If the configuration is invalid, it answers at once, and nothing has changed.
+    /// Reread the configuration, reopen the log, then restart. The master answers as for [`Restart`](Self::Restart). If the
+    /// configuration is invalid, it answers at once, and changes nothing.
     Reload,
     /// Reopen the log. The master answers once that is done.
     Reopen,
@@ -36,9 +36,9 @@ pub struct Request {
     pub key: Option<String>,
 }
 
-/// The file with the control socket's key. The master writes a new key at each start. The kernel keeps confined processes of
-/// the service from reading it. The user of a connection would not do: confined processes and an operator's command run as the
-/// same user.
+/// The file with the control socket's key. The master writes a new key at each start, and the kernel keeps confined
+/// processes of the service from reading the file. The peer's user id cannot replace the key, because confined processes and
+/// an operator's command run as the same user.
 #[must_use]
 pub fn key_beside(socket: &Path) -> PathBuf {
     socket.with_file_name("control.key")
@@ -52,7 +52,7 @@ pub struct Answer {
     /// Why not, and how to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Additional information for the operator, if it was done.
+    /// Additional information for the operator, if the request was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The status, if it was requested.
@@ -89,7 +89,7 @@ pub struct Status {
     pub configuration: PathBuf,
     /// The overall state.
     pub state: State,
-    /// Why the service is not well, one sentence each.
+    /// Why the service is degraded, one sentence for each reason.
     #[serde(default)]
     pub reasons: Vec<String>,
     /// The addresses on which the front accepts LMTP.
@@ -116,7 +116,7 @@ pub struct Status {
 pub struct Counted {
     /// How many processes were started, and how they ended, by role.
     pub roles: BTreeMap<Role, Ends>,
-    /// Whether the master applied the configuration file when it last read it.
+    /// Whether the master applied the configuration file when it last read that file.
     pub configuration_is_taken_over: bool,
     /// When the master last applied a configuration: RFC 3339.
     pub configuration_taken_over_at: String,
@@ -127,8 +127,8 @@ pub struct Counted {
 pub struct Ends {
     /// How many were started.
     pub started: u64,
-    /// How many ended in each way. `asked`: the master requested it; `killed`: the master did it; `done`: after their share of
-    /// messages. Otherwise it is the kind of [`End`]: `exit 70`, `SIGSEGV`, `not started`.
+    /// How many ended in each way: `asked` if the master requested it, `killed` if the master killed the process, `done`
+    /// after the process's share of messages. Otherwise the kind of [`End`]: `exit 70`, `SIGSEGV`, `not started`.
     pub ended: BTreeMap<String, u64>,
 }
 
@@ -148,7 +148,7 @@ impl Counted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It is not ready yet.
+    /// Not ready yet.
     Starting,
     Well,
     /// Mail flows more slowly than it should, or not at all.
@@ -158,7 +158,7 @@ pub enum State {
 }
 
 impl State {
-    /// Its name, as the JSON has it.
+    /// The name in the JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -208,7 +208,7 @@ impl Role {
         matches!(self, Self::Worker | Self::Runner)
     }
 
-    /// Whether mail goes through the role. A restart does not wait for a process of another role.
+    /// Whether mail goes through the role. A restart waits only for processes of such roles.
     #[must_use]
     pub fn carries_mail(self) -> bool {
         !matches!(self, Self::Timer | Self::Notify | Self::Web)

@@ -25,7 +25,7 @@ pub(crate) enum NotAsked {
     Another(serde_json::Error),
 }
 
-/// Whether a master listens. It is not asked anything: one that hangs is running, too.
+/// Whether a master listens. Nothing is sent, because a master that hangs counts as running.
 pub(crate) fn is_running(socket: &Path) -> bool {
     !matches!(UnixStream::connect(socket).map_err(not_connected), Err(NotAsked::NotRunning))
 }
@@ -51,7 +51,7 @@ pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result
     serde_json::from_str(&answer).map_err(NotAsked::Another)
 }
 
-/// A master of an older version has written no key, and needs none.
+/// Without the file there is no key to send, and the master decides.
 fn read_key(socket: &Path) -> Result<Option<String>, NotAsked> {
     match std::fs::read_to_string(key_beside(socket)) {
         Ok(key) => Ok(Some(key)),

@@ -1,7 +1,7 @@
 //! The protocol of a mail transport with the service: frames between front, thin client, runners and workers.
 //!
-//! A frame is `MDR1`, the length of its header (four bytes, big-endian), the header (a JSON object), and the bytes of a
-//! message, if any. It is one frame of ZMTP, since the Paranoid Pirate's workers take exactly one.
+//! A frame is `MDR1`, the length of the header (four bytes, big-endian), the header (a JSON object), and the bytes of a
+//! message, if any. All of that is one ZMTP frame, because the Paranoid Pirate's workers accept exactly one.
 
 pub(crate) mod client;
 pub mod control;
@@ -24,11 +24,10 @@ use uuid::Uuid;
 /// The first bytes of each frame. A frame that begins differently comes from another program.
 pub const MARK: &[u8; 4] = b"MDR1";
 
-/// The longest header, in bytes. It has space for a thousand recipients with original addresses, of 300 bytes each, and for the
-/// other fields.
+/// The longest header, in bytes. A thousand recipients with original addresses of 300 bytes fit, with all other fields.
 pub const LONGEST_HEADER: usize = 1 << 20;
 
-/// The length of the mark and of the header's length, in bytes.
+/// The bytes before the header: the mark and the header's length.
 const PREFIX: usize = 8;
 
 /// The kind and the content of a frame.
@@ -39,7 +38,7 @@ pub enum Header {
     Deliver(Request),
     /// The broker has received the whole request.
     Received { id: Uuid },
-    /// The client of the request is still connected, and waits for the delivery: it may begin.
+    /// The client waits for the delivery, which may begin now.
     Go { id: Uuid },
     /// The result of the request.
     Reply(Reply),
@@ -50,7 +49,8 @@ pub enum Header {
 pub struct Request {
     /// The request's id.
     pub id: Uuid,
-    /// How long the delivery may take, in milliseconds, from when a worker gets it. The broker subtracts the time in its queue.
+    /// How long the delivery may take, in milliseconds, once a worker has the request. The broker subtracts the time in its
+    /// queue.
     pub time_left_ms: u64,
     /// The envelope sender as the transport received it.
     pub sender: String,
@@ -73,24 +73,23 @@ pub struct Request {
     pub no_sent: bool,
     /// The size of the message in bytes.
     pub size: u64,
-    /// The absolute path of the file with the message. `None`: the message follows the header.
+    /// The absolute path of the file with the message; `None` if the message follows the header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// Where the request comes from.
     #[serde(default, skip_serializing_if = "is_default")]
     pub source: Source,
-    /// The message has crashed a worker before: its worker ends after it. The broker sets this.
+    /// Whether the message has crashed a worker before. Its worker ends after this message. The broker sets this.
     #[serde(default, skip_serializing_if = "is_default")]
     pub suspect: bool,
-    /// All recipients of this message made a worker wait recently, and nothing was delivered to them. Their mailboxes
-    /// may take all of the time to open, since such messages have no more than their share of the workers. The broker
-    /// sets this.
+    /// Whether all recipients of this message made a worker wait recently, without a delivery. Opening their mailboxes may
+    /// take all of the time, because the broker limits the workers that such messages occupy. The broker sets this.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slow: bool,
 }
 
 impl Request {
-    /// A request of an unknown client with a new id. The client fills in how much time is left.
+    /// A request with a new id. The client sets the time that is left.
     pub(crate) fn new(sender: String, recipients: Vec<Recipient>, size: u64) -> Self {
         Self {
             id: Uuid::now_v7(),
@@ -121,7 +120,7 @@ impl Request {
     }
 }
 
-/// The origin of a request, which keeps the message until it is delivered.
+/// The origin of a request. It keeps the message until that is delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -137,7 +136,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether the source has only a copy of a shunted message, which its holder retries, too.
+    /// Whether the source has only a copy of a shunted message, which the message's holder retries as well.
     #[must_use]
     pub fn is_shunt(self) -> bool {
         matches!(self, Self::Shunt | Self::Upgrade)
@@ -154,7 +153,7 @@ pub struct Reply {
     pub id: Uuid,
     /// One result for each recipient, in the request's order.
     pub results: Vec<WireVerdict>,
-    /// Whether the worker ends now, because it was asked to, or because it has served its share. It gets no more messages.
+    /// Whether the worker ends now, on request or after its share of messages. It gets no more messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
     /// The sessions that the worker has opened since its last reply.
@@ -178,7 +177,7 @@ pub enum Found {
     Away(String),
 }
 
-/// How many sessions were opened. Opening one takes most of the time of a delivery that needs it.
+/// How many sessions were opened. Opening a session takes most of a delivery's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logins {
     /// With the database.

@@ -1,9 +1,9 @@
-//! Splits a message with many recipients into batches. So a message that was accepted can be passed on, whatever the present
-//! limits of recipients and header lengths are.
+//! Splits a message with many recipients into batches, so that an accepted message fits into requests even if the limits
+//! have been lowered since.
 
 use super::{LONGEST_HEADER, Recipient};
 
-/// The largest number of recipients of one request. One answer has to have space for all of their results.
+/// The largest number of recipients of one request: all of their results have to fit into one answer.
 const MOST: usize = 500;
 
 /// The largest total length of the recipients as JSON, in bytes. The other half of the header is for all other fields.

@@ -13,7 +13,7 @@ pub struct WireVerdict {
     text: String,
 }
 
-/// The code is none of this program's verdicts.
+/// No verdict of this program has the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("its status code is none of ours")]
 pub struct UnknownCode;
@@ -28,7 +28,7 @@ impl TryFrom<WireVerdict> for Verdict {
     type Error = UnknownCode;
 
     /// # Errors
-    /// If the code is not one of this program's verdicts. A `5` that came about by accident would bounce mail.
+    /// If no verdict of this program has the code: a corrupted code of class 5 would bounce mail.
     fn try_from(shown: WireVerdict) -> Result<Self, UnknownCode> {
         Verdict::by_code(&shown.code, shown.text).ok_or(UnknownCode)
     }

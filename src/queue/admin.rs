@@ -1,4 +1,4 @@
-//! What a person can do with a message of the queue: hold, release, drop, read.
+//! The operations of people on one message of the queue: hold, release, drop, read.
 
 use super::folder::{Folder, NameKind};
 use super::{Envelope, Folders, Name, Queue, QueueError, State};
@@ -21,7 +21,7 @@ pub enum QueueAdminError {
     BeingDelivered { id: String },
     #[error("{id} is in {state}/: only a message in {allowed} can be {done}")]
     NotFrom { id: String, state: State, allowed: &'static str, done: &'static str },
-    /// The ledger may have forgotten the delivery of a message that is older than it remembers.
+    /// The ledger may have pruned the record of the message's delivery.
     #[error(
         "{id} has been in the queue for longer than the ledger remembers: if it was delivered, it would be duplicated"
     )]
@@ -36,7 +36,7 @@ impl Queue {
     /// Keeps runners from a message until it is released.
     ///
     /// # Errors
-    /// If it is not in `new/`.
+    /// If the message is not in `new/`.
     pub fn hold(&self, id: &str) -> Result<Name, QueueAdminError> {
         self.act(id, |folders, state, name| match state {
             State::New => Ok(rename_durably(&folders.new, &folders.held, name, name)?),
@@ -46,12 +46,12 @@ impl Queue {
 
     /// Releases a message that was held, refused or moved to `bad/`: runners may try it at once.
     ///
-    /// `age_limit` is for how long the ledger remembers deliveries. A message that was accepted longer ago is released only with
-    /// `again`. Some recipients may have received it already, and would receive it once more. (What counts is when it was
-    /// accepted. Only the times of the file say when it was held, and a backup changes those.)
+    /// `age_limit` is for how long the ledger remembers deliveries. A message that was accepted longer ago is released only
+    /// with `again`: some recipients may have received it already, and would receive it once more. The time of acceptance
+    /// counts, because only the file's own times say when it was held, and a backup changes those.
     ///
     /// # Errors
-    /// If it is in another folder, or too old.
+    /// If the message is in another folder, or too old.
     pub fn release(
         &self,
         id: &str,
@@ -70,10 +70,10 @@ impl Queue {
         })
     }
 
-    /// Removes a message. No other system has it any more, so it is lost.
+    /// Removes a message for good: no other system has it any more.
     ///
     /// # Errors
-    /// If a runner is delivering it.
+    /// If a runner is delivering the message.
     pub fn drop_message(&self, id: &str) -> Result<Name, QueueAdminError> {
         self.act(id, |folders, state, name| {
             if state == State::Work {

@@ -1,4 +1,4 @@
-//! The claim of a runner on one message, and its settlement.
+//! A runner's claim on one message, and how it is settled.
 
 use super::envelope::Unreadable;
 use super::folder::{Folder, Moved};
@@ -18,7 +18,7 @@ use tracing::warn;
 pub struct Claim {
     folders: Arc<Folders>,
     name: Name,
-    /// The lock, which lasts as long as this is open. A file in `work/` without a lock counts as one whose owner is dead.
+    /// Holds the lock for as long as it is open. A file in `work/` without a lock counts as one whose owner is dead.
     _locked: File,
     envelope: Envelope,
     message: Vec<u8>,
@@ -27,11 +27,11 @@ pub struct Claim {
 /// The result of the delivery to one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
-    /// It is delivered, and recorded.
+    /// The message is in the mailbox, and recorded in the ledger.
     Delivered,
-    /// It is to be tried again later.
+    /// To be retried later.
     Deferred,
-    /// It was refused permanently, for this reason.
+    /// Refused permanently, for this reason.
     Refused(String),
 }
 
@@ -44,19 +44,19 @@ pub struct Settled {
     pub refused: Vec<Name>,
 }
 
-/// How long a runner uses its listing. A message that arrives meanwhile, and was due before those that are listed, waits no
-/// longer than this.
+/// How long a runner uses its listing. A message that arrives after the listing waits no longer than this for its turn.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
-/// For how long, at least, untried messages go before those that were tried and deferred.
+/// For how long, at least, untried messages go before tried ones.
 const AHEAD: Duration = Duration::from_mins(1);
 
-/// The messages that one runner found due in its last listing. A queue of a hundred thousand is not listed for each of them.
+/// The messages that one runner found due in its last listing. The folder is not listed for each message, because it may
+/// have a hundred thousand.
 ///
-/// Untried messages go before tried ones. A tried message may be for a mailbox that hangs, and such an attempt takes a runner's
-/// whole time until its limit. A queue full of them would hold up each new message.
+/// Untried messages go before tried ones. A tried message may be for a mailbox that hangs, and then occupies the runner
+/// until the attempt's time limit. Many of these would hold up each new message.
 ///
-/// Tried messages still get their turn, however many new ones arrive. It comes when the untried ones have had as much time as the
+/// Tried messages still get their turn, however many new ones arrive: once the untried ones have had as much time as the
 /// last tried one took, and at least a minute.
 #[derive(Debug)]
 pub struct DueList {
@@ -71,14 +71,14 @@ pub struct DueList {
 }
 
 impl DueList {
-    /// A tried message that has been in the queue for longer than the ledger remembers is held, not claimed. An earlier attempt
-    /// may have delivered it, and the ledger may have forgotten that while its mailbox was unreachable.
+    /// A tried message that has been in the queue for longer than `remembered` is held, and not claimed. An earlier attempt
+    /// may have delivered it, and the ledger may have pruned that record while the mailbox was unreachable.
     #[must_use]
     pub fn remembering(remembered: Option<Duration>) -> Self {
         Self { untried: VecDeque::new(), tried: VecDeque::new(), ahead: AHEAD, at: None, remembered }
     }
 
-    /// Records that the runner spent `time` on a message that had had `tries` attempts before.
+    /// Records that the runner spent `time` on a message with `tries` earlier attempts.
     pub fn took(&mut self, tries: u32, time: Duration) {
         self.ahead = if tries == 0 { self.ahead.saturating_sub(time) } else { time.max(AHEAD) };
     }
@@ -98,8 +98,8 @@ impl DueList {
 }
 
 impl Queue {
-    /// Claims the message of this shard that has been due for longest; untried messages go before tried ones. `None`: none is due
-    /// now. The queue is listed once a second, and whenever the end of the listing is reached.
+    /// Claims the message of this shard that has been due for longest; untried messages go before tried ones. `None` if none
+    /// is due now. The queue is listed once a second, and whenever the end of the listing is reached.
     ///
     /// # Errors
     /// If a system call fails. The message in question is still in the queue; others may be claimed.
@@ -123,8 +123,8 @@ impl Queue {
     }
 
     /// The messages that may be tried now, ordered by the moment at which they became due, so that each has its turn. In the
-    /// order of acceptance, old messages for mailboxes that hang would go before all newer ones each time they are due. A few of
-    /// them would take all of a runner's time.
+    /// order of acceptance, a few old messages for mailboxes that hang would come first each time they are due, and take all
+    /// of a runner's time.
     fn due(&self, shard: Shard, now: SystemTime) -> Result<Vec<Name>, QueueError> {
         let busy = self.0.locks_in_work()?;
         let mine = |name: &Name| shard.has_first_bytes(name.lock) && name.is_due(now) && !busy.contains(&name.lock);
@@ -133,8 +133,8 @@ impl Queue {
         Ok(due)
     }
 
-    /// Claims the first of them that can be claimed. One that cannot does not keep the runner from the others; the first error is
-    /// kept.
+    /// Claims the first listed message that can be claimed. A message that cannot be claimed does not hold up the others;
+    /// the first error is kept.
     fn first_of(&self, listed: &mut DueList, now: SystemTime, failed: &mut Option<QueueError>) -> Option<Claim> {
         while let Some(name) = listed.next() {
             let is_forgotten = listed.remembered.is_some_and(|remembered| name.was_tried_before(now, remembered));
@@ -174,15 +174,15 @@ impl Folders {
     /// Claims the message for this process, unless another runner was faster.
     fn claim(&self, name: Name) -> Result<Option<File>, QueueError> {
         let text = name.to_string();
-        // The lock comes before the rename. In the other order, the file would be unlocked in `work/` for a moment. A recovery
-        // would then take it back as the claim of a dead process. Before it is locked, it may have left `new/`. A lock on a file
-        // that another runner has released, or that was removed, would be worth nothing.
+        // The lock comes before the rename. In the other order the file would be unlocked in `work/` for a moment, and a
+        // recovery would take it back as the claim of a dead process. [`Folder::lock`] checks that the name still stands for
+        // the locked file: another runner may have moved or removed the file before the lock.
         let Some(file) = self.new.lock(text.as_str())? else { return Ok(None) };
         if self.new.rename(text.as_str(), &self.work, &text)? != Moved::Done {
             return Ok(None);
         }
         // Another runner may have claimed a message of the same lock since the listing. Each runner renames first and checks
-        // then. So at least one of the two sees the other's file and gives its own back.
+        // then, so at least one of the two sees the other's file, and gives its own back.
         let others = self.work.messages()?.into_iter().any(|other| other.lock == name.lock && other != name);
         if others {
             self.work.rename_to_a_free(text.as_str(), &self.new, name)?;
@@ -213,7 +213,8 @@ impl Claim {
     ) -> Result<Result<Self, (File, Unreadable)>, QueueError> {
         let mut bytes = Vec::new();
         if let Err(error) = (&file).read_to_end(&mut bytes) {
-            // A failed read says nothing about the file. Other messages have their turn before it is tried again.
+            // A failed read says nothing about the file's content, so the file is not moved to `bad/`. It is deferred, so
+            // that other messages have their turn.
             let text = name.to_string();
             let error = QueueError::of_io("reading", &folders.work.path.join(&text), error);
             folders.work.rename_to_a_free(text.as_str(), &folders.new, name.deferred(now))?;
@@ -233,13 +234,12 @@ impl Claim {
         self.name
     }
 
-    /// How often it was tried before.
+    /// The number of earlier attempts.
     #[must_use]
     pub fn tries(&self) -> u32 {
         self.name.tries
     }
 
-    /// Its envelope.
     #[must_use]
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
@@ -270,9 +270,9 @@ impl Claim {
         if deferred.len() == self.envelope.recipients.len() {
             return Ok(Settled { remaining: self.defer(now)?, refused: Vec::new() });
         }
-        // All that remains is on the disk before the old file is removed. A crash in between leaves both files, which is
-        // harmless: the ledger has recorded the deliveries. A second delivery of the same message to the same recipient finds
-        // that record. In the other order, a crash would lose the remaining recipients.
+        // All that remains is on the disk before the old file is removed. In the other order, a crash would lose the
+        // remaining recipients. A crash in between leaves both files, which is harmless: a second delivery to the same
+        // recipient finds the first one's record in the ledger.
         match self.write_what_remains(deferred, refused, now) {
             Ok(settled) => {
                 self.remove()?;
@@ -291,9 +291,9 @@ impl Claim {
         refused: Vec<(Recipient, String)>,
         now: SystemTime,
     ) -> Result<Settled, QueueError> {
-        // Each part has an id of its own, so that it can be named. The file with the remaining recipients, which may be divided
-        // again, gets the lowest number. All numbers of later divisions stay below those of the recipients refused now: each of
-        // these leaves one recipient less in it.
+        // Each part gets an id of its own, so that people can name it. The file with the remaining recipients may be divided
+        // once more, so it gets the lowest number, 0. Later divisions use only numbers below those given now, because fewer
+        // recipients remain each time.
         let mut kept = Vec::new();
         for (place, (recipient, reason)) in (deferred.len()..).zip(refused) {
             let envelope = Envelope { recipients: vec![recipient], reason: Some(reason), ..self.envelope.clone() };
@@ -311,11 +311,11 @@ impl Claim {
         Ok(Settled { remaining, refused: kept })
     }
 
-    /// Moves the message back to `new/`, to be tried again after a pause. Returns its new name; `None` if the file was removed
+    /// Moves the message back to `new/`, to be retried after a pause. Returns its new name; `None` if the file was removed
     /// manually.
     ///
     /// # Errors
-    /// If the system cannot rename it. Then [`Queue::recover`] puts it back.
+    /// If the system cannot rename the file. Then [`Queue::recover`] puts the message back.
     pub fn defer(self, now: SystemTime) -> Result<Option<Name>, QueueError> {
         self.back_as(self.name.deferred(now))
     }
@@ -336,7 +336,7 @@ impl Claim {
         Ok(there)
     }
 
-    /// Removes the file. The name still stands for it: no process takes a locked file out of `work/`.
+    /// Removes the file by its name, which still stands for it: no process takes a locked file out of `work/`.
     fn remove(&self) -> Result<(), QueueError> {
         if !self.folders.work.remove(self.name.to_string().as_str())? {
             warn!(message = self.name.id(), "the file of a claim has left work/ by another hand");

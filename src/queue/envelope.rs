@@ -8,21 +8,21 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Separates the envelope from the message. No line of the written JSON looks like this: a text with a line end in it is on one line.
+/// Separates the envelope from the message. No line of the JSON can be `---`, because line ends in a text are escaped.
 const DIVIDER: &[u8] = b"\n---\n";
 
-/// The longest envelope, in bytes, with the divider. A file without a divider up to there is unreadable.
+/// The longest envelope, in bytes, with the divider. A file without a divider in its first 4 MiB is unreadable.
 pub(super) const LONGEST: usize = 1 << 22;
 
-/// The envelope of a queued message: all that the file has besides the message bytes.
-// An unknown key makes the file unreadable, so that it is moved to `bad/`. A later release may have written the key, and it could
-// change how the message must be handled.
+/// The part of a file before the message.
+// An unknown key makes the file unreadable, so that it is moved to `bad/`: a later release may have written the key, and it
+// could change how the message must be handled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
     /// The envelope sender; empty for the null sender.
     pub sender: String,
-    /// When it was accepted, in microseconds since 1970.
+    /// When the message was accepted, in microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize", deserialize_with = "read_time")]
     pub queued_at: i64,
     /// The submitter of the message.
@@ -33,7 +33,7 @@ pub struct Envelope {
     /// Whether the submitter vouches that the sender is the one in the envelope.
     #[serde(default)]
     pub vouches: bool,
-    /// Why it was refused at the last attempt.
+    /// Why the last attempt refused the message.
     pub reason: Option<String>,
     /// The size of the message in bytes, which reveals a truncated file.
     pub size: u64,
@@ -62,7 +62,7 @@ impl Envelope {
         let json = serde_json::to_vec_pretty(self);
         let bytes =
             [json.map_err(|error| QueueError::Envelope { problem: error.to_string() })?.as_slice(), DIVIDER].concat();
-        // No message is accepted whose envelope could not be read back.
+        // A message whose envelope could not be read back must not be accepted.
         match Self::read(&bytes) {
             Ok((read, at)) if read == *self && at == bytes.len() => Ok(bytes),
             Ok(_) => Err(QueueError::Envelope { problem: "it would not be read as it is written".into() }),

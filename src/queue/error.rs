@@ -5,14 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why the queue could not do what it was asked for. No such error has changed a file that was accepted before.
+/// Why an operation of the queue failed. No such failure changes a file that was accepted before.
 #[derive(Debug, Error)]
 pub enum QueueError {
-    /// The disk, or the quota of this user, is full except for the reserve for others. Trying again later can help (SMTP 452,
-    /// HTTP 507).
+    /// The disk or this user's quota is full, except for the reserve for other programs. A retry can help (SMTP 452, HTTP
+    /// 507).
     #[error("{doing} {}: no room is left on the disk", path.display())]
     NoSpace { doing: &'static str, path: PathBuf },
-    /// Anything else that the system reports. Trying again later can help.
+    /// Any other failure of a system call. A retry can help.
     #[error("{doing} {}: {source}", path.display())]
     Io {
         doing: &'static str,
@@ -20,23 +20,23 @@ pub enum QueueError {
         #[source]
         source: io::Error,
     },
-    /// A file can be renamed only within one file system.
+    /// rename(2) works only within one file system.
     #[error(
         "{} is on another file system than the other folders of the queue (rename(2): EXDEV): all of them have to be on one",
         path.display()
     )]
     AnotherFileSystem { path: PathBuf },
-    /// A rename that can overwrite a file can lose a message.
+    /// A rename that overwrites a file loses a message.
     #[error(
         "the file system of {} cannot rename without overwriting (renameat2(2), RENAME_NOREPLACE): put the queue on a local \
          ext4, XFS, Btrfs or tmpfs",
         path.display()
     )]
     RenamesOverwrite { path: PathBuf },
-    /// The other user could have put files there, or could remove them.
+    /// The other user could add or remove files.
     #[error("{} belongs to user {owner}, and this process runs as user {user}", path.display())]
     AnotherOwner { path: PathBuf, owner: u32, user: u32 },
-    /// Other users could put files there, or could remove them.
+    /// Other users could add or remove files.
     #[error("others may write to {} (mode {mode:04o}): run `chmod 0700` on it", path.display())]
     WritableByOthers { path: PathBuf, mode: u32 },
     /// No queue has been created there.
@@ -45,7 +45,7 @@ pub enum QueueError {
     /// The mail has no recipient.
     #[error("a message without a recipient cannot be queued")]
     NoRecipient,
-    /// An envelope that cannot be written and read back unchanged.
+    /// The envelope would not be read back as it is.
     #[error("the envelope cannot be written: {problem}")]
     Envelope { problem: String },
 }

@@ -1,4 +1,4 @@
-//! One folder of the queue. Every system call on it is in this module, goes through its open descriptor, and follows no link.
+//! One folder of the queue. All system calls on it are in this module; they use the open descriptor, and follow no link.
 
 use super::{Name, QueueError};
 use crate::base::files::sync;
@@ -13,10 +13,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// How many taken names in a row are skipped. Each next name is a nanosecond later.
+/// How many taken names in a row are skipped: each next name is a nanosecond later.
 const NAMES: usize = 100_000;
 
-/// An open folder.
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
@@ -26,7 +25,7 @@ pub(super) struct Folder {
 /// What a name stands for.
 pub(super) enum NameKind {
     File(File),
-    /// A link, a folder, a pipe, a socket or a device. The queue makes none of these, and reads none.
+    /// A link, a folder, a pipe, a socket or a device. The queue creates none of these, and reads none.
     NoFile(&'static str),
     /// There is no such file (any more).
     Gone,
@@ -43,7 +42,7 @@ pub(super) enum Moved {
 }
 
 impl Folder {
-    /// Opens a folder that belongs to this user (or any folder, as root) and that no other user can write to.
+    /// Opens a folder that belongs to this user (or to anyone, as root) and that no other user can write to.
     ///
     /// # Errors
     /// If it is missing or cannot be opened, if another user owns it, or if its mode lets the group or others write.
@@ -96,7 +95,6 @@ impl Folder {
         Ok(names)
     }
 
-    /// Opens a file for reading.
     pub(super) fn find(&self, name: impl rustix::path::Arg + Copy) -> Result<NameKind, QueueError> {
         let shown = || name.to_string_lossy().into_owned();
         #[cfg(test)]
@@ -127,8 +125,8 @@ impl Folder {
         }
     }
 
-    /// Opens a file and locks it (flock(2)). `None` if it is no regular file, if another process holds the lock, or if the name
-    /// no longer stands for this file once it is locked.
+    /// Opens a file and locks it (flock(2)). `None` if it is no regular file, if another process holds the lock, or if the
+    /// name does not stand for this file any more once the lock is held.
     pub(super) fn lock(&self, name: impl rustix::path::Arg + Copy) -> Result<Option<File>, QueueError> {
         let NameKind::File(file) = self.find(name)? else { return Ok(None) };
         step();
@@ -146,7 +144,8 @@ impl Folder {
         }
     }
 
-    /// Waits until no other process changes this folder. The lock (flock(2)) is held until the returned file is dropped.
+    /// Waits until no other process changes this folder. The lock (flock(2)) is held until the returned descriptor is
+    /// dropped.
     pub(super) fn lock_whole(&self) -> Result<File, QueueError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own = rustix::fs::openat(&self.descriptor, ".", flags, Mode::empty());
@@ -216,7 +215,7 @@ impl Folder {
         }
     }
 
-    /// Syncs the names in this folder to the disk.
+    /// Syncs the folder's entries to the disk: without this, a rename or a new name may not survive a power failure.
     pub(super) fn sync(&self) -> Result<(), QueueError> {
         step();
         sync(&self.descriptor).map_err(|error| QueueError::of_io("syncing", &self.path, error))
@@ -247,13 +246,13 @@ impl Folder {
             };
             let written = Written { folder: self, file: File::from(descriptor), name, placed: false };
             if rustix::process::geteuid().is_root() {
-                // The user who owns the queue could not read a file that belongs to root.
+                // The queue's user could not read a file that belongs to root.
                 let owner =
                     rustix::fs::fstat(self.descriptor.as_fd()).map_err(|errno| self.error("examining", errno))?;
                 let to = |id| std::os::unix::fs::fchown(&written.file, Some(id), Some(owner.st_gid));
                 to(owner.st_uid).map_err(|error| QueueError::of_io("giving away a file in", &self.path, error))?;
             }
-            // Before the file was locked, a clean-up may have removed it as one whose writer is dead.
+            // Before the lock, a clean-up may have removed the file as one of a dead writer.
             if self.locked(written.name.as_str(), &written.file)? {
                 return Ok(written);
             }
@@ -272,10 +271,10 @@ pub(super) struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// Moves it to its final place. Once this returns, the file survives a power failure.
+    /// Moves the file to its final place. Once this returns, the file survives a power failure.
     ///
-    /// The file stays locked until then, so that no runner claims it before its name is on the disk. If the sync fails, the file
-    /// is removed again: the client that receives the error submits the message once more.
+    /// The file stays locked until then, so that no runner claims it before its name is on the disk. If the sync fails, the
+    /// file is removed, because the client receives an error and submits the message once more.
     pub(super) fn place(mut self, to: &Folder, name: Name) -> Result<Name, QueueError> {
         let placed = self.folder.rename_to_a_free(self.name.as_str(), to, name)?;
         let name = placed.ok_or_else(|| self.folder.error_at("renaming", &self.name, Errno::NOENT))?;
@@ -298,12 +297,13 @@ impl Drop for Written<'_> {
     }
 }
 
-/// Root may work on the queue of another user: it follows no link there, and the files that it writes belong to that user.
+/// Whether this user may work on the owner's queue. Root may: it follows no link there, and gives the files that it writes
+/// to the owner.
 pub(super) fn may_look_after(user: u32, owner: u32) -> bool {
     user == owner || user == 0
 }
 
-/// What it is, if it is no regular file.
+/// What the file is, if it is no regular file.
 fn no_file(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,
@@ -313,7 +313,7 @@ fn no_file(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-/// A point at which a test may kill the process: between any two system calls that change something.
+/// A point at which a test may kill the process. There is one between any two system calls that change the disk.
 #[cfg(test)]
 fn step() {
     super::crash_tests::step();
@@ -327,7 +327,7 @@ thread_local! {
     pub(super) static FAULT: std::cell::Cell<Option<Errno>> = const { std::cell::Cell::new(None) };
 }
 
-/// Keeps root from making a queue in another user's folder: that user could not open files that root makes.
+/// Keeps root from creating a queue in another user's folder: that user could not open files that belong to root.
 pub(super) fn refuse_root(path: &Path) -> Result<(), QueueError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

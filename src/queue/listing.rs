@@ -17,24 +17,24 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It waits for a runner, or for its next attempt.
+    /// Waits for a runner, or for the next attempt.
     New,
-    /// A runner is delivering it.
+    /// A runner is delivering the message.
     Work,
-    /// An operator holds it back.
+    /// Held by an operator, or because the ledger may have pruned its delivery.
     Held,
-    /// A recipient refused it permanently.
+    /// Refused permanently.
     Refused,
-    /// It cannot be read.
+    /// Cannot be read.
     Bad,
-    /// It has crashed two workers. Its holder, an MTA or the file queue, tries it again; no list of the queue contains it.
+    /// Has crashed two workers. Its [holder](super::MessageHolder) retries it; the queue's own list does not contain it.
     Shunted,
 }
 
-/// One message of the queue, or another thing in its folders, which no runner touches.
+/// One message of the queue, or a foreign file in its folders, which no runner touches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// The id for holding, releasing and dropping it.
+    /// The id by which people hold, release and drop the message.
     pub id: String,
     /// The name of its file.
     pub file: String,
@@ -52,7 +52,7 @@ pub struct Entry {
     /// The earliest moment of the next attempt, in microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub next_try: Option<i64>,
-    /// Why it was refused, or moved to `bad/`, or does not belong to the queue.
+    /// Why the message was refused or moved to `bad/`, or why the file does not belong to the queue.
     pub reason: Option<String>,
 }
 
@@ -65,8 +65,8 @@ pub struct Waiting {
 }
 
 impl Queue {
-    /// All messages, by folder, the oldest first. Every message that stays where it is, is listed. A message that moves meanwhile
-    /// is listed once in most cases.
+    /// All messages, by folder, the oldest first. Every message that stays in its folder is listed. One that moves meanwhile
+    /// is listed once in nearly all cases.
     ///
     /// # Errors
     /// If a folder cannot be read. A file that cannot be read is listed with the reason.
@@ -79,7 +79,8 @@ impl Queue {
         for (state, folder) in folders.all().into_iter().chain(again) {
             for file in folder.names()? {
                 if let Some((inode, entry)) = folders.entry(state, &file)? {
-                    // A rename keeps the inode. No runner moves a thing that is no file or cannot be opened.
+                    // The key is the inode, which a rename keeps, so that a message that moved is listed once. Without an
+                    // inode the path is enough: no runner moves what is no file or cannot be opened.
                     let key =
                         inode.map_or_else(|| (0, format!("{state}/{}", entry.file)), |inode| (inode, String::new()));
                     entries.insert(key, entry);
@@ -91,11 +92,11 @@ impl Queue {
         Ok(entries)
     }
 
-    /// How many bytes of messages there are in all listed folders, by the submitter of each message. Each file is opened; one
-    /// that moves meanwhile may count twice.
+    /// The bytes of all messages in the listed folders, by submitter. Each file is opened; one that moves meanwhile may
+    /// count twice.
     ///
     /// # Errors
-    /// If a folder cannot be read. A file that cannot be read counts for nobody.
+    /// If a folder cannot be read. A file that cannot be read is not counted.
     pub fn bytes_by_bringer(&self) -> Result<HashMap<String, u64>, QueueError> {
         let mut bytes: HashMap<String, u64> = HashMap::new();
         for (state, folder) in self.0.all() {
@@ -112,7 +113,7 @@ impl Queue {
         Ok(bytes)
     }
 
-    /// Half of the size of its file system, in bytes; `u64::MAX` if the file system reports no size.
+    /// Half of the size of the queue's file system, in bytes; `u64::MAX` if that reports no size.
     ///
     /// # Errors
     /// If the system call statvfs(3) fails.
@@ -173,7 +174,7 @@ impl Folders {
                     }
                 }
             }
-            // Other users may own some files, for example. The rest can still be listed.
+            // Such a file may belong to another user, for example. The others can still be listed.
             Err(error) => entry.reason = Some(error.to_string()),
         }
         if state == State::Bad && entry.reason.is_none() {

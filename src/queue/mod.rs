@@ -1,27 +1,24 @@
-//! The file queue, for mail that no Postfix queue holds: one file for each message, until it is delivered. The folder `shunted/`
-//! beside it has the messages that crashed workers. Their holders, an MTA or this queue, try them again.
+//! The file queue, for mail that no Postfix queue holds: one file for each message, until it is delivered. The folder
+//! `shunted/` beside it has the messages that crashed workers; their holders, an MTA or this queue, retry them.
 //!
 //! ```text
 //! enqueue ──▶ tmp/ ──▶ new/ ◀──▶ work/ ──▶ (delivered: removed)      bad/      what cannot be read
 //!                       ▲ ▼        └─────▶ refused/                  held/     held by an operator, or too old for the ledger
 //! ```
 //!
-//! * **A message is accepted once it is on the disk.** It is written to `tmp/` and synced, renamed to `new/`, and `new/` is
-//!   synced; only then is it accepted. If anything fails before, nothing is left of it.
-//! * **A file is never rewritten, and no rename overwrites one** (`RENAME_NOREPLACE`). What changes between attempts is in
-//!   its name: see [`Name`].
-//! * **A claim is a rename to `work/` and a lock (flock(2)) on the file.** The lock comes first. So at any moment, a file in
-//!   `work/` without a lock is one whose owner is dead. The kernel frees the lock when its process ends. Nothing has to
-//!   expire, and no clock matters.
-//! * **Two files of one lock are never claimed at once**: a runner that finds another file of that lock in `work/` gives
-//!   its own back.
-//! * **Nothing is dropped, and nothing is bounced.** Mail that was refused permanently is kept in `refused/`, and what cannot
-//!   be read in `bad/`. What was tried for longer than the ledger remembers is kept in `held/`. A person decides what happens
-//!   to it.
+//! * **A message is accepted once it is on the disk.** The file is written to `tmp/` and synced, then renamed to `new/`, and
+//! `new/` is synced; only then is the message accepted. If anything fails before, the file is removed. * **A file is never
+//! rewritten, and no rename overwrites one** (`RENAME_NOREPLACE`). What changes between attempts is in its name: see
+//! [`Name`]. * **A claim is a lock (flock(2)) on the file, and then a rename to `work/`.** So at any moment, a file in
+//! `work/` without a lock is one whose owner is dead. The kernel releases the lock when its process ends: nothing has to
+//! expire, and no clock matters. * **Two files of one lock are never claimed at once**: a runner that finds another file of
+//! that lock in `work/` gives its own back. * **No message is dropped, and none is bounced.** Mail that was refused
+//! permanently is kept in `refused/`, unreadable files in `bad/`, and messages that were tried for longer than the ledger
+//! remembers in `held/`. A person decides what happens to them.
 //!
-//! A crash may leave a message, or some of its recipients, in two files. A claim that was partly delivered is written to a new
-//! file, with the recipients that remain, before the old file is removed. The other order could lose them. Two files are
-//! harmless: the ledger has recorded the deliveries, and a second delivery finds that record.
+//! A crash may leave a message, or some of its recipients, in two files. The recipients that remain of a partly delivered
+//! claim are written to a new file before the old file is removed, because the other order could lose them. Two files are
+//! harmless: a second delivery finds the record of the first one in the ledger.
 
 mod admin;
 mod claim;
@@ -70,16 +67,15 @@ struct Folders {
     held: Folder,
     refused: Folder,
     bad: Folder,
-    /// Messages that crashed workers. This folder is none of the queue's states.
+    /// Messages that crashed workers. They are not part of the queue: their holder has them as well.
     shunted: Folder,
 }
 
-/// Mail to be queued.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMail {
     /// The envelope sender; empty for the null sender.
     pub sender: String,
-    /// At least one.
+    /// There is at least one.
     pub recipients: Vec<Recipient>,
     /// The submitter of the message.
     pub injected_by: String,
@@ -90,12 +86,12 @@ pub struct NewMail {
 }
 
 impl Queue {
-    /// Opens the queue in this folder, and creates the folders that are missing. This is for the service, which runs as the
-    /// queue's user.
+    /// Opens the queue in this folder, and creates the folders that are missing. For the service, which runs as the queue's
+    /// user.
     ///
     /// # Errors
-    /// If a folder cannot be created, or root would create it in the folder of another user. If a folder belongs to another user
-    /// or others can write to it.
+    /// If a folder cannot be created, belongs to another user, or can be written by others; or if root would create one in
+    /// another user's folder.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
         let made = |path: &Path| create_directory(path).map_err(|error| QueueError::of_io("making", path, error));
         folder::refuse_root(path)?;
@@ -110,16 +106,16 @@ impl Queue {
                 made(&folder)?;
             }
         }
-        // A process that created them may have been killed before it synced them.
+        // Even if all folders exist: the process that created them may have been killed before it synced them.
         sync_directory(path).map_err(|error| QueueError::of_io("syncing", path, error))?;
         Self::existing(path)
     }
 
-    /// Opens the queue in this folder, and creates nothing. This is for people who list messages, or hold, release or drop one.
+    /// Opens the queue in this folder, and creates nothing. For people who list messages, or hold, release or drop one.
     ///
     /// # Errors
-    /// [`QueueError::NoQueue`] if there is none. An error too if it belongs to another user, or if others can write to it. Root
-    /// may work on the queue of any user.
+    /// [`QueueError::NoQueue`] if there is none. Also if a folder belongs to another user (except for root) or can be
+    /// written by others.
     pub fn existing(path: &Path) -> Result<Self, QueueError> {
         Folder::open(path.to_owned())?;
         let open = |name: &str| Folder::open(path.join(name));
@@ -143,18 +139,18 @@ impl Queue {
 
     /// Accepts a message. `lock` is the lock that its deliveries take; messages of one lock are never delivered at once.
     ///
-    /// Once this returns a name, the message survives whatever happens, and the caller must report it as accepted.
+    /// Once this returns a name, the message survives any crash, and the caller must report it as accepted.
     ///
     /// # Errors
-    /// If nothing was accepted; then nothing is left of the message. [`QueueError::is_no_space`] says whether the disk is full,
-    /// or only the reserve for others is left. (If the disk fails so badly that the file can neither be synced nor removed, it
-    /// may still be delivered.)
+    /// If the message was not accepted; then its file has been removed. [`QueueError::is_no_space`] is true if only the
+    /// reserve for other programs is left on the disk. If the disk fails so badly that the file can neither be synced nor
+    /// removed, the message may still be delivered.
     pub fn enqueue(&self, lock: &LockName, mail: NewMail, message: &[u8], now: SystemTime) -> Result<Name, QueueError> {
         let NewMail { sender, recipients, injected_by, may_owe_sent, vouches } = mail;
         if recipients.is_empty() {
             return Err(QueueError::NoRecipient);
         }
-        // Messages that were accepted before are still moved and settled when this refuses a new one.
+        // The reserve is checked only here, so that accepted messages are still settled when the disk is nearly full.
         leaves_the_reserve(&self.0.path, message.len() as u64)
             .map_err(|error| QueueError::of_io("writing below", &self.0.path, error))?;
         let name = Name::new(now, lock);

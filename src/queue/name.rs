@@ -1,6 +1,6 @@
 //! The name of a queued message: `TIME-LOCK[,TRIES[,NEXT]].msg`.
 //!
-//! What changes between attempts is in the name alone. A rename is atomic; rewriting a file is not.
+//! What changes between attempts is in the name alone, because a rename is atomic and rewriting a file is not.
 
 use crate::base::back_off::doubled;
 use crate::lock::LockName;
@@ -14,20 +14,20 @@ const FIRST_PAUSE: Duration = Duration::from_mins(1);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
-/// How many ids (nanoseconds) each part of a message has for itself. It uses one each time it is settled in part, or refused,
-/// released and refused again.
+/// How many ids (nanoseconds) are reserved for each part of a message. A part uses one each time it is settled in part, or
+/// is refused, released and refused once more.
 const IDS_OF_A_PART: u64 = 32;
 
 /// The name of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
-    /// When it was accepted, in nanoseconds since 1970; a few nanoseconds later if that moment was taken.
+    /// When the message was accepted, in nanoseconds since 1970; a few nanoseconds later if that name was taken.
     pub(super) time: u64,
-    /// The first eight bytes of the lock's digest: two files of one Message-ID have the same.
+    /// The first eight bytes of the lock's digest, the same for all messages with one Message-ID.
     pub(super) lock: u64,
-    /// How often it was tried, and deferred.
+    /// How often the message was tried and deferred.
     pub(super) tries: u32,
-    /// The earliest next attempt, in seconds since 1970. `None`: as soon as possible.
+    /// The earliest next attempt, in seconds since 1970; `None` for as soon as possible.
     pub(super) next: Option<u64>,
 }
 
@@ -36,12 +36,12 @@ impl Name {
         Self::of_digest(now, lock.number_at(0))
     }
 
-    /// The name of a file that is found by these first bytes of a digest.
+    /// The name of a file that is looked up by the first bytes of a digest.
     pub(super) fn of_digest(now: SystemTime, lock: u64) -> Self {
         Self { time: nanoseconds(now), lock, tries: 0, next: None }
     }
 
-    /// Reads the name of a file. `None` unless this program would have written it in exactly this way.
+    /// Parses the name of a file; `None` unless this program would write the name in exactly this way.
     pub(super) fn read(text: &str) -> Option<Self> {
         let (id, state) = match text.strip_suffix(ENDING)?.split_once(',') {
             Some((id, state)) => (id, Some(state)),
@@ -68,7 +68,7 @@ impl Name {
         Self { time: self.time.saturating_add(1), ..self }
     }
 
-    /// The first name for one part of this message. `place` is the number of the part; there are at most as many parts as
+    /// The first of the names reserved for one part of this message. `place` is the number of the part, below the number of
     /// recipients.
     pub(super) fn of_part(self, place: usize) -> Self {
         let ids = u64::try_from(place).unwrap_or(u64::MAX).saturating_mul(IDS_OF_A_PART).saturating_add(1);
@@ -86,14 +86,15 @@ impl Name {
         Self { next: None, ..self }
     }
 
-    /// Whether it may be tried now. No pause is longer than an hour, so a later time was written by a clock that was wrong.
+    /// Whether the message may be tried now. No pause is longer than an hour, so a later time was written by a wrong clock,
+    /// and is ignored.
     pub(super) fn is_due(&self, now: SystemTime) -> bool {
         let now = seconds(now);
         self.next.is_none_or(|next| next <= now || next > now.saturating_add(LONGEST_PAUSE.as_secs()))
     }
 
-    /// Since when it may be tried, in nanoseconds since 1970. A next attempt in the future was written by a wrong clock and is
-    /// ignored.
+    /// Since when the message may be tried, in nanoseconds since 1970. A time in the future was written by a wrong clock,
+    /// and is ignored.
     pub(super) fn due_since(&self, now: SystemTime) -> u64 {
         let next = self.next.filter(|next| *next <= seconds(now));
         next.map_or(self.time, |next| next.saturating_mul(1_000_000_000).max(self.time))
@@ -109,19 +110,19 @@ impl Name {
         self.next.map(|next| i64::try_from(next.saturating_mul(1_000_000)).unwrap_or(i64::MAX))
     }
 
-    /// How long ago its last attempt may have begun: the time since it became due.
+    /// How long ago the last attempt may have begun, at most: the time since the message became due.
     pub(super) fn overdue(&self, now: SystemTime) -> Duration {
         let since = self.next.map_or(self.time, |next| next.saturating_mul(1_000_000_000).max(self.time));
         Duration::from_nanos(nanoseconds(now).saturating_sub(since))
     }
 
-    /// Whether it waits for a further attempt and has been in the queue for longer than `span`. A message that a person has
-    /// released is tried in any case.
+    /// Whether the message waits for a retry, and has been in the queue for longer than `span`. A released message has no
+    /// `next`, so it is tried in any case.
     pub(super) fn was_tried_before(&self, now: SystemTime, span: Duration) -> bool {
         self.next.is_some() && self.age(now) > span
     }
 
-    /// For how long it has been in the queue.
+    /// For how long the message has been in the queue.
     pub(super) fn age(&self, now: SystemTime) -> Duration {
         Duration::from_nanos(nanoseconds(now).saturating_sub(self.time))
     }
@@ -140,8 +141,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// How long to wait after this many attempts: a minute, then twice as long each time, up to an hour, and every hour from then on.
-/// Attempts never end, since no other system has the message any more.
+/// How long to wait after this many attempts: a minute, then twice as long each time, up to an hour. Attempts never end,
+/// because no other system has the message any more.
 #[must_use]
 pub fn pause_after(tries: u32) -> Duration {
     doubled(FIRST_PAUSE, tries.saturating_sub(1), LONGEST_PAUSE)

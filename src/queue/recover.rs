@@ -13,16 +13,17 @@ use uuid::Uuid;
 impl Queue {
     /// Cleans up after dead processes. It may run at any time, beside anything else.
     ///
-    /// A claim of a dead process goes back to `new/` unchanged, because the death of its runner says nothing about the message.
-    /// But the message may have been delivered, and the ledger can report that to the next attempt only for as long as it
-    /// remembers. So a claim that was due longer than `remembered` ago, by its name, is held until a person releases it. (Only
-    /// the times of the file say when it was claimed, and a backup changes those.)
+    /// A claim of a dead process goes back to `new/` unchanged, because the death of its runner says nothing about the
+    /// message. But the message may have been delivered, which the ledger records only for `remembered`. So a claim that was
+    /// due longer ago is held until a person releases it.
+    ///
+    /// The time in the name counts, because only the file's own times say when it was claimed, and a backup changes those.
     ///
     /// # Errors
     /// If a system call fails; what was cleaned up before stays so.
     pub fn recover(&self, now: SystemTime, remembered: Duration) -> Result<(), QueueError> {
         let (folders, mut failed) = (&*self.0, None);
-        // One failure does not keep the clean-up from the rest.
+        // One failure does not stop the rest of the clean-up.
         let mut note = |done: Result<(), QueueError>| {
             if let Err(error) = done {
                 warn!(%error, "something in the queue cannot be put right");
@@ -81,8 +82,8 @@ impl Folders {
 
     fn take_over(&self, name: Name, to: &Folder) -> Result<bool, QueueError> {
         let text = name.to_string();
-        // A file that this process can lock is no live claim: a claim is locked before it comes to `work/`. The lock lasts until
-        // the rename is done.
+        // A file that this process can lock is no live claim, because a claim is locked before it comes to `work/`. The lock
+        // is kept until the rename is done, so that no other process takes the file over.
         let Some(_locked) = self.work.lock(text.as_str())? else { return Ok(false) };
         Ok(self.work.rename_to_a_free(text.as_str(), to, name)?.is_some())
     }
@@ -99,11 +100,11 @@ impl Folders {
     }
 }
 
-/// Removes a file that no process is writing any more, if it has a name that only this program gives.
+/// Removes a file that no process writes any more, if its name is one that only this program gives.
 pub(super) fn remove_unlocked(folder: &Folder, name: &OsStr) -> Result<(), QueueError> {
     let ours = name.to_str().is_some_and(|name| Uuid::try_parse(name).is_ok());
-    // A writer locks its file right after creating it. Until the file is removed, the lock taken here shows that writer that it
-    // has lost it.
+    // A writer locks its file right after creating it. If this lock comes first, the writer finds the file locked or gone,
+    // and creates another.
     match if ours { folder.lock(name)? } else { None } {
         Some(_locked) => folder.remove(name).map(drop),
         None => Ok(()),

@@ -1,8 +1,8 @@
 //! Messages that crashed workers of the service, in `shunted/`, in the queue's own format: `TIME-DIGEST,CRASHES.msg`.
 //!
-//! After one crash a message is a suspect; from [`SHUNTED_AFTER`] crashes on it is shunted. Two parties change the folder: the
-//! front process of the service, and a person who drops a message. Each of them holds the lock of the folder (flock(2))
-//! meanwhile. A file has the envelope of the message's first crash.
+//! After one crash a message is a suspect; from [`SHUNTED_AFTER`] crashes on it is shunted. Two parties change the folder:
+//! the front process of the service, and a person who drops a message. Each of them holds the folder's lock (flock(2))
+//! meanwhile. A file keeps the envelope of the message's first crash.
 
 use super::folder::{Folder, NameKind};
 use super::listing::read_envelope;
@@ -23,7 +23,7 @@ use thiserror::Error;
 /// A message is shunted once it has crashed this many workers.
 pub const SHUNTED_AFTER: u32 = 2;
 
-/// The first eight bytes of the SHA-256 of a message's bytes. They identify the message at its next attempt.
+/// The first eight bytes of the SHA-256 of a message's bytes, by which the next attempt recognises the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(u64);
 
@@ -31,7 +31,7 @@ pub struct Digest(u64);
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoDigest;
 
-/// Which other system holds a message, and what came with it.
+/// The system that holds a message, and what it sent with the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
@@ -42,7 +42,7 @@ pub struct Origin {
     pub sasl_username: Option<String>,
 }
 
-/// The system that tries a message again.
+/// The system that has the message and retries it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageHolder {
@@ -59,9 +59,9 @@ pub struct CrashedMessage {
     pub digest: Digest,
     /// How many workers it has crashed.
     pub crashes: u32,
-    /// When it first crashed one, in microseconds since 1970.
+    /// When the message first crashed a worker, in microseconds since 1970.
     pub since: i64,
-    /// When its file was last changed, by a crash or by a backup: in seconds since 1970.
+    /// When its file was last changed, by a crash or by a backup, in seconds since 1970.
     pub changed: i64,
     pub file: PathBuf,
     pub envelope: Envelope,
@@ -105,7 +105,7 @@ impl FromStr for Digest {
 }
 
 impl CrashedMessage {
-    /// Whether it is shunted: it has also crashed a worker of its own.
+    /// Whether the message is shunted: it has crashed a second worker.
     #[must_use]
     pub fn is_shunted(&self) -> bool {
         self.crashes >= SHUNTED_AFTER
@@ -132,7 +132,7 @@ impl Queue {
     /// A message that crashed workers, with its bytes. `None` if there is none of this digest.
     ///
     /// # Errors
-    /// If it cannot be read, or its bytes were changed.
+    /// If the file cannot be read, or its bytes were changed.
     pub fn crashed_message(&self, digest: Digest) -> Result<Option<(CrashedMessage, Vec<u8>)>, UnreadableFile> {
         let folder = &self.0.shunted;
         let unreadable = |problem: String| UnreadableFile { digest, file: folder.path.clone(), problem };
@@ -150,11 +150,11 @@ impl Queue {
         Ok(Some((found, message)))
     }
 
-    /// Records that a message has crashed this many workers, and stores its bytes if they are not stored yet. The envelope's size
-    /// and time are filled in.
+    /// Records that a message has crashed this many workers, and stores its bytes if they are not stored yet. A lower count
+    /// than the stored one changes nothing. The envelope's size and time are set here.
     ///
     /// # Errors
-    /// If it could not be written. [`QueueError::is_no_space`] says whether the disk is full.
+    /// If the record could not be written. [`QueueError::is_no_space`] says whether the disk is full.
     pub fn record_crash(
         &self,
         digest: Digest,
@@ -195,7 +195,7 @@ impl Queue {
 }
 
 impl Folder {
-    /// The file of a digest. A backup may have restored a second one; the file with more crashes counts.
+    /// The file of a digest. A backup may have restored a second one: then the file with more crashes counts.
     fn of_digest(&self, digest: Digest) -> Result<Option<Name>, QueueError> {
         let names = self.messages()?.into_iter().filter(|name| name.lock == digest.0);
         Ok(names.max_by_key(|name| name.tries))

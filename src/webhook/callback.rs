@@ -1,4 +1,4 @@
-//! Callback URLs, and the addresses that they may lead to.
+//! Callback URLs, and the addresses at which they may be called.
 
 use super::networks::is_public;
 use crate::config::Notifications;
@@ -9,7 +9,8 @@ use url::{Host, Url};
 /// The longest URL, in bytes.
 const LONGEST: usize = 2048;
 
-/// A URL that may be called, as far as the URL itself shows. The addresses of a host name are checked at each lookup.
+/// A URL that may be called, as far as the URL itself shows. The addresses of a host name are checked at each lookup,
+/// because they can change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Callback {
     url: Url,
@@ -37,7 +38,7 @@ pub enum Refused {
 }
 
 impl Callback {
-    /// Parses a URL, whichever spelling of an address it contains.
+    /// Parses a URL. All spellings of an address become one, so that none escapes the check.
     ///
     /// # Errors
     /// If the URL may not be called, whatever its host name resolves to.
@@ -55,14 +56,14 @@ impl Callback {
         if url.fragment().is_some() {
             return Err(Refused::Fragment);
         }
-        // URLs of these schemes have both.
+        // URLs of these schemes always have a host and a port.
         let host = url.host().ok_or(Refused::NoUrl(url::ParseError::EmptyHost))?.to_owned();
         let port = url.port_or_known_default().ok_or(Refused::Port(0))?;
         let callback = Self { url, host, port };
         match callback.host {
             Host::Ipv4(address) => callback.judge(address.into(), rules)?,
             Host::Ipv6(address) => callback.judge(address.into(), rules)?,
-            // The name may resolve to an address in an allowed network of ours.
+            // Otherwise the name may resolve to an address in an allowed network, where scheme and port do not matter.
             Host::Domain(_) if rules.allow_networks.is_empty() => callback.judge_public(rules)?,
             Host::Domain(_) => {}
         }
@@ -81,10 +82,10 @@ impl Callback {
         if is_public(address) { Ok(()) } else { Err(Refused::Address) }
     }
 
-    /// Those of the host's addresses at which the callback may be called.
+    /// The addresses, of those given, at which the callback may be called.
     ///
     /// # Errors
-    /// If none may be called.
+    /// If the callback may be called at none of them.
     pub fn may_be_called_at(&self, addresses: &[IpAddr], rules: &Notifications) -> Result<Vec<SocketAddr>, Refused> {
         let judged = addresses.iter().map(|address| (address, self.judge(*address, rules)));
         let mut refused = Refused::Address;

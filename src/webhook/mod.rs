@@ -1,7 +1,7 @@
-//! Webhooks as both ends agree on them: allowed callbacks, the shared secret, payloads, signatures, and the retry schedule. No
-//! input or output except for the key file.
+//! What a webhook contains and when it is sent: allowed callbacks, secrets, payloads, signatures, and the retry schedule.
+//! There is no input or output here, except for the key file.
 //!
-//! By the specification of Standard Webhooks, version 1.0.0 (<https://github.com/standard-webhooks/standard-webhooks>).
+//! It follows Standard Webhooks, version 1.0.0 (<https://github.com/standard-webhooks/standard-webhooks>).
 
 mod callback;
 mod networks;

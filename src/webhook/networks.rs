@@ -1,9 +1,9 @@
 //! Which addresses may be called on behalf of a person outside this site.
 //!
-//! A URL from a stranger must not lead into our own networks. A callback at 127.0.0.1, or at the address from which clouds give
-//! out credentials, would make the service send requests on their behalf (server-side request forgery). So every address
+//! A URL from a stranger must not lead into our own networks. A callback at 127.0.0.1, or at the address from which clouds
+//! give out credentials, would make the service send the stranger's requests (server-side request forgery). So every address
 //! outside the public Internet is refused, by IANA's registries of special-purpose addresses. Addresses that wrap another
-//! address are refused, too.
+//! address are refused as well.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! The payloads of webhooks. Each try sends the same bytes: all data is from rows that never change after publication, and the
-//! fields are in the order of their names.
+//! The payloads of webhooks. Each try sends the same bytes, because all data is from rows that never change after
+//! publication, and the fields are sorted by name.
 
 use crate::base::timestamp::exact;
 use crate::ledger::event::EventType;
@@ -13,7 +13,7 @@ pub(crate) fn id(event: Uuid) -> String {
     format!("evt_{}", event.simple())
 }
 
-/// The event that has this id.
+/// The event with this id; `None` if the text is no such id.
 pub(crate) fn read_id(text: &str) -> Option<Uuid> {
     let digits = text.strip_prefix("evt_").filter(|digits| digits.len() == 32)?;
     Uuid::try_parse(digits).ok()
@@ -56,7 +56,7 @@ pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
         ("host", json!(due.host)),
         ("url", json!(api.map(|api| format!("{api}/messages/{}", due.identity)))),
     ]);
-    // A refused message may be recorded between two tries, and the second body would then differ from the first.
+    // A refused message may be recorded between two tries. The second body would then differ from the first.
     if let Some(recorded) = due.message.as_ref().filter(|_| due.event_type != EventType::MessageRefused.as_str()) {
         message.extend(detail(recorded));
     }
@@ -80,7 +80,7 @@ fn with_values<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value>
     fields.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The body of a test notification, which a subscriber has requested.
+/// The body of a test notification, which a person requests.
 fn test(due: &Due) -> String {
     let (moment, subscription) = (exact(due.created_at), due.subscription.unwrap_or_default().to_string());
     serde_json::json!({
@@ -96,7 +96,7 @@ fn test(due: &Due) -> String {
     .to_string()
 }
 
-/// What is recorded of the message, in full detail.
+/// The recorded message, for subscriptions with full detail.
 fn detail(message: &MessageDetail) -> Map<String, Value> {
     let (fields, mut is_whole) = fields(&message.headers);
     let (count, mut length) = (fields.len(), 0);
@@ -122,7 +122,7 @@ fn detail(message: &MessageDetail) -> Map<String, Value> {
     fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
 }
 
-/// The complete fields of a possibly cut header, and whether they are all of its fields.
+/// The complete fields of a JSON array that may be cut anywhere, and whether these are all of its fields.
 fn fields(headers: &str) -> (Vec<Value>, bool) {
     let (mut fields, mut rest) = (Vec::new(), headers.strip_prefix('[').unwrap_or_default());
     loop {

@@ -3,10 +3,9 @@
 use sha2::{Digest, Sha256};
 use std::time::{Duration, SystemTime};
 
-/// The longest wait that a receiver may ask for.
+/// The longest wait that a receiver can request.
 const LONGEST_REST: Duration = Duration::from_hours(24);
 
-/// The waits between tries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule(Vec<Duration>);
 
@@ -22,16 +21,16 @@ impl Schedule {
         Self(waits)
     }
 
-    /// How long to wait after this many failed tries; `None`: no more tries. Each wait is up to a fifth shorter or longer,
-    /// derived from `of`, so that notifications that failed together do not return together. The receiver may ask for a longer
-    /// wait (`asked`).
+    /// How long to wait after `failed` failed tries; `None` if there are no more tries. Each wait is up to a fifth shorter
+    /// or longer, derived from `of`, so that notifications that failed together are not retried together. `asked` is the
+    /// wait that the receiver requested; a shorter one than ours has no effect.
     pub fn after(&self, failed: u32, of: &[u8], asked: Option<Duration>) -> Option<Duration> {
         let index = usize::try_from(failed.checked_sub(1)?).ok()?;
         let wait = spread(*self.0.get(index)?, of, failed);
         Some(asked.map_or(wait, |asked| asked.min(LONGEST_REST).max(wait)))
     }
 
-    /// The same without an end: the last wait is repeated.
+    /// As [`after`](Self::after), but without an end: the last wait is repeated.
     pub fn after_at_least(&self, failed: u32, of: &[u8], asked: Option<Duration>) -> Duration {
         let last = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         self.after(failed.clamp(1, last.max(1)), of, asked).unwrap_or(LONGEST_REST)
@@ -54,7 +53,7 @@ impl RetryAfter {
     pub fn read(text: &str, now: SystemTime) -> Option<Duration> {
         let text = text.trim();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            // A number too large for `u64` is long enough as `u64::MAX`.
+            // A number too large for `u64` counts as `u64::MAX`; the caller limits it.
             return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
         }
         let moment = httpdate::parse_http_date(text).ok()?;

@@ -1,8 +1,8 @@
 //! The secret of a subscription, and its signatures.
 //!
-//! Secrets are derived (HKDF, RFC 5869, with SHA-256) from a key that all hosts share, and are not stored. Neither the database
-//! nor a copy of it can therefore sign. A new secret is the next generation of a subscription. For [`ROTATION`] the previous
-//! one signs beside it, so that the receiver can change over at any time.
+//! Secrets are derived (HKDF, RFC 5869, with SHA-256) from a key that all hosts share, and are not stored. So a person with
+//! a copy of the database cannot sign. A new secret is the next generation of a subscription. For [`ROTATION`] the previous
+//! secret signs as well, so that the receiver can switch at any time.
 
 use crate::config::Notifications;
 use base64::Engine;
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The length of the key and of each secret, in bytes. Standard Webhooks asks for 24 to 64.
+/// The length of the key and of each secret, in bytes. Standard Webhooks requires 24 to 64.
 const LENGTH: usize = 32;
 /// Separates these secrets from others that may be derived from the same key later.
 const PURPOSE: &[u8] = b"maildrop_command webhook secret v1";
@@ -32,20 +32,20 @@ pub struct MasterKey(hkdf::Prk);
 pub struct WebhookSecret([u8; LENGTH]);
 
 impl MasterKey {
-    /// The key that a configuration names; `None` if it names none.
+    /// The key that the configuration names; `None` if it names none.
     ///
     /// # Errors
-    /// If the file is unusable: what is wrong with it, with the configuration key that names it.
+    /// What is wrong with the file, with the configuration key that names it.
     pub(crate) fn configured(settings: &Notifications) -> Result<Option<Self>, String> {
         let Some(path) = &settings.secret_key_file else { return Ok(None) };
         let named = |problem| format!("notifications.secret_key_file: {}: {problem}", path.display());
         Self::read(path).map(Some).map_err(named)
     }
 
-    /// Reads it: a file of 32 random bytes.
+    /// Reads a file of 32 random bytes.
     ///
     /// # Errors
-    /// If the file is unusable: what is wrong with it, and the fix, without any of its content.
+    /// What is wrong with the file, and the fix, without any of its content.
     pub fn read(path: &Path) -> Result<Self, String> {
         let mut bytes = Vec::new();
         File::open(path)
@@ -65,7 +65,7 @@ impl MasterKey {
         let mut derived = [0; LENGTH];
         let info = [subscription.as_bytes().as_slice(), &generation.to_be_bytes()];
         let filled = self.0.expand(&info, hkdf::HKDF_SHA256).and_then(|key| key.fill(&mut derived));
-        // Only a length other than the algorithm's own could be refused.
+        // This cannot fail: ring refuses only an output of another length than the algorithm's.
         debug_assert!(filled.is_ok());
         WebhookSecret(derived)
     }
@@ -90,8 +90,8 @@ impl fmt::Debug for WebhookSecret {
     }
 }
 
-/// The header `webhook-signature`: each secret signs `id.timestamp.body`. The id contains no dot; the timestamp is that of this
-/// try, in seconds since 1970.
+/// The header `webhook-signature`: each secret signs `id.timestamp.body`. The id contains no dot, so the parts are
+/// unambiguous; `timestamp` is that of this try, in seconds since 1970.
 pub fn sign(secrets: &[WebhookSecret], id: &str, timestamp: i64, body: &str) -> String {
     let signed = |WebhookSecret(secret): &WebhookSecret| {
         let mut signing = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, secret));

@@ -182,8 +182,10 @@ pub(super) fn within<T: Send + 'static>(
 ///
 /// Without TLS each address is tried. With TLS the crate verifies the certificate for the name that it connects to, so that
 /// name must be the host's. If the crate is told to bind to an address of one family, it tries the addresses of that family
-/// first. ¶¶ So a name with several addresses is tried once for each family, bound to the family's unspecified address,
-/// which restricts nothing. If the bind fails, the error of such a try may be about the other family.
+/// first.
+///
+/// So a name with several addresses is tried once for each family, bound to the family's unspecified address, which
+/// restricts nothing. If the bind fails, the error of such a try may be about the other family.
 fn ways(addresses: &[SocketAddr], host: &str, options: &OptsBuilder, tls: &Tls) -> Vec<(SocketAddr, OptsBuilder)> {
     let at = |host: &str| options.clone().ip_or_hostname(Some(bracketed(host)));
     match (tls, addresses) {

@@ -3,9 +3,10 @@
 //! # One connection
 //!
 //! The lock is a user-level lock (`GET_LOCK`) of the session. So the connection is never in the crate's pool, which resets
-//! returned connections and thereby frees the lock. `mysql::Conn` does not reconnect by itself. ¶¶ Once a read has timed
-//! out, the connection is not used any more. A late answer ("the lock is yours") would be taken for the answer to the next
-//! statement.
+//! returned connections and thereby frees the lock. `mysql::Conn` does not reconnect by itself.
+//!
+//! Once a read has timed out, the connection is not used any more. A late answer ("the lock is yours") would be taken for
+//! the answer to the next statement.
 //!
 //! # Time limits
 //!

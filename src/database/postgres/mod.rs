@@ -41,9 +41,11 @@ const MORE_PATIENCE: Duration = Duration::from_secs(5);
 const CACHED_PLANS: &str = "coalesce(has_function_privilege(to_regproc('maildrop_copy'), 'EXECUTE'), false)";
 
 /// Whether the server takes no writes; the cluster's identifier, and how far its history reaches; whether commits wait for a
-/// standby while none follows. ¶¶ The timeline comes from the present position in the write-ahead log.
-/// `pg_control_checkpoint()` has that of the last checkpoint, for which a promotion does not wait. `sync_state` is NULL for
-/// a role without `pg_read_all_stats`; such a standby counts as synchronous.
+/// standby while none follows.
+///
+/// The timeline comes from the present position in the write-ahead log. `pg_control_checkpoint()` has that of the last
+/// checkpoint, for which a promotion does not wait. `sync_state` is NULL for a role without `pg_read_all_stats`; such a
+/// standby counts as synchronous.
 const SERVER_STATUS: &str = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, system_identifier, \
      CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_insert_lsn()) END, \
      CASE WHEN current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local') \

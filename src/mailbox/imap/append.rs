@@ -110,8 +110,10 @@ const FAILED: [&str; 4] = ["UNAVAILABLE", "SERVERBUG", "CONTACTADMIN", "CORRUPTI
 const IN_WORDS: [&str; 6] = ["unavailable", "system error", "internal error", "connection", "time out", "timed out"];
 
 /// Whether a NO leaves open if the message is stored. By RFC 3501 section 6.3.11 a NO means that it is not. But a proxy also
-/// says NO if it has forwarded the whole message and its backend ends before answering. ¶¶ A frontend of Cyrus Murder says
-/// `NO Server(s) unavailable to complete operation` then (imap/imap_proxy.c, pipe_including_tag).
+/// says NO if it has forwarded the whole message and its backend ends before answering.
+///
+/// A frontend of Cyrus Murder says `NO Server(s) unavailable to complete operation` then (imap/imap_proxy.c,
+/// pipe_including_tag).
 fn tells_of_trouble(answer: &Answer) -> bool {
     let text = answer.text.to_ascii_lowercase();
     let in_words = answer.code.is_none() && IN_WORDS.iter().any(|words| text.contains(words));

@@ -2,9 +2,11 @@
 //!
 //! SASL PLAIN carries two names (RFC 4616): the account that logs in, and the user for whom it acts. Some servers ignore the
 //! second name (Courier's `authsasl_plain`, Stalwart), say OK, and open the service account's own INBOX. All mail would go
-//! there, and each answer would be OK. ¶¶ A login for the user alone cannot show that. A login for another user can, if the
-//! server has an id for each mailbox and the two ids differ. Otherwise a login for a name that does not exist shows it: that
-//! login is refused, or leads to another mailbox.
+//! there, and each answer would be OK.
+//!
+//! A login for the user alone cannot show that. A login for another user can, if the server has an id for each mailbox and
+//! the two ids differ. Otherwise a login for a name that does not exist shows it: that login is refused, or leads to another
+//! mailbox.
 
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
@@ -66,12 +68,15 @@ pub fn login_path(settings: &Settings, here: &str) -> String {
 /// Nothing is created that a login or a delivery would not create. There is one exception: if two empty mailboxes look the
 /// same, a mailbox is created in the other account [for a moment](shares_account_with).
 ///
-/// The user's mailbox is read twice, and others log in between the two readings: ¶¶ - another user, if there is one:
-/// different ids of the two mailboxes prove that the server honours the name;
+/// The user's mailbox is read twice, and others log in between the two readings:
+///
+/// - another user, if there is one: different ids of the two mailboxes prove that the server honours the name;
 /// - otherwise a user who does not exist;
 /// - if that login fails, the service account for itself, because a server may check the name and still open the service
-///   account's mailbox. ¶¶ A server that honours the name refuses each of these logins, has no such mailbox for it, or opens
-///   another one. The second reading shows that the server refused the name, and not one connection too many.
+///   account's mailbox.
+///
+/// A server that honours the name refuses each of these logins, has no such mailbox for it, or opens another one. The second
+/// reading shows that the server refused the name, and not one connection too many.
 ///
 /// No other name logs in if the user's own mailbox is not open `in_time`: that mailbox may hang.
 ///

@@ -16,10 +16,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How many bytes one read takes at most.
+/// How many bytes one read returns at most.
 const PIECE: usize = 64 << 10;
 
-/// The shortest timeout of a write: zero would mean none (socket(7), SO_SNDTIMEO).
+/// The shortest timeout of a write, since zero means no timeout (socket(7), SO_SNDTIMEO).
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Why a connection is unusable. A new one may work.
@@ -54,7 +54,7 @@ impl Blocking {
         let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
         let socket = socket_with(AddressFamily::UNIX, NetType::STREAM, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(io::Error::from)?;
-        // If the backlog is full, connect(2) blocks as well, up to this timeout (unix(7)).
+        // The timeout also limits connect(2), which blocks while the backlog is full (socket(7), SO_SNDTIMEO).
         set_socket_timeout(&socket, Timeout::Send, Some(left(until))).map_err(io::Error::from)?;
         retry_on_intr(|| connect(&socket, &address)).map_err(|error| nobody_there(error.into()))?;
         Self::handshake(UnixStream::from(socket), settings, until)
@@ -66,13 +66,14 @@ impl Blocking {
     /// If the peer has gone, is not a valid peer, or has not answered by `until`.
     pub fn handshake(stream: UnixStream, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
         let mut new = Self { stream, connection: Connection::new(settings), piece: vec![0; PIECE] };
-        // A handshake is short, whatever the peer sends: see `Connection`. So a peer that sends byte by byte cannot block this.
+        // [`Connection`] limits the length of a handshake, and each wait ends at `until`, so a peer that sends byte by byte
+        // cannot block this for long.
         while new.connection.peer().is_none() {
             if !new.flush(until)? || !new.read(until)? {
                 return Err(BlockingError::TimedOut);
             }
         }
-        // Our READY may still be unsent, if the peer's came with its greeting.
+        // Our READY may still be unsent if the peer's READY came together with its greeting.
         if new.flush(until)? { Ok(new) } else { Err(BlockingError::TimedOut) }
     }
 
@@ -82,7 +83,8 @@ impl Blocking {
         self.connection.peer()
     }
 
-    /// The stream, for poll(2). Use it only after [`receive`](Self::receive) has returned all messages that have arrived.
+    /// The stream, for poll(2). Poll only after [`receive`](Self::receive) has returned all messages that have arrived:
+    /// bytes that are already read do not make the stream readable.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
@@ -96,7 +98,7 @@ impl Blocking {
         if self.flush(until)? { Ok(()) } else { Err(BlockingError::TimedOut) }
     }
 
-    /// The next message. `None`: no complete one has arrived by `until`, and the partial one is kept. If `until` has passed,
+    /// The next message. `None` if no complete message has arrived by `until`; a partial one is kept. If `until` has passed,
     /// only arrived data is used.
     ///
     /// # Errors
@@ -117,7 +119,7 @@ impl Blocking {
         }
     }
 
-    /// Reads some bytes. `false`: none have arrived by `until`.
+    /// Reads some bytes; `false` if none have arrived by `until`.
     fn read(&mut self, until: Instant) -> Result<bool, BlockingError> {
         if !self.is_readable(until)? {
             return Ok(false);
@@ -132,7 +134,7 @@ impl Blocking {
         }
     }
 
-    /// Waits for data with poll(2): a socket timeout may be late by an eighth (Linux's timer wheel).
+    /// Waits for data with poll(2), because a socket timeout may be late by an eighth (Linux's timer wheel).
     fn is_readable(&self, until: Instant) -> Result<bool, BlockingError> {
         retry_on_intr(|| {
             let left = until.saturating_duration_since(Instant::now());
@@ -143,7 +145,7 @@ impl Blocking {
         .map_err(|error| BlockingError::Stream(error.into()))
     }
 
-    /// Writes all waiting bytes. `false`: that was not possible by `until`.
+    /// Writes all waiting bytes; `false` if that was not possible by `until`.
     fn flush(&mut self, until: Instant) -> Result<bool, BlockingError> {
         while !self.connection.outgoing().is_empty() {
             self.stream.set_write_timeout(Some(left(until)))?;
@@ -167,12 +169,12 @@ impl fmt::Debug for Blocking {
     }
 }
 
-/// The time left until then, and never zero.
+/// The time until `until`, and never zero.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(SHORTEST)
 }
 
-/// `false` if only the time is over (socket(7), SO_RCVTIMEO).
+/// `Ok(false)` if the error is only that the time is over (socket(7), SO_RCVTIMEO).
 fn timed_out(error: io::Error) -> Result<bool, BlockingError> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Ok(false),

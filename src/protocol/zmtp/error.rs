@@ -3,7 +3,7 @@
 use super::handshake::SocketType;
 use thiserror::Error;
 
-/// Why a connection cannot go on. The same bytes would fail again, so that a retry only helps if the peer has changed.
+/// Why a connection is unusable. A retry only helps if the peer sends something else.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ZmtpError {
     #[error("the peer does not speak ZMTP")]

@@ -20,7 +20,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Parses a header. Returns it with its length in bytes. `None`: it is incomplete.
+    /// Parses a header, and returns it with its length in bytes; `None` if it is incomplete.
     ///
     /// # Errors
     /// If a flag is set that ZMTP does not have.

@@ -67,14 +67,14 @@ pub(super) fn greeting() -> [u8; GREETING] {
     greeting
 }
 
-/// Checks as much of a peer's greeting as has arrived: an older peer sends nothing more until it has an answer of its own kind.
-/// `true`: the greeting is complete.
+/// Checks as much of a peer's greeting as has arrived, because a peer of an older version waits for our answer before it
+/// sends the rest. `true` if the greeting is complete.
 pub(super) fn check_greeting(bytes: &[u8]) -> Result<bool, ZmtpError> {
-    // The eight bytes between are padding.
+    // The eight bytes in between are padding.
     if bytes.first().is_some_and(|byte| *byte != 0xff) || bytes.get(9).is_some_and(|byte| *byte != 0x7f) {
         return Err(ZmtpError::NotZmtp);
     }
-    // A peer of a newer version has to speak our version with us.
+    // A peer of a newer version has to use our version with us (RFC 23, "Version Negotiation").
     if let Some(&version) = bytes.get(10)
         && version < 3
     {
@@ -111,7 +111,7 @@ pub(super) fn read_ready(ours: SocketType, mut body: &[u8]) -> Result<Peer, Zmtp
     let (mut socket_type, mut identity) = (None, None);
     while !body.is_empty() {
         let (name, value, rest) = property(body).ok_or(ZmtpError::Handshake("a property is cut short"))?;
-        // "Property names are case-insensitive."
+        // RFC 23: property names are case-insensitive.
         if name.eq_ignore_ascii_case(b"Socket-Type") {
             let known = SocketType::ALL.into_iter().find(|known| known.as_str().as_bytes() == value);
             let known = known.filter(|known| ours.talks_with(*known));
@@ -120,7 +120,7 @@ pub(super) fn read_ready(ours: SocketType, mut body: &[u8]) -> Result<Peer, Zmtp
             if value.len() > LONGEST_IDENTITY {
                 return Err(ZmtpError::Handshake("its identity is longer than 255 bytes"));
             }
-            // Such identities are those that a router makes itself for peers without one (zmq_setsockopt(3), ZMQ_ROUTING_ID).
+            // A router makes such identities itself, for peers without one (zmq_setsockopt(3), ZMQ_ROUTING_ID).
             if value.first() == Some(&0) {
                 return Err(ZmtpError::Handshake("its identity begins with a zero"));
             }

@@ -1,9 +1,9 @@
 //! ZeroMQ's frames (ZMTP 3.0, <https://rfc.zeromq.org/spec/23/>) and the Paranoid Pirate's messages
 //! (<https://rfc.zeromq.org/spec/6/>). Except for one blocking adapter, there is no input or output here.
 //!
-//! Of ZMTP, the NULL mechanism and the four socket types of requests and replies are implemented. Tests run it against ZeroMQ's
-//! own library and the guide's programs (`tests/server_tests/service`). A peer cannot make it use more memory than its
-//! [`Settings`] allow: a frame that is too long is refused when its length arrives.
+//! Of ZMTP, the NULL mechanism and the four socket types of requests and replies are implemented. Tests connect it with
+//! ZeroMQ's own library and the guide's programs (`tests/server_tests/service`). A peer cannot make it use more memory than
+//! its [`Settings`] allow: a frame that is too long is refused when its length arrives.
 
 mod blocking;
 mod connection;

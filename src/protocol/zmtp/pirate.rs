@@ -14,7 +14,7 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 /// After this many intervals without a heartbeat, a peer counts as dead.
 pub const LIVENESS: u32 = 3;
 
-/// The first pause before a peer connects again. It doubles after each failed connection, up to `LONGEST_PAUSE`.
+/// The first pause before a peer reconnects. It doubles after each failed connection, up to [`LONGEST_PAUSE`].
 pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 

@@ -11,12 +11,12 @@ const LONGEST_COMMAND: usize = 8 << 10;
 /// The longest context of a PING (RFC 37), in bytes.
 const LONGEST_CONTEXT: usize = 16;
 
-/// How many answers to PINGs may wait to be written. More would carry no information, and a peer that sends PINGs and reads
-/// nothing could use up memory.
+/// How many answers to PINGs may wait to be written. Without a limit, a peer that sends PINGs and reads nothing would use up
+/// memory; and further answers carry no information.
 const WAITING_PONGS: usize = 8;
 
-/// How many bytes of a frame are allocated at once. More is allocated only as data arrives: an announced length alone must not
-/// use memory.
+/// How many bytes of a frame are allocated at first. More is allocated only as data arrives, because announcing a length
+/// must not use memory.
 const ROOM: usize = 64 << 10;
 
 /// The frames of one message. There is at least one.
@@ -26,7 +26,8 @@ pub type Message = Vec<Vec<u8>>;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub socket_type: SocketType,
-    /// Our identity for a ROUTER at the other end: 1 to 255 bytes, the first of them not 0. `None`: the router makes one.
+    /// Our identity for a ROUTER at the other end: 1 to 255 bytes, the first of them not 0. If it is `None`, the router
+    /// makes one.
     pub identity: Option<Vec<u8>>,
     /// The longest frame that is accepted, in bytes.
     pub longest_frame: usize,
@@ -39,12 +40,12 @@ pub struct Settings {
 /// One connection. [`outgoing`](Self::outgoing) has the bytes to write, and [`feed`](Self::feed) takes the bytes that were
 /// read.
 ///
-/// It holds at most one incomplete message, and the bytes that were fed and not returned yet. So read a bounded piece, feed it,
-/// and take [messages](Self::next) until there is none, before you read more.
+/// A connection holds at most one incomplete message, and the bytes that were fed and not returned yet. To bound its memory,
+/// feed a piece of bounded size, and take all [messages](Self::next) before you read more.
 pub struct Connection {
     settings: Settings,
     stage: Expecting,
-    /// The bytes that were fed, and how many of them are parsed.
+    /// The bytes that were fed, and how many of these are parsed.
     pending: Vec<u8>,
     understood: usize,
     /// The frames of the incomplete message, and their total length.
@@ -93,7 +94,7 @@ impl Connection {
     /// Takes bytes that were read from the peer.
     ///
     /// # Errors
-    /// If the peer violates the protocol or a limit. The messages before that can still be taken; the connection gives no more.
+    /// If the peer violates the protocol or a limit. Earlier messages can still be taken; no later ones come.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ZmtpError> {
         if self.failed.is_none() {
             self.pending.drain(..self.understood);
@@ -131,7 +132,7 @@ impl Connection {
     pub fn wrote(&mut self, bytes: usize) {
         self.written = self.written.saturating_add(bytes);
         if self.written >= self.outgoing.len() {
-            // This frees the memory, too: there may have been a large message.
+            // A new vector, because this also frees the memory of a large message.
             self.outgoing = Vec::new();
             self.written = 0;
             self.waiting_pongs = 0;
@@ -173,7 +174,7 @@ impl Connection {
         result
     }
 
-    /// Parses one greeting, header or body. `false`: more bytes are needed.
+    /// Parses one greeting, header or body; `false` if more bytes are needed.
     fn step(&mut self, rest: &mut &[u8]) -> Result<bool, ZmtpError> {
         match &mut self.stage {
             Expecting::Greeting => {
