@@ -132,7 +132,7 @@ impl Sent {
     /// How long after the first attempt a Sent copy is retried. After that it stays owed, and the delivery succeeds.
     ///
     /// By default a day, but at most half of the time after which Postfix gives up. Between two tries Postfix waits at most
-    /// as long as the message is old (within `minimal_backoff_time` and `maximal_backoff_time`), so at least one try falls
+    /// as long as the message is old, within `minimal_backoff_time` and `maximal_backoff_time`. So at least one try falls
     /// into the second half.
     pub(crate) fn retry_for(&self, queue_lifetime: Duration) -> Duration {
         self.retry_for.unwrap_or(Duration::from_hours(24).min(queue_lifetime / 2))

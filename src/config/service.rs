@@ -179,8 +179,8 @@ impl Service {
     }
 }
 
-/// The runtime directory that this text names, or the default, even if the rest of the text is invalid: the commands that
-/// stop the service, or query its status, have to reach it all the same.
+/// The runtime directory that this text names, or the default, even if the rest of the text is invalid. The commands that
+/// stop the service, or query its status, have to reach the service all the same.
 pub(crate) fn runtime_directory_of(text: &str) -> Option<PathBuf> {
     let text: toml::Table = text.parse().ok()?;
     match text.get("service").and_then(|service| service.get("runtime_directory")) {

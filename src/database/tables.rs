@@ -173,8 +173,8 @@ impl Dialect {
         }
     }
 
-    /// A time in seconds since 1970. A Date field can claim any year, so the value is NULL outside the years 1 to 9999 of
-    /// the SQL standard, and on MySQL before the year 1000.
+    /// A time in seconds since 1970. A Date field can claim any year. The value is NULL outside the years 1 to 9999 of the
+    /// SQL standard, and on MySQL before 1000.
     pub(crate) fn date(self, seconds: Option<i64>) -> Value<'static> {
         const YEAR_1: i64 = -62_135_596_800;
         const YEAR_1000: i64 = -30_610_224_000;

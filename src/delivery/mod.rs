@@ -262,8 +262,8 @@ fn append_and_record(
     let patience = several.then(|| delivery.policy.slow_mailbox_timeout.saturating_mul(times).saturating_add(size));
     let mut under_lock = UnderLock { delivery, database, keys };
     for recipients in [true, false] {
-        // Even then, a copy that an earlier attempt may have left is searched for: the mailbox of the recipient who owns
-        // that attempt may never accept the message.
+        // Even then, a copy that an earlier attempt may have left is searched for. The recipient who owns that attempt may
+        // never be delivered, and then nobody else would search.
         let is_any_there = attempts.iter().any(|it| it.end.is_there());
         let look_only = !recipients && !is_any_there && attempts.iter().any(Attempt::is_recipients);
         let round = attempts.iter_mut().filter(|it| it.is_recipients() == recipients);

@@ -1,6 +1,6 @@
 //! The answer to the sender of a message: an enhanced status code and one line. The pipe derives the exit status from it.
 //!
-//! If the output of a failed command begins with an enhanced status code, Postfix uses that code and ignores the exit status
+//! If the output of a failed command begins with an enhanced status code, Postfix ignores the exit status
 //! (`src/global/pipe_command.c`): `5.1.1` with exit 75 bounces, and so does `2.0.0`.
 
 use super::report::{CopyReport, Deferral, Delivered, Manner, Refusal};

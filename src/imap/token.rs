@@ -49,8 +49,8 @@ impl<'a> Tokens<'a> {
         Self { segments: segments.iter(), text: &[] }
     }
 
-    /// The next token, if it is the name of a flag or a mailbox: brackets in it are ordinary characters (RFC 3501 section 9:
-    /// `ATOM-CHAR` includes `[`, and `ASTRING-CHAR` also `]`).
+    /// The next token, as the name of a flag or a mailbox, in which brackets are ordinary characters. RFC 3501 section 9:
+    /// `ATOM-CHAR` includes `[`, and `ASTRING-CHAR` also `]`.
     pub(super) fn name(&mut self) -> Option<Token<'a>> {
         self.token(|_| false)
     }

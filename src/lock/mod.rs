@@ -66,8 +66,8 @@ impl fmt::Display for Holder {
 ///
 /// A lock does not outlive its session. If the connection breaks, the server releases the lock, and the holder notices only
 /// when it asks. So the holder calls [`still_held`](Self::still_held) right before anything that cannot be undone. If the
-/// holder's machine vanishes, the server releases the lock after a silence: the time that the session was begun for, and 30
-/// s (PostgreSQL) or 60 s (MySQL) more. [`keep`](Self::keep) sets another limit.
+/// holder's machine vanishes, the server releases the lock after a silence. That is the session's time limit, and 30 s
+/// (PostgreSQL) or 60 s (MySQL) more; [`keep`](Self::keep) sets another one.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

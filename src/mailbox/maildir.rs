@@ -9,13 +9,14 @@
 //!
 //! Limits:
 //!
-//! * One machine and a local disk: over NFS, link(2) and rename(2) can report a failure although they succeeded. * A copy
-//! survives a power loss as far as file system and disk honour fsync(2). * A copy is searched for in its own mailbox only.
-//! If its owner moves or deletes it between a crash and the next attempt, it is delivered once more. (Postfix retries after
-//! 5 minutes.) * A mail program that changes the base names of files hides copies from the search. None is known. * There
-//! are no UIDs: a copy has no placement, and there is never a duplicate to remove. * No folder is subscribed: whether a
-//! reader shows `.Sent` is its own setting. * The file of an append that was killed stays in `tmp/`; readers remove files
-//! older than 36 hours there.
+//! * One machine and a local disk: over NFS, link(2) and rename(2) can report a failure although they succeeded.
+//! * A copy survives a power loss as far as file system and disk honour fsync(2).
+//! * A copy is searched for in its own mailbox only. If its owner moves or deletes it between a crash and the next attempt,
+//!   it is delivered once more. (Postfix retries after 5 minutes.)
+//! * A mail program that changes the base names of files hides copies from the search. None is known.
+//! * There are no UIDs: a copy has no placement, and there is never a duplicate to remove.
+//! * No folder is subscribed: whether a reader shows `.Sent` is its own setting.
+//! * The file of an append that was killed stays in `tmp/`; readers remove files older than 36 hours there.
 
 use super::{
     Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Pace, Placement,

@@ -1,8 +1,8 @@
 //! Header fields as text, for the ledger and for people. If a field cannot be decoded, metadata is lost, but never the message.
 //!
 //! The header functions of mailparse do that, within bounds. Their time grows with the square of a field's length if the
-//! field has many `=?`, and with the cube if it also has many `?=` that end no word. mailparse has also panicked in the
-//! past, so panics are caught. The body is never passed to it.
+//! field has many `=?`, and with the cube if it also has many `?=` that end no word. Panics of mailparse, which have
+//! occurred, are caught. The body is never passed to it.
 
 use super::address::Address;
 use super::date_field;

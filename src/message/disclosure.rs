@@ -3,9 +3,9 @@
 //! The ledger keeps one header and one source for all copies of a message: those of the copy that was delivered first. If
 //! that was a blind copy, its header names a recipient whom nobody else may know of.
 //!
-//! So content that is shown or given to another person is in the *filtered form*: without the fields that name a recipient
-//! of the envelope or its sender, and without the `for` clause of the Received fields (RFC 5321 section 4.4). Only the
-//! header of the message itself is changed, not that of a MIME part.
+//! So content that another person gets is in the *filtered form*. It has no fields that name a recipient of the envelope or
+//! its sender, and no `for` clause in the Received fields (RFC 5321 section 4.4). Only the header of the message itself is
+//! changed, not that of a MIME part.
 
 use super::fields::{Field, Fields, length_of_comment};
 use memchr::memrchr;

@@ -1,8 +1,9 @@
 //! Splits the header of a message into its fields: bytes in, slices of them out, nothing decoded.
 //!
-//! The parser is this crate's own, because no message may be refused. mailparse fails on a message whose first line begins
-//! with a space, and reads a whole body as header fields if the blank line is missing. As in Postfix, the body begins at a
-//! line that is no header field (`src/global/is_header.c`, `src/global/mime_state.c`). But an mbox `From ` line is skipped.
+//! The parser is this crate's own, because no message may be refused. The crate mailparse fails on a message whose first
+//! line begins with a space, and reads a whole body as header fields if the blank line is missing. As in Postfix, the body
+//! begins at a line that is no header field (`src/global/is_header.c`, `src/global/mime_state.c`). But an mbox `From ` line
+//! is skipped.
 
 use memchr::memchr;
 

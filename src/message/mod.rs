@@ -53,7 +53,7 @@ pub(crate) struct Outline {
     /// See [`Message::lock_subject`].
     pub(crate) lock_subject: Vec<u8>,
     /// Whether another message with the same text would have the same identity: this one lacks a Message-ID or a Date, and
-    /// has no Received field that could distinguish it.
+    /// has no Received field.
     pub(crate) may_be_one_of_many: bool,
     /// See [`Message::from_address`].
     pub(crate) from_address: Option<Address>,

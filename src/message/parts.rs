@@ -1,7 +1,7 @@
 //! The content of a message for people who read it: its parts (RFC 2045, RFC 2046), its text, its header fields.
 //!
-//! No delivery reads any of this. The walk over the parts is this crate's own, because it must end soon on any input: it
-//! reads each byte once per level of nesting, and limits the levels. mailparse only decodes what this module passes to it. A
+//! No delivery reads any of this. The walk over the parts is this crate's own, because it must end soon on any input. It
+//! reads each byte once per level of nesting, and limits the levels. What it finds, mailparse decodes. A
 //! [budget](ReadingBudget) counts the bytes.
 
 use super::decode::{guarded, name_for_people, text, tidy};
@@ -230,8 +230,8 @@ impl Part<'_> {
     }
 }
 
-/// UTF-7 is not decoded, because the time grows with the square of its length: charset 0.1.5 touches all memory that is left
-/// for the text at each `+`. Browsers must not support UTF-7 either (Encoding Standard, section 4.2).
+/// UTF-7 is not decoded, because the time grows with the square of its length: at each `+`, charset 0.1.5 touches all memory
+/// that is left. Browsers must not support UTF-7 either (Encoding Standard, section 4.2).
 fn is_utf_7(label: &str) -> bool {
     let label = label.to_ascii_lowercase();
     label.contains("utf-7") || label.contains("utf7")

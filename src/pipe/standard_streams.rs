@@ -13,7 +13,7 @@ use tracing::warn;
 /// of the message.
 ///
 /// But both programs keep the reading end of our standard output open until its end (`src/global/pipe_command.c`), so only
-/// their death closes that. poll(2) then returns POLLERR for a pipe, and POLLHUP for a socket. A file, a terminal and
+/// their death closes that. Then poll(2) returns POLLERR for a pipe, and POLLHUP for a socket. A file, a terminal and
 /// /dev/null show nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StandardStreams;

@@ -56,8 +56,8 @@ const AHEAD: Duration = Duration::from_mins(1);
 /// Untried messages go before tried ones. A tried message may be for a mailbox that hangs, and then occupies the runner
 /// until the attempt's time limit. Many of these would hold up each new message.
 ///
-/// Tried messages still get their turn, however many new ones arrive: once the untried ones have had as much time as the
-/// last tried one took, and at least a minute.
+/// Tried messages still get their turn, however many new ones arrive. It comes once the untried ones have had as much time
+/// as the last tried one took, and at least a minute.
 #[derive(Debug)]
 pub struct DueList {
     /// The untried messages and the tried ones, each in the order in which they became due.
@@ -123,8 +123,8 @@ impl Queue {
     }
 
     /// The messages that may be tried now, ordered by the moment at which they became due, so that each has its turn. In the
-    /// order of acceptance, a few old messages for mailboxes that hang would come first each time they are due, and take all
-    /// of a runner's time.
+    /// order of acceptance, a few old messages for mailboxes that hang would come first each time, and take all of a
+    /// runner's time.
     fn due(&self, shard: Shard, now: SystemTime) -> Result<Vec<Name>, QueueError> {
         let busy = self.0.locks_in_work()?;
         let mine = |name: &Name| shard.has_first_bytes(name.lock) && name.is_due(now) && !busy.contains(&name.lock);
@@ -174,9 +174,9 @@ impl Folders {
     /// Claims the message for this process, unless another runner was faster.
     fn claim(&self, name: Name) -> Result<Option<File>, QueueError> {
         let text = name.to_string();
-        // The lock comes before the rename. In the other order the file would be unlocked in `work/` for a moment, and a
-        // recovery would take it back as the claim of a dead process. [`Folder::lock`] checks that the name still stands for
-        // the locked file: another runner may have moved or removed the file before the lock.
+        // The lock comes before the rename. In the other order the file would be unlocked in `work/` for a moment. A
+        // recovery would then take it back as the claim of a dead process. [`Folder::lock`] checks that the name still
+        // stands for the locked file: another runner may have moved or removed the file before the lock.
         let Some(file) = self.new.lock(text.as_str())? else { return Ok(None) };
         if self.new.rename(text.as_str(), &self.work, &text)? != Moved::Done {
             return Ok(None);

@@ -15,7 +15,7 @@ const DIVIDER: &[u8] = b"\n---\n";
 pub(super) const LONGEST: usize = 1 << 22;
 
 /// The part of a file before the message.
-// An unknown key makes the file unreadable, so that it is moved to `bad/`: a later release may have written the key, and it
+// An unknown key makes the file unreadable, so that it is moved to `bad/`. A later release may have written the key, which
 // could change how the message must be handled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

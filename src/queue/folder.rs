@@ -126,7 +126,7 @@ impl Folder {
     }
 
     /// Opens a file and locks it (flock(2)). `None` if it is no regular file, if another process holds the lock, or if the
-    /// name does not stand for this file any more once the lock is held.
+    /// name stands for another file once the lock is held.
     pub(super) fn lock(&self, name: impl rustix::path::Arg + Copy) -> Result<Option<File>, QueueError> {
         let NameKind::File(file) = self.find(name)? else { return Ok(None) };
         step();

@@ -7,17 +7,20 @@
 //! ```
 //!
 //! * **A message is accepted once it is on the disk.** The file is written to `tmp/` and synced, then renamed to `new/`, and
-//! `new/` is synced; only then is the message accepted. If anything fails before, the file is removed. * **A file is never
-//! rewritten, and no rename overwrites one** (`RENAME_NOREPLACE`). What changes between attempts is in its name: see
-//! [`Name`]. * **A claim is a lock (flock(2)) on the file, and then a rename to `work/`.** So at any moment, a file in
-//! `work/` without a lock is one whose owner is dead. The kernel releases the lock when its process ends: nothing has to
-//! expire, and no clock matters. * **Two files of one lock are never claimed at once**: a runner that finds another file of
-//! that lock in `work/` gives its own back. * **No message is dropped, and none is bounced.** Mail that was refused
-//! permanently is kept in `refused/`, unreadable files in `bad/`, and messages that were tried for longer than the ledger
-//! remembers in `held/`. A person decides what happens to them.
+//!   `new/` is synced; only then is the message accepted. If anything fails before, the file is removed.
+//! * **A file is never rewritten, and no rename overwrites one** (`RENAME_NOREPLACE`). What changes between attempts is in
+//!   its name: see [`Name`].
+//! * **A claim is a lock (flock(2)) on the file, and then a rename to `work/`.** So at any moment, a file in `work/` without
+//!   a lock is one whose owner is dead. The kernel releases the lock when its process ends: nothing has to expire, and no
+//!   clock matters.
+//! * **Two files of one lock are never claimed at once**: a runner that finds another file of that lock in `work/` gives its
+//!   own back.
+//! * **No message is dropped, and none is bounced.** Mail that was refused permanently is kept in `refused/`, unreadable
+//!   files in `bad/`, and messages that were tried for longer than the ledger remembers in `held/`. A person decides what
+//!   happens to them.
 //!
-//! A crash may leave a message, or some of its recipients, in two files. The recipients that remain of a partly delivered
-//! claim are written to a new file before the old file is removed, because the other order could lose them. Two files are
+//! A crash may leave a message, or some of its recipients, in two files. The remaining recipients of a partly delivered
+//! claim are written to a new file before the old one is removed, because the other order could lose them. Two files are
 //! harmless: a second delivery finds the record of the first one in the ledger.
 
 mod admin;

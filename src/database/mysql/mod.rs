@@ -299,8 +299,8 @@ impl MysqlDatabase {
     }
 
     /// Adds a time limit on the server to a statement that only reads. The limit is part of the statement, so that it does
-    /// not stay in the session: a hint on MySQL (manual, "Statement Execution Time Optimizer Hints"), `SET STATEMENT` on
-    /// MariaDB.
+    /// not stay in the session. It is a hint on MySQL (manual, "Statement Execution Time Optimizer Hints"), and `SET
+    /// STATEMENT` on MariaDB.
     fn in_time(&self, sql: String) -> String {
         let Some((longest, rest)) = self.longest.zip(sql.strip_prefix("SELECT ")) else { return sql };
         let longest = session::longest(longest, self.deadline);

@@ -17,8 +17,8 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket};
 /// How long disconnecting may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Parameters that the server reports, from version 14 on, when it greets us and whenever they change (PostgreSQL
-/// manual, "Asynchronous Operations"). libpq uses the same two if `target_session_attrs` is `read-write`.
+/// Parameters that the server reports, from version 14 on, when it greets us and whenever they change (PostgreSQL manual,
+/// "Asynchronous Operations"). The library libpq uses the same two if `target_session_attrs` is `read-write`.
 const READ_ONLY: [&str; 2] = ["in_hot_standby", "default_transaction_read_only"];
 
 /// Why there is no answer.

@@ -38,8 +38,8 @@ impl Tables for PostgresDatabase {
 
 impl PostgresDatabase {
     /// Outside of a transaction, the server makes one of the batch (PostgreSQL manual, "Multiple Statements in a Simple
-    /// Query"), which is retried after a deadlock or a lock wait. Within the lock's transaction there is no retry: a failure
-    /// would have aborted that transaction, and released the lock.
+    /// Query"). That one is retried after a deadlock or a lock wait. Within the lock's transaction there is no retry: a
+    /// failure would have aborted that transaction, and released the lock.
     fn change_batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
         if self.transaction != Transaction::None {
             return self.batch(doing, &format!("{}{sql}", self.limits_of_changes()));

@@ -174,8 +174,8 @@ impl ImapMailbox {
         self.conversation.set_deadline(deadline);
     }
 
-    /// The session, for the user's next delivery. `None`, with the connection closed, if this delivery may have left a trace
-    /// in the session: a mailbox was selected, a command was refused or cut short, or the server sent unsolicited data.
+    /// The session, for the user's next delivery. `None`, with the connection closed, if this delivery may have left a
+    /// trace: it selected a mailbox, a command was refused or cut short, or the server sent unsolicited data.
     #[must_use]
     pub fn end(self) -> Option<Session> {
         let Self { mut conversation, user, greeting, selected, append, .. } = self;
