@@ -33,7 +33,7 @@ pub enum MailboxFailure {
 }
 
 impl MailboxFailure {
-    /// The text of the cause in the ledger, by which `stats` counts. It is also in the site's stored rows.
+    /// The text by which the ledger stores the failure, and `stats` counts it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unreachable => "the mailbox store is out of reach",

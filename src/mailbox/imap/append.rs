@@ -1,4 +1,4 @@
-//! APPEND (RFC 3501 section 6.3.11). The result says whether the copy is stored, or that nobody knows.
+//! APPEND (RFC 3501 section 6.3.11). The result says whether the copy is stored, or that this is unknown.
 
 use super::mailbox::{ImapMailbox, is_missing};
 use crate::imap::Broken;
@@ -106,11 +106,11 @@ impl ImapMailbox {
 /// Response codes that report a failure of the server and no refusal of the message (RFC 5530 section 3).
 const FAILED: [&str; 4] = ["UNAVAILABLE", "SERVERBUG", "CONTACTADMIN", "CORRUPTION"];
 
-/// Servers that send no code say it in the text.
+/// Words in the text, by which servers without response codes report the same failures.
 const IN_WORDS: [&str; 6] = ["unavailable", "system error", "internal error", "connection", "time out", "timed out"];
 
-/// Whether a NO leaves open if the message is stored. By RFC 3501 section 6.3.11 a NO means that it is not. But a proxy also
-/// says NO if it has forwarded the whole message and its backend ends before answering.
+/// Whether a NO leaves open whether the message is stored. By RFC 3501 section 6.3.11 a NO means that it is not. But a proxy
+/// also says NO if it has forwarded the whole message and its backend ends before answering.
 ///
 /// A frontend of Cyrus Murder says `NO Server(s) unavailable to complete operation` then (imap/imap_proxy.c,
 /// pipe_including_tag).

@@ -475,7 +475,7 @@ impl Mailbox for ImapMailbox {
     }
 
     fn withhold(&mut self) {
-        // The next bytes on this connection would become the end of the message, so the connection is closed.
+        // Any further byte could complete the command, so the connection is closed.
         self.append = None;
         self.conversation.give_up();
     }
