@@ -72,7 +72,7 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
 /// have created.
 ///
 /// # Errors
-/// If the directory cannot be created, is none, or belongs to another user. A link is refused: its owner could point it
+/// If the path cannot be created, is no directory, or belongs to another user. A link is refused: its owner could point it
 /// elsewhere.
 pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
     create_directory(path)?;

@@ -130,7 +130,7 @@ fn what_was_never_tried_and_what_was_have_their_turns() {
     assert_eq!(order, expected);
 }
 
-/// Tried or not, in any number. Nor do the users who got mail hold up all others.
+/// This holds for any number of strangers, tried or not. The users who got mail do not hold up all others either.
 #[test]
 fn strangers_who_have_never_got_anything_hold_up_nobody_who_has() {
     let folder = tempfile::tempdir().unwrap();

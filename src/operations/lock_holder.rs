@@ -43,7 +43,7 @@ pub(crate) fn lock_of_program(namespace: &str, name: &str) -> LockName {
 /// The requested lock, and how long to wait for it.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRequest {
-    /// The name that the command line has.
+    /// The name as given on the command line.
     pub name: String,
     pub lock: LockName,
     pub wait: Duration,

@@ -12,7 +12,7 @@ use axum::response::Response;
 use serde_json::json;
 use uuid::Uuid;
 
-/// How many attempts of one event are shown: the last ones.
+/// How many notification attempts for one event are shown: the last ones.
 const MOST_TRIES: usize = 100;
 
 const NO_EVENT: &str = "an event's id is wanted, as in webhook-id: evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01";

@@ -5,8 +5,7 @@
 //! |---|---|---|
 //! | 2xx | done | its failure count is reset |
 //! | 410 | waits | disabled: the receiver wants no more |
-//! | 429, 502, 503, 504, or one with Retry-After | retried by the schedule, not before Retry-After | rests by the schedule, and
-//! at least that long |
+//! | 429, 502, 503, 504, or one with Retry-After | retried by the schedule, not before Retry-After | rests by the schedule, and at least that long |
 //! | any other, or none | retried by the schedule; given up after its last wait | five failures in a row: rests by the schedule |
 //!
 //! If the lookup of the host could not begin, or if this machine or its network failed, the receiver has shown nothing. The

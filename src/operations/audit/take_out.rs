@@ -38,7 +38,7 @@ pub enum NotRemoved {
     /// The mailbox could not be read; nothing was removed.
     #[error("the mailbox store: {0}")]
     Mailbox(#[from] MailboxError),
-    /// The answer to the expunge is missing: the copy may be removed or not.
+    /// The answer to the expunge is missing: whether the copy was removed is unknown.
     #[error("the mailbox store: {0}")]
     Unanswered(MailboxError),
     /// The mailbox may belong to another user; nothing was removed.
@@ -52,7 +52,7 @@ pub enum NotRemoved {
 /// Removes the copy that the ledger does not have.
 ///
 /// # Errors
-/// [`NotRemoved`] says whether the copy may be removed all the same.
+/// [`NotRemoved`] says whether the copy may have been removed nevertheless.
 pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), NotRemoved> {
     let copy = &twice.copy;
     let mut database = site.open_database(None, deadline)?;
