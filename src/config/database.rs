@@ -137,7 +137,7 @@ struct AccountSection {
 }
 
 impl Config {
-    /// The same configuration for another part of the program.
+    /// This configuration, for another part of the program.
     #[must_use]
     pub fn acting_as(self, role: DatabaseRole) -> Self {
         Self { role, ..self }

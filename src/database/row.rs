@@ -50,7 +50,7 @@ impl Columns<'_> {
         T::from_row(self)
     }
 
-    /// Skips so many columns if the next one is NULL, or missing.
+    /// Skips `columns` columns if the next one is NULL, or missing.
     pub(crate) fn skip_null(&mut self, columns: usize) -> bool {
         let is_null = self.row.text(self.next).is_none();
         self.next += if is_null { columns } else { 0 };

@@ -16,9 +16,7 @@ pub(super) fn longest(longest: Duration, deadline: Deadline) -> u128 {
 /// What the server's list of sessions shows of us, so that other processes see who holds a lock.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// This host's name.
     pub host: String,
-    /// This process's id.
     pub pid: u32,
     /// Postfix's queue id, if given.
     pub queue_id: Option<String>,

@@ -146,8 +146,8 @@ fn upload(
     Ok(())
 }
 
-/// The time limit that mailboxes share which are used one after the other. One that hangs may use all of it; each of the
-/// others then still has a fifth.
+/// The time limit that mailboxes share which are used one after the other. A mailbox that hangs may use all of it; each of
+/// the others then still has a fifth.
 struct Share(Option<(Deadline, Duration)>);
 
 impl Share {

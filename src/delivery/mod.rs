@@ -1,7 +1,7 @@
 //! One delivery, from top to bottom.
 //!
-//! Given a message, an envelope and open connections, [`deliver`] returns the result for each recipient. It knows nothing of
-//! standard input, exit codes or processes, except that it asks whether its [`Caller`] still lives.
+//! Given a message, an envelope and open connections, [`deliver`] returns the result for each recipient. This module knows
+//! nothing of standard input, exit codes or processes, except that it asks whether the [`Caller`] still lives.
 //!
 //! ```text
 //! 1  journal   one autocommit statement: for each copy owed, "attempt by host/pid/queue id, open", and its
@@ -137,7 +137,7 @@ impl From<MailboxError> for NotOpened {
 /// The result of one delivery.
 #[derive(Debug)]
 pub struct Ended {
-    /// One for each recipient, in their order.
+    /// One result for each recipient, in their order.
     pub recipients: Vec<Result<Delivered, Refusal>>,
     /// Whether the author's copy is missing or in doubt, and a retry of it is certain. Either one of these recipients was
     /// deferred and will be retried, or the copy is recorded as owed. Until that retry, no other batch of the same

@@ -29,7 +29,7 @@ pub struct CopyReport {
 /// How a copy got into its mailbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// This delivery appended it, with its place if the server reported one.
+    /// This delivery appended it, with the UID if the server reported one.
     Appended(Option<Placement>),
     /// An attempt that never ended had appended it, or the author's own mail program had saved it.
     Adopted(Option<Placement>),

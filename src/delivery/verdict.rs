@@ -54,7 +54,7 @@ impl Verdict {
         Self::new(2, StatusDetail::UNDEFINED, text)
     }
 
-    /// 4.X.X: Postfix keeps the message and tries again.
+    /// 4.X.X: Postfix keeps the message and retries it.
     pub fn deferred(detail: StatusDetail, text: impl Into<String>) -> Self {
         Self::new(4, detail, text)
     }

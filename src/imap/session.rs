@@ -17,7 +17,6 @@ pub struct Connection {
     conversation: Conversation,
     pub(crate) settings: Settings,
     greeting: String,
-    /// Its address, for the log.
     place: String,
 }
 

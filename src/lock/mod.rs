@@ -23,7 +23,7 @@ use std::time::Duration;
 pub enum Acquired {
     /// We hold it until [`NamedLock::release`], or until the session ends; on PostgreSQL, until its transaction ends.
     Held,
-    /// Another session holds it: the holder, if the server reports one.
+    /// Another session holds the lock: its holder, if the server reports one.
     Busy(Option<Holder>),
 }
 
@@ -32,13 +32,13 @@ pub enum Acquired {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     pub host: Option<String>,
-    /// Its process id on that host.
+    /// The holder's process id on that host.
     pub pid: Option<u32>,
-    /// Postfix's queue id of the message that it delivers.
+    /// Postfix's queue id of the message that the holder delivers.
     pub queue_id: Option<String>,
     /// The session on the database server: a backend pid (PostgreSQL) or a connection id (MySQL).
     pub session: Option<u64>,
-    /// For how long it has held the lock, by the database's clock.
+    /// For how long the lock has been held, by the database's clock.
     pub held_for: Option<Duration>,
 }
 
@@ -61,8 +61,8 @@ impl fmt::Display for Holder {
 
 /// A lock by name in the database that every machine shares, held by one session.
 ///
-/// The session never reconnects: a new connection would not hold the lock. It holds one lock at a time, and is used by one
-/// thread at a time.
+/// The session never reconnects: a new connection would not hold the lock. A session holds one lock at a time, and is used
+/// by one thread at a time.
 ///
 /// A lock does not outlive its session. If the connection breaks, the server releases the lock, and the holder notices only
 /// when it asks. So the holder calls [`still_held`](Self::still_held) right before anything that cannot be undone. If the
@@ -124,7 +124,7 @@ pub trait NamedLock {
         Ok(())
     }
 
-    /// Releases the lock. It is no error if the lock is not held (any more).
+    /// Releases the lock. A lock that is not held (any more) is no error.
     ///
     /// # Errors
     /// If the connection is gone; the server then releases the lock by itself.

@@ -53,8 +53,8 @@ pub enum Appended {
     /// The last CRLF was sent, and the answer is missing or reports a failure. The copy is stored, is not stored, or will be
     /// stored later. The delivery treats this like a crash: the attempt stays open.
     Unknown(MailboxError),
-    /// The mailbox had just been removed, so nothing is stored. It has been recreated: the caller may append the copy once
-    /// more.
+    /// The mailbox had just been removed, so nothing is stored. The mailbox has been recreated, so the caller may append the
+    /// copy once more.
     Recreated,
 }
 

@@ -33,7 +33,7 @@ pub struct Seen {
     /// `None` in a store without UIDs (Maildir). If UIDNEXT is not above a recorded UID of the same UIDVALIDITY, the mailbox
     /// is older than the copy: it was restored from a backup.
     pub position: Option<Position>,
-    /// One for each requested copy, in the order of the request.
+    /// One presence for each requested copy, in the order of the request.
     pub copies: Vec<Presence>,
 }
 

@@ -17,7 +17,6 @@ pub struct Address {
 /// Why a text is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// It is empty, or all white space.
     #[error("it is empty")]
     Empty,
     #[error("it has no @domain")]
@@ -103,8 +102,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// The folding of all addresses, except for the directory names of an embedded site (ASCII only). It is Unicode's full case
-/// folding (The Unicode Standard, section 3.13, D144).
+/// The folding of all addresses, except for the directory names of an embedded site (ASCII only). That folding is Unicode's
+/// full case folding (The Unicode Standard, section 3.13, D144).
 ///
 /// Postfix folds alike for table lookups and for pipe(8) (`src/util/casefold.c`, ICU's `FoldCase`). With another folding, an
 /// address that Postfix finds would be unknown here, or belong to another user. The result is mostly lower case; but ß
@@ -176,8 +175,8 @@ impl fmt::Display for EnvelopeSender {
     }
 }
 
-/// Removes all brackets, so that reading the result again gives the same text. Otherwise the ledger could store an address that
-/// differs from the received one.
+/// Removes all brackets, so that parsing the result once more gives the same text. Otherwise the ledger could store an
+/// address that differs from the received one.
 fn without_brackets(mut text: &str) -> &str {
     loop {
         text = text.trim_matches([' ', '\t', '\r', '\n']);

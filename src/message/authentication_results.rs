@@ -1,7 +1,7 @@
 //! Authentication-Results (RFC 8601): whether this site's own filter vouches for the From address.
 //!
-//! In doubt the answer is no. That costs a Sent copy that is not made, but no stranger can put mail into another user's Sent
-//! mailbox.
+//! In doubt the answer is no. A wrong no costs one Sent copy. A wrong yes would let a stranger put mail into another user's
+//! Sent mailbox.
 
 use super::fields::{Field, Fields, length_of_comment, relaxed};
 use std::borrow::Cow;

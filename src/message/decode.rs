@@ -11,7 +11,7 @@ use super::fields::{Field, Fields, relaxed};
 use memchr::memmem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The length in bytes at which a field is cut before it is decoded, and again afterwards.
+/// The length in bytes at which a field is cut, both before and after it is decoded.
 pub(super) const FIELD_LIMIT: usize = 8 * 1024;
 /// A field with more encoded words than this is left undecoded. No honest field of 8 kB has so many.
 const WORDS_LIMIT: usize = 256;
@@ -68,8 +68,8 @@ impl Metadata {
     }
 }
 
-/// A field's value, unfolded and decoded, of at most [`FIELD_LIMIT`] bytes. It has no control characters: an encoded word may
-/// decode to NUL, which PostgreSQL refuses.
+/// A field's value, unfolded and decoded, of at most [`FIELD_LIMIT`] bytes. Control characters are removed, because an
+/// encoded word may decode to NUL, which PostgreSQL refuses.
 pub(super) fn text(field: &Field<'_>) -> String {
     let (value, cut) = bounded_value(field);
     let decoded = with_parsed(&value, |header| header.get_value());
@@ -98,8 +98,8 @@ pub(super) fn tidy(text: &str, limit: usize, already_cut: bool) -> String {
     tidy
 }
 
-/// The fields from the top, in order, as a JSON array of `[name, value]`. If it is cut short, the last entry has an empty name
-/// and says so. It contains only the fields that `kept` selects, and only as [everyone may see them](shown).
+/// The fields from the top, in order, as a JSON array of `[name, value]`. If it is cut short, the last entry has an empty
+/// name and says so. The array contains only the fields that `kept` selects, and only as [everyone may see them](shown).
 pub(super) fn json(message: &[u8], kept: impl Fn(&Field<'_>) -> bool) -> String {
     let mut json = String::from("[");
     let mut read = 0_usize;
@@ -183,8 +183,8 @@ fn with_parsed<T>(value: &[u8], read: impl FnOnce(&mailparse::MailHeader<'_>) ->
 
 /// Whether mailparse would take too long for the value: see [`WORDS_LIMIT`] and [`STEPS_LIMIT`].
 fn takes_too_long(value: &[u8]) -> bool {
-    // For mailparse, the end of a word is followed by one of these characters or by nothing. It counts characters there, not
-    // bytes. So with characters beyond ASCII, it may miss any end.
+    // For mailparse, the end of a word is followed by one of these characters or by nothing. mailparse looks for that
+    // character by counting characters, not bytes. So with characters beyond ASCII, it may miss any end.
     let ascii = value.is_ascii();
     let ends = |at: usize| ascii && value.get(at).is_none_or(|b| b.is_ascii_whitespace() || b"\"()<>,".contains(b));
     let find = |from: usize, what: &[u8]| Some(from + memmem::find(value.get(from..)?, what)?);

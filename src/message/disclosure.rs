@@ -11,8 +11,9 @@ use super::fields::{Field, Fields, length_of_comment};
 use memchr::memrchr;
 use std::borrow::Cow;
 
-/// The fields that are left out. They name blind recipients (RFC 5322 sections 3.6.3 and 3.6.6), or belong to the envelope of one
-/// copy (RFC 5321 section 4.4, RFC 9228, RFC 8098 section 2.3). The others are what mail systems write instead of Delivered-To.
+/// The fields that are left out. These fields name blind recipients (RFC 5322 sections 3.6.3 and 3.6.6), or belong to the
+/// envelope of one copy (RFC 5321 section 4.4, RFC 9228, RFC 8098 section 2.3). The others are what mail systems write
+/// instead of Delivered-To.
 const PRIVATE_FIELDS: [&str; 21] = [
     "Bcc",
     "Resent-Bcc",
@@ -70,7 +71,8 @@ pub(crate) fn shown_sender(sender: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{kept}@{domain}"))
 }
 
-/// Converts a message to its filtered form, in place. It takes time in proportion to its header, apart from moving the body.
+/// Converts a message to its filtered form, in place. The time is proportional to the length of the header, apart from
+/// moving the body.
 pub(super) fn filter(bytes: &mut Vec<u8>, received: ReceivedFields) {
     let mut fields = Fields::of(bytes);
     let mut header = Vec::new();

@@ -10,7 +10,7 @@ use memchr::memchr;
 /// One header field, as slices of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Field<'a> {
-    /// Its name as written, without the white space that the obsolete syntax allows before the colon (RFC 5322 section 4.5).
+    /// The name as written, without the white space that the obsolete syntax allows before the colon (RFC 5322 section 4.5).
     /// The name is empty for lines that neither are a field nor begin the body: continuation lines at the very top, and an
     /// mbox `From ` line anywhere.
     pub name: &'a [u8],
@@ -24,7 +24,7 @@ impl Field<'_> {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 
-    /// Its value unfolded, in relaxed form: see [`relaxed`].
+    /// The value unfolded, in relaxed form: see [`relaxed`].
     pub(crate) fn relaxed_value(&self) -> Vec<u8> {
         // The capacity is the upper limit: the value may be as long as a message.
         let mut relaxed_value = Vec::with_capacity(self.value.len());
@@ -39,8 +39,8 @@ impl Field<'_> {
     }
 }
 
-/// The header fields from the top, one by one. It reads each byte once and keeps nothing: a header of a million fields costs no
-/// memory.
+/// The header fields from the top, one by one. The iterator reads each byte once and keeps nothing, so that a header of a
+/// million fields costs no memory.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -59,8 +59,8 @@ impl<'a> Fields<'a> {
         self.rest
     }
 
-    /// The body: what follows the blank line, or begins with the first line that is no header field. It is known once the fields
-    /// are exhausted, and empty until then.
+    /// The body: what follows the blank line, or begins with the first line that is no header field. The body is known once
+    /// the fields are exhausted; until then this is empty.
     pub(crate) fn body(&self) -> &'a [u8] {
         self.body.unwrap_or_default()
     }

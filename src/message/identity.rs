@@ -71,8 +71,8 @@ const AUTHOR_FIELDS: [&str; 29] = [
 /// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its values in
 /// order`. Each value is relaxed, its bytes beyond ASCII are read as X, and LF ends it.
 ///
-/// If the message has no Message-ID or no Date, the same follows for `received`. It leaves out values that begin with `by ` and
-/// contain `, from userid ` if another Received field follows.
+/// If the message has no Message-ID or no Date, the same follows for `received`. Values that begin with `by ` and contain `,
+/// from userid ` are left out if another Received field follows.
 ///
 /// Then come a zero `u32` and the body: without CR, with NUL read as 0x80, and without the line ends at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,9 +92,9 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
-/// The identity of a message. It starts with the UTC day of its first Date, in days since 1970, as four bytes, big-endian. The
-/// day is 0 if it cannot be read, or lies before 1990 or after 2100. The first 28 bytes of one SHA-256 follow: over (Message-ID
-/// with X for each byte beyond ASCII, digest of what the author wrote), both length-prefixed.
+/// The identity of a message. The first four bytes are the UTC day of the first Date, in days since 1970, big-endian. The
+/// day is 0 if the Date cannot be read, or lies before 1990 or after 2100. The first 28 bytes of one SHA-256 follow: over
+/// (Message-ID with X for each byte beyond ASCII, digest of what the author wrote), both length-prefixed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity([u8; 32]);
 
@@ -109,7 +109,7 @@ fn by_day(day: [u8; 4], digest: &[u8; 32]) -> [u8; 32] {
 }
 
 impl Identity {
-    /// The identity of any bytes: of a message as it came, or as a mailbox returns it. It takes time in proportion to their
+    /// The identity of any bytes: of a message as it came, or as a mailbox returns it. The time is proportional to their
     /// length.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
@@ -135,8 +135,8 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The key of a copy. It has the first four bytes of the message's identity, then the first 28 bytes of a SHA-256. That covers
-/// the identity, role, user and mailbox; the last three are length-prefixed (four bytes, big-endian).
+/// The key of a copy. The key is the first four bytes of the message's identity, and the first 28 bytes of a SHA-256. The
+/// hash covers the identity, role, user and mailbox; the last three are length-prefixed (four bytes, big-endian).
 #[must_use]
 pub(crate) fn key_of_copy(identity: &[u8; 32], role: &str, user: &str, mailbox: &str) -> [u8; 32] {
     let mut hash = Sha256::new();
@@ -261,8 +261,8 @@ fn hash_length(hash: &mut Sha256, length: usize) {
     hash.update(u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
 }
 
-/// Hashes the value in relaxed form, then LF, which no relaxed value contains. It works in small pieces, since one field may be
-/// the whole message.
+/// Hashes the value in relaxed form, then LF, which no relaxed value contains. In small pieces, because one field may be the
+/// whole message.
 fn hash_value(hash: &mut Sha256, field: &Field<'_>) {
     let mut piece = Vec::with_capacity(1024);
     for byte in relaxed(field.value) {

@@ -161,8 +161,8 @@ impl Message {
         other
     }
 
-    /// The message for a mailbox whose owner may not have been the recipient of this copy. It is in its filtered form, see
-    /// `disclosure`. Its Received fields stay if the identity covers them.
+    /// The message for a mailbox whose owner may not have been the recipient of this copy. The message is in the filtered
+    /// form, see `disclosure`. The Received fields stay if the identity covers them.
     #[must_use]
     pub fn for_any_recipient(self) -> Self {
         let keep = self.distinguished_by == DistinguishedBy::Received;
@@ -276,9 +276,9 @@ impl Message {
         self.metadata.date
     }
 
-    /// The header fields in order, decoded, as a JSON array of `[name, value]`. There are at most 1000 fields and 256 kB; a last
-    /// entry with an empty name marks a cut. It is in the filtered form (see `disclosure`). The ledger keeps one row for all
-    /// recipients, and none of them may learn of a blind copy to another. Each call computes it.
+    /// The header fields in order, decoded, as a JSON array of `[name, value]`. There are at most 1000 fields and 256 kB; a
+    /// last entry with an empty name marks a cut. The fields are in the filtered form (see `disclosure`), because the ledger
+    /// keeps one row for all recipients, and none of them may know of a blind copy to another. Each call computes the array.
     #[must_use]
     pub fn headers_json(&self) -> String {
         decode::json(self.without_prepended_lines(), |_| true)
@@ -340,7 +340,8 @@ pub(crate) fn filtered(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// The values of Bcc and Resent-Bcc of a message as a mailbox returns it: relaxed, in order. They are no part of its identity.
+/// The values of Bcc and Resent-Bcc of a message as a mailbox returns it: relaxed, in order. The identity does not cover
+/// them.
 #[must_use]
 pub(crate) fn blind_recipients(bytes: &[u8]) -> Vec<Vec<u8>> {
     let are_blind = |field: &Field<'_>| field.is("bcc") || field.is("resent-bcc");
@@ -466,8 +467,8 @@ pub(crate) fn place_of_received(bytes: &[u8]) -> usize {
 /// The lines that pipe(8) prepends for one recipient, in its order.
 const PREPENDED: [&str; 3] = ["Return-Path", "X-Original-To", "Delivered-To"];
 
-/// The end of the lines that pipe(8) prepended with its flags R, O and D. They are at the very top, each at most once, in this
-/// order (`src/global/mail_copy.c`). Lines below them belong to the message, whatever their names are.
+/// The end of the lines that pipe(8) prepended with its flags R, O and D. These lines are at the very top, each at most
+/// once, in this order (`src/global/mail_copy.c`). Lines below them belong to the message, whatever their names are.
 fn end_of_prepended_lines(bytes: &[u8]) -> usize {
     let mut fields = Fields::of(bytes);
     let mut end = 0;

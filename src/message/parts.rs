@@ -36,11 +36,11 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 /// A part that has no parts itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Part<'a> {
-    /// Its type, such as `text/html`, in lower case.
+    /// Such as `text/html`, in lower case.
     pub(crate) kind: String,
     /// The file name that the message's author wrote. It is not checked.
     pub(crate) name: Option<String>,
-    /// Its Content-ID, without angle brackets.
+    /// Without angle brackets.
     pub(crate) content_id: Option<String>,
     /// Whether the part is a file, and not text to be shown.
     attachment: bool,
@@ -163,7 +163,7 @@ impl<'a> Parts<'a> {
 }
 
 impl Part<'_> {
-    /// Its decoded content.
+    /// The decoded content; empty if the budget is exhausted.
     pub(crate) fn content(&self) -> Vec<u8> {
         self.decoded(self.body)
     }
@@ -194,7 +194,7 @@ impl Part<'_> {
         }
     }
 
-    /// Its text, up to `most` bytes, and whether it was cut.
+    /// The part's text, up to `most` bytes, and whether it was cut.
     pub(crate) fn text(&self, most: usize) -> (String, bool) {
         // No charset uses more than four bytes for a character that takes one byte in UTF-8.
         let most_bytes = most.saturating_mul(4);

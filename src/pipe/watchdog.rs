@@ -1,4 +1,4 @@
-//! Ends the process at the deadline, whatever it is waiting for.
+//! Ends the process at the deadline, whatever the process is waiting for.
 //!
 //! The [deadline](crate::base::deadline) bounds the waits that the code knows of. The watchdog covers all others: a name
 //! server, a hanging disk, a bug. A delivery that exceeded Postfix's own limit would *bounce* the message.

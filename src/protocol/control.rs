@@ -234,7 +234,7 @@ pub struct Process {
     pub role: Role,
     /// The number within the role, from 1.
     pub number: u32,
-    /// Its process id, if it runs.
+    /// The process id, if the process runs.
     pub pid: Option<u32>,
     /// When the process started: RFC 3339.
     pub since: Option<String>,

@@ -254,8 +254,8 @@ impl Claim {
     /// Records the result for each recipient, in the order of the envelope. A recipient without a settlement is deferred.
     ///
     /// # Errors
-    /// If the remaining recipients cannot be written, or the old file cannot be removed. The whole message is then still in the
-    /// queue, and recipients that were delivered or refused may be tried again. If possible it waits in `new/` as if all
+    /// If the remaining recipients cannot be written, or the old file cannot be removed. The whole message is then still in
+    /// the queue, and recipients that were delivered or refused may be retried. If possible it waits in `new/` as if all
     /// recipients had been deferred.
     pub fn settle(self, settlements: &[Settlement], now: SystemTime) -> Result<Settled, QueueError> {
         let settlements = settlements.iter().chain(iter::repeat(&Settlement::Deferred));

@@ -66,7 +66,7 @@ impl QueueError {
         }
     }
 
-    /// The same for an error of the standard library.
+    /// As [`of`](Self::of), for an error of the standard library.
     pub(crate) fn of_io(doing: &'static str, path: &Path, error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::StorageFull {
             return Self::NoSpace { doing, path: path.to_owned() };

@@ -114,7 +114,7 @@ impl Folder {
         Ok(no_file(&stat).map_or_else(|| NameKind::File(File::from(descriptor)), NameKind::NoFile))
     }
 
-    /// Whether `name` still stands for this very file.
+    /// Whether `name` still stands for this file.
     fn is(&self, name: impl rustix::path::Arg + Copy, file: &File) -> Result<bool, QueueError> {
         let shown = || name.to_string_lossy().into_owned();
         let open = rustix::fs::fstat(file).map_err(|errno| self.error_at("examining", &shown(), errno))?;

@@ -1,4 +1,4 @@
-//! Lists the messages in the queue. It only reads and takes no lock, so runners go on meanwhile.
+//! Lists the messages in the queue. Listing takes no lock, so runners continue meanwhile.
 
 use super::envelope::LONGEST;
 use super::folder::{Folder, NameKind};

@@ -57,7 +57,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The queue in one folder. It can be cloned, and used by several threads and processes at once.
+/// The queue in one folder. Several threads and processes can use one queue at once.
 #[derive(Clone, Debug)]
 pub struct Queue(Arc<Folders>);
 

@@ -81,7 +81,7 @@ impl Name {
         Self { tries, next: Some(seconds(now).saturating_add(pause_after(tries).as_secs())), ..self }
     }
 
-    /// The same, to be tried as soon as possible.
+    /// The same name without a time of the next attempt: to be tried as soon as possible.
     pub(super) fn due_at_once(self) -> Self {
         Self { next: None, ..self }
     }

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 impl Queue {
-    /// Cleans up after dead processes. It may run at any time, beside anything else.
+    /// Cleans up after dead processes. This may run at any time, beside any other operation.
     ///
     /// A claim of a dead process goes back to `new/` unchanged, because the death of its runner says nothing about the
     /// message. But the message may have been delivered, which the ledger records only for `remembered`. So a claim that was

@@ -112,7 +112,7 @@ impl Callback {
         self.url.scheme() == "https"
     }
 
-    /// Its host: a name, or an address.
+    /// A name, or an address.
     pub fn host(&self) -> &Host<String> {
         &self.host
     }

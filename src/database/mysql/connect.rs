@@ -97,8 +97,8 @@ fn tls_options(address: &Endpoint, tls: &Tls) -> Result<Option<SslOpts>, Databas
         return Ok(None);
     };
     let local = |detail: String| DatabaseError::new(DatabaseFailure::Local, "setting TLS up", detail);
-    // The crate builds its own rustls configuration from the process's default provider. It panics if two are compiled
-    // in and none is chosen. An error means that one has been installed already.
+    // The crate builds its own rustls configuration from the process's default provider. The crate rustls panics if two
+    // providers are compiled in and none is chosen. An error means that one has been installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let file = match ca_file {
         Some(file) => {

@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind};
 
 /// Classifies an error number of the server.
 ///
-/// MySQL: "Server Error Message Reference", "Client ..." likewise; MariaDB: "MariaDB Error Codes". A number has the
-/// same meaning on both, or exists on only one of them.
+/// The numbers are in MySQL's "Server Error Message Reference" and "Client Error Message Reference", and in MariaDB's
+/// "MariaDB Error Codes". A number has the same meaning on both, or exists on only one of them.
 pub(super) fn failure(code: u16) -> DatabaseFailure {
     match code {
         // Deadlock; lock wait timeout; "record has changed since last read" (MariaDB's snapshot isolation); deadlock
@@ -28,8 +28,8 @@ pub(super) fn failure(code: u16) -> DatabaseFailure {
         1049 | 1146 | 1054 | 1305 | 1364 => DatabaseFailure::Schema,
         // --read-only and --super-read-only; innodb_read_only; a transaction that is read only.
         1290 | 1836 | 1792 | 1015 => DatabaseFailure::ReadOnly,
-        // NULL, a duplicate, out of range, cut, no such date, no such character, too long, foreign keys, a trigger's SIGNAL,
-        // no JSON (MySQL), a CHECK constraint (MySQL, MariaDB).
+        // A value that is NULL, a duplicate, out of range, truncated, an invalid date or character, or too long; a foreign
+        // key; a trigger's SIGNAL; invalid JSON (MySQL); a CHECK constraint (MySQL, MariaDB).
         1048 | 1062 | 1264 | 1265 | 1292 | 1366 | 1406 | 1451 | 1452 | 1644 | 3140 | 3819 | 4025 => {
             DatabaseFailure::Refused
         }

@@ -152,7 +152,7 @@ impl Session for MysqlDatabase {
     fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
         let doing = "asking whether the server takes writes";
         let is_read_only: bool = self.run_for(doing, &format!("SELECT {}", sql::READ_ONLY), 1)?;
-        // A server that left its group, or did not find it, takes writes again.
+        // A server that has left its group, or did not find it, accepts writes, which no other server gets.
         let is_read_only = is_read_only || self.is_outside;
         self.said_read_only &= is_read_only;
         Ok(is_read_only)

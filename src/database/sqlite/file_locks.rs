@@ -61,7 +61,7 @@ impl Note {
 pub(crate) enum Asked {
     /// We hold it.
     Held,
-    /// Another process has it; its note, if that can be read.
+    /// Another process has the lock; its note, if that can be read.
     Busy(Option<Note>),
 }
 
@@ -197,8 +197,8 @@ pub(crate) fn kernels_locks() -> io::Result<String> {
     (0..3).map(|_| fs::read_to_string("/proc/locks")).collect()
 }
 
-/// Whether the text of /proc/locks has an flock on this inode. Its device is not compared: on btrfs and overlayfs the
-/// kernel's list and stat(2) differ.
+/// Whether the text of /proc/locks has an flock on this inode. The device is not compared, because the kernel's list and
+/// stat(2) differ on btrfs and overlayfs.
 fn is_locked(locks: &str, inode: u64) -> bool {
     locks.lines().any(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);

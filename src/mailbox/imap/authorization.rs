@@ -15,7 +15,8 @@ use crate::imap::{Session, Settings};
 use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Position};
 use std::fmt;
 
-/// The name of a user who does not exist. It is constant, so a server that creates a mailbox for any name creates only one.
+/// The name of a user who does not exist. The name is constant, so that a server which creates a mailbox for any name
+/// creates only one.
 const INVENTED: &str = "maildrop-check-0f9c41d27ab3";
 
 /// Dovecot closes the connection if a master user acts for a user who is in no userdb. A server that has just crashed closes

@@ -17,8 +17,8 @@ use crate::message::{Identity, blind_recipients};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The pauses between two STATUS commands for a mailbox that another session is creating. That takes some milliseconds, and
-/// much longer on a busy disk.
+/// The pauses between two STATUS commands for a mailbox that another session is creating. Creating takes some milliseconds,
+/// and much longer on a busy disk.
 const BEING_CREATED: [Duration; 6] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
@@ -37,8 +37,8 @@ pub struct ImapMailbox {
     user: String,
     mailbox: String,
     greeting: String,
-    /// Whether this session has tried to create the mailbox. It tries once, so a mailbox that someone keeps removing causes
-    /// no loop.
+    /// Whether this session has tried to create the mailbox. A session tries once, so that a mailbox which someone keeps
+    /// removing causes no loop.
     pub(super) created: bool,
     /// The position that [`ask_position`](Self::ask_position) has read in advance.
     position: Option<Position>,

@@ -53,7 +53,7 @@ impl fmt::Display for SocketType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub socket_type: SocketType,
-    /// Its identity for routing, if it has one: 1 to 255 bytes, the first of them not 0.
+    /// The peer's identity for routing, if it has one: 1 to 255 bytes, the first of them not 0.
     pub identity: Option<Vec<u8>>,
 }
 

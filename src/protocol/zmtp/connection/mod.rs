@@ -116,7 +116,7 @@ impl Connection {
         Ok(self.complete.take())
     }
 
-    /// Sends a message of at least one frame. It waits until the handshake is done.
+    /// Sends a message of at least one frame. The message waits until the handshake is done.
     pub fn send(&mut self, frames: &[&[u8]]) {
         let into = if self.peer.is_some() { &mut self.outgoing } else { &mut self.held_back };
         write_message(frames, into);
