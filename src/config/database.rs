@@ -21,7 +21,6 @@ pub struct Database {
     pub database: String,
     /// Our accounts there, by role. The account of deliveries always exists.
     pub accounts: BTreeMap<DatabaseRole, Account>,
-    /// Whether the connection is encrypted.
     pub tls: Tls,
     /// For how long a delivery waits for a server that takes writes.
     pub failover_timeout: Duration,
@@ -40,11 +39,8 @@ pub enum DatabaseRole {
     Deliveries,
     /// The subcommands: `trace`, `stats`, `audit`, `replay`, `prune` and others.
     Operator,
-    /// The service's timer.
     Timer,
-    /// The service's notifier.
     Notifier,
-    /// The service's web UI and API.
     Web,
     /// `migrate`.
     Owner,
@@ -75,7 +71,6 @@ impl DatabaseRole {
     }
 }
 
-/// Our account in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub user: String,
@@ -83,11 +78,9 @@ pub struct Account {
     pub password: Option<PasswordFile>,
 }
 
-/// A database product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// PostgreSQL.
     Postgresql,
     /// MySQL or MariaDB.
     Mysql,

@@ -56,7 +56,6 @@ const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(3);
 pub struct Config {
     /// The file that the configuration was read from.
     pub file: PathBuf,
-    /// Which part of the program uses it.
     pub role: DatabaseRole,
     /// `[database]`
     pub database: Database,
@@ -199,7 +198,6 @@ impl Config {
         file.read().map_err(|problem| ConfigError { file: self.file.clone(), line: None, problem })
     }
 
-    /// The settings of a delivery.
     pub fn policy(&self) -> Policy {
         Policy {
             lock_wait: self.lock.wait_within(self.delivery.deadline),

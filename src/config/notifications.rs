@@ -27,7 +27,6 @@ pub struct Notifications {
     pub concurrency: usize,
     /// Whether a callback may use HTTP without encryption.
     pub allow_http: bool,
-    /// The ports that callbacks may use.
     pub allow_ports: Vec<u16>,
     /// Networks outside the public Internet that callbacks may be in.
     pub allow_networks: Vec<Network>,

@@ -22,7 +22,6 @@ impl PasswordFile {
         path.map(|path| Self { path, key: format!("{section}.password_file") })
     }
 
-    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -4,7 +4,6 @@ use super::sections::HeaderFields;
 use crate::base::deadline;
 use std::time::Duration;
 
-/// The operator's settings for deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// How long to wait for a lock held elsewhere; zero for not at all.

@@ -60,9 +60,7 @@ pub struct DomainRule {
     /// The template of the user: `{address}`, `{local}` and `{domain}` are those of the folded address without its
     /// extension.
     pub user: String,
-    /// The mailbox for arriving mail.
     pub inbox: String,
-    /// The mailbox for sent mail.
     pub sent: String,
 }
 
@@ -172,7 +170,6 @@ pub struct Record {
     /// The largest message whose raw source is kept, in bytes.
     #[serde(deserialize_with = "values::bytes")]
     pub keep_source_max: u64,
-    /// Which header fields are kept.
     pub keep_headers: HeaderFields,
 }
 
@@ -181,7 +178,6 @@ pub struct Record {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HeaderFields {
-    /// All of them.
     #[default]
     All,
     /// Those that name the author and the recipients, and the message that is answered.
@@ -287,7 +283,6 @@ impl Retention {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// The target of log records.
     pub to: LogTo,
     /// The file, if they go to a file.
     #[serde(deserialize_with = "values::optional_path")]
@@ -298,7 +293,6 @@ pub struct Log {
     pub format: Format,
 }
 
-/// The targets of log records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogTo {
@@ -307,6 +301,5 @@ pub enum LogTo {
     Syslog,
     /// systemd's journal.
     Journald,
-    /// A file.
     File,
 }

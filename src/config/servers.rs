@@ -12,19 +12,16 @@ use std::time::Duration;
 /// The checked section `[imap]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imap {
-    /// The address of the server.
     pub address: Endpoint,
     /// How a TCP connection is encrypted; a unix socket never is.
     pub encryption: Encryption,
     /// The CA certificates to trust, PEM; those of the system if none is named.
     pub ca_file: Option<PathBuf>,
-    /// The service account.
     pub user: String,
     /// The password file of the service account.
     pub password: PasswordFile,
     /// Whether the service account acts for the mailbox's user: the authorization identity of SASL PLAIN.
     pub act_for_user: bool,
-    /// How to log in.
     pub mechanism: Mechanism,
     /// The login name if `act_for_user` is off; `{user}` in it stands for the mailbox's user. `None` for the service
     /// account's own name; then the names of mailboxes must contain their user.

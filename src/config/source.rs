@@ -11,7 +11,6 @@ use toml::de::{DeTable, DeValue};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}{}: {problem}", file.display(), line.map(|line| format!(", line {line}")).unwrap_or_default())]
 pub struct ConfigError {
-    /// The file.
     pub file: PathBuf,
     /// The line, counted from 1, if the error belongs to one.
     pub line: Option<usize>,
@@ -19,7 +18,6 @@ pub struct ConfigError {
     pub problem: String,
 }
 
-/// The text of a configuration file.
 pub(super) struct Source<'a> {
     pub file: &'a Path,
     pub text: &'a str,

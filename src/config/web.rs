@@ -46,7 +46,6 @@ impl Web {
         self.listen.is_some()
     }
 
-    /// The endpoint of the web UI.
     pub fn endpoint(&self) -> Option<Endpoint> {
         // An unreadable value was refused when the configuration was read.
         self.listen.as_deref().and_then(|text| Endpoint::parse(text, None))

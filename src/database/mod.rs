@@ -40,7 +40,6 @@ pub struct Server {
     pub address: Endpoint,
     /// The database (PostgreSQL) or schema (MySQL).
     pub database: String,
-    /// Our role there.
     pub user: String,
     /// The role's password; `None` if the unix socket identifies us (`peer`, `unix_socket`).
     pub password: Option<Secret>,
@@ -106,7 +105,6 @@ pub struct Limits {
     pub let_in: Duration,
 }
 
-/// How long a server may take to answer.
 pub(crate) const SILENCE: Duration = Duration::from_secs(20);
 
 /// How long one of several servers may take to let us in before the next is tried. If a server hangs (SIGSTOP, a disk), its
@@ -122,7 +120,6 @@ impl Default for Limits {
 /// Whether a TCP connection to a database is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// Not encrypted.
     Off,
     /// Encrypted. The server's certificate must be for its host name, and be signed by a CA of this file, or by one that the
     /// system trusts. Encryption without verification is not offered: anyone in between could read the password.
@@ -132,7 +129,6 @@ pub enum Tls {
     },
 }
 
-/// The kind of a database's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseFailure {
     /// The server cannot be reached, or its TLS certificate is not trusted.
@@ -159,15 +155,12 @@ pub enum DatabaseFailure {
     Unsupported,
     /// Something on this machine: a file, a directory, a setting.
     Local,
-    /// Any other error of the server.
     Other,
 }
 
-/// A failure at the database.
 #[derive(Clone, Debug, Error)]
 #[error("{doing}: {detail}")]
 pub struct DatabaseError {
-    /// The kind of failure.
     pub failure: DatabaseFailure,
     /// The operation that failed, for the log: `recording the delivery`.
     pub doing: String,

@@ -5,7 +5,6 @@ use crate::base::hex;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// A row of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row(pub(super) Vec<Option<String>>);
 
@@ -34,7 +33,6 @@ impl Row {
     }
 }
 
-/// The columns of a row, one after the other.
 #[derive(Debug)]
 pub struct Columns<'a> {
     row: &'a Row,

@@ -18,7 +18,6 @@ pub(super) fn longest(longest: Duration, deadline: Deadline) -> u128 {
 pub struct Client {
     pub host: String,
     pub pid: u32,
-    /// Postfix's queue id, if given.
     pub queue_id: Option<String>,
 }
 
@@ -43,7 +42,6 @@ pub trait Session {
     /// How many round trips to the server there were since this delivery began, without those of connecting.
     fn round_trips(&self) -> u32;
 
-    /// Who could read the traffic.
     fn privacy(&self) -> Privacy {
         Privacy::Good
     }

@@ -14,7 +14,6 @@ use std::borrow::Cow;
 /// The value of a `?`.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// A number.
     Integer(i64),
     Text(&'a str),
     /// Bytes: a digest, a UUID (on PostgreSQL a column of type uuid needs [`Value::Uuid`]).
@@ -28,18 +27,15 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Text, or NULL.
     #[must_use]
     pub fn optional_text(text: Option<&'a str>) -> Self {
         text.map_or(Self::Null, Self::Text)
     }
 
-    /// A number, or NULL.
     pub fn optional_number(number: Option<impl Into<i64>>) -> Self {
         number.map_or(Self::Null, |number| Self::Integer(number.into()))
     }
 
-    /// A UUID, or NULL.
     #[must_use]
     pub fn optional_uuid(uuid: Option<uuid::Uuid>) -> Self {
         uuid.map_or(Self::Null, Self::Uuid)
@@ -48,7 +44,6 @@ impl<'a> Value<'a> {
 
 /// Statements on the tables, in SQL.
 pub trait Tables {
-    /// The SQL dialect of this engine.
     fn dialect(&self) -> Dialect;
 
     /// The rows that a statement returns. Under a lock as well, the statement has a snapshot of its own.
@@ -77,7 +72,6 @@ pub trait Tables {
     fn change_unlocked(&mut self, doing: &str, change: &UnlockedChange<'_>) -> Result<Vec<Row>, DatabaseError>;
 }
 
-/// Reads of typed rows.
 pub(crate) trait Query: Tables {
     /// All rows.
     ///
@@ -118,13 +112,10 @@ pub struct UnlockedChange<'a> {
     pub table: &'a str,
     /// The column with the rows' keys, which are UUIDs.
     pub key: &'a str,
-    /// The condition on the rows.
     pub which: &'a str,
-    /// The assignments.
     pub set: &'a str,
 }
 
-/// The SQL dialect of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Postgresql,

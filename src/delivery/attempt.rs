@@ -97,7 +97,6 @@ impl<'m> Attempt<'m> {
     }
 }
 
-/// How an attempt ended.
 pub(super) enum End {
     /// The copy is in its mailbox, or is recorded as owed.
     Done(Manner),

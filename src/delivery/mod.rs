@@ -134,7 +134,6 @@ impl From<MailboxError> for NotOpened {
     }
 }
 
-/// The result of one delivery.
 #[derive(Debug)]
 pub struct Ended {
     /// One result for each recipient, in their order.

@@ -19,7 +19,6 @@ const LEFT_TO_THE_AUTHOR: &str = "left to the author's own mail program, whose c
 pub(super) struct UnderLock<'u, 'd> {
     pub delivery: &'u Delivery<'d>,
     pub database: &'u mut dyn Ledger,
-    /// The keys of all copies of the delivery.
     pub keys: &'u [CopyKey],
 }
 

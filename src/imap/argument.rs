@@ -35,7 +35,6 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// The name of a mailbox.
     pub fn mailbox(mut self, name: &str) -> Result<Self, Broken> {
         let encoded = mailbox_name(name)?;
         self.shown.push_str(&format!(" {encoded:?}"));

@@ -33,14 +33,12 @@ pub(crate) struct Conversation {
     /// Whether the client has sent anything since it last received something.
     spoke: bool,
     round_trips: u32,
-    /// When the connection was made.
     since: Instant,
     /// Whether the server has refused a command, or sent unsolicited data. The connection is then not reused, because its
     /// state is uncertain.
     doubtful: bool,
 }
 
-/// The progress of a command.
 pub(crate) enum CommandProgress {
     /// All bytes were sent except the last CRLF.
     Sent,

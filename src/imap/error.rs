@@ -2,7 +2,6 @@
 
 use thiserror::Error;
 
-/// The kind of a mailbox store's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MailboxFailure {
     /// The server cannot be reached, or its TLS certificate is not trusted.
@@ -69,7 +68,6 @@ impl MailboxFailure {
     ];
 }
 
-/// A failure at a mailbox store.
 #[derive(Clone, Debug, Error)]
 #[error("{doing}: {detail}")]
 pub struct MailboxError {

@@ -58,7 +58,6 @@ pub struct Settings {
     pub encryption: Encryption,
     /// The trusted CA certificates, PEM; the system's if no file is named.
     pub ca_file: Option<PathBuf>,
-    /// The service account.
     pub user: String,
     pub password: Secret,
     /// Whether the service account names the mailbox's user as the authorization identity of SASL PLAIN (RFC 4616 section 2).
@@ -106,7 +105,6 @@ pub enum Rights {
     Of(String),
 }
 
-/// How to log in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mechanism {

@@ -20,7 +20,6 @@ pub struct Connection {
     place: String,
 }
 
-/// The session of one user who is logged in.
 pub struct Session {
     pub(crate) conversation: Conversation,
     pub(crate) user: String,

@@ -74,12 +74,10 @@ pub(crate) struct Code {
 }
 
 impl Answer {
-    /// The arguments of the code, if it has this name.
     pub(crate) fn code(&self, name: &str) -> Option<&str> {
         self.code.as_ref().filter(|code| code.name == name).map(|code| code.arguments.as_str())
     }
 
-    /// Whether its code is one of these.
     pub(crate) fn has_code(&self, names: &[&str]) -> bool {
         names.iter().any(|name| self.code(name).is_some())
     }

@@ -46,7 +46,6 @@ const NAMES: usize = 8;
 /// One mailbox: a Maildir, or a Maildir++ folder inside one.
 #[derive(Debug)]
 pub struct MaildirMailbox {
-    /// The user's Maildir.
     maildir: PathBuf,
     /// The mailbox's own directory; for INBOX, the user's Maildir.
     directory: PathBuf,
@@ -72,7 +71,6 @@ struct CopyFile {
 }
 
 impl MaildirMailbox {
-    /// The INBOX in `maildir`.
     pub(crate) fn inbox(maildir: PathBuf) -> Self {
         Self { directory: maildir.clone(), maildir, written: None }
     }

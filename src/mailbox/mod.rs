@@ -39,7 +39,6 @@ pub struct Pace {
     pub until: Deadline,
 }
 
-/// The result of an append.
 #[derive(Debug)]
 pub enum Appended {
     /// The server reports that it has stored the copy, with its UID if the server supports UIDPLUS.
@@ -58,7 +57,6 @@ pub enum Appended {
     Recreated,
 }
 
-/// The copy to search for in a mailbox.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// The Message-ID as [`Message::message_id`](crate::message::Message::message_id) returns it. A message without one has

@@ -14,7 +14,6 @@ pub struct Address {
     domain: String,
 }
 
-/// Why a text is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
     #[error("it is empty")]
@@ -126,7 +125,6 @@ pub struct Recipient {
     pub original: Option<String>,
 }
 
-/// The envelope sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnvelopeSender {
     /// The null sender of bounces and other notifications (RFC 5321 section 4.5.5).
@@ -158,7 +156,6 @@ impl EnvelopeSender {
         }
     }
 
-    /// The sender's address, if there is one.
     #[must_use]
     pub(crate) fn address(&self) -> Option<&Address> {
         match self {

@@ -77,7 +77,6 @@ pub(super) fn text(field: &Field<'_>) -> String {
     tidy(&decoded, FIELD_LIMIT, cut)
 }
 
-/// The name of a field as it is shown to people.
 pub(super) fn name_for_people(name: &[u8]) -> String {
     tidy(&String::from_utf8_lossy(name.get(..FIELD_LIMIT).unwrap_or(name)), 256, false)
 }

@@ -7,7 +7,6 @@
 
 use memchr::memchr;
 
-/// One header field, as slices of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Field<'a> {
     /// The name as written, without the white space that the obsolete syntax allows before the colon (RFC 5322 section 4.5).

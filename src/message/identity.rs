@@ -79,7 +79,6 @@ const AUTHOR_FIELDS: [&str; 29] = [
 pub struct ContentDigest([u8; 32]);
 
 impl ContentDigest {
-    /// Its 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -116,13 +115,11 @@ impl Identity {
         Essence::of(bytes).identity
     }
 
-    /// The identity as read from the ledger.
     #[must_use]
     pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Its 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0

@@ -76,7 +76,6 @@ impl Outline {
     }
 }
 
-/// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
     /// Standard input was empty, or had only an mbox `From ` line.
@@ -213,7 +212,6 @@ impl Message {
         &self.identity
     }
 
-    /// The digest of what the author wrote.
     #[must_use]
     pub fn content_digest(&self) -> &ContentDigest {
         &self.content_digest

@@ -219,13 +219,11 @@ fn by_the_service(
     }
 }
 
-/// Logs why there is no message to be delivered.
 fn no_message(verdict: Verdict) -> Verdict {
     warn!(verdict = %verdict, "no message");
     verdict
 }
 
-/// Logs why the recipient is not known.
 fn no_envelope(problem: &str) -> Verdict {
     warn!(problem, "no envelope");
     Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, problem)

@@ -31,7 +31,6 @@ pub(super) fn hand_over(
             warn!(verdict = %verdict, queue_id = envelope.queue_id, "no message");
             verdict
         }
-        // There is one recipient, and so there is one verdict.
         client::HandoverResult::Answered(verdicts) => {
             verdicts.into_iter().next().unwrap_or_else(|| deferred(Lost::Nonsense))
         }

@@ -42,7 +42,6 @@ pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
     if path.is_absolute() { Ok(path) } else { Err("it wants the socket's whole path, from / on".into()) }
 }
 
-/// A message to pass to the service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handing<'a> {
     /// Each attempt sets the remaining time in it.
@@ -54,7 +53,6 @@ pub(crate) struct Handing<'a> {
     pub deadline: Deadline,
 }
 
-/// The result of passing a message to the service.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum HandoverResult {
     /// The service has never confirmed the message: nothing was delivered, and nothing will be.
@@ -79,9 +77,7 @@ pub(crate) struct NotTaken {
 /// Why the result is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// The connection was lost after Go.
     Connection,
-    /// No answer has come in time.
     Silent,
     /// The answer is invalid.
     Nonsense,
@@ -182,7 +178,6 @@ impl Handing<'_> {
         }
     }
 
-    /// The verdicts: one for each recipient.
     fn verdicts(&self, reply: Reply) -> Result<Vec<Verdict>, &'static str> {
         if reply.id != self.id() {
             return Err("it is about another message");

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 /// The longest line, in bytes. The status of some hundred processes fits, each with the last lines that it wrote.
 pub const LONGEST_LINE: usize = 1 << 20;
 
-/// A request to the master of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
@@ -55,7 +54,6 @@ pub struct Answer {
     /// Additional information for the operator, if the request was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The status, if it was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
 }
@@ -74,20 +72,15 @@ impl Answer {
     }
 }
 
-/// The status of the service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The version of the running program.
     pub version: String,
-    /// The master's process id.
     pub pid: u32,
     /// When the master started: RFC 3339.
     pub since: String,
     /// Uptime of the master, in seconds.
     pub up_s: f64,
-    /// The configuration file.
     pub configuration: PathBuf,
-    /// The overall state.
     pub state: State,
     /// Why the service is degraded, one sentence for each reason.
     #[serde(default)]
@@ -106,7 +99,6 @@ pub struct Status {
     /// The timer's tasks and their last results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timer: Vec<Task>,
-    /// The master's counters.
     #[serde(default)]
     pub counted: Counted,
 }
@@ -125,7 +117,6 @@ pub struct Counted {
 /// The counters of one role's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ends {
-    /// How many were started.
     pub started: u64,
     /// How many ended in each way: `asked` if the master requested it, `killed` if the master killed the process, `done`
     /// after the process's share of messages. Otherwise the kind of [`End`]: `exit 70`, `SIGSEGV`, `not started`.
@@ -133,7 +124,6 @@ pub struct Ends {
 }
 
 impl Counted {
-    /// Counts a process that was started.
     pub(crate) fn started(&mut self, role: Role) {
         self.roles.entry(role).or_default().started += 1;
     }
@@ -144,11 +134,9 @@ impl Counted {
     }
 }
 
-/// The overall state of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Not ready yet.
     Starting,
     Well,
     /// Mail flows more slowly than it should, or not at all.
@@ -170,7 +158,6 @@ impl State {
     }
 }
 
-/// The role of a process of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -184,7 +171,6 @@ pub enum Role {
     Timer,
     /// Publishes events, and sends webhooks to subscribers.
     Notify,
-    /// Serves the web UI.
     Web,
 }
 
@@ -269,7 +255,6 @@ pub struct Task {
     pub last: Option<LastRun>,
 }
 
-/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastRun {
     /// When the run began: RFC 3339.
@@ -282,7 +267,6 @@ pub struct LastRun {
     pub said: String,
 }
 
-/// How a process ended, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastEnd {
     /// RFC 3339.
@@ -300,7 +284,6 @@ pub struct LastEnd {
 pub enum End {
     /// The process ended itself, with this exit status.
     Exit(i32),
-    /// A signal ended it.
     Signal(i32),
     /// The master could not start the process, with the reason.
     NotStarted(String),

@@ -30,7 +30,6 @@ pub(crate) fn is_running(socket: &Path) -> bool {
     !matches!(UnixStream::connect(socket).map_err(not_connected), Err(NotAsked::NotRunning))
 }
 
-/// Sends a request to the master, and waits for the answer.
 pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result<Answer, NotAsked> {
     let mut stream = UnixStream::connect(socket).map_err(not_connected)?;
     let silent = |error: io::Error| match error.kind() {

@@ -30,7 +30,6 @@ pub const LONGEST_HEADER: usize = 1 << 20;
 /// The bytes before the header: the mark and the header's length.
 const PREFIX: usize = 8;
 
-/// The kind and the content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Header {
@@ -40,14 +39,13 @@ pub enum Header {
     Received { id: Uuid },
     /// The client waits for the delivery, which may begin now.
     Go { id: Uuid },
-    /// The result of the request.
+    /// The result of the request. The broker defers a request with this, in place of [`Received`](Self::Received).
     Reply(Reply),
 }
 
 /// A message to deliver, with everything known about it except its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// The request's id.
     pub id: Uuid,
     /// How long the delivery may take, in milliseconds, once a worker has the request. The broker subtracts the time in its
     /// queue.
@@ -56,10 +54,8 @@ pub struct Request {
     pub sender: String,
     /// The envelope recipients, in their order. There is at least one.
     pub recipients: Vec<Recipient>,
-    /// Postfix's queue id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_id: Option<String>,
-    /// The address of the SMTP client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<String>,
     /// The SASL user name, if the client logged in.
@@ -71,12 +67,11 @@ pub struct Request {
     /// Whether the author gets no copy, whatever the configuration says: the author is not authenticated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_sent: bool,
-    /// The size of the message in bytes.
+    /// Of the message, in bytes.
     pub size: u64,
     /// The absolute path of the file with the message; `None` if the message follows the header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// Where the request comes from.
     #[serde(default, skip_serializing_if = "is_default")]
     pub source: Source,
     /// Whether the message has crashed a worker before. Its worker ends after this message. The broker sets this.
@@ -147,7 +142,6 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     pub id: Uuid,
@@ -171,7 +165,6 @@ pub enum Found {
     /// The delivery did not use the database.
     #[default]
     NotAsked,
-    /// The database is available.
     There,
     /// No delivery can use the database, for this reason.
     Away(String),

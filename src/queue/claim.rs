@@ -228,7 +228,6 @@ impl Claim {
         })
     }
 
-    /// The name of its file.
     #[must_use]
     pub fn name(&self) -> Name {
         self.name

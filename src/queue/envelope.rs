@@ -25,7 +25,6 @@ pub struct Envelope {
     /// When the message was accepted, in microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize", deserialize_with = "read_time")]
     pub queued_at: i64,
-    /// The submitter of the message.
     pub injected_by: String,
     /// Whether the sender's Sent mailbox may get a copy.
     #[serde(default)]

@@ -39,10 +39,8 @@ pub enum QueueError {
     /// Other users could add or remove files.
     #[error("others may write to {} (mode {mode:04o}): run `chmod 0700` on it", path.display())]
     WritableByOthers { path: PathBuf, mode: u32 },
-    /// No queue has been created there.
     #[error("there is no queue at {}", path.display())]
     NoQueue { path: PathBuf },
-    /// The mail has no recipient.
     #[error("a message without a recipient cannot be queued")]
     NoRecipient,
     /// The envelope would not be read back as it is.
@@ -51,7 +49,6 @@ pub enum QueueError {
 }
 
 impl QueueError {
-    /// Whether disk space is missing.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::NoSpace { .. })

@@ -31,13 +31,11 @@ pub(super) enum NameKind {
     Gone,
 }
 
-/// The result of a rename.
 #[derive(PartialEq, Eq)]
 pub(super) enum Moved {
     Done,
     /// There is no such file (any more).
     Gone,
-    /// The new name is taken.
     Taken,
 }
 
@@ -163,7 +161,6 @@ impl Folder {
         }
     }
 
-    /// Renames a file without overwriting another one.
     pub(super) fn rename(
         &self,
         name: impl rustix::path::Arg + Copy,

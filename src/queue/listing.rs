@@ -13,7 +13,6 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 
-/// The folder that a message is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -25,7 +24,6 @@ pub enum State {
     Held,
     /// Refused permanently.
     Refused,
-    /// Cannot be read.
     Bad,
     /// Has crashed two workers. Its [holder](super::MessageHolder) retries it; the queue's own list does not contain it.
     Shunted,
@@ -36,7 +34,6 @@ pub enum State {
 pub struct Entry {
     /// The id by which people hold, release and drop the message.
     pub id: String,
-    /// The name of its file.
     pub file: String,
     pub state: State,
     /// When it was accepted, in microseconds since 1970.

@@ -80,7 +80,6 @@ pub struct NewMail {
     pub sender: String,
     /// There is at least one.
     pub recipients: Vec<Recipient>,
-    /// The submitter of the message.
     pub injected_by: String,
     /// Whether the sender's Sent mailbox may get a copy.
     pub may_owe_sent: bool,
@@ -134,7 +133,6 @@ impl Queue {
         })))
     }
 
-    /// The folder that it is in.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path

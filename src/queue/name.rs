@@ -7,18 +7,15 @@ use crate::lock::LockName;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The suffix of a message's file name.
 const ENDING: &str = ".msg";
 /// The pause after the first attempt. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_mins(1);
-/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
 /// How many ids (nanoseconds) are reserved for each part of a message. A part uses one each time it is settled in part, or
 /// is refused, released and refused once more.
 const IDS_OF_A_PART: u64 = 32;
 
-/// The name of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
     /// When the message was accepted, in nanoseconds since 1970; a few nanoseconds later if that name was taken.

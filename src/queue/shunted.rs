@@ -57,7 +57,6 @@ pub enum MessageHolder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrashedMessage {
     pub digest: Digest,
-    /// How many workers it has crashed.
     pub crashes: u32,
     /// When the message first crashed a worker, in microseconds since 1970.
     pub since: i64,

@@ -19,7 +19,6 @@ pub(crate) fn read_id(text: &str) -> Option<Uuid> {
     Uuid::try_parse(digits).ok()
 }
 
-/// The user agent of notifications.
 const AGENT: &str = concat!("maildrop_command/", env!("CARGO_PKG_VERSION"));
 
 /// The header fields of a notification with this id, the same in each try.

@@ -71,7 +71,6 @@ pub(super) enum ConnectionState {
     Lost,
 }
 
-/// A failure while connecting.
 pub(super) fn connecting(doing: &str, error: &Error) -> DatabaseError {
     let kind = match error {
         Error::MySqlError(error) => match failure(error.code) {

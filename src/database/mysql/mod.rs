@@ -69,7 +69,6 @@ const ONLINE: &str = "ONLINE";
 /// The common prefix of both tables' names.
 const MEMBERS: &str = "replication_group_member";
 
-/// A connection to MySQL or MariaDB.
 pub struct MysqlDatabase {
     /// `None` once a thread has been abandoned with it, because the server did not answer.
     connection: Option<Conn>,
@@ -89,7 +88,6 @@ pub struct MysqlDatabase {
     patience: Duration,
     /// The settings for this delivery, until they have been sent with its first statement.
     to_set: Option<String>,
-    /// MySQL or MariaDB.
     product: Dialect,
     /// As the server reports it: `11.8.6-MariaDB-0+deb13u1`.
     pub(crate) version: String,
@@ -98,7 +96,6 @@ pub struct MysqlDatabase {
     /// Whether the server reported that it takes no writes when the session was set up, and has not reported otherwise
     /// since.
     said_read_only: bool,
-    /// The server of this connection.
     server: Server,
     /// The server's group, if its view can be read; and whether the next statement reads the view.
     group: Option<String>,
@@ -536,7 +533,6 @@ fn as_text(row: mysql::Row) -> Row {
     Row(cells.collect())
 }
 
-/// The only row of the last answer.
 pub(crate) fn only<T: FromRow>(answers: &[Answer]) -> Result<T, DatabaseError> {
     match answers.last().map(Vec::as_slice) {
         Some([row]) => row.read(),

@@ -4,7 +4,6 @@
 use crate::database::Client;
 use std::fmt;
 
-/// The name's first word.
 const PROGRAM: &str = "maildrop";
 /// Stands for a missing queue id.
 const NONE: &str = "-";
@@ -23,7 +22,6 @@ pub(crate) struct ProcessName {
 }
 
 impl ProcessName {
-    /// The description of this process.
     pub fn of(client: &Client) -> Self {
         let queue_id = client.queue_id.as_deref().map(|id| plain(id).chars().take(MAX_QUEUE_ID).collect());
         Self { queue_id, pid: client.pid, host: plain(&client.host) }

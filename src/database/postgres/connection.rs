@@ -24,11 +24,9 @@ const READ_ONLY: [&str; 2] = ["in_hot_standby", "default_transaction_read_only"]
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// The server or the connection failed.
     Said(Error),
     /// The server did not answer for this long, and the connection was given up.
     Silent(Duration),
-    /// The connection was given up earlier.
     GivenUp,
     /// This machine lacks the resources for another connection.
     Local(io::Error),

@@ -10,7 +10,6 @@ use std::iter::successors;
 /// The fix for a schema that is missing or too old.
 const MIGRATE: &str = "run `maildrop_command migrate`";
 
-/// The error for a failure on an open connection.
 pub(super) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
     let failure = match error.as_db_error() {
         Some(said) => by_state(said.code()),
@@ -23,7 +22,6 @@ pub(super) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
     DatabaseError::new(failure, doing, detail(error))
 }
 
-/// The error for a connection that could not be opened.
 fn not_connected(doing: &str, error: &postgres::Error, deadline_passed: bool) -> DatabaseError {
     let failure = match error.as_db_error().map(|said| (by_state(said.code()), said.code())) {
         // The server is starting up or shutting down, so a retry may reach it.
@@ -49,7 +47,6 @@ pub(super) fn unanswered(doing: &str, failed: &Failed) -> DatabaseError {
     }
 }
 
-/// The error for a connection that could not be opened.
 pub(super) fn unconnected(doing: &str, failed: &Failed, deadline_passed: bool) -> DatabaseError {
     match failed {
         Failed::Said(error) => not_connected(doing, error, deadline_passed),

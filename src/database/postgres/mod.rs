@@ -58,7 +58,6 @@ pub(crate) const SUPPRESS_NOTICES: &str = "SET LOCAL client_min_messages = error
 /// wait for a standby.
 pub(crate) const SHOW_COMMIT_WARNINGS: &str = "SET LOCAL client_min_messages = warning;";
 
-/// A session with PostgreSQL.
 pub struct PostgresDatabase {
     connection: PostgresConnection,
     /// The server of this connection, and what is known of its history.
@@ -407,7 +406,6 @@ impl PostgresDatabase {
     }
 }
 
-/// The answers to a batch.
 pub(crate) struct Batch {
     /// The rows of all statements, in order.
     pub(crate) rows: Vec<Row>,
@@ -433,7 +431,6 @@ impl Batch {
         Ok(batch)
     }
 
-    /// The last row.
     pub(crate) fn last<T: FromRow>(&self) -> Result<T, DatabaseError> {
         self.rows.last().ok_or_else(|| unreadable("the server answered without a row".into()))?.read()
     }

@@ -57,9 +57,7 @@ impl Note {
     }
 }
 
-/// The result of a request for a lock.
 pub(crate) enum Asked {
-    /// We hold it.
     Held,
     /// Another process has the lock; its note, if that can be read.
     Busy(Option<Note>),

@@ -30,7 +30,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// release the lock.
 const ONCE_KEPT: Duration = Duration::from_secs(5);
 
-/// The ledger and the locks of one directory.
 #[derive(Debug)]
 pub struct SqliteDatabase {
     connection: Connection,

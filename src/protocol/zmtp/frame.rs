@@ -8,10 +8,8 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 /// The frame is a command, not a part of a message.
 const COMMAND: u8 = 4;
-/// All flags of the protocol.
 const KNOWN: u8 = MORE | LONG | COMMAND;
 
-/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub more: bool,

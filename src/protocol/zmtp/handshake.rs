@@ -57,7 +57,6 @@ pub struct Peer {
     pub identity: Option<Vec<u8>>,
 }
 
-/// Our greeting.
 pub(super) fn greeting() -> [u8; GREETING] {
     let mut greeting = [0; GREETING];
     let text = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL";

@@ -63,7 +63,6 @@ pub struct Connection {
     held_back: Vec<u8>,
 }
 
-/// What is expected next.
 enum Expecting {
     Greeting,
     Header,
@@ -145,7 +144,6 @@ impl Connection {
         self.peer.as_ref()
     }
 
-    /// Parses the bytes up to the end of a message.
     fn advance(&mut self) -> Result<(), ZmtpError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
