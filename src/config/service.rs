@@ -78,7 +78,8 @@ pub struct Service {
     /// `max_per_recipient` deliveries in progress. See [`Config::slow_mailbox_timeout`].
     #[serde(deserialize_with = "values::duration")]
     pub slow_mailbox_timeout: Duration,
-    /// Messages larger than this, in bytes, wait for their worker in a file.
+    /// Messages larger than this, in bytes, wait for their worker in a file. A value above the largest allowed message has
+    /// no effect.
     #[serde(deserialize_with = "values::bytes")]
     pub spool_threshold: u64,
     /// After this many deliveries a worker is replaced by a new one.

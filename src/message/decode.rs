@@ -131,7 +131,7 @@ pub(super) fn json(message: &[u8], kept: impl Fn(&Field<'_>) -> bool) -> String 
 }
 
 /// The one mailbox in this field; `None` if there are none or several, or if it is a group or odd. An address in an encoded
-/// word does not count (RFC 2047 section 5): mailparse parses the addresses before it decodes.
+/// word does not count (RFC 2047 section 5); mailparse ensures that.
 fn only_mailbox(field: &Field<'_>) -> Option<Address> {
     let (value, cut) = bounded_value(field);
     if cut || field.has_bare_cr() {

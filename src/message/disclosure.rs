@@ -11,7 +11,7 @@ use super::fields::{Field, Fields, length_of_comment};
 use memchr::memrchr;
 use std::borrow::Cow;
 
-/// The fields that are left out. These fields name blind recipients (RFC 5322 sections 3.6.3 and 3.6.6), or belong to the
+/// The fields that are left out. They name blind recipients (RFC 5322 sections 3.6.3 and 3.6.6), or belong to the
 /// envelope of one copy (RFC 5321 section 4.4, RFC 9228, RFC 8098 section 2.3). The others are what mail systems write
 /// instead of Delivered-To.
 const PRIVATE_FIELDS: [&str; 21] = [

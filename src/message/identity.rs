@@ -71,8 +71,8 @@ const AUTHOR_FIELDS: [&str; 29] = [
 /// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its values in
 /// order`. Each value is relaxed, its bytes beyond ASCII are read as X, and LF ends it.
 ///
-/// If the message has no Message-ID or no Date, the same follows for `received`. Values that begin with `by ` and contain `,
-/// from userid ` are left out if another Received field follows.
+/// If the message has no Message-ID or no Date, the same follows for `received`. Values that begin with `by ` and contain
+/// `, from userid ` are left out if another Received field follows.
 ///
 /// Then come a zero `u32` and the body: without CR, with NUL read as 0x80, and without the line ends at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -132,7 +132,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The key of a copy. The key is the first four bytes of the message's identity, and the first 28 bytes of a SHA-256. The
+/// The key of a copy: the first four bytes of the message's identity, and the first 28 bytes of a SHA-256. The
 /// hash covers the identity, role, user and mailbox; the last three are length-prefixed (four bytes, big-endian).
 #[must_use]
 pub(crate) fn key_of_copy(identity: &[u8; 32], role: &str, user: &str, mailbox: &str) -> [u8; 32] {

@@ -24,6 +24,7 @@ pub enum State {
     Held,
     /// Refused permanently.
     Refused,
+    /// The file cannot be read.
     Bad,
     /// Has crashed two workers. Its [holder](super::MessageHolder) retries it; the queue's own list does not contain it.
     Shunted,

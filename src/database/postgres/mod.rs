@@ -167,8 +167,8 @@ impl Session for PostgresDatabase {
                 Dialect::Postgresql.literal(Value::Text(&nameless.to_string()))
             )
         };
-        // A transaction's lock ended with the transaction. This program takes no session-level lock; one that a function
-        // took is freed here.
+        // A transaction's lock ended with the transaction. This program takes no session-level lock; any such lock is freed
+        // here.
         let proof = format!(
             "SELECT transaction_timestamp() <> statement_timestamp(), \
              current_setting('transaction_read_only')::bool, \
