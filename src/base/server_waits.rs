@@ -32,6 +32,16 @@ pub(crate) enum Whom {
     MailboxStore,
 }
 
+impl Whom {
+    fn awaited(self) -> &'static AtomicUsize {
+        let [database, mailbox_store] = &AWAITED;
+        match self {
+            Self::Database => database,
+            Self::MailboxStore => mailbox_store,
+        }
+    }
+}
+
 /// A server that may be waited for.
 pub(crate) struct WaitedServer {
     pub whom: Whom,
@@ -50,8 +60,8 @@ struct Waits {
     open: BTreeMap<u64, (Whom, Instant)>,
 }
 
-/// How many answers this process waits for, whether or not the waits are watched.
-static AWAITED: AtomicUsize = AtomicUsize::new(0);
+/// How many answers this process waits for from each kind of server, whether or not the waits are watched.
+static AWAITED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 thread_local! {
     /// Whether this thread sends a probe over another connection. That wait has a limit of its own.
@@ -60,30 +70,30 @@ thread_local! {
 
 /// A wait for an answer, which ends when this is dropped.
 #[must_use]
-pub(crate) struct Awaited(Option<u64>);
+pub(crate) struct Awaited(Whom, Option<u64>);
 
 pub(crate) fn for_answer(whom: Whom) -> Awaited {
-    AWAITED.fetch_add(1, Ordering::Relaxed);
-    let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(None) };
+    whom.awaited().fetch_add(1, Ordering::Relaxed);
+    let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(whom, None) };
     let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
     waits.last += 1;
     let number = waits.last;
     waits.open.insert(number, (whom, Instant::now()));
-    Awaited(Some(number))
+    Awaited(whom, Some(number))
 }
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        AWAITED.fetch_sub(1, Ordering::Relaxed);
-        if let (Some(number), Some(waits)) = (self.0, WAITS.get()) {
+        self.0.awaited().fetch_sub(1, Ordering::Relaxed);
+        if let (Some(number), Some(waits)) = (self.1, WAITS.get()) {
             waits.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&number);
         }
     }
 }
 
-/// Whether this process waits for an answer.
-pub(crate) fn is_awaited() -> bool {
-    AWAITED.load(Ordering::Relaxed) > 0
+/// The kind of server whose answer this process waits for.
+pub(crate) fn awaited() -> Option<Whom> {
+    [Whom::Database, Whom::MailboxStore].into_iter().find(|whom| whom.awaited().load(Ordering::Relaxed) > 0)
 }
 
 /// Whether the waits of this process are watched.

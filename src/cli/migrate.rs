@@ -1,10 +1,10 @@
 //! `migrate`: the schema in `sql/<engine>/`, applied in order.
 
 use super::progress::Progress;
-use super::site_options::{CONFIGURATION, watch};
+use super::site_options::watch;
 use super::{Ended, complain, fail, help, print, say, table};
 use crate::base::deadline::Deadline;
-use crate::config::{Config, DatabaseRole};
+use crate::config::{CONFIGURATION, Config, DatabaseRole};
 use crate::database::DatabaseFailure;
 use crate::ledger::schema::{self, Application, MigrateError, Migration, MigrationState, MigrationStatus};
 use crate::site::Site;

@@ -1,10 +1,9 @@
 //! `queue`: manual work on the file queue.
 
-use super::site_options::CONFIGURATION;
 use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, say};
 use crate::base::terminal::{printable, shell_word};
 use crate::base::timestamp;
-use crate::config::Config;
+use crate::config::{CONFIGURATION, Config};
 use crate::queue::{Entry, Queue, QueueAdminError, QueueError, State};
 use clap::{Args, Subcommand};
 use std::io::ErrorKind;

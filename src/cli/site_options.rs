@@ -5,7 +5,7 @@ use crate::base::deadline::Deadline;
 use crate::base::log::{self, Level};
 use crate::base::server_waits;
 use crate::base::terminal::shell_word;
-use crate::config::{Config, ConfigError, DatabaseRole};
+use crate::config::{CONFIGURATION, Config, ConfigError, DatabaseRole};
 use crate::ledger::Database;
 use crate::ledger::operations_log::Actor;
 use crate::operations::operations_log::CommandLine;
@@ -16,9 +16,6 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 use sysexits::ExitCode;
-
-/// The default of `--config`. A delivery has no default: master.cf names the file.
-pub(super) const CONFIGURATION: &str = "/etc/maildrop_command/config.toml";
 
 /// The time limit of one answer from a server that still answers other queries. (`migrate` has a longer one: an index
 /// on a large table takes long.)

@@ -33,7 +33,7 @@ pub(crate) struct LoginArguments {
     #[arg(long, value_parser = PossibleValuesParser::new(WebRole::WORDS).try_map(role))]
     role: WebRole,
     /// Where browsers find the web UI of a directory
-    #[arg(long, value_name = "URL", requires = "embedded", default_value = "http://127.0.0.1:8025")]
+    #[arg(long, value_name = "URL", requires = "embedded", default_value = web_logins::EMBEDDED_ORIGIN)]
     url: String,
 }
 

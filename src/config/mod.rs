@@ -49,6 +49,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The default of `--config`. A delivery has no default: master.cf names the file.
+pub(crate) const CONFIGURATION: &str = "/etc/maildrop_command/config.toml";
+
 const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(3);
 
 /// The whole configuration, checked.

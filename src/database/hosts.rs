@@ -2,6 +2,7 @@
 
 use super::{DatabaseError, DatabaseFailure, Server, Session};
 use crate::base::deadline::Deadline;
+use crate::base::server_waits::{self, Whom};
 use std::hash::{BuildHasher as _, RandomState};
 use std::thread;
 use std::time::Duration;
@@ -89,11 +90,15 @@ impl RetryUntil {
         Self { until: Deadline::after(wait).or_sooner(deadline.half_way()), pause: PAUSE }
     }
 
-    /// Whether to retry after this failure. If so, pauses first.
-    pub(crate) fn once_more_after(&mut self, error: &DatabaseError) -> bool {
+    /// Whether to retry after this failure. If so, pauses first; before the first pause it calls `notify`.
+    pub(crate) fn once_more_after(&mut self, error: &DatabaseError, notify: impl FnOnce(&DatabaseError)) -> bool {
         if !error.may_pass() || self.until.passed() {
             return false;
         }
+        if self.pause == PAUSE {
+            notify(error);
+        }
+        let _awaited = server_waits::for_answer(Whom::Database);
         info!(%error, "waiting for a database server that takes writes");
         thread::sleep(jittered(self.pause).min(self.until.remaining()));
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -236,17 +241,21 @@ mod tests {
     fn nobody_waits_for_what_does_not_pass_or_for_longer_than_half_of_the_time() {
         let error = |failure| DatabaseError::new(failure, "connecting", "no");
         let (long, passing) = (Duration::from_hours(1), error(DatabaseFailure::Unreachable));
-        assert!(!RetryUntil::new(long, Deadline::after(long)).once_more_after(&error(DatabaseFailure::AccessDenied)));
-        assert!(!RetryUntil::new(Duration::ZERO, Deadline::after(long)).once_more_after(&passing));
-        assert!(!RetryUntil::new(long, Deadline::after(Duration::ZERO)).once_more_after(&passing));
-        assert!(RetryUntil::new(long, Deadline::after(long)).once_more_after(&passing));
+        assert!(
+            !RetryUntil::new(long, Deadline::after(long))
+                .once_more_after(&error(DatabaseFailure::AccessDenied), |_| ())
+        );
+        assert!(!RetryUntil::new(Duration::ZERO, Deadline::after(long)).once_more_after(&passing, |_| ()));
+        assert!(!RetryUntil::new(long, Deadline::after(Duration::ZERO)).once_more_after(&passing, |_| ()));
+        assert!(RetryUntil::new(long, Deadline::after(long)).once_more_after(&passing, |_| ()));
     }
 
     #[test]
     fn each_pause_is_twice_the_one_before() {
         let mut patience =
             RetryUntil { until: Deadline::after(Duration::from_hours(1)), pause: Duration::from_millis(1) };
-        assert!(patience.once_more_after(&DatabaseError::new(DatabaseFailure::Unreachable, "connecting", "no")));
+        let error = DatabaseError::new(DatabaseFailure::Unreachable, "connecting", "no");
+        assert!(patience.once_more_after(&error, |_| ()));
         assert_eq!(patience.pause, Duration::from_millis(2));
     }
 

@@ -6,11 +6,14 @@ use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::ledger::operations_log::{Actor, Operation};
 use crate::ledger::web_sessions::{self, WebRole};
+use crate::site::Site;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 /// How long a link is valid.
 pub(crate) const LINK_LASTS: Duration = Duration::from_mins(10);
+/// Where the web UI of a directory is, unless another port is chosen.
+pub(crate) const EMBEDDED_ORIGIN: &str = "http://127.0.0.1:8025";
 /// The longest name, in characters.
 const LONGEST_NAME: usize = 64;
 
@@ -49,6 +52,13 @@ pub(crate) fn link(
         |database: &mut dyn Database| web_sessions::make_login(database, &digest(&token), name, role, LINK_LASTS);
     logged(database, by, Operation::MadeLogin, Some(name), make, |()| Came::to(role.as_str()))?;
     Ok(format!("{origin}/login#{token}"))
+}
+
+/// The command that creates a link for the web UI at `origin`.
+pub(crate) fn command_for_link(site: &Site, origin: &str, name: &str, role: &str) -> String {
+    let is_elsewhere = site.config().is_none() && origin != EMBEDDED_ORIGIN;
+    let url = if is_elsewhere { format!(" --url {origin}") } else { String::new() };
+    format!("maildrop_command web login{}{url} --name {name} --role {role}", site.options())
 }
 
 /// Ends the session with this id, as people see it; `false` if there is none. If the operations log cannot be written, the

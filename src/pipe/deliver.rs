@@ -3,6 +3,7 @@
 //! Every path through this module ends in one [`Verdict`]. In doubt that is a deferral (75).
 
 use super::incoming;
+use super::person::{notify_person, report_waits};
 use super::standard_streams::StandardStreams;
 use super::via;
 use crate::base::core_dumps;
@@ -22,7 +23,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
-use tracing::warn;
+use tracing::{info, warn};
 
 #[derive(Debug, Args)]
 #[group(skip)]
@@ -95,15 +96,11 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
 
     let setting = match (&arguments.config, &arguments.embedded) {
         (Some(file), _) => Setup::configured(file, DatabaseRole::Deliveries),
-        // Under pipe(8) the working directory is Postfix's queue directory, so a relative path would lead there.
-        (None, Some(directory)) if !directory.is_absolute() => {
-            return misconfigured("--embedded wants the whole path of the directory, from / on");
-        }
         (None, Some(directory)) => Setup::embedded(directory),
         // A forgotten option must not deliver mail into a folder.
         (None, None) => return misconfigured("neither --config FILE nor --embedded DIR is given"),
     };
-    let Setup { place, log: log_settings, bounced_at, size_limit, deadline, append_grace } = match setting {
+    let Setup { place, created, log: log_settings, bounced_at, size_limit, deadline, append_grace } = match setting {
         Ok(setting) => setting,
         Err(problem) => return misconfigured(&problem),
     };
@@ -128,6 +125,10 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     if let Err(error) = log::start(&log_settings) {
         return misconfigured(&format!("the log: {error}"));
     }
+    if let Some(directory) = created {
+        info!(directory = %directory.display(), "the directory was created");
+        notify_person(&format!("{} is a new directory: no delivery was made there before", directory.display()));
+    }
     if core_dumps::are_possible() {
         warn!("core dumps could not be switched off: one of this process would hold passwords");
     }
@@ -145,6 +146,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         Ok(site) => site,
         Err(problem) => return misconfigured(&problem),
     };
+    report_waits(&site);
     let mut policy = site.policy();
     policy.lock_wait = arguments.lock_wait.unwrap_or_else(|| site.lock_wait(allowed));
 
@@ -178,7 +180,11 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     crate::base::fault_injection::at("after");
     let verdict = match &result {
         Ok(delivered) => Verdict::from(delivered),
-        Err(refusal) => Verdict::from(refusal),
+        Err(refusal) => {
+            // The verdict may reach the sender, and names no server.
+            notify_person(&refusal.to_string());
+            Verdict::from(refusal)
+        }
     };
     site::log_delivery(&message, &envelope, &site.lock_name(&message), &result, &verdict, &stages, began);
     verdict
@@ -271,7 +277,10 @@ fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadli
             let copies: Vec<String> = copies.iter().map(ToString::to_string).collect();
             Verdict::deferred(StatusDetail::UNDEFINED, format!("dry run, nothing done: {}", copies.join("; ")))
         }
-        Err(refusal) => Verdict::from(&refusal),
+        Err(refusal) => {
+            notify_person(&refusal.to_string());
+            Verdict::from(&refusal)
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod deliver;
 mod exit_status;
 mod incoming;
+mod person;
 mod standard_streams;
 mod via;
 pub mod watchdog;

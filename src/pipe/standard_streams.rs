@@ -1,5 +1,7 @@
 //! Whether the program that runs `deliver` is still alive.
 
+use super::person::notify_person;
+use crate::database::DatabaseError;
 use crate::delivery::Caller;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
@@ -24,6 +26,10 @@ impl Caller for StandardStreams {
             warn!(%error, "whether standard output has a reader is unknown: taken for none");
             true
         })
+    }
+
+    fn is_kept_waiting(&self, reason: &DatabaseError) {
+        notify_person(&format!("{reason}; it is tried again"));
     }
 }
 

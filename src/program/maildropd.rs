@@ -7,7 +7,7 @@ use crate::base::log;
 use crate::base::terminal::complain_as;
 use crate::config::{Config, DatabaseRole};
 use crate::http::api::{self, ApiSettings};
-use crate::http::web::{self, WebSettings};
+use crate::http::web::{self, WebError, WebSettings};
 use crate::ledger::web_sessions::WebRole;
 use crate::lock::Shard;
 use crate::notifier::{self, NotifierSettings};
@@ -312,11 +312,15 @@ fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
 
 /// The web UI of a directory, for evaluation. It runs in the foreground and prints a login link.
 fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> {
-    let directory = std::path::absolute(directory).map_err(unusable)?;
     let settings = WebSettings::at(listen).map_err(|_| {
         (ExitCode::Usage, format!("--web {listen}: it wants an address of this machine, such as 127.0.0.1:8025"))
     })?;
-    let setup = Setup::embedded(&directory).map_err(unusable)?;
+    // The link is printed only once the web UI can be reached.
+    let listeners = web::listen(&settings).map_err(|error| match error {
+        WebError::Listen { source, .. } => unavailable(format!("--web: {source}: give another port")),
+        error => unavailable(error),
+    })?;
+    let setup = Setup::embedded(directory).map_err(unusable)?;
     log::start(&setup.log).map_err(unusable)?;
     let site = setup.place.site().map_err(unusable)?;
     let mut database = site.open_database(None, Deadline::after(PATIENCE)).map_err(unavailable)?;
@@ -324,15 +328,17 @@ fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> 
     let link = web_logins::link(database.as_mut(), by.actor(), settings.origin(), "you", WebRole::Admin);
     let link = link.map_err(unavailable)?;
     drop(database);
+    let new = setup.created.map(|directory| format!("{} is new and empty.\n", directory.display()));
     let mut out = std::io::stdout();
     // A closed standard output is harmless.
     let _ = writeln!(
         out,
-        "The page is at {}/ until you press Ctrl-C. This link logs you in, once, within ten minutes:\n{link}",
+        "{}The web UI is at {}/ until you press Ctrl-C. This link logs you in, once, within ten minutes:\n{link}",
+        new.unwrap_or_default(),
         settings.origin()
     );
     let _ = out.flush();
-    web::run(&site, settings, |_, _| Router::new()).map_err(unavailable)
+    web::run(&site, settings, listeners, |_, _| Router::new()).map_err(unavailable)
 }
 
 /// The web UI reads the mailbox password only if it may open mailboxes.
@@ -344,7 +350,8 @@ fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let site = site.map_err(unusable)?;
     let api = config.web.api.then(|| ApiSettings::of(&config, &site)).transpose().map_err(unusable)?;
     let beside = |threads, memory| api.map_or_else(Router::new, |settings| api::router(threads, settings, memory));
-    web::run(&site, settings, beside).map_err(unavailable)
+    let listeners = web::listen(&settings).map_err(unavailable)?;
+    web::run(&site, settings, listeners, beside).map_err(unavailable)
 }
 
 fn complain(text: &str) {

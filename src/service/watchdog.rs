@@ -24,7 +24,7 @@ pub(super) fn start() -> io::Result<Watchdog> {
 }
 
 fn end_the_process(what: &'static str) {
-    let waits_for_a_server = server_waits::is_awaited();
+    let waits_for_a_server = server_waits::awaited().is_some();
     let (done, wait) = mpsc::channel();
     // Without a thread, there is no record.
     let _ = thread::Builder::new().name("last record".into()).spawn(move || {

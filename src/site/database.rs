@@ -1,6 +1,6 @@
 //! The session with the database, on the first of its servers that accepts writes.
 
-use super::{Configured, Kind, Site};
+use super::{Configured, Kind, Site, Terms};
 use crate::base::deadline::Deadline;
 use crate::config::Engine;
 use crate::database::{
@@ -65,11 +65,11 @@ impl Site {
     pub(super) fn await_database(
         &self,
         queue_id: Option<&str>,
-        deadline: Deadline,
+        terms: &Terms<'_>,
         patience: &mut RetryUntil,
     ) -> Result<Box<dyn Database>, DatabaseError> {
         loop {
-            let error = match self.find_database(queue_id, deadline) {
+            let error = match self.find_database(queue_id, terms.deadline) {
                 Ok(Connected::Writing(database)) => return Ok(database),
                 Ok(Connected::Reading(_)) => {
                     let detail = "no server takes writes: a standby, or read-only";
@@ -77,7 +77,7 @@ impl Site {
                 }
                 Err(error) => error,
             };
-            if !patience.once_more_after(&error) {
+            if !patience.once_more_after(&error, |error| terms.caller.is_kept_waiting(error)) {
                 return Err(error);
             }
         }

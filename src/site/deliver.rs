@@ -154,12 +154,12 @@ impl Site {
             let Err(Deferral::Database(error)) = &routed else { break routed };
             let another = error.failure == DatabaseFailure::TimedOut && self.has_several_databases();
             let at_once = std::mem::take(&mut may_be_stale) && (another || error.a_new_session_can_help());
-            if !at_once && !patience.once_more_after(error) {
+            if !at_once && !patience.once_more_after(error, |error| terms.caller.is_kept_waiting(error)) {
                 break routed;
             }
             debug!(%error, "the session with the database is reopened");
             let began = Instant::now();
-            let opened = self.await_database(queue_id, terms.deadline, &mut patience);
+            let opened = self.await_database(queue_id, terms, &mut patience);
             database = opened.map_err(Deferral::Database)?;
             stages.connect += began.elapsed();
         };

@@ -31,7 +31,8 @@ pub use sessions::Sessions;
 pub(crate) use setup::Setup;
 
 use crate::base::deadline::{self, Deadline};
-use crate::config::{self, Config, ConfigError};
+use crate::base::terminal::shell_word;
+use crate::config::{self, CONFIGURATION, Config, ConfigError};
 use crate::database::Server;
 use crate::delivery::{self, Policy};
 use crate::imap;
@@ -188,6 +189,17 @@ impl Site {
             Kind::Configured(_) => None,
             Kind::Embedded(embedded) => Some(embedded.directory()),
         }
+    }
+
+    /// The options with which a subcommand finds this site: none if its configuration is the default file.
+    pub(crate) fn options(&self) -> String {
+        let (option, path) = match &self.kind {
+            Kind::Configured(site) if site.config.file == Path::new(CONFIGURATION) => return String::new(),
+            Kind::Configured(site) => ("config", site.config.file.as_path()),
+            Kind::Embedded(embedded) => ("embedded", embedded.directory()),
+        };
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        format!(" --{option} {}", shell_word(&path.to_string_lossy()))
     }
 
     /// The name of the lock that guards `message`.

@@ -49,9 +49,10 @@ impl Sessions {
         &mut self,
         site: &Site,
         queue_id: Option<&str>,
-        Terms { policy, deadline, .. }: &Terms<'_>,
+        terms: &Terms<'_>,
         patience: &mut RetryUntil,
     ) -> Result<Opened, DatabaseError> {
+        let Terms { policy, deadline, .. } = terms;
         self.used_database = None;
         self.used_mailboxes.clear();
         self.kept.at_most = site.mailbox_sessions();
@@ -66,7 +67,7 @@ impl Sessions {
         }
         let imap = site.imap_settings().filter(|_| self.kept.is_empty());
         let greeting = imap.map(|imap| Greeting::begin(imap, deadline.or_within(policy.opening_patience)));
-        let database = site.await_database(queue_id, *deadline, patience)?;
+        let database = site.await_database(queue_id, terms, patience)?;
         Ok(Opened { database, greeting, has_served: false })
     }
 

@@ -2,10 +2,12 @@
 
 use super::Site;
 use super::embedded::Embedded;
+use crate::base::files::create_directory;
 use crate::base::{deadline, log};
 use crate::config::{Config, DatabaseRole};
 use crate::delivery::Policy;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Postfix's default limit (`command_time_limit`, `<transport>_time_limit`), for a site without a configuration.
@@ -14,6 +16,8 @@ const POSTFIX_TIME_LIMIT: Duration = Duration::from_secs(1000);
 /// The site, the log, and the limits of a delivery. No password has been read yet.
 pub(crate) struct Setup {
     pub(crate) place: SiteSource,
+    /// The directory of an embedded site, if it was created just now: its name may be a mistake.
+    pub(crate) created: Option<PathBuf>,
     pub(crate) log: log::Settings,
     /// The time after which Postfix kills a delivery and bounces its message.
     pub(crate) bounced_at: Duration,
@@ -50,23 +54,28 @@ impl Setup {
             size_limit: config.delivery.message_size_limit,
             deadline: config.delivery.deadline,
             append_grace: config.policy().append_grace,
+            created: None,
             place: SiteSource::Configured(Box::new(config)),
         })
     }
 
     /// Uses one directory, which is created if it is missing. The error is a text for people.
     pub fn embedded(directory: &Path) -> Result<Self, String> {
+        let fails = |error: io::Error| format!("{}: {error}", directory.display());
+        let directory = std::path::absolute(directory).map_err(fails)?;
         let log = log::Settings {
             target: log::Target::File(directory.join("delivery.log")),
             level: log::Level::Info,
             format: log::Format::Text,
         };
-        let embedded = Embedded::new(directory.to_owned());
+        let embedded = Embedded::new(directory.clone());
         if let Some(problem) = embedded.refuses_root() {
             return Err(problem);
         }
-        crate::base::files::create_directory(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        let is_missing = !directory.exists();
+        create_directory(&directory).map_err(fails)?;
         Ok(Self {
+            created: is_missing.then_some(directory),
             place: SiteSource::Embedded(embedded),
             log,
             bounced_at: POSTFIX_TIME_LIMIT,

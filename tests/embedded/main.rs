@@ -23,6 +23,8 @@ mod properties;
 mod queue_of_tests;
 #[path = "../support/replay.rs"]
 mod replay;
+#[path = "../support/terminal.rs"]
+mod terminal;
 #[path = "../support/visitor.rs"]
 mod visitor;
 

@@ -3,11 +3,11 @@
 mod owed_and_lost;
 
 use super::progress::Progress;
-use super::site_options::{CONFIGURATION, LONGEST_ANSWER, SiteOptions, watch};
+use super::site_options::{LONGEST_ANSWER, SiteOptions, watch};
 use super::{Ended, Failure, complain, fail, help, json, printable, say, table};
 use crate::base::terminal::shell_word;
 use crate::base::timestamp;
-use crate::config::DatabaseRole;
+use crate::config::{CONFIGURATION, DatabaseRole};
 use crate::ledger::deliveries::DeliveryQuery;
 use crate::ledger::operations_log::Operation;
 use crate::message::Address;
@@ -115,6 +115,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         return Err(fail(ExitCode::Usage, text));
     }
     let setting = setting(arguments)?;
+    if let Some(directory) = &setting.created {
+        complain(&format!("{} is a new directory: no delivery was made there before", directory.display()));
+    }
     let mut site = setting.place.site().map_err(|problem| arguments.site.unusable(&problem))?;
     if arguments.without_sent {
         site = site.without_sent_copies();

@@ -4,9 +4,8 @@ mod start;
 mod status;
 
 use super::progress::Progress;
-use super::site_options::CONFIGURATION;
 use super::{Ended, Failure, complain, fail, help, say};
-use crate::config::{Config, Service, runtime_directory_of};
+use crate::config::{CONFIGURATION, Config, Service, runtime_directory_of};
 use crate::protocol::control::Command as Order;
 use crate::protocol::control_client::{NotAsked, SHORT, ask};
 use clap::{Args, Subcommand};

@@ -13,6 +13,7 @@ use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{AttemptResult, Database, Outcome, time_span};
 use crate::message::Role;
 use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, figures, search};
+use crate::site::Site;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect};
 use axum::{Extension, Json};
@@ -89,12 +90,20 @@ pub(super) async fn show(
     };
     let wants_owed = form.state == "owed";
     let (site, what) = (page.site.clone(), form.q.clone());
-    let asks = problem.is_none();
+    let (asks, is_plain) = (problem.is_none(), form.is_a_name_only() && form.q.trim().is_empty());
     let find = move |database: &mut dyn Database| {
         Ok(match (asks, wants_owed) {
             (false, _) => SearchResult::Nothing,
             (true, true) => SearchResult::Owed(audit_queries::latest_owed(database, ROWS)?),
-            (true, false) => SearchResult::Tried(search(&site, database, &what, wanted, ROWS)?),
+            (true, false) => {
+                let found = search(&site, database, &what, wanted, ROWS)?;
+                let is_empty = is_plain && found.0.tried.is_empty();
+                if is_empty && activity::find(database, &Wanted::default(), 1)?.tried.is_empty() {
+                    SearchResult::NoneYet
+                } else {
+                    SearchResult::Tried(found)
+                }
+            }
         })
     };
     let blocking = page.blocking.clone();
@@ -115,6 +124,7 @@ pub(super) async fn show(
         (search_form(&form, problem.as_deref()))
         @match &found {
             SearchResult::Nothing => {}
+            SearchResult::NoneYet => { (first_run(&page.site)) }
             SearchResult::Owed((owed, more)) => { (owed_table(owed, *more)) }
             SearchResult::Tried((found, taken_as)) => { (tried_table(&form, found, *taken_as)) }
         }
@@ -162,6 +172,8 @@ pub(super) fn figures_cache() -> SummaryCache<Figures> {
 
 enum SearchResult {
     Nothing,
+    /// No delivery was ever tried at this site.
+    NoneYet,
     Owed((Vec<RecordedCopy>, bool)),
     Tried((FoundTried, Option<TakenAs>)),
 }
@@ -349,6 +361,31 @@ fn search_form(form: &SearchForm, problem: Option<&str>) -> Markup {
             button { "Search" }
         }
         @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
+    }
+}
+
+/// What to do first at a site to which nothing was delivered yet.
+fn first_run(site: &Site) -> Markup {
+    let options = site.options();
+    html! {
+        h2 { "No mail has come here yet" }
+        @if site.config().is_none() {
+            p { "This is where each attempt to deliver a message appears. Deliver one, and load this page again:" }
+            p {
+                code {
+                    "printf 'Subject: Hello\\n\\nThe first message\\n' | maildrop_command" (options)
+                    " --sender lisa@gmail.com --recipient scuba@mail.axial.net"
+                }
+            }
+            p .hint { "Any address has a mailbox in this directory: the first message creates it." }
+        } @else {
+            p { "This is where each attempt to deliver a message appears, on all hosts that use this database." }
+            ul {
+                li { code { "maildrop_command check" (options) } " says whether database and mailbox store are ready." }
+                li { "Postfix delivers here once a transport of its " code { "master.cf" } " runs maildrop_command, or once it sends to the service by LMTP." }
+                li { "If Postfix has accepted mail that does not appear, " code { "mailq" } " shows why it waits." }
+            }
+        }
     }
 }
 

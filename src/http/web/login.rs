@@ -25,15 +25,16 @@ pub(super) struct LoginQuery {
     to: Option<String>,
 }
 
-pub(super) async fn form(Query(To { to }): Query<To>) -> Html<String> {
-    layout::page("Log in", None, None, &asked_for(auth::here(to.as_deref()), None))
+pub(super) async fn form(State(page): State<Page>, Query(To { to }): Query<To>) -> Html<String> {
+    layout::page("Log in", None, None, &asked_for(&page, auth::here(to.as_deref()), None))
 }
 
-fn asked_for(to: &str, problem: Option<&str>) -> Markup {
+fn asked_for(page: &Page, to: &str, problem: Option<&str>) -> Markup {
+    let command = web_logins::command_for_link(&page.site, &page.settings.origin, "you", "viewer");
     html! {
         @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
         p { "You come in by a link that is good once, and for ten minutes. The administrator of this service makes you one:" }
-        p { code { "maildrop_command web login --name you --role viewer" } }
+        p { code { (command) } }
         form .login method="post" action="/login" {
             input type="hidden" name="to" value=(to);
             label for="token" {
@@ -76,7 +77,7 @@ pub(super) async fn look(
             };
             layout::page("Is this you?", None, None, &shown).into_response()
         }
-        Ok(None) => not_good(to),
+        Ok(None) => not_good(&page, to),
         Err(problem) => not_authenticated(&problem),
     }
 }
@@ -100,7 +101,7 @@ pub(super) async fn log_in(
             let cookie = auth::cookie(&person.token, page.settings.lifetimes.longest.as_secs());
             ([(SET_COOKIE, cookie)], Redirect::to(to)).into_response()
         }
-        Ok(None) => not_good(to),
+        Ok(None) => not_good(&page, to),
         Err(problem) => not_authenticated(&problem),
     }
 }
@@ -110,9 +111,9 @@ fn session(headers: &HeaderMap) -> Option<[u8; 32]> {
     auth::token(headers).map(web_logins::digest)
 }
 
-fn not_good(to: &str) -> Response {
+fn not_good(page: &Page, to: &str) -> Response {
     let problem = "This link was used already, is older than ten minutes, or is not complete. Ask for another one.";
-    let shown = asked_for(to, Some(problem));
+    let shown = asked_for(page, to, Some(problem));
     (StatusCode::FORBIDDEN, layout::page("Log in", None, None, &shown)).into_response()
 }
 

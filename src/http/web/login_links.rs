@@ -26,9 +26,10 @@ pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<
         };
         [one.name.render(), one.role.as_str().render(), moment(one.created_at), moment(one.last_seen_at), end]
     });
+    let command = web_logins::command_for_link(&page.site, &page.settings.origin, "NAME", "ROLE");
     let main = html! {
         (table("", "Who is logged in, the newest first. Times are UTC.", COLUMNS, rows))
-        p .hint { "Others are let in by " code { "maildrop_command web login --name NAME --role ROLE" } "." }
+        p .hint { "Others are let in by " code { (command) } "." }
     };
     Ok(layout::page("Logins", Some(Screen::Logins), Some(&viewer), &main).into_response())
 }

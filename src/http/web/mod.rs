@@ -151,24 +151,41 @@ fn memory(service: &Service) -> usize {
     usize::try_from(service.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX).min(MOST_MEMORY)
 }
 
+/// The open sockets of the web UI, and of the API if it has its own.
+#[derive(Debug)]
+pub struct WebListeners {
+    page: Vec<Listener>,
+    beside: Option<Vec<Listener>>,
+}
+
+/// Opens the sockets.
+///
+/// # Errors
+/// If it cannot listen: the error names the endpoint.
+pub fn listen(settings: &WebSettings) -> Result<WebListeners, WebError> {
+    let open = |key, listen| {
+        Listener::open_all(std::slice::from_ref(listen)).map_err(|source| WebError::Listen { key, source })
+    };
+    Ok(WebListeners {
+        page: open("listen", &settings.listen)?,
+        beside: settings.beside.as_ref().map(|(listen, _)| open("api_listen", listen)).transpose()?,
+    })
+}
+
 /// Serves the web UI until SIGTERM or SIGINT, and then until the requests in progress are answered. `beside` makes further
 /// routes, for the same endpoint or for one of their own. They run in the same threads and behind the same kind of shield, but
 /// authenticate their own requests.
 ///
 /// # Errors
-/// If it cannot listen, or the system provides no thread.
+/// If the system provides no thread.
 pub fn run(
     site: &Site,
     settings: WebSettings,
+    listeners: WebListeners,
     beside: impl FnOnce(Blocking, Arc<FairQuota>) -> Router,
 ) -> Result<(), WebError> {
     let system = |doing| move |source| WebError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
-    let open = |key, listen| {
-        Listener::open_all(std::slice::from_ref(listen)).map_err(|source| WebError::Listen { key, source })
-    };
-    let listening = open("listen", &settings.listen)?;
-    let listening_beside = settings.beside.as_ref().map(|(listen, _)| open("api_listen", listen)).transpose()?;
     let page = Page::new(site, &settings);
     let blocking = page.blocking.clone();
     let (router, router_beside) = page.routers(&settings, beside);
@@ -177,7 +194,7 @@ pub fn run(
     if let Some((listen, origin)) = &settings.beside {
         info!(%listen, origin, "the API has a place of its own");
     }
-    let places = [(Some(listening), Some(router)), (listening_beside, router_beside)];
+    let places = [(Some(listeners.page), Some(router)), (listeners.beside, router_beside)];
     let places = places
         .into_iter()
         .filter_map(|(listening, router)| Some(WebEndpoint { listening: listening?, router: router? }));

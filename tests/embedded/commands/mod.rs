@@ -1,5 +1,6 @@
 //! The subcommands that people run, on one machine.
 
+mod at_a_terminal;
 mod audit_maildirs;
 mod check_embedded;
 mod check_findings_embedded;

@@ -515,24 +515,29 @@ fn statistics_say_in_numbers_what_they_show_in_bars() {
 fn the_page_of_a_directory_is_one_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("demo");
+    let start = |at: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.args(["--embedded", path.to_str().unwrap(), "--web", at]).env_clear();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // Of a port that is taken it says so, prints no link, and makes no directory.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    let output = start(&at).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout.is_empty() && said.contains("in use") && said.contains("give another port"), "{output:?}");
+    assert!(output.status.code() == Some(69) && !path.exists());
+    drop(taken);
     // Another process may take the port before it does: then another one.
     let (mut daemon, at, link) = loop {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let at = format!("127.0.0.1:{port}");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.args(["--embedded", path.to_str().unwrap(), "--web", &at]).env_clear();
-        let mut daemon = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut daemon = start(&at);
         let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
-        assert!(lines.next().unwrap().unwrap().starts_with(&format!("The page is at http://{at}/")));
-        let link = lines.next().unwrap().unwrap();
-        let mut ended = false;
-        wait_for("it listens, or has ended", PATIENCE, || {
-            ended = daemon.try_wait().unwrap().is_some();
-            ended || TcpStream::connect(&at).is_ok()
-        });
-        if !ended {
-            break (daemon, at, link);
-        }
+        let Some(new) = lines.next() else { continue };
+        assert_eq!(new.unwrap(), format!("{} is new and empty.", path.display()));
+        assert!(lines.next().unwrap().unwrap().starts_with(&format!("The web UI is at http://{at}/")));
+        break (daemon, at, lines.next().unwrap().unwrap());
     };
     let ask = |request: String| -> std::io::Result<String> {
         let mut connection = TcpStream::connect(&at)?;
@@ -555,7 +560,14 @@ fn the_page_of_a_directory_is_one_command() {
     assert!(answer.starts_with("HTTP/1.1 303 ") && answer.contains("set-cookie: __Host-maildrop="), "{answer}");
     let cookie = answer.split_once("set-cookie: ").unwrap().1.split(';').next().unwrap();
     let get = format!("GET / HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\nCookie: {cookie}\r\n\r\n");
-    assert!(ask(get).unwrap().contains("Logged in as you"));
+    let first = ask(get).unwrap();
+    assert!(first.contains("Logged in as you") && first.contains("No mail has come here yet"), "{first}");
+    // What the login screen says is what a person types.
+    let login = ask(format!("GET /login HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n")).unwrap();
+    let command = login.split("<code>maildrop_command ").nth(1).unwrap().split("</code>").next().unwrap();
+    let output = program(&command.split(' ').collect::<Vec<_>>()).output().unwrap();
+    let link = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && link.starts_with(&format!("http://{at}/login#")), "{command}: {link}");
     rustix::process::kill_process(rustix::process::Pid::from_child(&daemon), rustix::process::Signal::TERM).unwrap();
     assert!(daemon.wait().unwrap().success());
 }
