@@ -102,14 +102,15 @@ pub(crate) struct Tried {
     pub(crate) outcome: Option<Outcome>,
     /// Milliseconds of each stage of the attempt.
     stages: Vec<(&'static str, f64)>,
-    /// Known once a copy is delivered or owed.
+    /// Whether its message is recorded, as it is once a copy is delivered or owed: then its fields are known.
+    pub(crate) is_recorded: bool,
     pub(crate) from: Option<String>,
     pub(crate) subject: Option<String>,
 }
 
 columns_of! { Tried:
     place, identity, lock, message_id, role, user, mailbox, recipient, queue_id, host, outcome, stages;
-    from: None, subject: None
+    is_recorded: false, from: None, subject: None
 }
 
 impl Tried {
@@ -340,7 +341,7 @@ fn add_messages(database: &mut dyn Database, tried: &mut [Tried]) -> Result<(), 
         for (identity, from, subject) in rows {
             missing.remove(&identity);
             for one in tried.iter_mut().filter(|one| one.identity == identity) {
-                (one.from, one.subject) = (from.clone(), subject.clone());
+                (one.is_recorded, one.from, one.subject) = (true, from.clone(), subject.clone());
             }
         }
     }

@@ -60,6 +60,29 @@ impl Task {
     }
 }
 
+/// What people see of the front's figures: the name in the JSON, the name for people, and its meaning.
+const FIGURES: [(&str, &str, &str); 12] = [
+    ("queued", "waiting messages", "No worker has taken them yet."),
+    ("held", "announced messages", "Their clients have not asked for the delivery yet."),
+    ("ready", "idle workers", "They wait for a message."),
+    ("busy", "busy workers", "They deliver a message."),
+    ("silent", "unresponsive workers", "They send no heartbeats."),
+    ("suspects", "suspect messages", "They have crashed one worker, and are tried one at a time."),
+    ("file_queue_new", "file queue: waiting", "They wait for a runner, or for their next attempt."),
+    ("file_queue_work", "file queue: in progress", "A runner delivers them."),
+    ("file_queue_held", "file queue: held", "An operator holds them back."),
+    ("file_queue_refused", "file queue: refused", "A recipient has refused them for good."),
+    ("file_queue_bad", "file queue: unreadable", "They cannot be read."),
+    ("file_queue_shunted", "shunted messages", "They have crashed two workers, and are stored and tried alone."),
+];
+
+/// The name and the meaning of a figure of the front. An unknown one keeps the name that the front gives it.
+#[must_use]
+pub fn figure_label(name: &str) -> (String, &'static str) {
+    let known = FIGURES.iter().find(|(known, ..)| *known == name);
+    known.map_or_else(|| (name.replace('_', " "), ""), |(_, label, meaning)| ((*label).to_owned(), meaning))
+}
+
 /// A timestamp in the format of all commands.
 fn exact_text(at: &str) -> String {
     read_exact(at).map_or_else(|| at.to_owned(), moment_text)

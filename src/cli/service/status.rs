@@ -4,7 +4,7 @@ use super::{DEGRADED, Ended, NOT_RUNNING, ServiceOptions, fail, not_asked};
 use crate::cli::{json, or_dash, print, say, table};
 use crate::protocol::control::{Command, Process, State, Status, Task};
 use crate::protocol::control_client::{NotAsked, SHORT, ask};
-use crate::protocol::status_text::age;
+use crate::protocol::status_text::{age, figure_label};
 use clap::Args;
 use sysexits::ExitCode;
 
@@ -44,7 +44,7 @@ pub(super) fn text(status: &Status) -> String {
         lines.push(format!("metrics and health: {}", http.join(", ")));
     }
     if let Some(front) = front.as_object() {
-        lines.extend(front.iter().map(|(what, value)| format!("{}: {value}", what.replace('_', " "))));
+        lines.extend(front.iter().map(|(what, value)| format!("{}: {value}", figure_label(what).0)));
     }
     lines.extend(timer.iter().map(Task::to_text));
     let header = ["PROCESS", "PID", "STATE", "FOR", "RESTARTS", "THE LAST ONE"];

@@ -63,6 +63,17 @@ pub(super) struct SearchForm {
 /// A choice of a form: the query parameter, its label, and its meaning.
 type Choice<T> = (&'static str, &'static str, T);
 
+/// What the words of this screen mean.
+const WORDS: [(&str, &str); 7] = [
+    ("delivered", "The copy is in the mailbox."),
+    ("deferred", "It is not in the mailbox yet. Postfix keeps the mail and tries it again."),
+    ("refused", "It cannot be delivered. The mail returns to its sender, and nothing tries it again."),
+    ("not ended", "The attempt is in progress, or it was cut short and not retried yet."),
+    ("never ended", "The attempt was cut short, for example by a crash. A later one has searched for its copy, so none is duplicated."),
+    ("owed", "The mail is delivered, but its copy is missing in the author's Sent mailbox. The service makes it later."),
+    ("shunted", "The message has crashed two workers. The service keeps it and tries it alone."),
+];
+
 const STATES: [Choice<Option<Came>>; 6] = [
     ("", "any", None),
     ("delivered", "delivered", Some(Came::Delivered)),
@@ -72,7 +83,7 @@ const STATES: [Choice<Option<Came>>; 6] = [
     ("owed", "owed now", None),
 ];
 const COPIES: [Choice<Option<Role>>; 3] =
-    [("", "recipients'", Some(Role::Recipient)), ("sent", "Sent", Some(Role::Sender)), ("all", "all", None)];
+    [("", "of recipients", Some(Role::Recipient)), ("sent", "in Sent", Some(Role::Sender)), ("all", "all", None)];
 
 /// The meaning of a choice.
 fn meaning<T: Copy>(choices: &[Choice<T>], chosen: &str) -> Option<T> {
@@ -122,6 +133,7 @@ pub(super) async fn show(
     let main = html! {
         (figures_above(&figures, &viewer))
         (search_form(&form, problem.as_deref()))
+        (layout::help(&WORDS))
         @match &found {
             SearchResult::Nothing => {}
             SearchResult::NoneYet => { (first_run(&page.site)) }
@@ -286,14 +298,18 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
         Some(AtAGlance { behind_s, .. }) => {
             let behind = behind_s.and_then(|behind| Duration::try_from_secs_f64(behind).ok());
             let behind = behind.map_or_else(|| "none".to_owned(), timestamp::span);
-            (behind, "notifications behind", "/subscriptions".to_owned())
+            (behind, "notifications behind", "The age of the oldest one that waits.", "/subscriptions".to_owned())
         }
-        None => (count(|all| all.refused), "refused, last hour", format!("/?state=refused&since={hour}h")),
+        None => {
+            let path = format!("/?state=refused&since={hour}h");
+            (count(|all| all.refused), "refused, last hour", "Returned to the sender.", path)
+        }
     };
+    let delivered = format!("/?state=delivered&since={hour}h");
     let all = [
-        (count(|all| all.delivered), "delivered, last hour", format!("/?state=delivered&since={hour}h")),
-        (count(|all| all.deferred), "deferred, and tried again", deferred_path()),
-        (count(|all| all.owed), "Sent copies owed", "/?state=owed".to_owned()),
+        (count(|all| all.delivered), "delivered, last hour", "In the mailbox.", delivered),
+        (count(|all| all.deferred), "deferred now", "Postfix tries them again.", deferred_path()),
+        (count(|all| all.owed), "Sent copies owed", "The service makes them later.", "/?state=owed".to_owned()),
         last,
     ];
     html! {
@@ -301,11 +317,13 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
             p .bad { (trouble) ". " a href="/subscriptions" { "Subscriptions" } }
         }
         ul .figures aria-label="Now" {
-            @for (count, what, path) in all { li { a href=(path) { b { (count) } (what) } } }
+            @for (count, what, meaning, path) in all {
+                li { a href=(path) { b { (count) } (what) span .hint { (meaning) } } }
+            }
         }
         @match summary {
-            Summary::Counted(figures) => p .hint { "Counted " (layout::moment(figures.at)) ", for all who look." },
-            Summary::UnderWay => p .hint role="status" { "The figures are being counted: they are there when you look again." },
+            Summary::Counted(figures) => p .hint { "Counted " (layout::moment(figures.at)) "." },
+            Summary::UnderWay => p .hint role="status" { "The figures are being counted. Reload the page to see them." },
             Summary::Failed(why) => p .bad role="alert" { "The figures could not be counted: " (why) "." },
         }
     }
@@ -333,7 +351,7 @@ fn search_form(form: &SearchForm, problem: Option<&str>) -> Markup {
     html! {
         form .search role="search" method="get" action="/" {
             label .wide for="q" {
-                "Message-ID, queue id, address, mailbox's user, or a piece of a subject or author"
+                "Search: a Message-ID, a queue id, an address, a mailbox's user, or a part of a subject or author"
                 input #q name="q" type="search" value=(form.q) placeholder="scuba@mail.axial.net"
                     autocapitalize="none" spellcheck="false";
             }
@@ -358,7 +376,7 @@ fn search_form(form: &SearchForm, problem: Option<&str>) -> Markup {
                 }
             }
             datalist #spans { @for span in ["1h", "6h", "1d", "7d", "30d"] { option value=(span) {} } }
-            button { "Search" }
+            button .go { "Search" }
         }
         @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
     }
@@ -389,17 +407,17 @@ fn first_run(site: &Site) -> Markup {
     }
 }
 
-const COLUMNS: [Column; 7] =
-    [("Time", "t"), ("State", ""), ("Recipient", ""), ("Author", ""), ("Subject", ""), ("Took", "n"), ("Host", "")];
+const COLUMNS: [Column; 6] =
+    [("Message", ""), ("Recipient", ""), ("State", ""), ("Time", "t"), ("Took", "n"), ("Host", "")];
 
 fn tried_table(form: &SearchForm, found: &FoundTried, taken_as: Option<TakenAs>) -> Markup {
     let FoundTried { tried, more, looked_back_to } = found;
     let rows = tried.iter().enumerate().map(|(at, one)| (Some(row_id(one)), row(one, of_the_same(tried, at))));
     html! {
         @if let Some(live) = form.live(tried) {
-            p #live .hint { span data-said role="status" { "What is new is counted here. " } span data-newer=(live) data-poll=(POLL) role="status" {} }
+            p #live .hint { span data-said role="status" { "New attempts are counted here. " } span data-newer=(live) data-poll=(POLL) role="status" {} }
         }
-        @if let Some(taken_as) = taken_as { p { "Taken as " (describe(taken_as)) ": " b { (form.q.trim()) } } }
+        @if let Some(taken_as) = taken_as { p { "Searched as " (describe(taken_as)) ": " b { (form.q.trim()) } } }
         @if tried.is_empty() {
             p {
                 "Nothing was tried that is like this" @if taken_as != Some(TakenAs::MessageId) { " in this time" } ". "
@@ -412,14 +430,14 @@ fn tried_table(form: &SearchForm, found: &FoundTried, taken_as: Option<TakenAs>)
                 }
             }
         } @else {
-            (table_with_ids("", "Attempts, the newest first: mail that was tried three times stands here three times. Times are UTC.", COLUMNS, rows))
+            (table_with_ids("", "Delivery attempts, the newest first. Each attempt has a row of its own.", COLUMNS, rows))
         }
         @if !tried.is_empty() && matches!(taken_as, Some(TakenAs::Address | TakenAs::Piece)) {
-            p .hint { "What you miss among them may not have got here: a message that no host has begun to deliver is known to Postfix alone." }
+            p .hint { "A message that no host has tried to deliver is known to Postfix only." }
         }
         @if let Some(back) = looked_back_to {
             p role="status" {
-                "What is older than " (layout::moment(*back)) " was not looked for. For that, set “Until”: "
+                "Attempts before " (layout::moment(*back)) " were not searched. To search them, set “Until” to "
                 code { (time_text(*back)) } "."
             }
         }
@@ -435,8 +453,8 @@ fn describe(taken_as: TakenAs) -> &'static str {
         TakenAs::QueueId => "a queue id",
         TakenAs::Address => "an address or a mailbox's user",
         TakenAs::Piece => {
-            "a piece of a subject, or of an author's name or address, of what somebody has got by now (what nobody has got is \
-             found by its recipient's address)"
+            "a part of a subject, or of an author's name or address, of messages with a copy (others are found by their \
+             recipient)"
         }
     }
 }
@@ -459,24 +477,26 @@ fn of_the_same(tried: &[Tried], at: usize) -> Option<String> {
     }
 }
 
-fn row(tried: &Tried, of_the_same: Option<String>) -> [Markup; 7] {
-    let began_at = layout::moment(tried.place.began_at);
+fn row(tried: &Tried, of_the_same: Option<String>) -> [Markup; 6] {
+    let Tried { is_recorded, .. } = *tried;
     [
-        html! { a href=(message_path(tried)) { (began_at) } },
         html! {
-            span class=(class(tried.result())) { (state(tried)) }
-            @if let Some(note) = of_the_same { br; span .hint { (note) } }
+            a .row href=(message_path(tried)) { (layout::message_name(tried.subject.as_deref(), &tried.message_id, is_recorded)) }
+            div .hint { (layout::author(tried.from.as_deref(), is_recorded)) }
         },
         html! {
             (tried.recipient)
-            @if tried.role == Role::Sender { br; span .hint { "copy for " (tried.mailbox) " of " (tried.user) } }
+            @if tried.role == Role::Sender { div .hint { "copy for " (tried.mailbox) " of " (tried.user) } }
         },
-        html! { @if let Some(from) = &tried.from { bdi { (from) } } @else { span .hint { "not known yet" } } },
-        html! { @if let Some(subject) = &tried.subject { bdi { (subject) } } @else { code { (tried.message_id) } } },
+        html! {
+            (layout::state(class(tried.result()), &state(tried)))
+            @if let Some(note) = of_the_same { div .hint { (note) } }
+        },
+        layout::moment(tried.place.began_at),
         or_dash(tried.took().map(milliseconds)),
         html! {
             (tried.host)
-            @if let Some(queue_id) = &tried.queue_id { br; span .hint { code { (queue_id) } } }
+            @if let Some(queue_id) = &tried.queue_id { div .hint { code { (queue_id) } } }
         },
     ]
 }
@@ -506,23 +526,28 @@ fn state(tried: &Tried) -> String {
 
 fn owed_table(owed: &[RecordedCopy], more: bool) -> Markup {
     let caption = html! {
-        "Sent copies that are owed, the newest first. The service finishes them by itself; "
+        "Owed Sent copies, the newest first. The service makes them by itself; "
         code { "replay --owed" } " tries all at once."
     };
     let rows = owed.iter().map(|one| {
         [
-            html! { a href=(format!("/messages/{}", hex::encode(one.identity.as_bytes()))) { (layout::moment(one.updated_at)) } },
+            html! {
+                a .row href=(format!("/messages/{}", hex::encode(one.identity.as_bytes()))) {
+                    (layout::message_name(one.subject.as_deref(), &one.message_id, true))
+                }
+                div .hint { (layout::author(one.from.as_deref(), true)) }
+            },
             html! { (one.mailbox) " of " (one.user) },
-            html! { span .bad { (one.reason.as_deref().unwrap_or("no reason is known")) } },
-            html! { bdi { (one.subject.as_deref().unwrap_or("–")) } },
+            html! { (one.reason.as_deref().unwrap_or("no reason is known")) },
+            layout::moment(one.updated_at),
         ]
     });
     html! {
         @if owed.is_empty() {
             p { "No Sent copy is owed." }
         } @else {
-            (table("", &caption, [("Last tried", "t"), ("Mailbox", ""), ("Why", ""), ("Subject", "")], rows))
-            @if more { p { "These are the newest " (owed.len()) "; there are more." } }
+            (table("", &caption, [("Message", ""), ("Mailbox", ""), ("Reason", ""), ("Last tried", "t")], rows))
+            @if more { p { "These are the newest " (owed.len()) ". There are more." } }
         }
     }
 }

@@ -149,7 +149,7 @@ impl ContentRequest {
 
 fn not_shown(why: &str, may_pass: bool, viewer: &WebSession) -> Response {
     let main = html! {
-        p { "What is in this message cannot be shown: " (visible(why)) "." }
+        p { "The content of this message cannot be shown: " (visible(why)) "." }
         @if may_pass { p .hint { "Try again in a moment." } }
     };
     let page = layout::page("Nothing to show", None, Some(viewer), &main);
@@ -166,9 +166,9 @@ fn main(message: &Message, budget: &ReadingBudget) -> Markup {
     let bytes = message.as_received();
     let parts = Parts::of(bytes, budget);
     html! {
-        p { a href=(here) { "What became of it" } }
-        p .hint { "It is written in the operations log who looks at this. Whatever stands below is its author's: nobody has checked it." }
-        p .hint { "Left out is what may name another recipient: Bcc, Delivered-To and the like, and for whom it was received." }
+        p { a href=(here) { "Deliveries of this message" } }
+        p .hint { "The operations log records who reads this. All text below is the author's, and unchecked." }
+        p .hint { "Fields that may name another recipient are left out: Bcc, Delivered-To, and “for” in Received." }
         p { a href=(format!("{here}/source")) download { "Download its source" } " (" (number(bytes.len() as u64)) " bytes)" }
         h2 { "Text" }
         (text(&parts))
@@ -185,7 +185,7 @@ fn text(parts: &Parts<'_>) -> Markup {
         @match parts.text(MOST_TEXT) {
             Some((text, cut)) => {
                 @if text.trim().is_empty() { p { "Its text is empty." } } @else { pre .text dir="auto" { (visible(&text)) } }
-                @if cut { p .hint { "It goes on: these are the first " (MOST_TEXT >> 10) " kB." } }
+                @if cut { p .hint { "These are the first " (MOST_TEXT >> 10) " kB." } }
             }
             None => { p { "It has no text." } }
         }
@@ -199,11 +199,11 @@ fn html_section(part: &Part<'_>, parts: &Parts<'_>, frame: &str) -> Markup {
         details open[parts.text(1).is_none()] {
             summary { "Show it as a mail program does" }
             p .hint {
-                "Nothing in it runs, and nothing is loaded from elsewhere: pictures are shown only where they came with it. Links lead nowhere."
-                @if document.cut { " It goes on: this is the first " (MOST_HTML >> 20) " MB." }
-                @if document.too_deep { " It goes on: what is shown ends where more than " (MOST_DEPTH) " elements stand within each other." }
+                "Nothing in it runs, and nothing is loaded from elsewhere: only pictures that came with it are shown. Links lead nowhere."
+                @if document.cut { " This is the first " (MOST_HTML >> 20) " MB." }
+                @if document.too_deep { " It is cut where more than " (MOST_DEPTH) " elements are nested." }
                 @if document.pictures_left_out > 0 {
-                    " Pictures that are left out, since all together have more than " (MOST_PICTURES >> 20) " MB: " (document.pictures_left_out) "."
+                    " Pictures left out, since together they exceed " (MOST_PICTURES >> 20) " MB: " (document.pictures_left_out) "."
                 }
             }
             // Without any permission. The frame is loaded once it scrolls into view.

@@ -82,6 +82,8 @@ pub(super) fn page(title: &str, screen: Option<Screen>, viewer: Option<&WebSessi
                     h1 { (title) }
                     (main)
                 }
+                // The script replaces these words: it shows times in the browser's time zone.
+                @if viewer.is_some() { footer { p .hint { span data-zone { "Times are UTC." } } } }
             }
         }
     };
@@ -121,9 +123,10 @@ pub(super) fn visible(text: &str) -> String {
     visible
 }
 
-/// A moment, to the second, in UTC.
+/// A moment, to the second, in UTC. The script adds the time in the browser's time zone.
 pub(super) fn moment(microseconds: i64) -> Markup {
-    html! { time datetime=(exact(microseconds)) { (time_text(microseconds)) } }
+    let utc = time_text(microseconds);
+    html! { time datetime=(exact(microseconds)) title=(utc) { (utc) } }
 }
 
 /// `1,204`.
@@ -185,6 +188,53 @@ pub(super) fn pager(path: &str, name: &str) -> Markup {
 /// A value, or a dash if it is missing.
 pub(super) fn or_dash(value: Option<impl Render>) -> Markup {
     html! { @match value { Some(value) => (value), None => "–" } }
+}
+
+/// The text of a message's field, unless it is missing or blank.
+pub(super) fn not_blank(field: Option<&str>) -> Option<&str> {
+    field.filter(|text| !text.trim().is_empty())
+}
+
+/// A message by its subject. Its Message-ID stands for a missing subject only.
+pub(super) fn message_name(subject: Option<&str>, message_id: &str, is_recorded: bool) -> Markup {
+    html! {
+        @match not_blank(subject) {
+            Some(subject) => bdi { (subject) },
+            None if is_recorded => { "(no subject) " code { (message_id) } }
+            None => code { (message_id) },
+        }
+    }
+}
+
+/// The author of a message, as its From field names them.
+pub(super) fn author(from: Option<&str>, is_recorded: bool) -> Markup {
+    html! {
+        @match not_blank(from) {
+            Some(from) => bdi { (from) },
+            None if is_recorded => "(no sender)",
+            None => "author not recorded yet",
+        }
+    }
+}
+
+/// A state in its colour, and the reason after its colon in the colour of text.
+pub(super) fn state(class: &str, words: &str) -> Markup {
+    html! {
+        @match words.split_once(": ") {
+            Some((state, reason)) => { span class=(class) { (state) ":" } " " (reason) }
+            None => span class=(class) { (words) },
+        }
+    }
+}
+
+/// One sentence on each of these words, unfolded on request.
+pub(super) fn help(words: &[(&str, &str)]) -> Markup {
+    html! {
+        details .help {
+            summary { "What these words mean" }
+            dl { @for (word, meaning) in words { dt { (word) } dd { (meaning) } } }
+        }
+    }
 }
 
 /// The CSS class of a result. The text says the same.

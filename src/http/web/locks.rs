@@ -18,16 +18,16 @@ pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<
 }
 
 const COLUMNS: [Column; 6] =
-    [("Named after", ""), ("State", ""), ("For", "n"), ("Who", ""), ("Host", ""), ("Process", "n")];
+    [("Lock of", ""), ("State", ""), ("For", "n"), ("Program", ""), ("Host", ""), ("Process", "n")];
 
 fn main(listing: &Listing) -> Markup {
     html! {
-        p #live { span data-said role="status" { "While a message is delivered, its lock is held. " } a href="/locks" { "Look again" } }
+        p #live { span data-said role="status" { "A delivery holds the lock of its message. " } a href="/locks" { "Refresh" } }
         div data-refresh="2" {
             @if listing.entries.is_empty() {
                 p { "No lock is held at this moment." }
             } @else {
-                (table("", "Locks that are held, and who waits for them", COLUMNS, listing.entries.iter().map(row)))
+                (table("", "Held locks, and the processes that wait for them", COLUMNS, listing.entries.iter().map(row)))
             }
         }
     }

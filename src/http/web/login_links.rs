@@ -12,7 +12,7 @@ use maud::{Render, html};
 use serde::Deserialize;
 use tracing::info;
 
-const COLUMNS: [Column; 5] = [("Name", ""), ("Role", ""), ("Since", "t"), ("Last seen", "t"), ("End it", "")];
+const COLUMNS: [Column; 5] = [("Name", ""), ("Role", ""), ("Since", "t"), ("Last request", "t"), ("End", "")];
 
 pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
     let lifetimes = page.settings.lifetimes;
@@ -28,8 +28,8 @@ pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<
     });
     let command = web_logins::command_for_link(&page.site, &page.settings.origin, "NAME", "ROLE");
     let main = html! {
-        (table("", "Who is logged in, the newest first. Times are UTC.", COLUMNS, rows))
-        p .hint { "Others are let in by " code { (command) } "." }
+        (table("", "Current logins, the newest first", COLUMNS, rows))
+        p .hint { "To let others in: " code { (command) } "." }
     };
     Ok(layout::page("Logins", Some(Screen::Logins), Some(&viewer), &main).into_response())
 }

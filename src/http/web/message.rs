@@ -1,7 +1,7 @@
 //! One message: a summary line, its copies, and the attempts of each host on a time line.
 
 use super::activity::in_words;
-use super::layout::{self, Column, Screen, class, milliseconds, moment, number, or_dash, table};
+use super::layout::{self, Column, Screen, class, milliseconds, moment, not_blank, number, or_dash, table};
 use super::time_line::{self, in_milliseconds, sign};
 use super::{Answered, Page, auth, notifications, redeliver};
 use crate::base::hex;
@@ -41,9 +41,10 @@ pub(super) async fn show(
     let site = page.site.clone();
     let found = page.ask(&viewer, move |database| of_identity(&site, database, identity, lock)).await?;
     let Some((now, message)) = found else { return Ok(auth::nothing_here().await) };
-    let subject = message.trace.message.as_ref().and_then(|message| message.subject.clone());
-    let title = subject.filter(|subject| !subject.trim().is_empty());
-    let title = title.unwrap_or_else(|| format!("Message {}", message.trace.message_id));
+    let title = match &message.trace.message {
+        Some(recorded) => not_blank(recorded.subject.as_deref()).unwrap_or("(no subject)").to_owned(),
+        None => format!("Message {}", message.trace.message_id),
+    };
     let again = (viewer.role >= Screen::Again.least()).then(|| redelivery(&page, &message));
     let main = html! { (main(now, &message, &viewer)) @if let Some(again) = &again { (again) } };
     Ok(layout::page(&title, None, Some(&viewer), &main).into_response())
@@ -60,11 +61,10 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
         p class={ "verdict " (class_of(*state)) } { (verdict) }
         @if let (RecipientState::Deferred, Some(last)) = (state, trace.attempts.last()) {
             p {
-                "Last tried " (moment(last.began_at)) ". The message is kept where it waits, which is Postfix's queue as a rule, "
-                "and is tried again from there: its sender need not send it again."
+                "Last tried " (moment(last.began_at)) ". The message waits, usually in Postfix's queue, and is tried again from there. "
+                "Its sender need not send it again."
                 @if viewer.role >= Screen::Again.least() {
-                    " Once its cause is fixed, it need not wait for that: " a href="#again" { "deliver it again" }
-                    ", which asks first what would happen."
+                    " Once the cause is fixed, you can " a href="#again" { "deliver it at once" } "."
                 }
             }
         }
@@ -72,20 +72,20 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
         h2 { "Message" }
         (facts(trace))
         @if trace.message.is_some() && viewer.role >= WebRole::Reader {
-            p { a href=(format!("/messages/{}/content", trace.identity)) { "Show what is in it" } " " span .hint { "That is written in the operations log." } }
+            p { a href=(format!("/messages/{}/content", trace.identity)) { "Show the content" } " " span .hint { "The operations log records it." } }
         }
         @if recipients.len() > 1 {
             h2 { "Recipients" }
-            (table("untitled", "How it stands for each recipient", [("Recipient", ""), ("State", ""), ("Attempts", "n")], rows))
+            (table("untitled", "The state of each recipient", [("Recipient", ""), ("State", ""), ("Attempts", "n")], rows))
         }
         h2 { "Copies" }
         @if trace.copies.iter().any(|copy| copy.delivered) && viewer.role >= Screen::Again.least() {
-            p { "Is a copy still in its mailbox? " a href="#again" { "Have a look into it" } "." }
+            p { "Is a copy still in its mailbox? " a href="#again" { "Check it" } "." }
         }
         @if trace.copies.is_empty() {
-            p { "No mailbox has it yet." }
+            p { "No mailbox has a copy yet." }
         } @else {
-            (table("untitled", "Where it is, and where it is owed", COPIES, trace.copies.iter().map(copy_row)))
+            (table("untitled", "Delivered and owed copies", COPIES, trace.copies.iter().map(copy_row)))
         }
         h2 { "Attempts, on all hosts" }
         (attempts(now, &trace.attempts, trace.message.as_ref()))
@@ -115,14 +115,14 @@ fn redelivery(page: &Page, message: &TracedMessage) -> Markup {
         if copy.delivered {
             there.push((
                 RedeliveryRequest { kind: RedeliveryKind::Restore, copy: key },
-                format!("look whether it is still in {place}, and restore it if it is not"),
+                format!("check whether it is still in {place}, and restore it if it is not"),
             ));
             let since = shell_word(&exact(copy.delivered_at.unwrap_or(copy.updated_at)));
             commands.push(format!("--restore --since {since} --mailbox {mailbox}"));
         } else {
             missing.push((
                 RedeliveryRequest { kind: RedeliveryKind::Finish, copy: key },
-                format!("finish what is owed to {place}"),
+                format!("deliver the copy that is owed to {place}"),
             ));
             commands.push(format!("--owed --mailbox {mailbox}"));
         }
@@ -144,25 +144,25 @@ fn facts(trace: &MessageTrace) -> Markup {
         dl {
             dt { "Message-ID" } dd { code { (trace.message_id) } }
             @if let Some(message) = &trace.message {
-                dt { "From" } dd { bdi { (message.from.as_deref().unwrap_or("–")) } }
+                dt { "From" } dd { (layout::author(message.from.as_deref(), true)) }
                 dt { "To" } dd { bdi { (message.to.as_deref().unwrap_or("–")) } }
                 dt { "Envelope sender" } dd { @if message.sender.is_empty() { "<> (the null sender)" } @else { (message.sender) } }
                 dt { "Size" } dd { (number(message.size)) " bytes" }
                 dt { "First recorded" } dd { (moment(message.recorded_at)) }
             } @else {
-                dt { "Recorded" } dd { "no: no copy of it was delivered yet, so author and subject are not known" }
+                dt { "Recorded" } dd { "no: no copy is delivered yet, so author and subject are not recorded" }
             }
         }
     }
 }
 
-const COPIES: [Column; 5] = [("Mailbox", ""), ("What", ""), ("State", ""), ("When", "t"), ("UIDVALIDITY / UID", "n")];
+const COPIES: [Column; 5] = [("Mailbox", ""), ("Copy", ""), ("State", ""), ("Time", "t"), ("UIDVALIDITY / UID", "n")];
 
 fn copy_row(copy: &TracedCopy) -> [Markup; 5] {
     let state = if copy.delivered {
         html! { span .good { "delivered" } }
     } else {
-        html! { span .bad { "owed: " (copy.reason.as_deref().unwrap_or("no reason is known")) } }
+        html! { span .bad { "owed:" } " " (copy.reason.as_deref().unwrap_or("no reason is known")) }
     };
     let delivered_at = copy.delivered_at.filter(|_| copy.delivered);
     let uid = copy.uid_validity.zip(copy.uid);
@@ -179,7 +179,7 @@ fn attempts(now: i64, all: &[TracedAttempt], message: Option<&RecordedMessage>) 
     let shown = all.get(all.len().saturating_sub(SHOWN)..).unwrap_or(all);
     html! {
         @if all.is_empty() {
-            p { "Nothing is known of an attempt: they were pruned." }
+            p { "The ledger has no attempt any more: they were pruned." }
         } @else {
             (time_line::of(now, shown))
             @if shown.len() < all.len() { p .hint { "These are the newest " (shown.len()) " of " (all.len()) "." } }
@@ -200,9 +200,9 @@ fn step(now: i64, attempt: &TracedAttempt, message: Option<&RecordedMessage>) ->
         }
         @for copy in &attempt.copies {
             p {
-                (copy.mailbox) " of " (copy.user) ": " span class=(class(copy.result())) { (in_words(copy.outcome.as_ref())) }
+                (copy.mailbox) " of " (copy.user) ": " (layout::state(class(copy.result()), &in_words(copy.outcome.as_ref())))
                 @if let Some(earlier) = &copy.earlier {
-                    " (it had come " (moment(earlier.delivered_at))
+                    " (it had been delivered " (moment(earlier.delivered_at))
                     @if let Some(host) = &earlier.host { " by " (host) }
                     @if let Some(sender) = &earlier.sender { ", envelope sender <" (sender) ">" } ")"
                 }
@@ -226,10 +226,10 @@ fn lock_in_words(now: i64, LockSpan { asked_at, waited_until, had }: LockSpan) -
     match had {
         Had::Never => format!("Waited {waited} for the lock, in vain"),
         Had::Until(until) => {
-            format!("Waited {waited} for the lock, and had it for {}", in_milliseconds(waited_until, until))
+            format!("Waited {waited} for the lock, and held it for {}", in_milliseconds(waited_until, until))
         }
         // The length of the wait is recorded when the attempt ends.
-        Had::Still => format!("Has the lock, {} after it began", in_milliseconds(asked_at, now)),
+        Had::Still => format!("Holds the lock, {} after it began", in_milliseconds(asked_at, now)),
     }
 }
 

@@ -9,7 +9,7 @@ use maud::{Markup, Render, html};
 const SHOWN: usize = 50;
 
 const COLUMNS: [Column; 6] =
-    [("Happened", "t"), ("What", ""), ("Copy", ""), ("State", ""), ("Tries", "n"), ("Last answer", "")];
+    [("Time", "t"), ("Event", ""), ("Copy", ""), ("State", ""), ("Tries", "n"), ("Last answer", "")];
 
 /// All users who may see the message see this; the links lead on for users who may see subscriptions.
 pub(super) fn of(events: &[NotifiedEvent], viewer: &WebSession) -> Markup {
@@ -23,7 +23,7 @@ pub(super) fn of(events: &[NotifiedEvent], viewer: &WebSession) -> Markup {
     let shown = all.get(all.len().saturating_sub(SHOWN)..).unwrap_or(&all);
     let rows = shown.iter().map(|(event, to)| {
         let [state, tries, last] = to.map_or_else(
-            || [html! { "nobody has asked for it" }, html! { "0" }, html! { "–" }],
+            || [html! { "no subscriber" }, html! { "0" }, html! { "–" }],
             |to| delivery_to(event, to, viewer),
         );
         let copy = html! { (event.mailbox) " of " (event.user) };

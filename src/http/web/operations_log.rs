@@ -34,18 +34,18 @@ pub(super) async fn show(
     Ok(layout::page("Operations", Some(Screen::Operations), Some(&viewer), &main).into_response())
 }
 
-const COLUMNS: [Column; 5] = [("When", "t"), ("Who", ""), ("What", ""), ("On what", ""), ("Outcome", "")];
+const COLUMNS: [Column; 5] = [("Time", "t"), ("User", ""), ("Operation", ""), ("Object", ""), ("Outcome", "")];
 
 fn main(rows: &[Logged], later: bool) -> Markup {
     let shown = rows.get(..ROWS).unwrap_or(rows);
     html! {
-        p { "What people have done, in the web UI and with the commands " code { "replay" } ", " code { "subscription" } " and " code { "notify" } ": each look at what is in a message, what was delivered again, what was done to a subscription, logins that were ended. Who has opened the other screens is not written down." }
+        p { "What people did here, on the command line and by the API: content that they read, redeliveries, changes of subscriptions, ended logins. Visits of other pages are not recorded." }
         @if shown.is_empty() {
-            p { "Nothing " @if later { "older " } "was done by people." }
+            p { "No " @if later { "older " } "operation is recorded." }
         } @else {
-            (table("", "Operations, the newest first. Times are UTC.", COLUMNS, shown.iter().map(row)))
+            (table("", "Operations, the newest first", COLUMNS, shown.iter().map(row)))
         }
-        @if later { p { a href="/log" { "The newest" } } }
+        @if later { p { a href="/log" { "Newest" } } }
         @if let Some(last) = shown.last().filter(|_| rows.len() > ROWS) {
             p { a rel="next" href=(format!("/log?before={}", last.id)) { "Older" } }
         }

@@ -85,8 +85,8 @@ pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<
     let copies: Vec<ListedCopy> = copies.iter().map(listed).collect();
     let shown = html! {
         p {
-            "Sent copies that deliveries left owed: the mail itself is delivered. "
-            "The service finishes them by itself, sooner or later. " (deferred())
+            "An owed copy is missing in its author's Sent mailbox; the mail itself is delivered. "
+            "The service makes it by itself later. " (deferred())
         }
         @if copies.is_empty() { p { "No Sent copy is owed." } } @else { (select(&page, &copies)) (more_by(more, &command(&page.site, "--owed"))) }
     };
@@ -100,7 +100,7 @@ pub(super) async fn not_delivered(
     Query(asked): Query<RedeliverQuery>,
 ) -> Answered {
     let form = html! {
-        form .search method="get" action="/again/failed" { (asked.since_field()) div { button { "Look" } } }
+        form .search method="get" action="/again/failed" { (asked.since_field()) div { button { "Show" } } }
     };
     let since = match timestamp::since(asked.since()) {
         Ok(since) => since,
@@ -113,10 +113,10 @@ pub(super) async fn not_delivered(
     let command = command(&page.site, &format!("--failed --since {}", shell_word(asked.since())));
     let shown = html! {
         p {
-            "What was tried, and has not come to its recipient, the oldest first: refused, deferred, or never ended. " (deferred())
+            "Copies that were not delivered, the oldest first: refused, deferred, or never ended. " (deferred())
         }
         (form)
-        @if copies.is_empty() { p { "Nothing of that time has failed." } } @else { (select(&page, &copies)) (more_by(more, &command)) }
+        @if copies.is_empty() { p { "Nothing has failed since then." } } @else { (select(&page, &copies)) (more_by(more, &command)) }
     };
     Ok(screen("/again/failed", &viewer, &shown))
 }
@@ -125,7 +125,7 @@ pub(super) async fn not_delivered(
 fn deferred() -> Markup {
     html! {
         "Postfix tries deferred mail again by itself: " a href=(deferred_path()) { "what is deferred now" }
-        ". On the screen of each message it can be delivered at once."
+        ". The page of a message can deliver it at once."
     }
 }
 
@@ -138,16 +138,16 @@ pub(super) async fn lost(
     let mailbox = asked.mailbox.trim().to_owned();
     let head = html! {
         p {
-            "What was delivered since that moment, and is not in the mailbox any more: "
-            "since it came back from an old backup, or was recreated."
+            "Copies that were delivered since that time, and that the mailbox has lost: "
+            "it was restored from an old backup, or created anew."
         }
         form .search method="get" action="/again/lost" {
             label {
-                "A user, or one mailbox: scuba, scuba/Sent"
+                "A user, or one mailbox of a user: scuba, scuba/Sent"
                 input name="mailbox" value=(mailbox) autocapitalize="none" spellcheck="false" required;
             }
             (asked.since_field())
-            div { button { "Look into it" } }
+            div { button { "Search the mailbox" } }
         }
     };
     let shown = |more: &Markup| screen("/again/lost", &viewer, &html! { (head) (more) });
@@ -170,7 +170,7 @@ pub(super) async fn lost(
         Ok(audit) => audit,
         Err(problem @ Unanswered::Database(_)) => return failed(&problem, Some(&viewer)),
         Err(Unanswered::Rejected(why)) => {
-            let unknown = html! { p .bad role="alert" { "Nothing is known of it: " (why) "." } };
+            let unknown = html! { p .bad role="alert" { "The mailbox could not be searched: " (why) "." } };
             return shown(&html! { (unknown) (by_the_command_line(&command)) });
         }
     };
@@ -185,16 +185,16 @@ pub(super) async fn lost(
         })
         .collect();
     shown(&html! {
-        @for (user, mailbox, error) in &audit.unseen { p .bad { "Not looked at: " (mailbox) " of " (user) ": " (error) } }
+        @for (user, mailbox, error) in &audit.unseen { p .bad { "Not searched: " (mailbox) " of " (user) ": " (error) } }
         @if audit.copies == 0 {
             p .bad {
-                "Nothing was delivered to a mailbox of that name since then. Write it as the lists of this page show it."
+                "Nothing was delivered to a mailbox of that name since then. Write the name as these lists show it."
             }
         } @else {
             p {
-                "Copies looked for: " (audit.copies) ". Mailboxes: " (audit.mailboxes) ". Gone: " (audit.gone.len()) ". "
-                @if !copies.is_empty() { "Where its owner has most likely deleted or filed one, its box is not ticked." }
-                @else if audit.unseen.is_empty() { "All of them are where they were put." }
+                "Copies searched for: " (audit.copies) ". Mailboxes: " (audit.mailboxes) ". Gone: " (audit.gone.len()) ". "
+                @if !copies.is_empty() { "A copy that its owner has probably deleted or filed is not selected." }
+                @else if audit.unseen.is_empty() { "All of them are in their mailboxes." }
             }
         }
         @if !copies.is_empty() { (select(&page, &copies)) }
@@ -208,7 +208,7 @@ fn mistake(problem: &str) -> Markup {
 
 fn screen(path: &str, viewer: &WebSession, shown: &Markup) -> Response {
     let main = html! {
-        nav .tabs aria-label="What is missing" {
+        nav .tabs aria-label="Lists" {
             ul {
                 @for (section, name) in SECTIONS {
                     li { a href=(section) aria-current=[(section == path).then_some("true")] { (name) } }
@@ -233,7 +233,7 @@ fn command(site: &Site, options: &str) -> String {
 fn more_by(more: bool, command: &str) -> Markup {
     html! {
         @if more {
-            p { "There are more than these " (MOST) ". All at once, as an operator of the command line: " code { (command) } }
+            p { "There are more than these " (MOST) ". All of them on the command line: " code { (command) } }
         } @else {
             p .hint { "The same on the command line: " code { (command) } }
         }
@@ -241,7 +241,7 @@ fn more_by(more: bool, command: &str) -> Markup {
 }
 
 fn by_the_command_line(command: &str) -> Markup {
-    html! { p { "This page may not open mailboxes (web.allow_mailbox_access). On the command line: " code { (command) } } }
+    html! { p { "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "). On the command line: " code { (command) } } }
 }
 
 /// A form to select some of these copies.
@@ -251,8 +251,8 @@ fn select(page: &Page, copies: &[ListedCopy]) -> Markup {
     if !page.site.opens_mailboxes() {
         let rows = copies.iter().map(|ListedCopy { copy, why, .. }| row(Some(copy), why.render()));
         return html! {
-            (table("untitled", caption, [message, mailbox, recipient, ("Why", "")], rows))
-            p { "This page may not open mailboxes (web.allow_mailbox_access), so it delivers nothing." }
+            (table("untitled", caption, [message, mailbox, recipient, ("Reason", "")], rows))
+            p { "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "), so it delivers nothing." }
         };
     }
     let rows = copies.iter().map(|ListedCopy { copy, why, selected }| {
@@ -264,8 +264,8 @@ fn select(page: &Page, copies: &[ListedCopy]) -> Markup {
     });
     html! {
         form method="post" action="/again/plan" {
-            (table("untitled", caption, [("Pick", ""), message, mailbox, recipient, ("Why", "")], rows))
-            p { button { "What would happen?" } }
+            (table("untitled", caption, [("Select", ""), message, mailbox, recipient, ("Reason", "")], rows))
+            p { button .go { "What would happen?" } }
         }
     }
 }
@@ -305,14 +305,14 @@ pub(super) fn of_message(page: &Page, copies: &[(RedeliveryRequest, String)], co
         @if copies.is_empty() {
             p { "There is nothing to deliver again." }
         } @else if !page.site.opens_mailboxes() {
-            p { "This page may not open mailboxes (web.allow_mailbox_access). On the command line:" }
+            p { "The web UI may not open mailboxes (" code { "web.allow_mailbox_access" } "). On the command line:" }
             @for options in commands { p { code { (command(&page.site, options)) } } }
         } @else {
             form method="post" action="/again/plan" {
                 fieldset {
-                    legend { "What is delivered stays delivered: what is there is not put there again." }
+                    legend { "Select copies. A copy that is in its mailbox is not delivered again." }
                     p .hint {
-                        "“What would happen?” looks into each mailbox that is picked, and says whether the copy is there now. It changes nothing."
+                        "“What would happen?” searches each selected mailbox, and says whether the copy is there now. It changes nothing."
                     }
                     @for (at, (request, printed)) in copies.iter().take(MOST).enumerate() {
                         label .check {
@@ -321,7 +321,7 @@ pub(super) fn of_message(page: &Page, copies: &[(RedeliveryRequest, String)], co
                         }
                     }
                 }
-                p { button { "What would happen?" } }
+                p { button .go { "What would happen?" } }
             }
         }
     }
@@ -337,9 +337,9 @@ fn requests(body: &str) -> Result<Vec<RedeliveryRequest>, &'static str> {
         }
     }
     match requests.len() {
-        0 => Err("Nothing was picked: go back, and pick something."),
+        0 => Err("Nothing was selected. Go back, and select a copy."),
         1..=MOST => Ok(requests),
-        _ => Err("More were picked than are delivered again at once."),
+        _ => Err("More copies were selected than can be delivered again at once."),
     }
 }
 
@@ -352,7 +352,7 @@ async fn asked_for(page: &Page, viewer: &WebSession, body: &str) -> Answered<Vec
     if !page.site.opens_mailboxes() {
         return Err(no(
             StatusCode::CONFLICT,
-            "This page may not open mailboxes (web.allow_mailbox_access in its configuration).",
+            "The web UI may not open mailboxes (web.allow_mailbox_access in its configuration).",
         ));
     }
     requests(body).map_err(|problem| no(StatusCode::BAD_REQUEST, problem))
@@ -365,7 +365,7 @@ pub(super) async fn would(
     body: String,
 ) -> Answered {
     let requests = asked_for(&page, &viewer, &body).await?;
-    let no_time = || ReplayOutcome::Deferred("there was no time to look".into());
+    let no_time = || ReplayOutcome::Deferred("there was no time to search the mailbox".into());
     let look = move |site: &Site, deadline: Deadline| {
         let look = |request| match deadline.passed() {
             true => Ok(Preview { copy: None, outcome: no_time(), may_name_others: false }),
@@ -385,7 +385,7 @@ pub(super) async fn would(
         (outcomes("Nothing is done yet.", "What would happen", rows))
         @if asked_about.is_empty() && sure.is_empty() {
             p {
-                @if previews.iter().any(|one| one.outcome.failed()) { "Nothing of this can be done from here. " } @else { "There is nothing to do. " }
+                @if previews.iter().any(|one| one.outcome.failed()) { "None of this can be done here. " } @else { "There is nothing to do. " }
                 a href="/again" { "Deliver again" }
             }
         } @else {
@@ -409,7 +409,7 @@ pub(super) async fn would(
                 p {
                     button .go {
                         @match sure.as_slice() {
-                            _ if !asked_about.is_empty() => { "Deliver what is chosen" }
+                            _ if !asked_about.is_empty() => { "Deliver the selected copies" }
                             [(one, _)] => { "Deliver it to " (one.place()) }
                             several => { "Deliver these " (several.len()) " copies" }
                         }
@@ -426,7 +426,7 @@ fn would_happen(outcome: &ReplayOutcome) -> Markup {
         ReplayOutcome::Delivered(what) => html! { span .good { (what) } },
         ReplayOutcome::AlreadyThere => html! { "nothing: it is there" },
         ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) => {
-            html! { span .bad { "it cannot be done: " (why) } }
+            layout::state("bad", &format!("it cannot be done: {why}"))
         }
     }
 }
@@ -452,8 +452,8 @@ pub(super) async fn job(
     let Some(mut job) = found else {
         let content = html! {
             p {
-                "This process of the page does not know of it any more. "
-                "What was delivered is on the screen of each message."
+                "This process of the web UI does not remember it any more. "
+                "The page of each message says what was delivered."
             }
         };
         return (StatusCode::NOT_FOUND, layout::page("Not found", None, Some(&viewer), &content)).into_response();
@@ -463,10 +463,10 @@ pub(super) async fn job(
     let begun = html! { "Begun by " (job.by) ", " (layout::moment(job.began_at)) "." };
     let rows = came.iter().map(|one| row(one.copy.as_ref(), outcome_text(&one.outcome)));
     let main = html! {
-        @if !ended { p #live { span data-said role="status" { "It goes on without this page. " } a href={ "/again/runs/" (job.id) } { "Look again" } } }
+        @if !ended { p #live { span data-said role="status" { "It continues without this page. " } a href={ "/again/runs/" (job.id) } { "Refresh" } } }
         div data-refresh=[(!ended).then_some("2")] {
             p class={ "verdict " (class) } { (verdict) }
-            (outcomes(begun, "What came of it", rows))
+            (outcomes(begun, "Result", rows))
         }
         p { a href="/again" { "Deliver again" } }
     };
@@ -504,17 +504,17 @@ fn verdict(came: &[CopyResult], of: usize, ended: bool) -> (&'static str, String
 
 fn outcome_text(outcome: &ReplayOutcome) -> Markup {
     match outcome {
-        ReplayOutcome::Delivered(how) => html! { span .good { "delivered: " (how) } },
+        ReplayOutcome::Delivered(how) => layout::state("good", &format!("delivered: {how}")),
         ReplayOutcome::AlreadyThere => html! { span .good { "already there" } },
-        ReplayOutcome::Deferred(why) => html! { span .wait { "not now: " (why) } },
-        ReplayOutcome::Refused(why) => html! { span .bad { "not as it is: " (why) } },
+        ReplayOutcome::Deferred(why) => layout::state("wait", &format!("not now: {why}")),
+        ReplayOutcome::Refused(why) => layout::state("bad", &format!("not as it is: {why}")),
     }
 }
 
 fn not_done(why: Rejected, viewer: &WebSession) -> Response {
     let content = html! {
         p .bad role="alert" { "Nothing was done: " (why) "." }
-        @if why == Rejected::Busy { p { "Others are at it. Try again in a moment." } }
+        @if why == Rejected::Busy { p { "Others use it now. Try again in a moment." } }
     };
     (StatusCode::SERVICE_UNAVAILABLE, layout::page("Nothing was done", None, Some(viewer), &content)).into_response()
 }

@@ -6,7 +6,7 @@ use crate::http::blocking::Work;
 use crate::ledger::web_sessions::WebSession;
 use crate::protocol::control::{Command, Process, State, Status};
 use crate::protocol::control_client::ask;
-use crate::protocol::status_text::age;
+use crate::protocol::status_text::{age, figure_label};
 use axum::Extension;
 use axum::extract::State as Of;
 use axum::http::StatusCode;
@@ -23,14 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) async fn show(Of(page): Of<Page>, Extension(viewer): Extension<WebSession>) -> Response {
     let shown = |main: &Markup| layout::page("Service", Some(Screen::Service), Some(&viewer), main);
     let Some(socket) = page.settings.control.clone() else {
-        return shown(&html! { p { "This page stands alone: no other process of the service belongs to it." } })
+        return shown(&html! { p { "This web UI runs alone: it belongs to no service." } })
             .into_response();
     };
     match status(&page, socket.clone()).await {
         Ok(status) => shown(&main(&status)).into_response(),
         Err(problem) => {
-            warn!(socket = %socket.display(), problem, "the service cannot be asked how it is");
-            let shown = shown(&html! { p .bad { "The service cannot be asked how it is: " (problem) "." } });
+            warn!(socket = %socket.display(), problem, "the service does not report its status");
+            let shown = shown(&html! { p .bad { "The service does not report its status: " (problem) "." } });
             (StatusCode::SERVICE_UNAVAILABLE, shown).into_response()
         }
     }
@@ -40,11 +40,11 @@ async fn status(page: &Page, socket: PathBuf) -> Result<Status, String> {
     // The control request has a limit of its own, whose error names what it waited for.
     let asked = page.blocking.run(Work::Control, 2 * PATIENCE, move |_, _| ask(&socket, Command::Status, PATIENCE));
     let answer = asked.await.map_err(|why| why.to_string())?.map_err(|problem| problem.to_string())?;
-    answer.status.ok_or_else(|| "it does not say".to_owned())
+    answer.status.ok_or_else(|| "the answer has no status".to_owned())
 }
 
 const COLUMNS: [Column; 6] =
-    [("Process", ""), ("State", ""), ("Id", "n"), ("For", "n"), ("Restarts", "n"), ("The last one", "")];
+    [("Process", ""), ("State", ""), ("Id", "n"), ("For", "n"), ("Restarts", "n"), ("Last exit", "")];
 
 fn main(status: &Status) -> Markup {
     let Status { version, pid, up_s, state, reasons, listeners, http, processes, front, timer, .. } = status;
@@ -54,7 +54,7 @@ fn main(status: &Status) -> Markup {
         State::Degraded => "bad",
     };
     html! {
-        p #live { span data-said role="status" { "What the master of the service says. " } a href="/service" { "Look again" } }
+        p #live { span data-said role="status" { "As the master of the service reports it. " } a href="/service" { "Refresh" } }
         div data-refresh="5" {
             p class=(format!("verdict {class}")) { "It is " (state.as_str()) ": maildropd " (version) ", process " (pid) ", for " (age(*up_s)) "." }
             @if !reasons.is_empty() {
@@ -63,14 +63,15 @@ fn main(status: &Status) -> Markup {
             (table("", "Its processes", COLUMNS, processes.iter().map(row)))
             h2 { "Messages in progress" }
             dl {
-                dt { "LMTP" } dd { (if listeners.is_empty() { "nowhere".to_owned() } else { listeners.join(", ") }) }
+                dt { "LMTP" } dd { (if listeners.is_empty() { "not served".to_owned() } else { listeners.join(", ") }) }
                 @if !http.is_empty() { dt { "Metrics and health" } dd { (http.join(", ")) } }
                 @for (what, value) in front.as_object().into_iter().flatten() {
-                    dt { (what.replace('_', " ")) } dd { (figure(value)) }
+                    @let (label, meaning) = figure_label(what);
+                    dt { (label) } dd { (figure(value)) @if !meaning.is_empty() { " " span .hint { (meaning) } } }
                 }
             }
             @if !timer.is_empty() {
-                h2 { "Done at intervals" }
+                h2 { "Tasks at intervals" }
                 ul { @for task in timer { li { (task.to_text()) } } }
             }
         }

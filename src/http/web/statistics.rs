@@ -1,9 +1,8 @@
 //! Statistics of deliveries in an hour, a day, a week. A table under each plot holds the same numbers.
 
-use super::layout::{self, Screen, milliseconds, number, table};
+use super::layout::{self, Screen, milliseconds, moment, number, table};
 use super::{Page, auth};
 use crate::base::summary_cache::{Summary, SummaryCache};
-use crate::base::timestamp::time_text;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::stats::{Since, StageDuration, Statistics, count};
 use axum::Extension;
@@ -75,11 +74,11 @@ pub(super) async fn show(
                 }
             }
         }
-        p #live { span data-said role="status" { "It is counted once a minute. " } a href={ "/statistics?span=" (name) } { "Look again" } }
+        p #live { span data-said role="status" { "Counted once a minute. " } a href={ "/statistics?span=" (name) } { "Refresh" } }
         div data-refresh=(refresh) {
             @match &summary {
                 Summary::Counted(statistics) => (main(statistics)),
-                Summary::UnderWay => p role="status" { "This is being counted. Look again soon." },
+                Summary::UnderWay => p role="status" { "This is being counted. Refresh soon." },
                 Summary::Failed(why) => {
                     p .bad role="alert" { "It could not be counted: " (why) "." }
                     p { "The command line has more time: " code { "maildrop_command stats --since " (name) } }
@@ -111,23 +110,23 @@ fn main(counted: &Statistics) -> Markup {
         counted.deferrals.iter().map(|cause| line(cause.cause, "wait", cause.attempts)).collect();
     let copies: Vec<PlotLine> = counted.copies.iter().map(|(how, count)| line(how, "tint", *count)).collect();
     html! {
-        p { "Attempts that began from " (time_text(counted.from)) " to " (time_text(counted.until)) ", on all hosts." }
+        p { "Attempts that began from " (moment(counted.from)) " to " (moment(counted.until)) ", on all hosts." }
         h2 { "Outcomes of " (number_of_attempts(attempts.all)) }
         (bars("Attempts by outcome", "Outcome", &outcomes))
         p .hint {
-            "Deferred: Postfix tries again. Not ended: under way now, or cut short, and nobody has tried again yet. "
-            "Never ended: cut short, by a crash for example, and a later attempt has looked for its copy, so that none is duplicated."
+            "Deferred: Postfix tries again. Not ended: in progress, or cut short and not retried yet. "
+            "Never ended: cut short, for example by a crash; a later attempt has searched for its copy, so none is duplicated."
         }
         h2 { "Why they were deferred" }
-        @if causes.is_empty() { p { "None was." } } @else { (bars("Attempts deferred, by cause", "Cause", &causes)) }
+        @if causes.is_empty() { p { "None was deferred." } } @else { (bars("Attempts deferred, by cause", "Cause", &causes)) }
         p { "The lock was held elsewhere for " (number_of_attempts(counted.lock.busy)) ", " (format!("{:.2}", counted.lock.busy_share * 100.0)) " % of all." }
         h2 { "Copies" }
-        @if copies.is_empty() { p { "None was made." } } @else { (bars("Copies, by how they came", "How", &copies)) }
+        @if copies.is_empty() { p { "No copy was made." } } @else { (bars("Copies, by how they were delivered", "How", &copies)) }
         p {
             (number(counted.messages.recorded)) @if counted.messages.recorded == 1 { " message was" } @else { " messages were" } " recorded for the first time, with " (number(counted.messages.bytes)) " bytes. "
             "Copies that are owed now: " (number(counted.copies_owed_now)) "."
         }
-        h2 { "How long the stages took" }
+        h2 { "Duration of the stages" }
         @if counted.stages.is_empty() { p { "Nothing was measured." } } @else { (stages(&counted.stages)) }
     }
 }
@@ -183,6 +182,6 @@ fn stages(stages: &[StageDuration]) -> Markup {
                 text .soft x=(220 + power * 70) y=(height - 4) { (words) }
             }
         }
-        (table("narrow", "Half, nine of ten and 99 of a hundred attempts took at most so long", columns, rows))
+        (table("narrow", "50, 90 and 99 of a hundred attempts took at most this long", columns, rows))
     }
 }

@@ -210,7 +210,7 @@ fn where_received_identifies_the_message_it_is_appended_unchanged_and_the_web_ui
     // Nothing is chosen unless somebody does.
     let form = &plan.body[plan.body.find("/again/start").unwrap()..];
     assert!(!form.contains("type=\"hidden\" name=\"copy\"") && !form.contains("checked"), "{form}");
-    assert!(text(&anna.post("/again/start", "").body).contains("Nothing was picked"));
+    assert!(text(&anna.post("/again/start", "").body).contains("Nothing was selected"));
     assert!(place.files(OPEN).is_empty());
     let told = anna.confirm(&plan.body);
     assert!(told.contains("DELIVERED to INBOX of doug@x.example"), "{told}");

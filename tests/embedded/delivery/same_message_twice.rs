@@ -166,7 +166,7 @@ fn the_page_tells_the_envelope_sender_of_an_attempt_and_of_the_copy_that_it_foun
     let page = text(&viewer.get(&format!("/messages/{}", json["messages"][0]["identity"].as_str().unwrap())).body);
     assert!(page.contains("Envelope sender boss@mail.axial.net "), "{page}");
     assert_eq!(page.matches(&format!(", for doug@mail.axial.net, envelope sender <{stranger}>")).count(), 1, "{page}");
-    let (_, there) = page.split_once("(it had come ").unwrap_or_else(|| panic!("{page}"));
+    let (_, there) = page.split_once("(it had been delivered ").unwrap_or_else(|| panic!("{page}"));
     assert!(there.split(')').next().unwrap().ends_with(&format!(", envelope sender <{stranger}>")), "{page}");
     assert_eq!(page.matches(", envelope sender <").count(), 2, "{page}");
 }

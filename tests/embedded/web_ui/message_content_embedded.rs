@@ -325,8 +325,8 @@ fn what_is_too_much_is_cut_and_that_is_said() {
     let place = Place::with(&message);
     let reader = place.visitor("reader");
     let shown = reader.get(&format!("{}/content", place.path));
-    assert!(shown.shown().len() < 400_000 && shown.body.contains("these are the first 256 kB"), "{}", shown.body.len());
-    assert!(shown.body.contains("this is the first 2 MB"));
+    assert!(shown.shown().len() < 400_000 && shown.body.contains("These are the first 256 kB"), "{}", shown.body.len());
+    assert!(shown.body.contains("This is the first 2 MB"));
     // Its line ends are LF there.
     let html = reader.get(&format!("{}/html", place.path));
     assert!((1 << 20..=2 << 20).contains(&html.shown().len()), "{}", html.body.len());

@@ -75,7 +75,8 @@ fn a_copy_that_a_mailbox_has_lost_is_restored_once_however_often_the_form_is_sen
     let restores: Vec<String> = copies(&shown).into_iter().filter(|one| one.contains("restore")).collect();
     assert_eq!(restores.len(), 3, "{shown}");
     // The proof that it is in its mailbox is offered where its copies stand, and says what it does.
-    for has in ["Is a copy still in its mailbox?", "look whether it is still in INBOX of doug@x", "It changes nothing."]
+    for has in
+        ["Is a copy still in its mailbox?", "check whether it is still in INBOX of doug@x", "It changes nothing."]
     {
         assert!(text(&shown).contains(has), "{has}: {shown}");
     }
@@ -175,7 +176,7 @@ fn a_delivery_that_failed_is_made_again_from_another_recipients_copy() {
     assert_eq!(told.matches("deferred: another delivery held the lock").count(), 2, "{told}");
     // Both are only deferred, and the page says that such mail is among them.
     assert!(
-        told.contains("has not come to its recipient, the oldest first: refused, deferred, or never ended."),
+        told.contains("Copies that were not delivered, the oldest first: refused, deferred, or never ended."),
         "{told}"
     );
     assert!(told.contains("Postfix tries deferred mail again by itself"), "{told}");
@@ -199,7 +200,7 @@ fn what_a_mailbox_has_lost_is_found_and_what_its_owner_deleted_is_not_picked() {
     let place = delivered();
     let anna = place.visitor("operator");
     let nothing = anna.get("/again/lost?mailbox=doug%40x&since=1h");
-    assert!(text(nothing.shown()).contains("Gone: 0. All of them are where they were put."), "{}", nothing.body);
+    assert!(text(nothing.shown()).contains("Gone: 0. All of them are in their mailboxes."), "{}", nothing.body);
     let stranger = text(anna.get("/again/lost?mailbox=doug&since=1h").shown());
     assert!(
         stranger.contains("Nothing was delivered to a mailbox of that name") && !stranger.contains("Gone:"),
@@ -258,10 +259,10 @@ fn a_form_that_is_not_whole_begins_nothing() {
     let anna = place.visitor("operator");
     let many: Vec<String> = (0..101).map(|number| format!("copy=restore-{number:064}")).collect();
     for (form, why) in [
-        ("", "Nothing was picked"),
+        ("", "Nothing was selected"),
         ("copy=", "This form is not complete"),
         ("copy=restore-00", "This form is not complete"),
-        (&many.join("&"), "More were picked"),
+        (&many.join("&"), "More copies were selected"),
     ] {
         for path in ["/again/plan", "/again/start"] {
             let answer = anna.post(path, form);

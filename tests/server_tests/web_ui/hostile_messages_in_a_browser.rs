@@ -221,7 +221,7 @@ fn ten_megabytes_of_html_are_cut_and_a_picture_that_came_with_it_is_shown() {
     browser.log_in(&served.link);
 
     browser.go(&content_of(&browser, &served, "doug@x"));
-    assert!(browser.text().contains("this is the first 2 MB"), "{}", browser.text());
+    assert!(browser.text().contains("This is the first 2 MB"), "{}", browser.text());
     open_frame(&browser);
     browser.go(&content_of(&browser, &served, "scuba@x"));
     // HTML that stands alone is shown at once.

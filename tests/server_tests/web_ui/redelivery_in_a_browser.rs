@@ -69,7 +69,7 @@ fn what_would_happen_is_shown_confirmed_and_done_by_the_keyboard_once() {
     }
 
     // On the screen of the message: the recipient who has none is picked already, and so is doug's in the end.
-    tab_to(&browser, "look whether it is still in INBOX of doug@x");
+    tab_to(&browser, "check whether it is still in INBOX of doug@x");
     browser.type_text(" ");
     tab_to(&browser, "What would happen?");
     browser.type_text(ENTER);

@@ -94,18 +94,18 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
         ("role=all".into(), 8, "doug@mail.axial.net"),
         (format!("user={}", scene.user("doug")), 2, "doug@mail.axial.net"),
         ("host=elsewhere".into(), 0, "Nothing was tried"),
-        ("q=scuba%40mail.axial.net".into(), 2, "Taken as an address"),
-        (format!("q={LISA}&since=1h"), 4, "Taken as an address"),
-        ("q=4jY5Kl1pjDzBFGl&state=delivered".into(), 1, "Taken as a queue id"),
-        (format!("q={encoded}&state=deferred"), 1, "Taken as a Message-ID"),
-        ("q=tWo".into(), 2, "Taken as a piece of a subject"),
+        ("q=scuba%40mail.axial.net".into(), 2, "Searched as an address"),
+        (format!("q={LISA}&since=1h"), 4, "Searched as an address"),
+        ("q=4jY5Kl1pjDzBFGl&state=delivered".into(), 1, "Searched as a queue id"),
+        (format!("q={encoded}&state=deferred"), 1, "Searched as a Message-ID"),
+        ("q=tWo".into(), 2, "Searched as a part of a subject"),
     ] {
         let shown = anna.get(&format!("/?{query}"));
         let text = text(shown.shown());
         assert!(rows(&shown.body) == count && text.contains(has), "{query}: {}: {text}", rows(&shown.body));
     }
     let figures = anna.figures();
-    assert!(figures.contains("3 delivered, last hour 1 deferred, and tried again"), "{figures}");
+    assert!(figures.contains("3 delivered, last hour In the mailbox. 1 deferred now"), "{figures}");
     let message = anna.get(anna.get(&format!("/?q={encoded}")).leads_to());
     let told = text(message.shown());
     for has in
@@ -257,7 +257,7 @@ fn a_queue_id_is_found_whatever_its_hosts_clock_says(engine: Engine) {
         assert!(rows == 1 && told.contains(&format!("<{number}>")), "{queue_id}: {told}");
     }
     let (_, told) = found(again);
-    assert!(told.contains("<100>") && !told.contains("<400>") && told.contains("was not looked for"), "{told}");
+    assert!(told.contains("<100>") && !told.contains("<400>") && told.contains("were not searched"), "{told}");
     // More attempts at a message than a page shows, all in one slice: the others are on the next page, and not where nobody looked.
     let attempts: Vec<_> = (1001..=1060).map(|number| made(number, 90)).collect();
     scene.add_attempts(&attempts);
@@ -266,12 +266,12 @@ fn a_queue_id_is_found_whatever_its_hosts_clock_says(engine: Engine) {
         "UPDATE attempts SET queue_id = '4C0FFEE5', lock_digest = ({lock}) WHERE message_id LIKE '<10__>'"
     ));
     let (rows, told) = found("4C0FFEE5");
-    assert!(rows == 50 && told.contains("Older") && !told.contains("was not looked for"), "{rows}: {told}");
+    assert!(rows == 50 && told.contains("Older") && !told.contains("were not searched"), "{rows}: {told}");
     // Where it was looked for all the way, nothing else is said.
     let mut told = String::new();
     wait_until("it was looked for all the way", || {
         told = text(anna.get("/?q=4C0FFEF&state=delivered&since=30m").shown());
-        !told.contains("was not looked for")
+        !told.contains("were not searched")
     });
     assert!(told.contains("Nothing was tried"), "{told}");
 }
@@ -286,12 +286,12 @@ fn a_search_that_the_server_ends_says_how_far_it_looked(engine: Engine) {
     let mut session = scene.session();
     session.execute(if engine.is_postgres() { "BEGIN; LOCK TABLE attempts" } else { "LOCK TABLES attempts WRITE" });
     let told = text(anna.get("/?q=%3C1%3E").shown());
-    assert!(told.contains("Nothing was tried") && told.contains("was not looked for"), "{told}");
+    assert!(told.contains("Nothing was tried") && told.contains("were not searched"), "{told}");
     session.execute(if engine.is_postgres() { "ROLLBACK" } else { "UNLOCK TABLES" });
     let mut list = String::new();
     wait_until("it was looked for all the way", || {
         list = anna.get("/?state=delivered&since=10m").shown().to_owned();
-        !text(&list).contains("was not looked for")
+        !text(&list).contains("were not searched")
     });
     assert_eq!(rows(&list), 1, "{list}");
 }
@@ -330,7 +330,7 @@ fn who_pages_through_what_a_busy_sender_has_sent_sees_each_attempt_once(engine: 
             // On a slow machine it may not get that far in the time that a search has.
             wait_until("it was looked for all the way", || {
                 shown = anna.get(&path).shown().to_owned();
-                !text(&shown).contains("was not looked for")
+                !text(&shown).contains("were not searched")
             });
             seen.extend(shown.split("<tr id=\"").skip(1).map(|row| row.split('"').next().unwrap().to_owned()));
             let Some(older) = shown.split("<nav class=\"pager\"").nth(1) else { break };
@@ -499,7 +499,7 @@ fn operators_see_how_the_service_is_and_viewers_do_not() {
     wait_until("both workers are ready, and the file queue is counted", || {
         shown = operator.get("/service");
         let told = text(&shown.body);
-        told.contains("worker 2 ready") && told.contains("file queue held 1")
+        told.contains("worker 2 ready") && told.contains("file queue: held 1")
     });
     let told = text(shown.shown());
     for has in [
@@ -507,9 +507,9 @@ fn operators_see_how_the_service_is_and_viewers_do_not() {
         "worker 2 ready",
         "front ready",
         "runner 1 ready",
-        "file queue shunted 0",
-        "file queue held 1",
-        "file queue new 0",
+        "shunted messages 0 They have crashed two workers",
+        "file queue: held 1",
+        "file queue: waiting 0",
     ] {
         assert!(told.contains(has), "{has}: {told}");
     }

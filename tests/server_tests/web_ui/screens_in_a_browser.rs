@@ -172,9 +172,9 @@ fn what_is_live_changes_by_itself_and_rests_when_told_to() {
     wait_until("the lock is shown", || browser.text().contains("holds"));
     assert_eq!(browser.script("return window.same"), 1, "it was not loaded anew");
     browser.script("[...document.querySelectorAll('button')].find(one => one.innerText == 'Pause').click()");
-    wait_until("it rests", || browser.text().contains("Go on"));
+    wait_until("it rests", || browser.text().contains("Resume"));
     holder.release(&lock).unwrap();
-    browser.script("[...document.querySelectorAll('button')].find(one => one.innerText == 'Go on').click()");
+    browser.script("[...document.querySelectorAll('button')].find(one => one.innerText == 'Resume').click()");
     wait_until("it goes on", || browser.text().contains("No lock is held"));
     assert_eq!(browser.complaints(), [""; 0]);
 }
@@ -186,7 +186,7 @@ fn who_has_lost_the_server_reads_that_and_is_told_of_all_once_it_is_back() {
     served.deliver(&message("one@x"), "scuba@x").delivered();
     let browser = Browser::start();
     browser.log_in(&served.link);
-    let (usual, lost) = ("What is new is counted here.", "The connection is lost, so nothing new is shown here.");
+    let (usual, lost) = ("New attempts are counted here.", "The connection is lost, so nothing new is shown here.");
     assert!(browser.text().contains(usual), "{}", browser.text());
     // Said aloud as well, by those that read a page aloud.
     assert_eq!(browser.script("return document.querySelector('[data-said]').getAttribute('role')"), "status");
@@ -203,7 +203,7 @@ fn who_has_lost_the_server_reads_that_and_is_told_of_all_once_it_is_back() {
     wait_until("it says so", || browser.text().contains(lost));
     browser.refusal_is_for_everybody("lost", 502);
     served.forwarder.answers_502(false);
-    wait_until("it is read anew", || browser.text().contains("its lock is held") && !browser.text().contains(lost));
+    wait_until("it is read anew", || browser.text().contains("holds the lock of its message") && !browser.text().contains(lost));
 }
 
 /// They are read anew each minute: here as often as the test asks, so that it does not wait for that.
@@ -234,10 +234,10 @@ fn statistics_are_read_anew_and_rest_when_told_to() {
         ));
     };
     click("Pause");
-    assert!(browser.text().contains("Go on"), "{}", browser.text());
+    assert!(browser.text().contains("Resume"), "{}", browser.text());
     assert_eq!(waits(&browser), serde_json::json!([]), "nothing is to be read anew");
     assert_eq!(browser.script("return window.answers"), 1);
-    click("Go on");
+    click("Resume");
     assert!(browser.text().contains("Pause"), "{}", browser.text());
     assert_eq!(waits(&browser), serde_json::json!([60_000]));
     assert_eq!(browser.complaints(), [""; 0]);

@@ -347,7 +347,7 @@ fn who_was_told_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine
     assert!(!screen(&anna, "none").contains("Notifications of this message"));
     let (nobody, _) = told(&anna, "one");
     assert!(
-        nobody.contains("message.delivered INBOX of") && nobody.contains("nobody has asked for it 0 –"),
+        nobody.contains("message.delivered INBOX of") && nobody.contains("no subscriber 0 –"),
         "{nobody}"
     );
     let (two, page_of_two) = told(&anna, "two");

@@ -1,7 +1,10 @@
-// All that the page does by script: it works without.
+// All that the web UI does by script. It works without.
 "use strict";
 
-// A link to log in has its token behind the "#", which no server and no log gets to see: it is put into the form, out of the address, and sent.
+// For the style sheet: rows look like links only if a click on them works.
+document.documentElement.classList.add("scripted");
+
+// A login link has its token behind the "#", which no server sees and no log keeps. The token moves into the form, which is sent.
 const login = document.getElementById("token");
 const follow = () => {
   if (!login || location.hash.length < 2) return;
@@ -10,12 +13,65 @@ const follow = () => {
   login.form.requestSubmit();
 };
 follow();
-// Whoever is on this very page already, and follows the link there.
+// The browser does not load the page anew if it is open already.
 addEventListener("hashchange", follow);
 
-// What is live changes by itself while somebody looks at it and has not paused it: a part of the page is read anew every few seconds
-// (data-refresh); of a list the new rows are asked for (data-newer, each data-poll seconds), and they are counted, and not put in, so
-// that nothing moves under the reader. What the page says of that (data-said) is true at each moment.
+// Times are shown in the browser's time zone, with their distance from now. The exact UTC time is the title of each.
+const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+const day = { day: "numeric", month: "short" };
+const formats = [clock, { ...day, ...clock }, { ...day, year: "numeric", ...clock }].map((one) => new Intl.DateTimeFormat("en-GB", one));
+const distance = new Intl.RelativeTimeFormat("en");
+const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+const ago = (moment, now) => {
+  const seconds = Math.round((moment - now) / 1000);
+  const [unit, length] = units.find(([, length]) => Math.abs(seconds) >= length) ?? units.at(-1);
+  return Math.abs(seconds) < 2 ? "just now" : distance.format(Math.trunc(seconds / length), unit);
+};
+const localize = (within) => {
+  const now = new Date();
+  for (const time of within.querySelectorAll("time[datetime]")) {
+    const moment = new Date(time.dateTime);
+    if (Number.isNaN(moment.valueOf())) continue;
+    const format = moment.toDateString() === now.toDateString() ? 0 : moment.getFullYear() === now.getFullYear() ? 1 : 2;
+    const local = formats[format].format(moment);
+    const since = document.createElement("span");
+    since.className = "ago";
+    since.textContent = ago(moment, now);
+    if (time.textContent !== `${local} ${since.textContent}`) time.replaceChildren(local, " ", since);
+  }
+};
+const zone = document.querySelector("[data-zone]");
+if (zone) {
+  zone.textContent = `Times are in your time zone, ${Intl.DateTimeFormat().resolvedOptions().timeZone}. Each shows its UTC time when you point at it; those with a Z are UTC. Press / to search.`;
+}
+localize(document);
+const age = () => {
+  if (!document.hidden) localize(document);
+  setTimeout(age, 20_000);
+};
+setTimeout(age, 20_000);
+
+// A click anywhere in a row follows its link, unless it selects text or is meant for something else in the row.
+document.addEventListener("click", (click) => {
+  const link = click.target.closest("tr")?.querySelector("a.row");
+  if (!link || click.target.closest("a, button, input, select, label, summary") || !getSelection().isCollapsed) return;
+  const { ctrlKey, metaKey, shiftKey } = click;
+  link.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, ctrlKey, metaKey, shiftKey }));
+});
+
+// The key "/" leads to the search, which is on the first screen.
+const search = document.getElementById("q");
+if (location.hash === "#q") search?.focus();
+document.addEventListener("keydown", (key) => {
+  const types = key.target.closest("input, select, textarea, [contenteditable]");
+  if (key.key !== "/" || key.ctrlKey || key.metaKey || key.altKey || types || !zone) return;
+  key.preventDefault();
+  if (search) search.select();
+  else location.href = "/#q";
+});
+
+// A live part of the page is read again every few seconds (data-refresh), while it is visible and not paused. Of a list only the
+// new rows are counted (data-newer, each data-poll seconds), so that nothing moves under the reader. data-said says what happens.
 const live = document.querySelector("[data-refresh]");
 const news = document.querySelector("[data-newer]");
 const said = document.querySelector("[data-said]");
@@ -32,9 +88,10 @@ const refresh = async () => {
   if (live.contains(document.activeElement)) return;
   const answer = await read(location.href);
   const part = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-refresh]");
-  // It has ended, and will not change any more; or it is to be read as often as the new page says.
-  if (part?.dataset.refresh !== live.dataset.refresh) location.reload();
-  else if (part.textContent !== live.textContent) live.replaceChildren(...part.childNodes);
+  // The part has ended and will not change any more, or it wants another interval.
+  if (part?.dataset.refresh !== live.dataset.refresh) return location.reload();
+  localize(part);
+  if (part.textContent !== live.textContent) live.replaceChildren(...part.childNodes);
 };
 const shown = new Set([...document.querySelectorAll("tbody tr")].map((row) => row.id));
 const fresh = new Set();
@@ -64,16 +121,16 @@ if (live || news) {
       await (live ? refresh() : count());
       if (!paused) say(usual);
     } catch {
-      if (!paused) say("The connection is lost, so nothing new is shown here. It is tried again; if that lasts, load the page anew. ");
+      if (!paused) say("The connection is lost, so nothing new is shown here. The page keeps trying; if that does not help, reload it. ");
     } finally {
       asking = false;
     }
   };
-  // Begins, or ends: what nobody looks at costs nothing.
+  // Nothing is polled while the page is hidden or paused.
   const look = () => {
-    pause.textContent = paused ? "Go on" : "Pause";
+    pause.textContent = paused ? "Resume" : "Pause";
     clearInterval(timer);
-    say(paused ? "It is paused. " : usual);
+    say(paused ? "Paused. " : usual);
     if (!paused && !document.hidden) timer = setInterval(turn, every);
   };
   pause.addEventListener("click", () => { paused = !paused; look(); });

@@ -127,7 +127,7 @@ pub(in crate::http::web) async fn secret(
     };
     if let Some(missing) = missing {
         let content = html! {
-            p { "The secret cannot be shown: it is derived from the file " code { "notifications.secret_key_file" } ", and the page cannot read that: " (missing) "." }
+            p { "The secret cannot be shown: it is derived from the file " code { "notifications.secret_key_file" } ", and the web UI cannot read that: " (missing) "." }
             p { a href=(path(one.id)) { "Back" } }
         };
         return Ok(shown("Secret", &viewer, &content));
@@ -141,8 +141,8 @@ pub(in crate::http::web) async fn secret(
     let content = html! {
         p { "It signs what " a href=(path(one.id)) { (one.owner) } " receives at " code { (one.callback_url) } ":" }
         pre #secret tabindex="0" { (key.secret(one.id, one.secret_generation).expose()) }
-        @if let Some(until) = until.filter(|until| *until > timestamp::now()) { p { "The one before it signs beside it until " (moment(until)) "." } }
-        p .hint { "Anybody who has it can sign for you. That you have looked at it is in the operations log." }
+        @if let Some(until) = until.filter(|until| *until > timestamp::now()) { p { "The previous secret signs beside it until " (moment(until)) "." } }
+        p .hint { "Anybody who has it can sign for you. The operations log records that you have seen it." }
     };
     Ok(shown("Secret", &viewer, &content))
 }

@@ -111,8 +111,8 @@ fn unanswered(page: &Page, problem: &Unanswered, viewer: &WebSession) -> Respons
     };
     let content = match failure {
         DatabaseFailure::AccessDenied => html! {
-            p { "The page may not see or do this: its role in the database lacks the rights for it." }
-            p { "An administrator of the database gives them by " code { "sql/" (folder) "/grants-api.sql" } ", for the role " code { "database.roles.web" } ". Then it is shown here." }
+            p { "The web UI's database role lacks the rights for this." }
+            p { "An administrator of the database grants them with " code { "sql/" (folder) "/grants-api.sql" } ", to the role " code { "database.roles.web" } "." }
             p .hint { "What the database says: " (problem) }
         },
         DatabaseFailure::Schema => html! {
@@ -129,8 +129,8 @@ fn path(id: Uuid) -> String {
 }
 
 const COLUMNS: [Column; 8] = [
-    ("Whose", ""),
-    ("Events of", ""),
+    ("Owner", ""),
+    ("Mail", ""),
     ("Callback", ""),
     ("State", ""),
     ("Behind", "n"),
@@ -142,14 +142,14 @@ const COLUMNS: [Column; 8] = [
 fn table(all: &[Subscription]) -> Markup {
     html! {
         @if all.is_empty() {
-            p { "Nobody is subscribed." }
+            p { "There is no subscription yet." }
         } @else {
             (layout::table("", "Subscriptions, the oldest first", COLUMNS, all.iter().map(row)))
             @if let Some(last) = all.last().filter(|_| all.len() == ROWS) {
                 (pager(&format!("/subscriptions?after={}", last.id), "Newer"))
             }
         }
-        p .hint { "Others subscribe by " code { "maildrop_command subscription create" } ", or by the REST API." }
+        p .hint { "To add one: " code { "maildrop_command subscription create" } ", or by the REST API." }
     }
 }
 
@@ -188,7 +188,7 @@ fn state(one: &Subscription) -> Markup {
         span class=(class) { (one.state) }
         @if let Some(why) = &one.state_reason { ": " bdi { (why) } }
         @if let Some(since) = progress.failing_since.filter(|_| progress.failures > 0) { ", failing since " (layout::moment(since)) }
-        @if let Some(rest) = progress.rests_s { ", rests for " (seconds(rest)) }
+        @if let Some(rest) = progress.rests_s { ", paused for " (seconds(rest)) }
     }
 }
 
@@ -201,7 +201,7 @@ fn last_answer(one: &Subscription) -> Markup {
             (Some(why), _) => {
                 span .bad { "failed" } @if let Some(ago) = ago(progress.last_failure_ago_s) { " " (ago) } ": " bdi { (why) }
             }
-            (None, Some(taken)) => { span .good { "taken" } " " (seconds(taken)) " ago" }
+            (None, Some(taken)) => { span .good { "accepted" } " " (seconds(taken)) " ago" }
             (None, None) => { "none yet" }
         }
     }

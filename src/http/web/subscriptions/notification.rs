@@ -46,7 +46,7 @@ fn main(
             @match (pending, tries) {
                 (Some(pending), _) => { (notification_state(pending)) @if let Some(at) = pending.due_at { ", due " (moment(at)) } }
                 (None, []) => { "It was never sent: it is older than the subscription, or of a type that it does not name." }
-                (None, _) => { span .good { "taken" } }
+                (None, _) => { span .good { "accepted" } }
             }
         }
         (again(one.id, due.event))
@@ -54,7 +54,7 @@ fn main(
             dt { "Subscription" } dd { a href=(path(one.id)) { (one.owner) } " " code { (one.callback_url) } }
             dt { "Event" } dd { code { (payload::id(due.event)) } }
             dt { "Type" } dd { (due.event_type) }
-            dt { "Happened" } dd { (moment(due.created_at)) }
+            dt { "Time" } dd { (moment(due.created_at)) }
             @if !due.message_id.is_empty() {
                 dt { "Message" } dd { a href={ "/messages/" (due.identity) } { (due.message_id) } }
                 dt { "Mailbox" } dd { (due.mailbox) " of " (due.imap_user) }

@@ -28,7 +28,7 @@ pub(in crate::http::web) struct Asked {
 
 /// The lists of notifications: the query parameter, and its label.
 const SHOWN: [(&str, &str); 4] =
-    [("", "Not delivered yet"), ("pending", "Pending"), ("failed", "Given up"), ("taken", "Taken")];
+    [("", "Not delivered yet"), ("pending", "Pending"), ("failed", "Given up"), ("taken", "Accepted")];
 
 /// The notifications of one page, and the position before which there may be more.
 enum NotificationPage {
@@ -69,7 +69,7 @@ fn main(one: &Subscription, asked: &Asked, found: &NotificationPage) -> Markup {
     html! {
         @if let Some(done) = done(asked) { p .verdict .good role="status" { (done) } }
         (settings(one))
-        h2 { "What can be done" }
+        h2 { "Actions" }
         (actions(one))
         h2 { "Notifications" }
         nav .tabs aria-label="Notifications by state" {
@@ -97,12 +97,12 @@ fn address(id: Uuid, show: &str, before: Option<i64>) -> String {
 fn done(asked: &Asked) -> Option<String> {
     let many = asked.many.unwrap_or_default();
     Some(match asked.done.as_str() {
-        "tested" => "A test is on its way: see below what becomes of it.".to_owned(),
+        "tested" => "A test notification is being sent. The list below has its result.".to_owned(),
         "paused" => "It gets nothing now. Its notifications are kept.".to_owned(),
         "resumed" => "It gets notifications again, beginning with those that were kept.".to_owned(),
         "unverified" => format!("Nothing was done: {UNANSWERED}."),
-        "unchanged" => "Nothing was done: it is in another state meanwhile.".to_owned(),
-        "renewed" => "It has another secret. The old one signs beside it for a day.".to_owned(),
+        "unchanged" => "Nothing was done: its state has changed meanwhile.".to_owned(),
+        "renewed" => "It has another secret. The old one also signs for a day.".to_owned(),
         "again" if many == 1 => "1 notification is due again.".to_owned(),
         "again" => format!("{} notifications are due again.", number(many)),
         "some-again" => {
@@ -120,9 +120,9 @@ fn settings(one: &Subscription) -> Markup {
     html! {
         dl {
             dt { "Id" } dd { code { (one.id) } }
-            dt { "Whose" } dd { (one.owner) }
+            dt { "Owner" } dd { (one.owner) }
             @if !one.description.is_empty() { dt { "Description" } dd { bdi { (visible(&one.description)) } } }
-            dt { "Events of" } dd { (of(one)) }
+            dt { "Mail" } dd { (of(one)) }
             dt { "Types" } dd { @if one.types.is_empty() { "all" } @else { (one.types.join(", ")) } }
             dt { "Callback" } dd { code { (one.callback_url) } }
             dt { "State" } dd { (state(one)) }
@@ -132,7 +132,7 @@ fn settings(one: &Subscription) -> Markup {
             dt { "Detail" } dd { (one.detail) }
             dt { "Requests" } dd { @if one.in_order { "one after the other, in order" } @else { (one.max_in_flight) " at once" } }
             dt { "Secret" } dd { "number " (one.secret_generation) @if let Some(at) = one.secret_rotated_at { ", since " (moment(at)) } }
-            dt { "Made" } dd { (moment(one.created_at)) }
+            dt { "Created" } dd { (moment(one.created_at)) }
             @if let Some(at) = one.expires_at { dt { "Expires" } dd { (moment(at)) } }
         }
     }
@@ -151,7 +151,7 @@ fn actions(one: &Subscription) -> Markup {
                 SubscriptionState::Unverified => {}
             }
             (button("secret", "Show the secret"))
-            (button("new-secret", "Give it another secret"))
+            (button("new-secret", "Replace the secret"))
         }
         @if one.state == SubscriptionState::Unverified { p .hint { "Its receiver has not answered the verification request yet. It gets nothing until then." } }
         @if one.progress.given_up > 0 && one.state != SubscriptionState::Unverified {
@@ -169,7 +169,7 @@ fn actions(one: &Subscription) -> Markup {
 
 fn pending(subscription: Uuid, found: &[Pending]) -> Markup {
     let columns =
-        [("Event", ""), ("Type", ""), ("State", ""), ("Tries", "n"), ("Due", "t"), ("Last answer", ""), ("Again", "")];
+        [("Event", ""), ("Type", ""), ("State", ""), ("Tries", "n"), ("Due", "t"), ("Last answer", ""), ("Send again", "")];
     let rows = found.iter().map(|one| {
         [
             event_link(subscription, one.event),
@@ -191,16 +191,16 @@ fn pending(subscription: Uuid, found: &[Pending]) -> Markup {
 }
 
 fn taken(subscription: Uuid, found: &[Taken], onward: Option<i64>) -> Markup {
-    let columns = [("Event", ""), ("Type", ""), ("Tries", "n"), ("The last one", "t"), ("Again", "")];
+    let columns = [("Event", ""), ("Type", ""), ("Tries", "n"), ("Last try", "t"), ("Send again", "")];
     let rows = found.iter().map(|one| {
         let (event, again) = (event_link(subscription, one.event), again(subscription, one.event));
         [event, one.r#type.render(), one.tries.render(), moment(one.last), again]
     });
     html! {
         @if found.is_empty() {
-            p { @if onward.is_some() { "None of these events was taken; there are older ones." } @else { "There are none." } }
+            p { @if onward.is_some() { "No notification of these events was accepted. There are older ones." } @else { "There are none." } }
         } @else {
-            (table("untitled", "Notifications that were taken, the newest first", columns, rows))
+            (table("untitled", "Accepted notifications, the newest first", columns, rows))
         }
     }
 }
@@ -216,7 +216,7 @@ pub(super) fn notification_state(one: &Pending) -> Markup {
         @match (one.due_at, one.tries) {
             (None, _) => { span .bad { "given up" } @if let Some(at) = one.failed_at { " " (moment(at)) } }
             (Some(_), 0) => { span .wait { "pending" } }
-            (Some(_), _) => { span .wait { "to be tried again" } }
+            (Some(_), _) => { span .wait { "retried later" } }
         }
     }
 }
