@@ -1,6 +1,7 @@
 //! Activity: the recent attempts, the newest first. All filters are in the URL, so that users can share it.
 
 use super::layout::{self, Column, Screen, class, milliseconds, number, or_dash, pager, table, table_with_ids};
+use super::list_file::{self, FileFormat, FileQuery};
 use super::{Answered, Page, auth, failed};
 use crate::base::hex;
 use crate::base::summary_cache::{Summary, SummaryCache};
@@ -15,10 +16,11 @@ use crate::message::Role;
 use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, figures, search};
 use crate::site::Site;
 use axum::extract::{Query, State};
-use axum::response::{IntoResponse, Redirect};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::{Extension, Json};
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::time::Duration;
 use url::form_urlencoded::Serializer;
 use uuid::Uuid;
@@ -69,8 +71,14 @@ const WORDS: [(&str, &str); 7] = [
     ("deferred", "It is not in the mailbox yet. Postfix keeps the mail and tries it again."),
     ("refused", "It cannot be delivered. The mail returns to its sender, and nothing tries it again."),
     ("not ended", "The attempt is in progress, or it was cut short and not retried yet."),
-    ("never ended", "The attempt was cut short, for example by a crash. A later one has searched for its copy, so none is duplicated."),
-    ("owed", "The mail is delivered, but its copy is missing in the author's Sent mailbox. The service makes it later."),
+    (
+        "never ended",
+        "The attempt was cut short, for example by a crash. A later one has searched for its copy, so none is duplicated.",
+    ),
+    (
+        "owed",
+        "The mail is delivered, but its copy is missing in the author's Sent mailbox. The service makes it later.",
+    ),
     ("shunted", "The message has crashed two workers. The service keeps it and tries it alone."),
 ];
 
@@ -94,6 +102,7 @@ pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Query(form): Query<SearchForm>,
+    Query(file): Query<FileQuery>,
 ) -> Answered {
     let (wanted, problem) = match form.wanted() {
         Ok(wanted) => (wanted, None),
@@ -102,12 +111,13 @@ pub(super) async fn show(
     let wants_owed = form.state == "owed";
     let (site, what) = (page.site.clone(), form.q.clone());
     let (asks, is_plain) = (problem.is_none(), form.is_a_name_only() && form.q.trim().is_empty());
+    let limit = file.limit(ROWS);
     let find = move |database: &mut dyn Database| {
         Ok(match (asks, wants_owed) {
             (false, _) => SearchResult::Nothing,
-            (true, true) => SearchResult::Owed(audit_queries::latest_owed(database, ROWS)?),
+            (true, true) => SearchResult::Owed(audit_queries::latest_owed(database, limit)?),
             (true, false) => {
-                let found = search(&site, database, &what, wanted, ROWS)?;
+                let found = search(&site, database, &what, wanted, limit)?;
                 let is_empty = is_plain && found.0.tried.is_empty();
                 if is_empty && activity::find(database, &Wanted::default(), 1)?.tried.is_empty() {
                     SearchResult::NoneYet
@@ -117,6 +127,10 @@ pub(super) async fn show(
             }
         })
     };
+    if let Some(format) = file.format {
+        let found = form.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
+        return Ok(found.send_as_file(&page, &viewer, format));
+    }
     let blocking = page.blocking.clone();
     let figures = page.figures.get(async move { blocking.ask_long(FIGURES_PATIENCE, figures).await });
     let (figures, found) = tokio::join!(figures, form.ask(&page, find));
@@ -137,8 +151,8 @@ pub(super) async fn show(
         @match &found {
             SearchResult::Nothing => {}
             SearchResult::NoneYet => { (first_run(&page.site)) }
-            SearchResult::Owed((owed, more)) => { (owed_table(owed, *more)) }
-            SearchResult::Tried((found, taken_as)) => { (tried_table(&form, found, *taken_as)) }
+            SearchResult::Owed((owed, more)) => { (owed_table(owed, *more)) (list_file::links(&form.path())) }
+            SearchResult::Tried((found, taken_as)) => { (tried_table(&form, found, *taken_as)) (list_file::links(&form.path())) }
         }
     };
     Ok(layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response())
@@ -182,12 +196,45 @@ pub(super) fn figures_cache() -> SummaryCache<Figures> {
     SummaryCache::new(FIGURES_HOLD, FIGURES_WAIT)
 }
 
+/// The columns of the lists as files.
+const FILE: &str = "time,state,recipient,role,user,mailbox,author,subject,message_id,took_ms,host,queue_id";
+const OWED_FILE: &str = "last_tried,user,mailbox,recipient,reason,author,subject,message_id";
+
 enum SearchResult {
     Nothing,
     /// No delivery was ever tried at this site.
     NoneYet,
     Owed((Vec<RecordedCopy>, bool)),
     Tried((FoundTried, Option<TakenAs>)),
+}
+
+impl SearchResult {
+    fn send_as_file(&self, page: &Page, viewer: &WebSession, format: FileFormat) -> Response {
+        let (tried, more) = match self {
+            Self::Owed((owed, more)) => return owed_file((page, viewer), format, owed, *more),
+            Self::Tried((found, _)) => (found.tried.as_slice(), found.more || found.looked_back_to.is_some()),
+            Self::Nothing | Self::NoneYet => (&[][..], false),
+        };
+        let rows = tried.iter().map(|one| {
+            json!({
+                "time": timestamp::exact(one.place.began_at), "state": state(one), "recipient": one.recipient, "role": one.role.as_str(),
+                "user": one.user, "mailbox": one.mailbox, "author": one.from, "subject": one.subject, "message_id": one.message_id,
+                "took_ms": one.took(), "host": one.host, "queue_id": one.queue_id,
+            })
+        });
+        list_file::send((page, viewer), format, "activity", FILE, rows, more)
+    }
+}
+
+/// Owed Sent copies as a file.
+pub(super) fn owed_file(to: (&Page, &WebSession), format: FileFormat, owed: &[RecordedCopy], more: bool) -> Response {
+    let rows = owed.iter().map(|one| {
+        json!({
+            "last_tried": timestamp::exact(one.updated_at), "user": one.user, "mailbox": one.mailbox, "recipient": one.recipient,
+            "reason": one.reason, "author": one.from, "subject": one.subject, "message_id": one.message_id,
+        })
+    });
+    list_file::send(to, format, "owed", OWED_FILE, rows, more)
 }
 
 impl SearchForm {
@@ -254,6 +301,11 @@ impl SearchForm {
         let fields = [("q", self.q.as_str())].into_iter().chain(self.filters());
         query.extend_pairs(fields.filter(|(_, text)| !text.is_empty()));
         query
+    }
+
+    /// The URL of this search, without the page.
+    fn path(&self) -> String {
+        format!("/?{}", self.query().finish())
     }
 
     /// The URL of the next, older page.

@@ -104,6 +104,9 @@ pub(super) async fn part(
     Ok(file(&name, bytes, share))
 }
 
+/// What a page names that cannot show it.
+const CONTENT: &str = "The content of this message";
+
 /// The content that a user requests.
 struct ContentRequest {
     identity: String,
@@ -138,18 +141,20 @@ impl ContentRequest {
         });
         match read.await {
             Ok(ContentResult::Shown(made, share)) => Ok((made, share)),
-            Ok(ContentResult::Busy) => Err(not_shown(&Rejected::Busy.to_string(), true, viewer)),
-            Ok(ContentResult::Nowhere { why, may_pass }) => Err(not_shown(&why, may_pass, viewer)),
+            Ok(ContentResult::Busy) => Err(not_shown(CONTENT, &Rejected::Busy.to_string(), true, viewer)),
+            Ok(ContentResult::Nowhere { why, may_pass }) => Err(not_shown(CONTENT, &why, may_pass, viewer)),
             Ok(ContentResult::Unknown) => Err(auth::nothing_here().await),
-            Err(Unanswered::Rejected(why)) => Err(not_shown(&why.to_string(), why != Rejected::Failed, viewer)),
+            Err(Unanswered::Rejected(why)) => {
+                Err(not_shown(CONTENT, &why.to_string(), why != Rejected::Failed, viewer))
+            }
             Err(problem) => Err(failed(&problem, Some(viewer))),
         }
     }
 }
 
-fn not_shown(why: &str, may_pass: bool, viewer: &WebSession) -> Response {
+pub(super) fn not_shown(what: &str, why: &str, may_pass: bool, viewer: &WebSession) -> Response {
     let main = html! {
-        p { "The content of this message cannot be shown: " (visible(why)) "." }
+        p { (what) " cannot be shown: " (visible(why)) "." }
         @if may_pass { p .hint { "Try again in a moment." } }
     };
     let page = layout::page("Nothing to show", None, Some(viewer), &main);

@@ -1,19 +1,28 @@
 //! Locks: the current holders, and the attempts that wait for them.
 
 use super::layout::{self, Column, Screen, or_dash, table};
+use super::list_file::{self, FileQuery};
 use super::{Answered, Page};
 use crate::base::timestamp::span;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::locks::{self, Listing, LockEntry};
 use axum::Extension;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::response::IntoResponse;
 use maud::{Markup, html};
 use url::form_urlencoded;
 
-pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
+pub(super) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(file): Query<FileQuery>,
+) -> Answered {
     let site = page.site.clone();
     let listing = page.ask(&viewer, move |database| locks::list(database, site.directory(), None)).await?;
+    if let Some(format) = file.format {
+        let columns = "lock,name,waits,age_s,application,host,pid,session";
+        return Ok(list_file::send((&page, &viewer), format, "locks", columns, listing.entries, false));
+    }
     Ok(layout::page("Locks", Some(Screen::Locks), Some(&viewer), &main(&listing)).into_response())
 }
 
@@ -30,6 +39,7 @@ fn main(listing: &Listing) -> Markup {
                 (table("", "Held locks, and the processes that wait for them", COLUMNS, listing.entries.iter().map(row)))
             }
         }
+        (list_file::links("/locks"))
     }
 }
 

@@ -1,12 +1,13 @@
 //! Logins: the current sessions, and how to end them.
 
 use super::layout::{self, Column, Screen, moment, table};
+use super::list_file::{self, FileQuery};
 use super::operations_log::actor;
 use super::{Answered, Page};
 use crate::ledger::web_sessions::{self, WebSession};
 use crate::operations::web_logins;
 use axum::Extension;
-use axum::extract::{Form, State};
+use axum::extract::{Form, Query, State};
 use axum::response::{IntoResponse, Redirect};
 use maud::{Render, html};
 use serde::Deserialize;
@@ -14,9 +15,17 @@ use tracing::info;
 
 const COLUMNS: [Column; 5] = [("Name", ""), ("Role", ""), ("Since", "t"), ("Last request", "t"), ("End", "")];
 
-pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
+pub(super) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(file): Query<FileQuery>,
+) -> Answered {
     let lifetimes = page.settings.lifetimes;
     let sessions = page.ask(&viewer, move |database| web_sessions::sessions(database, lifetimes)).await?;
+    if let Some(format) = file.format {
+        let columns = "name,role,created_at,last_seen_at,id";
+        return Ok(list_file::send((&page, &viewer), format, "logins", columns, sessions, false));
+    }
     let rows = sessions.iter().map(|one| {
         let end = html! {
             form method="post" action="/logins/end" {
@@ -29,6 +38,7 @@ pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<
     let command = web_logins::command_for_link(&page.site, &page.settings.origin, "NAME", "ROLE");
     let main = html! {
         (table("", "Current logins, the newest first", COLUMNS, rows))
+        (list_file::links("/logins"))
         p .hint { "To let others in: " code { (command) } "." }
     };
     Ok(layout::page("Logins", Some(Screen::Logins), Some(&viewer), &main).into_response())

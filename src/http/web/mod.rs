@@ -12,6 +12,7 @@ mod auth;
 mod content;
 mod html_of_message;
 mod layout;
+mod list_file;
 mod locks;
 mod login;
 mod login_links;
@@ -284,6 +285,10 @@ fn routes(page: &Page) -> Router<Page> {
         .route("/subscriptions", of(Screen::Subscriptions, get(subscriptions::list)))
         .route("/subscriptions/{id}", of(Screen::Subscriptions, get(subscriptions::one::show)))
         .route("/subscriptions/{id}/events/{event}", of(Screen::Subscriptions, get(subscriptions::notification::show)))
+        .route(
+            "/subscriptions/{id}/delete",
+            of(Screen::Subscriptions, get(actions::confirm_delete).post(actions::delete)),
+        )
         .route("/subscriptions/{id}/secret", of(Screen::Subscriptions, post(actions::secret)))
         .route("/subscriptions/{id}/{action}", of(Screen::Subscriptions, post(actions::act)))
         .route("/again", of(Screen::Again, get(redeliver::owed)))

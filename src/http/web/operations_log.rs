@@ -1,6 +1,7 @@
 //! Operations: the manual operations and their users, the newest first.
 
 use super::layout::{self, Column, Screen, moment, table};
+use super::list_file::{self, FileQuery};
 use super::{Answered, Page};
 use crate::ledger::operations_log::{self, Actor, Logged};
 use crate::ledger::web_sessions::WebSession;
@@ -28,15 +29,25 @@ pub(super) async fn show(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Query(PageQuery { before }): Query<PageQuery>,
+    Query(file): Query<FileQuery>,
 ) -> Answered {
-    let rows = page.ask(&viewer, move |database| operations_log::read(database, before, ROWS + 1)).await?;
-    let main = main(&rows, before.is_some());
+    let limit = file.limit(ROWS);
+    let rows = page.ask(&viewer, move |database| operations_log::read(database, before, limit + 1)).await?;
+    if let Some(format) = file.format {
+        let more = rows.len() > limit;
+        return Ok(list_file::send((&page, &viewer), format, "operations", FILE, rows, more));
+    }
+    let main = main(&rows, before);
     Ok(layout::page("Operations", Some(Screen::Operations), Some(&viewer), &main).into_response())
 }
 
+/// The columns of the list as a file.
+const FILE: &str = "created_at,actor,role,interface,host,operation,message_id,user,mailbox,target,outcome";
+
 const COLUMNS: [Column; 5] = [("Time", "t"), ("User", ""), ("Operation", ""), ("Object", ""), ("Outcome", "")];
 
-fn main(rows: &[Logged], later: bool) -> Markup {
+fn main(rows: &[Logged], before: Option<i64>) -> Markup {
+    let later = before.is_some();
     let shown = rows.get(..ROWS).unwrap_or(rows);
     html! {
         p { "What people did here, on the command line and by the API: content that they read, redeliveries, changes of subscriptions, ended logins. Visits of other pages are not recorded." }
@@ -44,6 +55,9 @@ fn main(rows: &[Logged], later: bool) -> Markup {
             p { "No " @if later { "older " } "operation is recorded." }
         } @else {
             (table("", "Operations, the newest first", COLUMNS, shown.iter().map(row)))
+        }
+        @if !shown.is_empty() {
+            (list_file::links(&before.map_or_else(|| "/log".to_owned(), |before| format!("/log?before={before}"))))
         }
         @if later { p { a href="/log" { "Newest" } } }
         @if let Some(last) = shown.last().filter(|_| rows.len() > ROWS) {

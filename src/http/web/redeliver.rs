@@ -4,8 +4,9 @@
 //! a list, or a message ── select ──▶ preview ── confirm ──▶ a job ──▶ its results
 //! ```
 
-use super::activity::{deferred_path, in_words};
+use super::activity::{deferred_path, in_words, owed_file};
 use super::layout::{self, Column, Screen, table};
+use super::list_file::{self, FileFormat, FileQuery};
 use super::redelivery_jobs::CopyResult;
 use super::{Answered, Page, failed};
 use crate::base::deadline::Deadline;
@@ -29,6 +30,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, Render, html};
 use serde::Deserialize;
+use serde_json::json;
 use std::time::Duration;
 use url::form_urlencoded;
 use uuid::Uuid;
@@ -74,9 +76,35 @@ struct ListedCopy {
     selected: bool,
 }
 
+/// Copies of a list as a file.
+fn copies_file(
+    to: (&Page, &WebSession),
+    format: FileFormat,
+    name: &str,
+    copies: &[ListedCopy],
+    more: bool,
+) -> Response {
+    let columns = "user,mailbox,role,recipient,reason,subject,message_id";
+    let rows = copies.iter().map(|ListedCopy { copy, why, .. }| {
+        json!({
+            "user": copy.user, "mailbox": copy.mailbox, "role": copy.role.as_str(), "recipient": copy.recipient, "reason": why,
+            "subject": copy.subject, "message_id": copy.message_id,
+        })
+    });
+    list_file::send(to, format, name, columns, rows, more)
+}
+
 /// Sent copies that deliveries left owed.
-pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Answered {
-    let (copies, more) = page.ask(&viewer, |database| audit_queries::latest_owed(database, MOST)).await?;
+pub(super) async fn owed(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(file): Query<FileQuery>,
+) -> Answered {
+    let limit = file.limit(MOST);
+    let (copies, more) = page.ask(&viewer, move |database| audit_queries::latest_owed(database, limit)).await?;
+    if let Some(format) = file.format {
+        return Ok(owed_file((&page, &viewer), format, &copies, more));
+    }
     let listed = |copy: &audit_queries::RecordedCopy| ListedCopy {
         copy: SelectedCopy::of(copy, RedeliveryKind::Finish),
         why: copy.reason.clone().unwrap_or_default(),
@@ -88,7 +116,7 @@ pub(super) async fn owed(State(page): State<Page>, Extension(viewer): Extension<
             "An owed copy is missing in its author's Sent mailbox; the mail itself is delivered. "
             "The service makes it by itself later. " (deferred())
         }
-        @if copies.is_empty() { p { "No Sent copy is owed." } } @else { (select(&page, &copies)) (more_by(more, &command(&page.site, "--owed"))) }
+        @if copies.is_empty() { p { "No Sent copy is owed." } } @else { (select(&page, &copies)) (more_by(more, &command(&page.site, "--owed"))) (list_file::links("/again")) }
     };
     Ok(screen("/again", &viewer, &shown))
 }
@@ -98,7 +126,9 @@ pub(super) async fn not_delivered(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Query(asked): Query<RedeliverQuery>,
+    Query(file): Query<FileQuery>,
 ) -> Answered {
+    let limit = file.limit(MOST);
     let form = html! {
         form .search method="get" action="/again/failed" { (asked.since_field()) div { button { "Show" } } }
     };
@@ -106,17 +136,24 @@ pub(super) async fn not_delivered(
         Ok(since) => since,
         Err(problem) => return Ok(screen("/again/failed", &viewer, &html! { (form) (mistake(&problem)) })),
     };
-    let found = page.blocking.ask_long(LOOK, move |database| manual_redelivery::failed(database, since, MOST)).await;
+    let found = page.blocking.ask_long(LOOK, move |database| manual_redelivery::failed(database, since, limit)).await;
     let (copies, more) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     let listed = |(copy, came_to): (_, Option<_>)| ListedCopy { copy, why: in_words(came_to.as_ref()), selected: true };
     let copies: Vec<ListedCopy> = copies.into_iter().map(listed).collect();
+    if let Some(format) = file.format {
+        return Ok(copies_file((&page, &viewer), format, "failed", &copies, more));
+    }
     let command = command(&page.site, &format!("--failed --since {}", shell_word(asked.since())));
+    let path = format!(
+        "/again/failed?since={}",
+        form_urlencoded::byte_serialize(asked.since().as_bytes()).collect::<String>()
+    );
     let shown = html! {
         p {
             "Copies that were not delivered, the oldest first: refused, deferred, or never ended. " (deferred())
         }
         (form)
-        @if copies.is_empty() { p { "Nothing has failed since then." } } @else { (select(&page, &copies)) (more_by(more, &command)) }
+        @if copies.is_empty() { p { "Nothing has failed since then." } } @else { (select(&page, &copies)) (more_by(more, &command)) (list_file::links(&path)) }
     };
     Ok(screen("/again/failed", &viewer, &shown))
 }
@@ -134,12 +171,14 @@ pub(super) async fn lost(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
     Query(asked): Query<RedeliverQuery>,
+    Query(file): Query<FileQuery>,
 ) -> Response {
+    let limit = file.limit(MOST);
     let mailbox = asked.mailbox.trim().to_owned();
     let head = html! {
         p {
             "Copies that were delivered since that time, and that the mailbox has lost: "
-            "it was restored from an old backup, or created anew."
+            "it was restored from an old backup, or recreated."
         }
         form .search method="get" action="/again/lost" {
             label {
@@ -163,8 +202,9 @@ pub(super) async fn lost(
     if !page.site.opens_mailboxes() {
         return shown(&by_the_command_line(&command));
     }
+    let searched = mailbox.clone();
     let look = page.blocking.ask_by(Work::Look, LOOK, move |site, database, until| {
-        redelivery::lost(site, database, &Selection { since, mailbox: Some(&mailbox) }, until)
+        redelivery::lost(site, database, &Selection { since, mailbox: Some(&searched) }, until)
     });
     let audit = match look.await {
         Ok(audit) => audit,
@@ -177,13 +217,19 @@ pub(super) async fn lost(
     let copies: Vec<ListedCopy> = audit
         .gone
         .iter()
-        .take(MOST)
+        .take(limit)
         .map(|(copy, gone)| ListedCopy {
             copy: SelectedCopy::of(copy, RedeliveryKind::Restore),
             why: why_gone(*gone).to_owned(),
             selected: gone.is_loss(),
         })
         .collect();
+    if let Some(format) = file.format {
+        return copies_file((&page, &viewer), format, "lost", &copies, audit.gone.len() > limit);
+    }
+    let query = form_urlencoded::Serializer::new(String::new())
+        .extend_pairs([("mailbox", mailbox.as_str()), ("since", asked.since())])
+        .finish();
     shown(&html! {
         @for (user, mailbox, error) in &audit.unseen { p .bad { "Not searched: " (mailbox) " of " (user) ": " (error) } }
         @if audit.copies == 0 {
@@ -197,7 +243,7 @@ pub(super) async fn lost(
                 @else if audit.unseen.is_empty() { "All of them are in their mailboxes." }
             }
         }
-        @if !copies.is_empty() { (select(&page, &copies)) }
+        @if !copies.is_empty() { (select(&page, &copies)) (list_file::links(&format!("/again/lost?{query}"))) }
         (more_by(audit.gone.len() > MOST, &command))
     })
 }

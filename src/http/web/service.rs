@@ -23,8 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) async fn show(Of(page): Of<Page>, Extension(viewer): Extension<WebSession>) -> Response {
     let shown = |main: &Markup| layout::page("Service", Some(Screen::Service), Some(&viewer), main);
     let Some(socket) = page.settings.control.clone() else {
-        return shown(&html! { p { "This web UI runs alone: it belongs to no service." } })
-            .into_response();
+        return shown(&html! { p { "This web UI runs alone: it belongs to no service." } }).into_response();
     };
     match status(&page, socket.clone()).await {
         Ok(status) => shown(&main(&status)).into_response(),

@@ -155,13 +155,16 @@ fn undelivered(
 }
 
 /// A notification that the receiver of a subscription has accepted.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Taken {
+    #[serde(skip)]
     pub(crate) position: i64,
+    #[serde(serialize_with = "as_event")]
     pub(crate) event: Uuid,
     pub(crate) r#type: String,
     pub(crate) tries: u32,
     /// When the last try began.
+    #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) last: i64,
 }
 

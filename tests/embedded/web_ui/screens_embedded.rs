@@ -194,7 +194,7 @@ fn a_login_is_ended_by_the_command_line_and_by_an_admin() {
 }
 
 /// Each path of the page, how it is asked, and the least role that may.
-const PATHS: [(&str, &str, &str); 30] = [
+const PATHS: [(&str, &str, &str); 37] = [
     ("GET", "/", "viewer"),
     ("GET", "/activity/new", "viewer"),
     ("GET", "/messages/00", "viewer"),
@@ -213,6 +213,13 @@ const PATHS: [(&str, &str, &str); 30] = [
     ("GET", "/subscriptions", "operator"),
     ("GET", "/subscriptions/0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b", "operator"),
     ("GET", "/subscriptions/x/events/evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01", "operator"),
+    ("GET", "/?format=csv", "viewer"),
+    ("GET", "/locks?format=json", "viewer"),
+    ("GET", "/again?format=csv", "operator"),
+    ("GET", "/log?format=csv", "operator"),
+    ("GET", "/logins?format=csv", "admin"),
+    ("GET", "/subscriptions/x/delete", "operator"),
+    ("POST", "/subscriptions/x/delete", "operator"),
     ("POST", "/subscriptions/x/secret", "operator"),
     ("POST", "/subscriptions/x/new-secret", "operator"),
     ("POST", "/subscriptions/x/test", "operator"),
@@ -464,6 +471,71 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
     {
         assert_eq!(anna.get(path).status, StatusCode::NOT_FOUND, "{path}");
     }
+}
+
+#[test]
+fn a_list_is_a_file_with_the_filters_of_its_page() {
+    let place = Place::new();
+    place.deliver(&message("one@x", "=HYPERLINK(\"http://evil.example\")"), "scuba@x", "4bOne").delivered();
+    place.deliver(&message("two@x", "Backup, daily"), "doug@x", "4bTwo").delivered();
+    let anna = place.visitor("admin");
+    let list = anna.get("/?user=doug%40x");
+    assert!(list.shown().contains("href=\"/?user=doug%40x&amp;format=csv\""), "{}", list.body);
+    let csv = anna.get("/?user=doug%40x&format=csv");
+    assert_eq!(csv.header("content-type"), "text/csv; charset=utf-8");
+    assert_eq!(csv.header("content-disposition"), "attachment; filename=\"maildrop-activity.csv\"");
+    let lines: Vec<&str> = csv.shown().split_terminator("\r\n").collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines[0].starts_with("time,state,recipient,") && lines[1].contains(",\"Backup, daily\",<two@x>,"),
+        "{lines:?}"
+    );
+    // No stranger's subject becomes a formula, and a search for one message is a file as well.
+    let one = anna.get("/?q=%3Cone%40x%3E&format=csv");
+    assert!(one.shown().contains(",\"'=HYPERLINK(\"\"http://evil.example\"\")\",<one@x>,"), "{}", one.body);
+    let all: serde_json::Value = serde_json::from_str(anna.get("/?format=json").shown()).unwrap();
+    let recipients: Vec<_> = all.as_array().unwrap().iter().map(|row| row["recipient"].as_str().unwrap()).collect();
+    assert_eq!(recipients, ["doug@x", "scuba@x"]);
+    for (path, name) in [
+        ("/?state=owed", "owed"),
+        ("/locks", "locks"),
+        ("/again", "owed"),
+        ("/again/failed", "failed"),
+        ("/log", "operations"),
+        ("/logins", "logins"),
+    ] {
+        let and = if path.contains('?') { '&' } else { '?' };
+        for format in ["csv", "json"] {
+            let file = anna.get(&format!("{path}{and}format={format}"));
+            file.shown();
+            assert_eq!(
+                file.header("content-disposition"),
+                format!("attachment; filename=\"maildrop-{name}.{format}\"")
+            );
+        }
+        assert_eq!(anna.get(&format!("{path}{and}format=xml")).status, StatusCode::BAD_REQUEST, "{path}");
+    }
+}
+
+#[test]
+fn a_message_without_subject_or_sender_is_named_as_such() {
+    let place = Place::new();
+    place.deliver("Message-ID: <neither@x>\n\nHello\n", "scuba@x", "4b").delivered();
+    let anna = place.visitor("viewer");
+    let list = anna.get("/");
+    assert!(text(list.shown()).contains("(no subject) <neither@x> (no sender) scuba@x"), "{}", list.body);
+    let shown = text(anna.get(anna.get("/?q=%3Cneither%40x%3E").leads_to()).shown());
+    assert!(shown.contains("(no subject) DELIVERED") && shown.contains("From (no sender)"), "{shown}");
+    // Of a message that nobody has got, these are not recorded.
+    let lock = lock_of_message_id(DEFAULT_NAMESPACE, b"<late@x>");
+    let mut holder = clients_and_processes::open(place.path());
+    assert!(matches!(holder.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
+    place.deliver(&message("late@x", "Late"), "doug@x", "4b").deferred("4.");
+    let list = text(anna.get("/?state=deferred").shown());
+    assert!(
+        list.contains("<late@x> author not recorded yet doug@x deferred: another delivery held the lock"),
+        "{list}"
+    );
 }
 
 #[test]

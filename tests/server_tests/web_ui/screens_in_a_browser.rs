@@ -179,6 +179,35 @@ fn what_is_live_changes_by_itself_and_rests_when_told_to() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
+#[test]
+fn times_are_of_the_viewers_zone_a_row_leads_to_its_message_and_a_slash_to_the_search() {
+    let served = Served::start();
+    served.deliver(&message("one@x"), "scuba@x").delivered();
+    let browser = Browser::start();
+    browser.command("Emulation.setTimezoneOverride", serde_json::json!({ "timezoneId": "Asia/Tokyo" }));
+    browser.log_in(&served.link);
+    let time = browser.script(
+        "const time = document.querySelector('td time'); return [time.title, time.firstChild.textContent, time.querySelector('.ago').textContent]",
+    );
+    let [utc, local, ago] = [0, 1, 2].map(|at| time[at].as_str().unwrap().to_owned());
+    // 2026-11-29 08:40:43Z, nine hours earlier than in Tokyo.
+    let (hour, rest) = (utc[11..13].parse::<u8>().unwrap(), &utc[13..19]);
+    assert!(utc.ends_with('Z') && local.ends_with(&format!("{:02}{rest}", (hour + 9) % 24)), "{time}");
+    assert!(ago == "just now" || ago.ends_with(" ago"), "{time}");
+    assert!(browser.text().contains("Asia/Tokyo"), "{}", browser.text());
+    // Any cell of the row, but not while its text is selected.
+    let cell = "const cell = document.querySelector('td[data-label=State]');";
+    browser.script(&format!("{cell} getSelection().selectAllChildren(cell); cell.click(); getSelection().empty()"));
+    assert_eq!(browser.url(), format!("{}/", served.origin));
+    browser.script(&format!("{cell} cell.click()"));
+    wait_until("the row leads to its message", || browser.url().contains("/messages/"));
+    browser.type_text("/");
+    wait_until("the search has the focus", || browser.now("return document.activeElement.id") == "q");
+    browser.type_text("1/2");
+    assert_eq!(browser.script("return document.getElementById('q').value"), "1/2");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
 /// A proxy answers for a server that begins anew.
 #[test]
 fn who_has_lost_the_server_reads_that_and_is_told_of_all_once_it_is_back() {
@@ -203,7 +232,9 @@ fn who_has_lost_the_server_reads_that_and_is_told_of_all_once_it_is_back() {
     wait_until("it says so", || browser.text().contains(lost));
     browser.refusal_is_for_everybody("lost", 502);
     served.forwarder.answers_502(false);
-    wait_until("it is read anew", || browser.text().contains("holds the lock of its message") && !browser.text().contains(lost));
+    wait_until("it is read anew", || {
+        browser.text().contains("holds the lock of its message") && !browser.text().contains(lost)
+    });
 }
 
 /// They are read anew each minute: here as often as the test asks, so that it does not wait for that.

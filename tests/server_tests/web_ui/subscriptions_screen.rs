@@ -81,7 +81,10 @@ fn activity_tells_of_it(scene: &mut Scene, page: &Page, people: &str) {
     );
     assert!(told.contains("notifications behind") && !told.contains("refused, last hour"), "{told}");
     let (before, _) = told.split_once("notifications behind").unwrap();
-    assert!(before.trim_end().rsplit("Sent copies owed").next().unwrap().trim().starts_with("3h"), "{told}");
+    assert!(
+        before.trim_end().rsplit("The service makes them later.").next().unwrap().trim().starts_with("3h"),
+        "{told}"
+    );
     // It is another screen's, which is not for all.
     let told = page.log_in(&link(people, "viewer")).figures();
     assert!(told.contains("refused, last hour") && !told.contains("disabled"), "{told}");
@@ -227,7 +230,7 @@ fn a_subscription_is_tested_paused_resumed_and_given_another_secret(engine: Engi
         let done = anna.post(&format!("{it}/{action}"), "");
         text(anna.get(done.leads_to()).shown())
     };
-    assert!(after("test").contains("A test is on its way"));
+    assert!(after("test").contains("A test notification is being sent"));
     let notifier = Notifier::start(&mut scene);
     wait_until("the test came", || receiver.taken("/quick").len() == 1);
     let test = receiver.taken("/quick").pop().unwrap();
@@ -284,6 +287,38 @@ fn a_subscription_is_tested_paused_resumed_and_given_another_secret(engine: Engi
         assert!(!refused.body.contains("whsec_") && refused.status.as_u16() != 303, "{refused:?}");
     }
     assert_eq!(generation(&mut scene), 2);
+}
+
+#[test]
+fn a_subscription_is_deleted_once_its_page_has_said_what_is_lost() {
+    let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &[]), Receiver::start());
+    let id = subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
+    let (page, people) = page_of(&mut scene);
+    let anna = operator(&page, &people);
+    let it = format!("/subscriptions/{id}");
+    assert!(anna.get(&it).shown().contains(&format!("href=\"{it}/delete\"")));
+    let question = text(anna.get(&format!("{it}/delete")).shown());
+    for has in ["Deleting it cannot be undone", "Notifications that are not delivered yet are lost", "pause it instead"]
+    {
+        assert!(question.contains(has), "{has}: {question}");
+    }
+    // The question changes nothing.
+    anna.get(&it).shown();
+    assert!(!log(&anna).contains("removed a subscription"));
+    let done = anna.post(&format!("{it}/delete"), "");
+    let list = text(anna.get(done.leads_to()).shown());
+    assert!(list.contains("The subscription is deleted.") && list.contains("There is no subscription yet."), "{list}");
+    assert!(log(&anna).contains(&format!("removed a subscription {id}")), "{}", log(&anna));
+    assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions"), 0);
+    for gone in [anna.get(&it), anna.get(&format!("{it}/delete")), anna.post(&format!("{it}/delete"), "")] {
+        assert_eq!(gone.status.as_u16(), 404, "{gone:?}");
+    }
+    // Nothing is deleted that cannot be recorded.
+    let kept = subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
+    scene.database.execute("DROP TABLE operations");
+    let refused = anna.post(&format!("/subscriptions/{kept}/delete"), "");
+    assert_ne!(refused.status.as_u16(), 303, "{refused:?}");
+    assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions"), 1);
 }
 
 fn a_page_without_the_rights_for_it_says_what_mends_that(engine: Engine) {
@@ -346,10 +381,7 @@ fn who_was_told_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine
     };
     assert!(!screen(&anna, "none").contains("Notifications of this message"));
     let (nobody, _) = told(&anna, "one");
-    assert!(
-        nobody.contains("message.delivered INBOX of") && nobody.contains("no subscriber 0 –"),
-        "{nobody}"
-    );
+    assert!(nobody.contains("message.delivered INBOX of") && nobody.contains("no subscriber 0 –"), "{nobody}");
     let (two, page_of_two) = told(&anna, "two");
     assert!(two.contains("delivered 1 ") && two.contains("204"), "{two}");
     assert!(two.contains("pending 3 ") && two.contains("answered 500"), "{two}");

@@ -1,9 +1,9 @@
 //! The actions on a subscription. Each is recorded in the operations log first, and is not performed if that fails.
 
-use super::super::layout::moment;
+use super::super::layout::{moment, number};
 use super::super::operations_log::actor;
 use super::super::{Answered, Page, auth};
-use super::{Key, Subscription, ask, found, path, shown};
+use super::{Key, Subscription, ask, found, of, path, shown};
 use crate::base::timestamp;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
@@ -111,6 +111,47 @@ impl Action {
         };
         Ok((if changed { words } else { "unchanged" }, None))
     }
+}
+
+/// Asks whether the subscription is to be deleted, and says what is lost.
+pub(in crate::http::web) async fn confirm_delete(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(id): Path<String>,
+) -> Answered {
+    let one = found(&page, &viewer, &id).await?;
+    let content = html! {
+        p { "This subscription of " b { (one.owner) } " notifies " code { (one.callback_url) } " of " (of(&one)) "." }
+        p { "Deleting it cannot be undone:" }
+        ul {
+            li { "Its receiver gets no notification any more." }
+            li { "Notifications that are not delivered yet are lost: " (number(one.progress.pending)) " pending, " (number(one.progress.given_up)) " given up." }
+            li { "Its secret is lost. A new subscription has another one." }
+        }
+        @if one.state == SubscriptionState::Active { p { "To stop the notifications and keep them, pause it instead." } }
+        form .actions method="post" action={ (path(one.id)) "/delete" } {
+            button .danger { "Delete this subscription" }
+            a href=(path(one.id)) { "Keep it" }
+        }
+    };
+    Ok(shown("Delete the subscription?", &viewer, &content))
+}
+
+/// Deletes the subscription. One with very many notifications needs several requests.
+pub(in crate::http::web) async fn delete(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(id): Path<String>,
+) -> Answered {
+    let one = found(&page, &viewer, &id).await?;
+    let (of, by, shared) = (one.id, viewer.clone(), page.clone());
+    let delete = move |database: &mut dyn Database| {
+        subscriptions::delete(database, actor(&shared.site, &by), &one, Some(notifications::soon()))
+    };
+    let is_gone = ask(&page, &viewer, delete).await?;
+    info!(by = viewer.name, subscription = %of, is_gone, "a subscription is deleted by the page");
+    let next = if is_gone { "/subscriptions?done=deleted".to_owned() } else { format!("{}?done=deleting", path(of)) };
+    Ok(Redirect::to(&next).into_response())
 }
 
 /// Shows the secret once: the URL does not contain it, and the browser does not cache it.

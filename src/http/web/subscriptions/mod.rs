@@ -6,6 +6,7 @@ pub(super) mod notification;
 pub(super) mod one;
 
 use super::layout::{self, Column, Screen, number, or_dash, pager, visible};
+use super::list_file::{self, FileQuery};
 use super::{Answered, Page, auth, failed};
 use crate::base::timestamp;
 use crate::config::{Config, Engine};
@@ -55,16 +56,18 @@ impl NotificationSettings {
     }
 }
 
-/// The last row of the previous page.
+/// The last row of the previous page, and the action that was just performed.
 #[derive(Deserialize)]
 pub(super) struct After {
     after: Option<String>,
+    done: Option<String>,
 }
 
 pub(super) async fn list(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
-    Query(After { after }): Query<After>,
+    Query(After { after, done }): Query<After>,
+    Query(file): Query<FileQuery>,
 ) -> Answered {
     if page.site.config().is_none() {
         let content = html! {
@@ -73,9 +76,21 @@ pub(super) async fn list(
         return Ok(shown("Subscriptions", &viewer, &content));
     }
     let Ok(after) = after.as_deref().map(Uuid::try_parse).transpose() else { return Ok(auth::nothing_here().await) };
-    let those = Those { after, ..Those::default() };
-    let found = ask(&page, &viewer, move |database| subscriptions::some(database, &those, ROWS)).await?;
-    Ok(shown("Subscriptions", &viewer, &table(&found)))
+    let limit = file.limit(ROWS);
+    let find = move |database: &mut dyn Database| {
+        let those = Those { after, ..Those::default() };
+        subscriptions::some(database, &those, limit)
+    };
+    let found = ask(&page, &viewer, find).await?;
+    if let Some(format) = file.format {
+        let more = found.len() == limit;
+        return Ok(list_file::send((&page, &viewer), format, "subscriptions", FILE, found, more));
+    }
+    let main = html! {
+        @if done.as_deref() == Some("deleted") { p .verdict .good role="status" { "The subscription is deleted." } }
+        (table(&found, after))
+    };
+    Ok(shown("Subscriptions", &viewer, &main))
 }
 
 /// Returns the result of `work` on the ledger, or the error page.
@@ -128,6 +143,10 @@ fn path(id: Uuid) -> String {
     format!("/subscriptions/{id}")
 }
 
+/// The columns of the list as a file.
+const FILE: &str =
+    "id,owner,description,resource,resource_id,types,callback_url,state,state_reason,pending,given_up,created_at";
+
 const COLUMNS: [Column; 8] = [
     ("Owner", ""),
     ("Mail", ""),
@@ -139,12 +158,14 @@ const COLUMNS: [Column; 8] = [
     ("Last answer", ""),
 ];
 
-fn table(all: &[Subscription]) -> Markup {
+fn table(all: &[Subscription], after: Option<Uuid>) -> Markup {
+    let path = after.map_or_else(|| "/subscriptions".to_owned(), |after| format!("/subscriptions?after={after}"));
     html! {
         @if all.is_empty() {
             p { "There is no subscription yet." }
         } @else {
             (layout::table("", "Subscriptions, the oldest first", COLUMNS, all.iter().map(row)))
+            (list_file::links(&path))
             @if let Some(last) = all.last().filter(|_| all.len() == ROWS) {
                 (pager(&format!("/subscriptions?after={}", last.id), "Newer"))
             }

@@ -1,6 +1,7 @@
 //! One subscription: its settings, its actions and its notifications.
 
 use super::super::layout::{moment, number, or_dash, pager, table, visible};
+use super::super::list_file::{self, FileQuery};
 use super::super::{Answered, Page, auth};
 use super::{ROWS, Subscription, ask, found, last_answer, of, path, seconds, shown, state};
 use crate::ledger::web_sessions::WebSession;
@@ -41,7 +42,9 @@ pub(in crate::http::web) async fn show(
     Extension(viewer): Extension<WebSession>,
     Path(id): Path<String>,
     Query(asked): Query<Asked>,
+    Query(file): Query<FileQuery>,
 ) -> Answered {
+    let limit = file.limit(ROWS);
     let before = asked.before.as_deref().map(str::parse::<i64>).transpose();
     let known = SHOWN.iter().any(|(name, _)| *name == asked.show);
     let (Ok(before), true) = (before, known) else { return Ok(auth::nothing_here().await) };
@@ -50,18 +53,29 @@ pub(in crate::http::web) async fn show(
     let read = ask(&page, &viewer, move |database| {
         let failed = match show.as_str() {
             "taken" => {
-                let (taken, onward) = notifications::taken(database, id, before, ROWS)?;
+                let (taken, onward) = notifications::taken(database, id, before, limit)?;
                 return Ok(NotificationPage::Taken(taken, onward));
             }
             "pending" => Some(false),
             "failed" => Some(true),
             _ => None,
         };
-        let found = notifications::pending(database, id, before, failed, ROWS)?;
-        let onward = found.last().filter(|_| found.len() == ROWS).map(|last| last.position);
+        let found = notifications::pending(database, id, before, failed, limit)?;
+        let onward = found.last().filter(|_| found.len() == limit).map(|last| last.position);
         Ok(NotificationPage::Pending(found, onward))
     });
-    Ok(shown("Subscription", &viewer, &main(&one, &asked, &read.await?)))
+    let (found, to) = (read.await?, (&page, &viewer));
+    match (file.format, found) {
+        (Some(format), NotificationPage::Pending(all, onward)) => {
+            let columns = "event,type,state,tries,due_at,failed_at,last_status,last_error";
+            Ok(list_file::send(to, format, "notifications", columns, all, onward.is_some()))
+        }
+        (Some(format), NotificationPage::Taken(all, onward)) => {
+            let columns = "event,type,tries,last";
+            Ok(list_file::send(to, format, "notifications", columns, all, onward.is_some()))
+        }
+        (None, found) => Ok(shown("Subscription", &viewer, &main(&one, &asked, &found))),
+    }
 }
 
 fn main(one: &Subscription, asked: &Asked, found: &NotificationPage) -> Markup {
@@ -83,6 +97,7 @@ fn main(one: &Subscription, asked: &Asked, found: &NotificationPage) -> Markup {
             NotificationPage::Pending(found, _) => { (pending(one.id, found)) }
             NotificationPage::Taken(found, onward) => { (taken(one.id, found, *onward)) }
         }
+        (list_file::links(&address(one.id, &asked.show, asked.before.as_deref().and_then(|before| before.parse().ok()))))
         @if onward.is_some() { (pager(&address(one.id, &asked.show, *onward), "Older")) }
     }
 }
@@ -102,6 +117,9 @@ fn done(asked: &Asked) -> Option<String> {
         "resumed" => "It gets notifications again, beginning with those that were kept.".to_owned(),
         "unverified" => format!("Nothing was done: {UNANSWERED}."),
         "unchanged" => "Nothing was done: its state has changed meanwhile.".to_owned(),
+        "deleting" => {
+            "A part of its notifications is deleted, and it is disabled. Delete it once more to continue.".to_owned()
+        }
         "renewed" => "It has another secret. The old one also signs for a day.".to_owned(),
         "again" if many == 1 => "1 notification is due again.".to_owned(),
         "again" => format!("{} notifications are due again.", number(many)),
@@ -152,6 +170,7 @@ fn actions(one: &Subscription) -> Markup {
             }
             (button("secret", "Show the secret"))
             (button("new-secret", "Replace the secret"))
+            a .button .danger href={ (path) "/delete" } { "Delete …" }
         }
         @if one.state == SubscriptionState::Unverified { p .hint { "Its receiver has not answered the verification request yet. It gets nothing until then." } }
         @if one.progress.given_up > 0 && one.state != SubscriptionState::Unverified {
@@ -168,8 +187,15 @@ fn actions(one: &Subscription) -> Markup {
 }
 
 fn pending(subscription: Uuid, found: &[Pending]) -> Markup {
-    let columns =
-        [("Event", ""), ("Type", ""), ("State", ""), ("Tries", "n"), ("Due", "t"), ("Last answer", ""), ("Send again", "")];
+    let columns = [
+        ("Event", ""),
+        ("Type", ""),
+        ("State", ""),
+        ("Tries", "n"),
+        ("Due", "t"),
+        ("Last answer", ""),
+        ("Send again", ""),
+    ];
     let rows = found.iter().map(|one| {
         [
             event_link(subscription, one.event),
