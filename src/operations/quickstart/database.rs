@@ -1,7 +1,16 @@
-//! The database: its engine and address, its roles and their rights, and the configuration file that names them.
+//! The database: its engine and address, its roles and their rights, and the configuration that names them.
 
 use super::{Answers, MailboxStore, Passwords, ServerAddress, Unusable, fill};
+use crate::base::secret::Secret;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::{digest, hmac, pbkdf2};
+use std::fmt::Write as _;
+use std::num::NonZero;
 use std::str::FromStr;
+
+/// PostgreSQL's own number (`scram_iterations`).
+const SCRAM_ITERATIONS: NonZero<u32> = NonZero::new(4096).unwrap();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerEngine {
@@ -70,10 +79,70 @@ impl DatabaseUrl {
         format!("{}_postfix", self.role)
     }
 
+    pub(super) fn web(&self) -> String {
+        format!("{}_web", self.role)
+    }
+
+    pub(super) fn notifier(&self) -> String {
+        format!("{}_notify", self.role)
+    }
+
     /// An account in MySQL's syntax.
     fn account(name: &str) -> String {
         format!("'{name}'@'%'")
     }
+
+    /// The statement that creates a role. A server logs statements as they came, so it has no password if that is possible.
+    fn create_role(&self, name: &str, password: &Secret, salt: &[u8]) -> String {
+        let password = password.expose();
+        let tls = if self.server.is_on_this_machine() { "" } else { " REQUIRE SSL" };
+        match (self.engine, self.client) {
+            (ServerEngine::Postgres, _) => {
+                format!("CREATE ROLE {name} LOGIN PASSWORD '{}';\n", scram_verifier(password, salt))
+            }
+            (ServerEngine::Mysql, "mariadb") => {
+                let (account, hash) = (Self::account(name), native_password_hash(password));
+                format!("CREATE USER {account} IDENTIFIED VIA mysql_native_password USING '{hash}'{tls};\n")
+            }
+            // MySQL replaces it in its logs (reference manual, "Passwords and Logging").
+            (ServerEngine::Mysql, _) => {
+                format!("CREATE USER {} IDENTIFIED BY '{password}'{tls};\n", Self::account(name))
+            }
+        }
+    }
+
+    /// The statements of a `grants*.sql`, which grants to the role `example`, for the role `name`.
+    fn grant_to(&self, name: &str, example: &str, sql: &str) -> String {
+        let statements = statements(sql);
+        match self.engine {
+            ServerEngine::Postgres => statements.replace(":\"role\"", name),
+            ServerEngine::Mysql => statements
+                .replace(" maildrop.", &format!(" {}.", self.database))
+                .replace(&Self::account(example), &Self::account(name)),
+        }
+    }
+}
+
+/// The password as PostgreSQL stores it for SCRAM-SHA-256 (RFC 5802, section 3; RFC 7677).
+fn scram_verifier(password: &str, salt: &[u8]) -> String {
+    let mut salted = [0; digest::SHA256_OUTPUT_LEN];
+    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, SCRAM_ITERATIONS, salt, password.as_bytes(), &mut salted);
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &salted);
+    let stored_key = digest::digest(&digest::SHA256, hmac::sign(&key, b"Client Key").as_ref());
+    let server_key = hmac::sign(&key, b"Server Key");
+    let [salt, stored_key, server_key] = [salt, stored_key.as_ref(), server_key.as_ref()].map(|x| STANDARD.encode(x));
+    format!("SCRAM-SHA-256${SCRAM_ITERATIONS}:{salt}${stored_key}:{server_key}")
+}
+
+/// The password as MariaDB's `mysql_native_password` stores it: SHA-1, twice. It has 256 random bits, which no list contains.
+fn native_password_hash(password: &str) -> String {
+    let once = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, password.as_bytes());
+    let twice = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, once.as_ref());
+    twice.as_ref().iter().fold("*".to_owned(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02X}");
+        text
+    })
 }
 
 /// The configuration file.
@@ -96,6 +165,17 @@ pub(super) fn configuration(answers: &Answers) -> String {
     fill(include_str!("templates/config.toml.in"), &values)
 }
 
+/// The part of the configuration that step 9 of the page adds.
+pub(super) fn web_configuration(answers: &Answers) -> String {
+    let values = [("web", answers.database.web()), ("domain", answers.domain().to_owned())];
+    fill(include_str!("templates/web.toml.in"), &values.each_ref().map(|(name, value)| (*name, value.as_str())))
+}
+
+/// The part of the configuration that step 10 of the page adds.
+pub(super) fn notifier_configuration(url: &DatabaseUrl) -> String {
+    fill(include_str!("templates/notifications.toml.in"), &[("notifier", &url.notifier())])
+}
+
 /// The SQL that creates the roles and the database, for an administrator of the server.
 pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
     let url = &answers.database;
@@ -105,16 +185,8 @@ pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
         (url.operator(), &passwords.operator, "people who look after them"),
         (url.maps(), &passwords.maps, "Postfix, to ask who lives here"),
     ];
-    let accounts = accounts.map(|(name, password, about)| {
-        let password = password.expose();
-        match url.engine {
-            ServerEngine::Postgres => format!("-- {about}\nCREATE ROLE {name} LOGIN PASSWORD '{password}';\n"),
-            ServerEngine::Mysql => {
-                let tls = if url.server.is_on_this_machine() { "" } else { " REQUIRE SSL" };
-                format!("-- {about}\nCREATE USER {} IDENTIFIED BY '{password}'{tls};\n", DatabaseUrl::account(&name))
-            }
-        }
-    });
+    let accounts = accounts
+        .map(|(name, password, about)| format!("-- {about}\n{}", url.create_role(&name, password, &passwords.salt)));
     let (database, owner) = (&url.database, url.owner());
     let create = match url.engine {
         ServerEngine::Postgres => {
@@ -138,37 +210,72 @@ pub(super) fn rights(url: &DatabaseUrl) -> String {
     let (database, operator, maps) = (&url.database, url.operator(), url.maps());
     let (deliveries, people, postfix) = match url.engine {
         ServerEngine::Postgres => {
-            let of = |sql: &str, role: &str| statements(sql).replace(":\"role\"", role);
-            let (deliveries, more) = (
-                include_str!("../../../sql/postgres/grants.sql"),
-                include_str!("../../../sql/postgres/grants-operator.sql"),
+            let of_deliveries = include_str!("../../../sql/postgres/grants.sql");
+            let more = include_str!("../../../sql/postgres/grants-operator.sql");
+            let people = format!(
+                "{}\n{}",
+                url.grant_to(&operator, "maildrop", of_deliveries),
+                url.grant_to(&operator, "maildrop_operator", more)
             );
-            let people = format!("{}\n{}", of(deliveries, &operator), of(more, &operator));
-            (of(deliveries, &url.role), people, format!("GRANT SELECT ON addresses TO {maps};\n"))
+            (of_deliveries, people, format!("GRANT SELECT ON addresses TO {maps};\n"))
         }
         ServerEngine::Mysql => {
-            let of = |sql: &str| {
-                statements(sql)
-                    .replace(" maildrop.", &format!(" {database}."))
-                    .replace("'maildrop'@'%'", &DatabaseUrl::account(&url.role))
-                    .replace("'maildrop_operator'@'%'", &DatabaseUrl::account(&operator))
-            };
+            let people = include_str!("../../../sql/mysql/grants-operator.sql");
             let postfix = format!("GRANT SELECT ON {database}.addresses TO {};\n", DatabaseUrl::account(&maps));
-            let people = of(include_str!("../../../sql/mysql/grants-operator.sql"));
-            (of(include_str!("../../../sql/mysql/grants.sql")), people, postfix)
+            let of_deliveries = include_str!("../../../sql/mysql/grants.sql");
+            (of_deliveries, url.grant_to(&operator, "maildrop_operator", people), postfix)
         }
     };
+    let deliveries = url.grant_to(&url.role, "maildrop", deliveries);
     format!(
         "-- As an administrator of the database server, after `migrate`; and again when notes of an upgrade say so.\n\n\
          -- Deliveries\n\n{deliveries}\n-- People who look after them\n\n{people}\n-- Postfix\n\n{postfix}"
     )
 }
 
+/// The SQL that creates the role of the web UI and the API, with its rights.
+pub(super) fn web_role(url: &DatabaseUrl, passwords: &Passwords) -> String {
+    let (web, api) = match url.engine {
+        ServerEngine::Postgres => {
+            (include_str!("../../../sql/postgres/grants-web.sql"), include_str!("../../../sql/postgres/grants-api.sql"))
+        }
+        ServerEngine::Mysql => {
+            (include_str!("../../../sql/mysql/grants-web.sql"), include_str!("../../../sql/mysql/grants-api.sql"))
+        }
+    };
+    let rights = [web, api].map(|sql| url.grant_to(&url.web(), "maildrop_web", sql)).join("\n");
+    role_with_rights(&url.create_role(&url.web(), &passwords.web, &passwords.salt), &rights)
+}
+
+/// The SQL that creates the role of the notifier, with its rights.
+pub(super) fn notifier_role(url: &DatabaseUrl, passwords: &Passwords) -> String {
+    let sql = match url.engine {
+        ServerEngine::Postgres => include_str!("../../../sql/postgres/grants-notify.sql"),
+        ServerEngine::Mysql => include_str!("../../../sql/mysql/grants-notify.sql"),
+    };
+    let rights = url.grant_to(&url.notifier(), "maildrop_notify", sql);
+    role_with_rights(&url.create_role(&url.notifier(), &passwords.notifier, &passwords.salt), &rights)
+}
+
+fn role_with_rights(role: &str, rights: &str) -> String {
+    format!("-- As an administrator of the database server, in this database, after `migrate`.\n\n{role}\n{rights}")
+}
+
+/// The SQL that removes one role and its rights.
+pub(super) fn take_back_role(url: &DatabaseUrl, role: &str) -> String {
+    match url.engine {
+        ServerEngine::Postgres => format!("DROP OWNED BY {role};\nDROP ROLE {role};\n"),
+        ServerEngine::Mysql => format!("DROP USER {};\n", DatabaseUrl::account(role)),
+    }
+}
+
 /// The SQL that undoes the step.
 pub(super) fn take_back(url: &DatabaseUrl) -> String {
-    let roles = [url.role.clone(), url.operator(), url.maps(), url.owner()].map(|role| match url.engine {
-        ServerEngine::Postgres => format!("DROP ROLE {role};\n"),
-        ServerEngine::Mysql => format!("DROP USER {};\n", DatabaseUrl::account(&role)),
+    // The roles of the web UI and of notifications are there only after the steps 9 and 10.
+    let roles = [url.role.clone(), url.operator(), url.maps(), url.web(), url.notifier(), url.owner()];
+    let roles = roles.map(|role| match url.engine {
+        ServerEngine::Postgres => format!("DROP ROLE IF EXISTS {role};\n"),
+        ServerEngine::Mysql => format!("DROP USER IF EXISTS {};\n", DatabaseUrl::account(&role)),
     });
     format!(
         "-- As an administrator of the database server, once nothing is delivered any more. THE LEDGER IS GONE AFTER THIS: what Postfix\n\
@@ -194,4 +301,20 @@ pub(super) fn addresses(answers: &Answers) -> String {
          --     ('scuba@{domain}', 'scuba'{value}),\n\
          --     ('doug@{domain}', 'doug'{value});\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first is a vector of rust-postgres's tests. The second is what `SELECT PASSWORD('secret')` says on MariaDB.
+    #[test]
+    fn passwords_are_hashed_as_the_servers_store_them() {
+        let salt: Vec<u8> = (1..=16).collect();
+        assert_eq!(
+            scram_verifier("secret", &salt),
+            "SCRAM-SHA-256$4096:AQIDBAUGBwgJCgsMDQ4PEA==$8rrDg00OqaiWXJ7p+sCgHEIaBSHY89ZJl3mfIsf32oY=:05L1f+yZbiN8O0AnO40Og85NNRhvzTS57naKRWCcsIA="
+        );
+        assert_eq!(native_password_hash("secret"), "*14E65567ABDB5135D0CFD9A70B3032C179A49EE7");
+    }
 }

@@ -64,7 +64,7 @@ impl Answers {
     }
 }
 
-/// The passwords of the accounts, and the salt of the one hash.
+/// The passwords of the accounts, and the salt of their hashes.
 #[derive(Debug)]
 pub(crate) struct Passwords {
     /// The role of deliveries.
@@ -75,8 +75,14 @@ pub(crate) struct Passwords {
     pub owner: Secret,
     /// The role with which Postfix looks up recipients.
     pub maps: Secret,
+    /// The role of the web UI and the API.
+    pub web: Secret,
+    /// The role of the notifier.
+    pub notifier: Secret,
+    /// What the secrets of subscriptions are derived from: 32 characters, and no line end.
+    pub notification_key: Secret,
     pub imap: Secret,
-    /// Random characters.
+    /// Random characters. The passwords differ, so the hashes may share it.
     pub salt: [u8; 16],
 }
 
@@ -87,9 +93,12 @@ impl Passwords {
     /// If the system has no random numbers.
     pub(crate) fn random() -> Result<Self, NoRandomNumbers> {
         let new = || random_text().map(Secret::new);
-        let (database, operator, owner, maps, imap) = (new()?, new()?, new()?, new()?, new()?);
+        let (database, operator, owner, maps, web, notifier, imap) =
+            (new()?, new()?, new()?, new()?, new()?, new()?, new()?);
+        // 192 random bits.
+        let notification_key = Secret::new(random_text()?.chars().take(32).collect());
         let salt = random_text()?.as_bytes().first_chunk().copied().unwrap_or_default();
-        Ok(Self { database, operator, owner, maps, imap, salt })
+        Ok(Self { database, operator, owner, maps, web, notifier, notification_key, imap, salt })
     }
 }
 
@@ -114,11 +123,24 @@ pub(crate) fn files(answers: &Answers, passwords: &Passwords) -> Vec<File> {
         ("database.password", "the role of deliveries", password(&passwords.database)),
         ("operator.password", "the role of people", password(&passwords.operator)),
         ("owner.password", "the owner of the tables", password(&passwords.owner)),
+        ("web.password", "the role of the web UI and the API", password(&passwords.web)),
+        ("notify.password", "the role of the notifier", password(&passwords.notifier)),
+        ("notifications.key", "what signs notifications", passwords.notification_key.expose().to_owned()),
         ("imap.password", "the account on the mailbox store", password(&passwords.imap)),
         ("database.sql", "the roles, and the database", database::roles(answers, passwords)),
         ("rights.sql", "what each role may do, once there are tables", database::rights(url)),
         ("take-back.sql", "the way back: removes the database and its roles", database::take_back(url)),
         ("addresses.sql", "who lives here: yours to write", database::addresses(answers)),
+        ("web.toml", "the configuration of the web UI and the API", database::web_configuration(answers)),
+        ("web.sql", "their role, and what it may do", database::web_role(url, passwords)),
+        ("web-take-back.sql", "the way back: removes that role", database::take_back_role(url, &url.web())),
+        ("notifications.toml", "the configuration of notifications", database::notifier_configuration(url)),
+        ("notifications.sql", "the notifier's role, and what it may do", database::notifier_role(url, passwords)),
+        (
+            "notifications-take-back.sql",
+            "the way back: removes that role",
+            database::take_back_role(url, &url.notifier()),
+        ),
         ("postfix/main.cf.maildrop", "Postfix's settings", postfix::main_cf(answers)),
         ("postfix/main.cf.maildropd", "the same for the service", postfix::MAIN_CF_SERVICE.into()),
         ("postfix/master.cf.maildrop", "Postfix's transport: a process per recipient", postfix::MASTER_CF.into()),

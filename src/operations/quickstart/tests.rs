@@ -22,6 +22,9 @@ fn passwords() -> Passwords {
         operator: secret("of-people"),
         owner: secret("of-the-owner"),
         maps: secret("of-postfix"),
+        web: secret("of-the-web-ui"),
+        notifier: secret("of-the-notifier"),
+        notification_key: secret("of-signatures-32-characters-long"),
         imap: secret("of-imap"),
         salt: *b"0123456789abcdef",
     }
@@ -34,6 +37,7 @@ fn all() -> Vec<(String, Vec<File>)> {
         "mysql://drop@localhost:3307/mail",
         "mysql://192.0.2.3",
         "postgresql://[::1]/m",
+        "mariadb://db.example.org/mail",
     ] {
         for store in [MailboxStore::Dovecot, MailboxStore::Dovecot23, MailboxStore::Cyrus] {
             let files = files(&answers(database, "imap.example.org", store), &passwords());
@@ -58,18 +62,30 @@ fn text<'a>(files: &'a [File], path: &str) -> &'a str {
 fn no_value_of_the_examples_is_left_and_none_is_left_out() {
     for (whose, files) in all() {
         for file in &files {
-            assert!(file.text.ends_with('\n'), "{whose} {}", file.path);
+            assert!(file.text.ends_with('\n') || file.path == "notifications.key", "{whose} {}", file.path);
             for example in
                 ["axial", "PASSWORD@", "= PASSWORD", "postfix_maps", ":\"role\"", "Put your own", "{{", "}}}}"]
             {
                 let found = file.text.lines().find(|line| line.contains(example));
                 assert_eq!(found, None, "{whose} {}", file.path);
             }
-            // A password is alone in its file, in the SQL that creates the account, or in the map with which Postfix
-            // looks up recipients.
-            for password in ["of-deliveries", "of-people", "of-the-owner", "of-postfix", "of-imap"] {
+            // A password is alone in its file, or in the map with which Postfix looks up recipients. It is in the SQL that
+            // creates the account only for MySQL, which keeps it out of its logs.
+            for password in [
+                "of-deliveries",
+                "of-people",
+                "of-the-owner",
+                "of-postfix",
+                "of-the-web-ui",
+                "of-the-notifier",
+                "of-signatures",
+                "of-imap",
+            ] {
+                let is_sql = ["database.sql", "web.sql", "notifications.sql"].contains(&file.path);
                 let wanted = file.path.ends_with(".password")
-                    || ["database.sql", "postfix/maildrop-recipients.cf"].contains(&file.path);
+                    || ["notifications.key", "postfix/maildrop-recipients.cf"].contains(&file.path)
+                    || is_sql && whose.starts_with("mysql:")
+                    || is_sql && whose.starts_with("with an instance");
                 assert!(wanted || !file.text.contains(password), "{whose} {}", file.path);
             }
         }
@@ -107,11 +123,36 @@ fn the_configuration_can_be_read_and_names_a_role_for_each_use() {
     }
 }
 
+/// The steps 9 and 10 of the page append these parts; each is one that `sed` removes.
+#[test]
+fn web_ui_api_and_notifications_are_configured_by_parts_that_can_be_removed() {
+    for (whose, files) in all() {
+        let least = text(&files, "config.toml");
+        let (web, notifications) = (text(&files, "web.toml"), text(&files, "notifications.toml"));
+        for both in [format!("{least}{web}{notifications}"), format!("{least}{notifications}{web}")] {
+            let config =
+                Config::parse(Path::new("config.toml"), &both).unwrap_or_else(|error| panic!("{whose}: {error}"));
+            assert!(config.web.has_page() && config.web.api && config.notifications.has_notifier(), "{whose}");
+            for (role, ending) in [(DatabaseRole::Web, "_web"), (DatabaseRole::Notifier, "_notify")] {
+                let user = config.clone().acting_as(role).account().unwrap().user.clone();
+                assert!(["maildrop", "drop"].iter().any(|first| user == format!("{first}{ending}")), "{whose}: {user}");
+            }
+        }
+        let page = text(&files, "GOING-LIVE.md");
+        for (part, name) in [(web, "Web UI and API"), (notifications, "Notifications")] {
+            let (begin, end) = (format!("# {name}: begin"), format!("# {name}: end"));
+            assert_eq!(part.trim().lines().next().zip(part.trim().lines().last()), Some((&*begin, &*end)), "{whose}");
+            assert!(page.contains(&format!("sed -i '/^{begin}/,/^{end}/d' /etc")), "{whose}");
+        }
+        assert_eq!(text(&files, "notifications.key").len(), 32, "{whose}");
+    }
+}
+
 #[test]
 fn each_role_has_its_rights_in_the_words_of_its_engine() {
     let of = |database| files(&answers(database, "imap.example.org", MailboxStore::Cyrus), &passwords());
     let postgres = of("postgresql://drop@db.example.org/mail");
-    assert!(text(&postgres, "database.sql").contains("CREATE ROLE drop_operator LOGIN PASSWORD 'of-people';"));
+    assert!(text(&postgres, "database.sql").contains("CREATE ROLE drop_operator LOGIN PASSWORD 'SCRAM-SHA-256$4096:"));
     let rights = text(&postgres, "rights.sql");
     for wanted in [
         "GRANT SELECT, INSERT ON attempts, messages, copies TO drop;",
@@ -124,6 +165,10 @@ fn each_role_has_its_rights_in_the_words_of_its_engine() {
     let mysql = of("mysql://drop@db.example.org/mail");
     assert!(text(&mysql, "database.sql").contains("CREATE USER 'drop'@'%' IDENTIFIED BY 'of-deliveries' REQUIRE SSL;"));
     assert!(!text(&of("mysql://localhost"), "database.sql").contains("SSL"));
+    let mariadb = of("mariadb://drop@db.example.org/mail");
+    assert!(
+        text(&mariadb, "database.sql").contains("CREATE USER 'drop'@'%' IDENTIFIED VIA mysql_native_password USING '*")
+    );
     let rights = text(&mysql, "rights.sql");
     for wanted in [
         "GRANT SELECT, INSERT, UPDATE ON mail.attempts TO 'drop'@'%';",
@@ -133,6 +178,31 @@ fn each_role_has_its_rights_in_the_words_of_its_engine() {
         assert!(rights.contains(wanted), "{wanted}");
     }
     assert!(!rights.contains("maildrop."), "{rights}");
+    for (files, web, notifier) in [
+        (
+            &postgres,
+            "GRANT SELECT, INSERT ON operations TO drop_web;",
+            "GRANT SELECT, DELETE ON outbox TO drop_notify;",
+        ),
+        (
+            &mysql,
+            "GRANT SELECT, INSERT ON mail.operations TO 'drop_web'@'%';",
+            "GRANT SELECT, DELETE ON mail.outbox TO 'drop_notify'@'%';",
+        ),
+    ] {
+        assert!(text(files, "web.sql").contains(web) && text(files, "notifications.sql").contains(notifier));
+        for (sql, role) in [("web.sql", "drop_web"), ("notifications.sql", "drop_notify")] {
+            let sql = text(files, sql);
+            assert!(
+                sql.find("CREATE ").unwrap() < sql.find("GRANT ").unwrap()
+                    && !sql.contains("maildrop_web")
+                    && !sql.contains("maildrop_notify"),
+                "{role}: {sql}"
+            );
+        }
+        assert!(text(files, "web-take-back.sql").contains("drop_web"));
+        assert!(text(files, "notifications-take-back.sql").contains("drop_notify"));
+    }
 }
 
 #[test]
@@ -167,7 +237,7 @@ fn each_step_that_changes_something_has_its_way_back() {
             .split("\n## ")
             .filter(|step| step.starts_with(|c: char| c.is_numeric()))
             .collect();
-        assert_eq!(steps.len(), 8, "{whose}");
+        assert_eq!(steps.len(), 10, "{whose}");
         for step in steps {
             assert_eq!(step.contains("\nWay back: "), !step.starts_with("4. Proof"), "{whose}: {step}");
         }

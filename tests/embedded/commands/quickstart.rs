@@ -44,8 +44,9 @@ fn it_writes_one_folder_for_its_owner_alone_and_overwrites_nothing() {
     }
     let passwords: Vec<&String> =
         files.iter().filter(|(name, _)| name.ends_with(".password")).map(|(_, (_, text))| text).collect();
-    assert_eq!(passwords.len(), 4);
+    assert_eq!(passwords.len(), 6);
     assert!(passwords.iter().all(|password| password.trim_end().len() == 43), "{passwords:?}");
+    assert_eq!(files["notifications.key"].1.len(), 32);
     // Where it is on this machine, it comes from here.
     assert!(files["dovecot/maildrop-masters"].1.ends_with("::::::allow_nets=127.0.0.1,::1\n"));
 

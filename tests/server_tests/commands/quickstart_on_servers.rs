@@ -26,7 +26,11 @@ fn what_it_writes_makes_a_site_and_takes_it_back(engine: Engine) {
     let mut scene = Scene::bare(engine);
     let (folder, name) = (scene.path("live"), scene.database.name.replace("maildrop_s", "q"));
     let folder = Path::new(&folder);
-    let scheme = if engine.is_postgres() { "postgresql" } else { "mysql" };
+    let scheme = match engine {
+        Engine::Mysql9 => "mysql",
+        Engine::Mariadb118 | Engine::Mariadb1011 => "mariadb",
+        Engine::Postgres15 | Engine::Postgres17 | Engine::Postgres18 => "postgresql",
+    };
     let ((host, port), (imap, imap_port)) = (engine.address(), scene.settings.imap.clone());
     let database = format!("{scheme}://{name}@{host}:{port}/{name}");
     let answers = ["--domain", "example.org", "--database", &database, "--imap", &format!("{imap}:{imap_port}")];
@@ -41,7 +45,9 @@ fn what_it_writes_makes_a_site_and_takes_it_back(engine: Engine) {
         .replace(".password\"\n", &format!(".password\"\nca_file = \"{ca_file}\"\n"))
         .replace("/etc/maildrop_command", folder.to_str().unwrap());
     let log = format!("\n[log]\nto = \"file\"\nfile = \"{}\"\n", scene.path("quickstart.log"));
-    fs::write(folder.join("config.toml"), config + &log).unwrap();
+    let parts = ["web.toml", "notifications.toml"].map(|part| fs::read_to_string(folder.join(part)).unwrap());
+    let parts = parts.concat().replace("/etc/maildrop_command", folder.to_str().unwrap());
+    fs::write(folder.join("config.toml"), config + &log + &parts).unwrap();
     fs::write(folder.join("imap.password"), format!("{}\n", scene.settings.imap_password)).unwrap();
 
     let run = |file: &str, database: Option<&str>| {
@@ -55,7 +61,9 @@ fn what_it_writes_makes_a_site_and_takes_it_back(engine: Engine) {
     };
     run("database.sql", None);
     subcommand(&["migrate"]);
-    run("rights.sql", Some(&name));
+    for file in ["rights.sql", "web.sql", "notifications.sql"] {
+        run(file, Some(&name));
+    }
     let (user, address) = (scene.user("doug"), "doug@example.org");
     let addresses = format!("INSERT INTO addresses (address, imap_user) VALUES ('{address}', '{user}');");
     fs::write(folder.join("addresses.sql"), addresses).unwrap();
@@ -69,7 +77,13 @@ fn what_it_writes_makes_a_site_and_takes_it_back(engine: Engine) {
     for words in [&["stats"][..], &["prune", "--dry-run"], &["lock", "list"], &["trace", address], &["audit"]] {
         subcommand(words);
     }
+    let link = subcommand(&["web", "login", "--name", "anna", "--role", "admin"]);
+    assert!(link.contains("http://127.0.0.1:8025/"), "{link}");
+    let token = ["token", "create", "--name", "example", "--scope", "events:read", "--domain", "example.org"];
+    assert!(subcommand(&token).contains("mdt_"));
 
+    // The other role of the two is removed with the database.
+    run("web-take-back.sql", Some(&name));
     run("take-back.sql", None);
     let (roles, databases) = match engine.is_postgres() {
         true => (
