@@ -253,7 +253,7 @@ const QUEUE: &str = "tests/embedded/commands/queue_commands.rs runs it, on a que
 const SHUNT: &str = "tests/embedded/service/shunted_messages.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 86] = [
+const NOT_RUN: [(&str, &str); 87] = [
     ("python3 receiver.py 8077", BY_AN_APPLICATION),
     ("curl -H \"Authorization: Bearer $TOKEN\" 'https://mail.example.com/api/v1/events?after=now'", BY_AN_APPLICATION),
     (
@@ -418,6 +418,10 @@ const NOT_RUN: [(&str, &str); 86] = [
     ("maildrop_command shunt retry --all", SHUNT),
     ("maildrop_command shunt drop ID", SHUNT),
     ("maildrop_command inject --sender ADDRESS --recipient ADDRESS FILE", INJECT),
+    (
+        "docker compose --file docs/compose/compose.yml up",
+        "tests/package/compose runs it, with programs that are built already",
+    ),
     ("podman build --tag maildropd --file docs/Containerfile target/release", CONTAINER),
     ("podman exec maildropd maildrop_command service status", CONTAINER),
     (
