@@ -181,7 +181,7 @@ pub(super) fn within<T: Send + 'static>(
 /// The connection options to try, each with the first address that they lead to.
 ///
 /// Without TLS each address is tried. With TLS the crate verifies the certificate for the name that it connects to, so that
-/// name must be the host's. If the crate is told to bind to an address of one family, it tries the addresses of that family
+/// name must be the host's. If the crate binds to an address of one family, it tries the addresses of that family
 /// first.
 ///
 /// So a name with several addresses is tried once for each family, bound to the family's unspecified address, which
