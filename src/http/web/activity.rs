@@ -150,7 +150,7 @@ pub(super) async fn show(
         (layout::help(&WORDS))
         @match &found {
             SearchResult::Nothing => {}
-            SearchResult::NoneYet => { (first_run(&page.site)) }
+            SearchResult::NoneYet => { (live_line(&form, &[])) (first_run(&page.site)) }
             SearchResult::Owed((owed, more)) => { (owed_table(owed, *more)) (list_file::links(&form.path())) }
             SearchResult::Tried((found, taken_as)) => { (tried_table(&form, found, *taken_as)) (list_file::links(&form.path())) }
         }
@@ -462,23 +462,30 @@ fn first_run(site: &Site) -> Markup {
 const COLUMNS: [Column; 6] =
     [("Message", ""), ("Recipient", ""), ("State", ""), ("Time", "t"), ("Took", "n"), ("Host", "")];
 
-fn tried_table(form: &SearchForm, found: &FoundTried, taken_as: Option<TakenAs>) -> Markup {
-    let FoundTried { tried, more, looked_back_to } = found;
-    let rows = tried.iter().enumerate().map(|(at, one)| (Some(row_id(one)), row(one, of_the_same(tried, at))));
+/// Where the script counts the new rows of a list.
+fn live_line(form: &SearchForm, tried: &[Tried]) -> Markup {
     html! {
         @if let Some(live) = form.live(tried) {
             p #live .hint { span data-said role="status" { "New attempts are counted here. " } span data-newer=(live) data-poll=(POLL) role="status" {} }
         }
+    }
+}
+
+fn tried_table(form: &SearchForm, found: &FoundTried, taken_as: Option<TakenAs>) -> Markup {
+    let FoundTried { tried, more, looked_back_to } = found;
+    let rows = tried.iter().enumerate().map(|(at, one)| (Some(row_id(one)), row(one, of_the_same(tried, at))));
+    html! {
+        (live_line(form, tried))
         @if let Some(taken_as) = taken_as { p { "Searched as " (describe(taken_as)) ": " b { (form.q.trim()) } } }
         @if tried.is_empty() {
             p {
-                "Nothing was tried that is like this" @if taken_as != Some(TakenAs::MessageId) { " in this time" } ". "
+                "No attempt matches" @if taken_as != Some(TakenAs::MessageId) { " in this time" } ". "
                 span .hint {
                     @if !form.user.trim().is_empty() {
-                        "A mailbox's user is compared as a whole: write it as the lists of this page show it. "
+                        "A mailbox's user is compared as a whole. Write it as the lists of this page show it. "
                     }
-                    "Look further back by “Since”: 30d. "
-                    "A message that no host has begun to deliver is known to Postfix alone."
+                    "To search further back, set “Since” to 30d. "
+                    "A message that no host has tried to deliver is known to Postfix only."
                 }
             }
         } @else {

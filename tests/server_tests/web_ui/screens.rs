@@ -87,13 +87,13 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
         (String::new(), 4, "deferred: another delivery held the lock"),
         ("state=delivered".into(), 3, "doug@mail.axial.net"),
         ("state=deferred".into(), 1, "deferred: another delivery held the lock"),
-        ("state=refused".into(), 0, "Nothing was tried"),
-        ("state=open".into(), 0, "Nothing was tried"),
+        ("state=refused".into(), 0, "No attempt matches"),
+        ("state=open".into(), 0, "No attempt matches"),
         ("state=owed".into(), 0, "No Sent copy is owed"),
         ("role=sent".into(), 4, "copy for Sent of lisa"),
         ("role=all".into(), 8, "doug@mail.axial.net"),
         (format!("user={}", scene.user("doug")), 2, "doug@mail.axial.net"),
-        ("host=elsewhere".into(), 0, "Nothing was tried"),
+        ("host=elsewhere".into(), 0, "No attempt matches"),
         ("q=scuba%40mail.axial.net".into(), 2, "Searched as an address"),
         (format!("q={LISA}&since=1h"), 4, "Searched as an address"),
         ("q=4jY5Kl1pjDzBFGl&state=delivered".into(), 1, "Searched as a queue id"),
@@ -273,7 +273,7 @@ fn a_queue_id_is_found_whatever_its_hosts_clock_says(engine: Engine) {
         told = text(anna.get("/?q=4C0FFEF&state=delivered&since=30m").shown());
         !told.contains("were not searched")
     });
-    assert!(told.contains("Nothing was tried"), "{told}");
+    assert!(told.contains("No attempt matches"), "{told}");
 }
 
 /// The table is locked by somebody else, as it is while a migration changes it, so that nothing can be read.
@@ -286,7 +286,7 @@ fn a_search_that_the_server_ends_says_how_far_it_looked(engine: Engine) {
     let mut session = scene.session();
     session.execute(if engine.is_postgres() { "BEGIN; LOCK TABLE attempts" } else { "LOCK TABLES attempts WRITE" });
     let told = text(anna.get("/?q=%3C1%3E").shown());
-    assert!(told.contains("Nothing was tried") && told.contains("were not searched"), "{told}");
+    assert!(told.contains("No attempt matches") && told.contains("were not searched"), "{told}");
     session.execute(if engine.is_postgres() { "ROLLBACK" } else { "UNLOCK TABLES" });
     let mut list = String::new();
     wait_until("it was looked for all the way", || {

@@ -78,7 +78,7 @@ fn the_list_grows_while_postfix_delivers_on_two_hosts() {
     let served = Served::start(&mut site.scene, "viewer");
     let browser = Browser::start();
     browser.log_in(&served.link);
-    assert!(browser.text().contains("Nothing was tried"), "{}", browser.text());
+    assert!(browser.text().contains("No mail has come here yet"), "{}", browser.text());
     let deliver = |number: usize| {
         // Without a Date each host would write one of its own, and the two were different messages.
         let content = format!(
