@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub(crate) mod check;
+mod confirmation;
 pub(crate) mod inject;
 pub(crate) mod lock;
 pub(crate) mod manual;
@@ -17,6 +18,7 @@ pub(crate) mod shunt;
 mod site_options;
 pub(crate) mod stats;
 pub(crate) mod subscription;
+mod tables;
 pub(crate) mod token;
 pub(crate) mod trace;
 pub(crate) mod web;
@@ -24,11 +26,11 @@ pub(crate) mod web;
 use crate::base::terminal::{complain, printable};
 use crate::base::timestamp::duration;
 use crate::database::{DatabaseError, DatabaseFailure};
-use comfy_table::ContentArrangement;
 use serde::Serialize;
-use std::io::{ErrorKind as ErrorKindOfIo, IsTerminal, Write};
+use std::io::{ErrorKind as ErrorKindOfIo, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use sysexits::ExitCode;
+use tables::{paint, table};
 
 /// Whether part of the output could not be written, for example on a full disk.
 pub(crate) static UNSAID: AtomicBool = AtomicBool::new(false);
@@ -98,7 +100,7 @@ fn say(text: &str) {
 
 /// Prints a value: JSON for programs, or the text for people.
 fn print(as_json: bool, value: &impl Serialize, text: impl FnOnce() -> String) {
-    say(&if as_json { json(value) } else { text() });
+    say(&if as_json { json(value) } else { paint(&text()) });
 }
 
 /// JSON, in one line.
@@ -128,20 +130,6 @@ pub(crate) fn said(printed: std::io::Result<()>) {
         Err(error) if !UNSAID.swap(true, Ordering::Relaxed) => complain(&format!("standard output: {error}")),
         _ => {}
     }
-}
-
-/// A table: as wide as the terminal; elsewhere one line for each row, for grep.
-fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    if let (true, Some((width, _))) = (std::io::stdout().is_terminal(), terminal_size::terminal_size()) {
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.0);
-    }
-    table.set_header(header);
-    for row in rows {
-        table.add_row(row.map(|cell| printable(&cell)));
-    }
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// The columns of a list, for people: the name of each, and the cell of an entry.

@@ -1,10 +1,11 @@
 //! `notify`: the subscribers' backlog, redelivery of notifications, and giving them up.
 
+use super::confirmation::{Confirmation, nothing_was};
 use super::site_options::QueryOptions;
 use super::subscription::{one, open};
-use super::{Ended, Failure, fail, help, print, table};
+use super::{Ended, fail, help, print, table};
 use crate::base::timestamp;
-use crate::ledger::time_span;
+use crate::ledger::{Database, time_span};
 use crate::operations::notifications::{self, Behind, DropSelection, Overview};
 use crate::operations::subscriptions::{SubscriptionState, UNANSWERED, notifications_are};
 use crate::webhook::payload;
@@ -30,6 +31,8 @@ pub(crate) enum Command {
 pub(crate) struct Redeliver {
     #[command(flatten)]
     query: QueryOptions,
+    #[command(flatten)]
+    confirmation: Confirmation,
     /// What was given up: the default
     #[arg(long, conflicts_with = "all")]
     failed: bool,
@@ -48,6 +51,8 @@ pub(crate) struct Redeliver {
 pub(crate) struct GiveUp {
     #[command(flatten)]
     query: QueryOptions,
+    #[command(flatten)]
+    confirmation: Confirmation,
     /// What is still to be sent to this one
     #[arg(long, value_name = "ID")]
     subscription: Uuid,
@@ -69,19 +74,22 @@ pub(crate) fn run(command: &Command) -> Ended {
             let overview = notifications::status(open(site)?.database())?;
             print(*json, &overview, || text(&overview));
         }
-        Command::Redeliver(arguments) => redeliver(arguments)?,
-        Command::GiveUp(arguments) => give_up(arguments)?,
+        Command::Redeliver(arguments) => return redeliver(arguments),
+        Command::GiveUp(arguments) => return give_up(arguments),
     }
     Ok(ExitCode::Ok)
 }
 
-fn redeliver(Redeliver { query, all, subscription, since, .. }: &Redeliver) -> Result<(), Failure> {
+fn redeliver(Redeliver { query, confirmation, all, subscription, since, .. }: &Redeliver) -> Ended {
     let mut session = open(&query.site)?;
     let (database, by) = session.parts();
     if let Some(id) = subscription
         && one(database, *id)?.state == SubscriptionState::Unverified
     {
         return Err(fail(ExitCode::DataErr, UNANSWERED));
+    }
+    if confirmation.is_missing() {
+        return preview(database, *subscription, query.json, "made due again");
     }
     let due = match (all, *subscription, *since) {
         (true, Some(id), Some(since)) => {
@@ -93,13 +101,16 @@ fn redeliver(Redeliver { query, all, subscription, since, .. }: &Redeliver) -> R
     let due = due.notifications;
     let value = serde_json::json!({ "due_again": due });
     print(query.json, &value, || format!("{}.", notifications_are(due, "due again")));
-    Ok(())
+    Ok(ExitCode::Ok)
 }
 
-fn give_up(GiveUp { query, subscription, before, event }: &GiveUp) -> Result<(), Failure> {
+fn give_up(GiveUp { query, confirmation, subscription, before, event }: &GiveUp) -> Ended {
     let mut session = open(&query.site)?;
     let (database, by) = session.parts();
     one(database, *subscription)?;
+    if event.is_none() && confirmation.is_missing() {
+        return preview(database, Some(*subscription), query.json, "given up");
+    }
     let what = match (event, before) {
         (Some(event), _) => DropSelection::Event(*event),
         (None, Some(moment)) => DropSelection::Before(*moment),
@@ -110,7 +121,15 @@ fn give_up(GiveUp { query, subscription, before, event }: &GiveUp) -> Result<(),
     let given_up = given_up.ok_or_else(|| fail(ExitCode::NoInput, missing))?;
     let value = serde_json::json!({ "given_up": given_up });
     print(query.json, &value, || format!("{}.", notifications_are(given_up, "given up")));
-    Ok(())
+    Ok(ExitCode::Ok)
+}
+
+/// Prints what the subscriptions have that would be changed.
+fn preview(database: &mut dyn Database, subscription: Option<Uuid>, as_json: bool, done: &str) -> Ended {
+    let mut overview = notifications::status(database)?;
+    overview.subscriptions.retain(|behind| subscription.is_none_or(|id| behind.subscription == id));
+    print(as_json, &overview, || text(&overview));
+    nothing_was(done, as_json)
 }
 
 fn text(overview: &Overview) -> String {

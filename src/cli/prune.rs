@@ -1,5 +1,6 @@
 //! `prune`: removes rows that are older than their retention time.
 
+use super::confirmation::{Confirmation, nothing_was};
 use super::progress::Progress;
 use super::site_options::{SiteOptions, connect};
 use super::{Ended, fail, help, json, say, table};
@@ -38,6 +39,8 @@ pub(crate) struct Arguments {
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    confirmation: Confirmation,
     /// Rest for so long after each batch, for the sake of replicas
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = timestamp::duration)]
     pause: Duration,
@@ -74,11 +77,12 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
     let mut database = connect(&site, PATIENCE)?;
     let by = CommandLine::of(&site);
+    let (is_tried, is_unconfirmed) = (arguments.dry_run, arguments.confirmation.is_missing());
     let mut done = Vec::new();
     let mut all = Ok(ExitCode::Ok);
     for (kind, age) in kinds {
         let progress = Progress::watch(format!("counting {}", kind.as_str()));
-        let pruned = match arguments.dry_run {
+        let pruned = match is_tried || is_unconfirmed {
             true => prune::dry_run(database.as_mut(), kind, age),
             false => prune::prune(database.as_mut(), kind, age, arguments.pause, &mut |removed| {
                 progress.set(format!("{removed} {} removed", kind.as_str()));
@@ -100,11 +104,14 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         }
     }
     // Completed work is shown even if a later step failed.
-    show(&done, arguments);
+    show(&done, is_tried || is_unconfirmed, arguments);
+    if all.is_ok() && is_unconfirmed && !is_tried {
+        return nothing_was("removed", arguments.json);
+    }
     Ok(all?)
 }
 
-fn show(done: &[Pruned], arguments: &Arguments) {
+fn show(done: &[Pruned], is_dry_run: bool, arguments: &Arguments) {
     if arguments.json {
         return say(&json(&done));
     }
@@ -117,7 +124,7 @@ fn show(done: &[Pruned], arguments: &Arguments) {
             kept(pruned),
         ]
     });
-    let removed = if arguments.dry_run { "would remove" } else { "removed" };
+    let removed = if is_dry_run { "would remove" } else { "removed" };
     say(&table(["what", "older than", "that is, before", removed, "older, but kept"], rows));
     if arguments.dry_run {
         say("Nothing was removed: this was a dry run.");

@@ -1,5 +1,6 @@
 //! `queue`: manual work on the file queue.
 
+use super::confirmation::{Confirmation, nothing_was};
 use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, say};
 use crate::base::terminal::{printable, shell_word};
 use crate::base::timestamp;
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Hold {
         #[command(flatten)]
         queue: QueueOptions,
+        #[command(flatten)]
+        confirmation: Confirmation,
         /// As `queue list` prints them
         #[arg(value_name = "ID", required = true)]
         ids: Vec<String>,
@@ -33,6 +36,8 @@ pub(crate) enum Command {
     Release {
         #[command(flatten)]
         queue: QueueOptions,
+        #[command(flatten)]
+        confirmation: Confirmation,
         /// Release what is older than the ledger remembers, too
         #[arg(long)]
         again: bool,
@@ -94,12 +99,18 @@ pub(crate) fn run(command: &Command) -> Ended {
     match command {
         Command::List(arguments) => list_entries(arguments),
         Command::Show(arguments) => show(arguments),
-        Command::Hold { queue, ids } => {
+        Command::Hold { queue, confirmation, ids } => {
             let (_, queue) = queue.open()?;
+            if ids.len() > 1 && confirmation.is_missing() {
+                return preview(&queue, ids, "held");
+            }
             change_each(ids, |id| queue.hold(id).map(|_| format!("{id} is held")))
         }
-        Command::Release { queue, again, ids } => {
+        Command::Release { queue, confirmation, again, ids } => {
             let (config, queue) = queue.open()?;
+            if ids.len() > 1 && confirmation.is_missing() {
+                return preview(&queue, ids, "released");
+            }
             let remembered = if *again { None } else { config.retention.messages_older_than };
             change_each(ids, |id| {
                 let released = queue.release(id, remembered, *again, SystemTime::now())?;
@@ -110,20 +121,29 @@ pub(crate) fn run(command: &Command) -> Ended {
         }
         Command::Drop { queue, yes, ids } => {
             let (_, queue) = queue.open()?;
-            if *yes {
-                return change_each(ids, |id| queue.drop_message(id).map(|_| format!("{id} is removed")));
+            match yes {
+                true => change_each(ids, |id| queue.drop_message(id).map(|_| format!("{id} is removed"))),
+                // Nobody else has it.
+                false => preview(&queue, ids, "removed"),
             }
-            for id in ids {
-                let entry = entry(&queue, id)?;
-                let size = entry.size.map_or_else(|| "of unknown size".into(), |size| format!("of {size} bytes"));
-                let (sender, recipients) = (sender(&entry), entry.recipients.join(" "));
-                let text = format!("{id}, a message {size} from {sender} to {recipients}, would be removed");
-                say(&printable(&text));
-            }
-            say("Nothing was removed. With --yes it is, and nobody else has it.");
-            Ok(ExitCode::Ok)
         }
     }
+}
+
+/// Prints which messages would be changed.
+fn preview(queue: &Queue, ids: &[String], done: &str) -> Ended {
+    for id in ids {
+        let entry = entry(queue, id)?;
+        say(&would_be(id, entry.size, &sender(&entry), &entry.recipients, done));
+    }
+    nothing_was(done, false)
+}
+
+/// What would be done to a message, in one line.
+pub(super) fn would_be(id: &str, size: Option<u64>, sender: &str, recipients: &[String], done: &str) -> String {
+    let size = size.map_or_else(|| "of unknown size".into(), |size| format!("of {size} bytes"));
+    let recipients = recipients.join(" ");
+    printable(&format!("{id}, a message {size} from {sender} to {recipients}, would be {done}"))
 }
 
 fn list_entries(arguments: &ListArguments) -> Ended {

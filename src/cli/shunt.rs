@@ -1,7 +1,8 @@
 //! `shunt`: messages that crashed workers of the service.
 
+use super::confirmation::{Confirmation, nothing_was};
 use super::progress::Progress;
-use super::queue::{QueueOptions, ShowArguments, or_null_sender};
+use super::queue::{QueueOptions, ShowArguments, or_null_sender, would_be};
 use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, say};
 use crate::base::deadline::Deadline;
 use crate::base::terminal::{printable, shell_word};
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Drop {
         #[command(flatten)]
         queue: QueueOptions,
+        #[command(flatten)]
+        confirmation: Confirmation,
         /// Drop messages that nobody else may have: they are lost
         #[arg(long)]
         lose: bool,
@@ -52,6 +55,8 @@ pub(crate) enum Command {
 pub(crate) struct RetryArguments {
     #[command(flatten)]
     queue: QueueOptions,
+    #[command(flatten)]
+    confirmation: Confirmation,
     /// All shunted messages, the oldest first
     #[arg(long, conflicts_with = "ids")]
     all: bool,
@@ -75,8 +80,11 @@ pub(crate) fn run(command: &Command) -> Ended {
         }
         Command::Show(arguments) => show(arguments),
         Command::Retry(arguments) => retry(arguments),
-        Command::Drop { queue, lose, ids } => {
+        Command::Drop { queue, confirmation, lose, ids } => {
             let (config, queue) = queue.open()?;
+            if ids.len() > 1 && confirmation.is_missing() {
+                return preview(&queue, ids, "removed");
+            }
             for_each(ids, |id| drop_one(&queue, config.delivery.postfix_queue_lifetime, id, *lose))
         }
     }
@@ -155,6 +163,16 @@ fn not_found(id: &str) -> Failure {
     fail(ExitCode::NoInput, text)
 }
 
+/// Prints which messages would be changed.
+fn preview(queue: &Queue, ids: &[String], done: &str) -> Ended {
+    for id in ids {
+        let (CrashedMessage { envelope, .. }, _) = read(queue, id)?;
+        let recipients: Vec<String> = envelope.recipients.into_iter().map(|to| to.address).collect();
+        say(&would_be(id, Some(envelope.size), &or_null_sender(&envelope.sender), &recipients, done));
+    }
+    nothing_was(done, false)
+}
+
 fn retry(arguments: &RetryArguments) -> Ended {
     let (config, queue) = arguments.queue.open()?;
     let (ids, all_are_read) = match arguments.all {
@@ -166,6 +184,9 @@ fn retry(arguments: &RetryArguments) -> Ended {
     };
     if ids.is_empty() && all_are_read.is_ok() {
         say(NOTHING);
+    }
+    if ids.len() > 1 && arguments.confirmation.is_missing() {
+        return preview(&queue, &ids, "tried");
     }
     let limit = if arguments.again || ids.is_empty() { None } else { config.retention.messages_older_than };
     let _progress = Progress::watch("they are tried one at a time");

@@ -152,6 +152,7 @@ fn dispatch(arguments: &[OsString], other: bool) -> u8 {
     if !other && let Ok(plain) = PlainDelivery::try_parse_from(arguments) {
         return pipe::deliver::run(&plain.deliver).into();
     }
+    cli::lock::become_program(arguments);
     let parsed = match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(error) => return unreadable(&error, arguments, other).into(),

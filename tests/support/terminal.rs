@@ -9,7 +9,7 @@ pub fn on_a_terminal(directory: &Path, columns: u16, line: &str) -> (Option<i32>
     let programs = Path::new(env!("CARGO_BIN_EXE_maildrop_command")).parent().unwrap();
     let path = format!("{}:/usr/bin:/bin", programs.display());
     let mut script = Command::new("script");
-    script.args(["--quiet", "--return", "--command", &format!("stty cols {columns}; {line}"), "/dev/null"]);
+    script.args(["--quiet", "--return", "--command", &format!("stty rows 40 cols {columns}; {line}"), "/dev/null"]);
     script.env_clear().env("PATH", path).env("SHELL", "/bin/sh").env("TERM", "xterm").current_dir(directory);
     let output = script.stdin(Stdio::null()).stderr(Stdio::inherit()).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stdout).replace("\r\n", "\n"))

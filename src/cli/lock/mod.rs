@@ -25,13 +25,6 @@ pub(crate) enum Command {
     /// Print the PostgreSQL key and the MySQL name of a Message-ID's lock
     #[command(after_help = help("lock key"))]
     Key(key::Arguments),
-    /// What `lock exec` starts: has itself killed when its parent ends (PDEATHSIG), and becomes the command
-    #[command(hide = true)]
-    Program {
-        parent: u32,
-        #[arg(last = true, required = true)]
-        command: Vec<OsString>,
-    },
 }
 
 pub(crate) fn run(command: &Command) -> Ended {
@@ -40,7 +33,17 @@ pub(crate) fn run(command: &Command) -> Ended {
         Command::List(arguments) => list::list_all(arguments),
         Command::Try(arguments) => list::try_one(arguments),
         Command::Key(arguments) => Ok(key::run(arguments)),
-        Command::Program { parent, command } => exec::become_program(*parent, command),
+    }
+}
+
+/// Becomes the command, if this is the command line that `lock exec` starts. It is no subcommand: completions would offer it.
+pub(crate) fn become_program(arguments: &[OsString]) {
+    if let [_, lock, program, parent, _, command @ ..] = arguments
+        && lock == "lock"
+        && program == "program"
+        && let Some(parent) = parent.to_str().and_then(|parent| parent.parse().ok())
+    {
+        exec::become_program(parent, command);
     }
 }
 

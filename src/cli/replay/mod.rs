@@ -2,6 +2,7 @@
 
 mod owed_and_lost;
 
+use super::confirmation::{self, nothing_was};
 use super::progress::Progress;
 use super::site_options::{LONGEST_ANSWER, SiteOptions, watch};
 use super::{Ended, Failure, complain, fail, help, json, printable, say, table};
@@ -75,8 +76,8 @@ pub(crate) struct Arguments {
     /// filed
     #[arg(long, requires = "restore")]
     deleted: bool,
-    /// For --restore: do it
-    #[arg(long, requires = "restore")]
+    /// Do it: --restore delivers only with this, and so does any replay of more than one at a terminal
+    #[arg(long, conflicts_with = "dry_run")]
     yes: bool,
     /// The envelope sender; empty for the null sender
     #[arg(long, value_name = "ADDRESS", allow_hyphen_values = true)]
@@ -157,6 +158,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         return Err(fail(ExitCode::NoInput, "there is nothing to replay"));
     }
 
+    let is_unconfirmed = !arguments.dry_run && total > 1 && confirmation::is_missing(arguments.yes);
+    let dry_run = arguments.dry_run || is_unconfirmed;
     let stop = stop()?;
     let replay = Replay {
         site,
@@ -169,10 +172,10 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             sasl_username: arguments.sasl_username.clone(),
         },
         jobs: usize::from(arguments.jobs),
-        dry_run: arguments.dry_run,
+        dry_run,
         stop: &stop,
     };
-    let mut failures = if arguments.dry_run { None } else { Some(failure_file(arguments)?) };
+    let mut failures = if dry_run { None } else { Some(failure_file(arguments)?) };
     let mut tally = Tally::default();
     let (progress, began) = (Progress::watch_long("replaying"), Instant::now());
     let mut is_ending = false;
@@ -181,7 +184,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             if let (Some(line), Some(failures)) = (&report.failure, &mut failures) {
                 failures.write(line);
             }
-            show(&report, arguments, tally);
+            show(&report, arguments.json, dry_run, tally);
         }
         if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut is_ending, true) {
             complain("ending after the messages in progress; once more, and it ends at once");
@@ -189,7 +192,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         progress.set(progress_line(tally, total, began.elapsed()));
     });
     drop(progress);
-    if !arguments.dry_run {
+    if !dry_run {
         operations_log::redelivered(site, Operation::DeliveredAgain, tally.delivered);
     }
     if tally.failed() == 0
@@ -204,7 +207,10 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if let Some(error) = failures.as_ref().and_then(|failures| failures.error.as_ref()) {
         complain(&format!("what failed could not all be written down: {error}"));
     }
-    summarize(arguments, &tally, total, failures.as_ref());
+    summarize(arguments, dry_run, &tally, total, failures.as_ref());
+    if is_unconfirmed {
+        return nothing_was("delivered", arguments.json);
+    }
     Ok(exit_of(&tally, total))
 }
 
@@ -260,10 +266,10 @@ fn progress_line(tally: &Tally, total: u64, took: Duration) -> String {
     format!("{done} of {total}, {rate:.1}/s, about {left} left: {numbers}")
 }
 
-fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally) {
+fn show(report: &MessageReport, as_json: bool, dry_run: bool, tally: &Tally) {
     let failed = report.outcome.failed();
-    if arguments.dry_run {
-        say(&if arguments.json { in_json(report) } else { line(report) });
+    if dry_run {
+        say(&if as_json { in_json(report) } else { line(report) });
     } else if failed && tally.failed() <= SHOWN_ONE_BY_ONE {
         complain(&line(report));
     } else if failed && tally.failed() == SHOWN_ONE_BY_ONE + 1 {
@@ -292,12 +298,12 @@ fn in_json(report: &MessageReport) -> String {
 }
 
 /// Prints the totals, and the path of the file of failures.
-fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<&FailureFile>) {
+fn summarize(arguments: &Arguments, dry_run: bool, tally: &Tally, total: u64, failures: Option<&FailureFile>) {
     let left = total - tally.done;
     let left_out = failures.is_some_and(|failures| failures.error.is_some());
     if arguments.json {
         return say(&json(&serde_json::json!({
-            "dry_run": arguments.dry_run,
+            "dry_run": dry_run,
             "delivered": tally.delivered,
             "already_there": tally.already_there,
             "deferred": tally.deferred,
@@ -307,7 +313,7 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
             "failures_left_out": left_out,
         })));
     }
-    let delivered = if arguments.dry_run { "to be delivered" } else { "delivered" };
+    let delivered = if dry_run { "to be delivered" } else { "delivered" };
     let rows = [
         (delivered, tally.delivered),
         ("already there", tally.already_there),

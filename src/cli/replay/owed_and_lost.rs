@@ -1,6 +1,8 @@
 //! `--owed` and `--restore`: copies that should be in a mailbox by the ledger, and are not.
 
-use super::{Arguments, Ended, Progress, Tally, complain, exit_of, json, progress_line, say, table};
+use super::{
+    Arguments, Ended, Progress, Tally, complain, confirmation, exit_of, json, nothing_was, progress_line, say, table,
+};
 use crate::base::timestamp;
 use crate::database::DatabaseError;
 use crate::ledger::audit_queries::{self, RecordedCopy, Selection};
@@ -31,9 +33,10 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
     if left > 0 && !arguments.json {
         say(&format!("{left} copies are left to their authors' own mail programs for a while yet (sent.dedup_delay)"));
     }
-    if arguments.dry_run {
+    let is_unconfirmed = copies.len() > 1 && confirmation::is_missing(arguments.yes);
+    if arguments.dry_run || is_unconfirmed {
         show(arguments, &copies, true);
-        return Ok(ExitCode::Ok);
+        return if arguments.dry_run { Ok(ExitCode::Ok) } else { nothing_was("delivered", arguments.json) };
     }
     redeliver(arguments, site, &copies, (Operation::FinishedOwed, redelivery::finish))
 }
@@ -105,7 +108,7 @@ fn redeliver(
     drop(progress);
     operations_log::redelivered(site, operation, tally.delivered);
     ended?;
-    super::summarize(arguments, &tally, total, None);
+    super::summarize(arguments, false, &tally, total, None);
     Ok(exit_of(&tally, total))
 }
 

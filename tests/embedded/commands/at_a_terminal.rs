@@ -1,8 +1,12 @@
 //! What a person at a terminal reads, and no program does.
 
+use crate::program::{feed, program};
 use crate::terminal::on_a_terminal;
+use maildrop_command::lock::LockName;
+use maildrop_command::queue::{NewMail, Queue, Recipient, State};
 use std::net::TcpListener;
 use std::path::Path;
+use std::time::SystemTime;
 
 const MESSAGE: &str = "From: lisa@gmail.com\nMessage-ID: <123-abc@mail.google.com>\nSubject: Hello\n\nHello\n";
 const DELIVER: &str = "--sender lisa@gmail.com --recipient doug@x <message.eml";
@@ -58,4 +62,124 @@ fn a_delivery_without_its_database_names_host_port_and_cause_and_what_it_waits_f
     // Postfix passes on what it reads to the sender.
     let (_, piped) = shown(place.path(), &format!("{line} --dry-run 2>error | cat; cat error"));
     assert!(piped.starts_with("4.4.1 ") && !piped.contains("127.0.0.1"), "{piped}");
+}
+
+/// The command lines of the packaged units that run this program.
+fn command_lines_of_units() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/package/debian");
+    let units = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let units = units.filter(|path| path.extension().is_some_and(|extension| extension == "service"));
+    let text: String = units.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("ExecStart=/usr/bin/"));
+    let mut lines: Vec<String> =
+        lines.filter(|line| line.starts_with("maildrop_command ")).map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// Three messages of Lisa's, of which the Sent copies are owed.
+fn site_with_owed_copies() -> tempfile::TempDir {
+    let place = place();
+    let directory = place.path().join("site");
+    let deliver = |sender: &str, recipient: &str, id: &str| {
+        let directory = directory.to_str().unwrap();
+        let command = program(&["--embedded", directory, "--sender", sender, "--recipient", recipient]);
+        let message = format!("From: {sender}\nMessage-ID: <{id}@x>\nSubject: {id}\n\n{id}\n");
+        feed(command, message.as_bytes()).delivered();
+    };
+    deliver("doug@x", "lisa@x", "first");
+    for id in ["one", "two", "three"] {
+        deliver("lisa@x", "doug@x", id);
+    }
+    let ledger = rusqlite::Connection::open(directory.join("ledger.sqlite")).unwrap();
+    let owe = "UPDATE copies SET state = 'owed', delivered_at = NULL WHERE role = 'sender'";
+    assert_eq!(ledger.execute(owe, ()).unwrap(), 3);
+    std::fs::remove_dir_all(directory.join("lisa@x/.Sent")).unwrap();
+    place
+}
+
+fn sent_copies(place: &Path) -> usize {
+    std::fs::read_dir(place.join("site/lisa@x/.Sent/cur")).map_or(0, Iterator::count)
+}
+
+fn attempts(place: &Path) -> u32 {
+    let ledger = rusqlite::Connection::open(place.join("site/ledger.sqlite")).unwrap();
+    ledger.query_row("SELECT count(*) FROM attempts", (), |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn the_packaged_units_act_and_a_person_at_a_terminal_confirms_first() {
+    let lines = command_lines_of_units();
+    let [proof, prune, owed] = &lines[..] else { panic!("{lines:?}") };
+    assert!(proof.contains("check") && prune.contains("prune") && owed.contains("replay --owed"), "{lines:?}");
+    let of_site = |line: &str| line.replace(" --config /etc/maildrop_command/config.toml", "") + " --embedded site";
+    let place = site_with_owed_copies();
+    let (owed, proof) = (of_site(owed), of_site(proof));
+    // The site has no [retention], so the age is given here.
+    let prune = of_site(prune) + " --attempts-older-than 7d";
+    let ledger = rusqlite::Connection::open(place.path().join("site/ledger.sqlite")).unwrap();
+    let month = 30 * 86_400_000_000_i64;
+    ledger.execute("UPDATE attempts SET started_at = started_at - ?1, ended_at = ended_at - ?1", [month]).unwrap();
+    let before = attempts(place.path());
+
+    let (_, said) = shown(place.path(), &owed);
+    assert!(said.contains("Nothing was delivered. With --yes it is.") && sent_copies(place.path()) == 0, "{said}");
+    let (_, said) = shown(place.path(), &prune);
+    assert!(said.contains("would remove") && said.contains("Nothing was removed. With --yes it is."), "{said}");
+    assert_eq!(attempts(place.path()), before);
+
+    for unit in [&proof, &owed, &prune] {
+        let words: Vec<&str> = unit.split(' ').skip(1).collect();
+        let output = program(&words).current_dir(place.path()).output().unwrap();
+        assert!(output.status.success(), "{unit}: {output:?}");
+    }
+    assert_eq!((sent_copies(place.path()), attempts(place.path()) < before), (3, true));
+
+    let place = site_with_owed_copies();
+    let (status, said) = shown(place.path(), &format!("{owed} --yes"));
+    assert!(status == Some(0) && sent_copies(place.path()) == 3, "{said}");
+}
+
+#[test]
+fn several_messages_of_the_queue_are_shown_first_and_one_is_changed_at_once() {
+    let place = place();
+    let state = place.path().join("state");
+    let text = format!(
+        "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
+         [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n[service]\nstate_directory = {state:?}\n"
+    );
+    std::fs::write(place.path().join("config.toml"), text).unwrap();
+    let queue = Queue::open(&state.join("queue")).unwrap();
+    let enqueue = |lock: &str| {
+        let recipient = Recipient { address: "scuba@mail.axial.net".into(), original: None };
+        let mail = NewMail { recipients: vec![recipient], injected_by: "a test".into(), ..NewMail::default() };
+        let lock = LockName::new("maildrop", lock.as_bytes());
+        queue.enqueue(&lock, mail, MESSAGE.as_bytes(), SystemTime::now()).unwrap().id()
+    };
+    let (a, b) = (enqueue("a"), enqueue("b"));
+    let held = || queue.list().unwrap().iter().filter(|entry| entry.state == State::Held).count();
+    let hold = "maildrop_command queue hold --config config.toml";
+    let (status, said) = shown(place.path(), &format!("{hold} {a} {b}"));
+    assert!(status == Some(0) && said.matches("to scuba@mail.axial.net, would be held").count() == 2, "{said}");
+    assert!(said.ends_with("Nothing was held. With --yes it is.\n") && held() == 0, "{said}");
+    shown(place.path(), &format!("{hold} {a}"));
+    assert_eq!(held(), 1);
+    shown(place.path(), &format!("{hold} --yes {a} {b}"));
+    assert_eq!(held(), 2);
+
+    // No line is wider than the terminal, and no ID is cut.
+    for columns in [60, 80, 200] {
+        let (_, list) = on_a_terminal(place.path(), columns, "maildrop_command queue list --config config.toml");
+        let plain = list.replace("\u{1b}[33m", "").replace("\u{1b}[0m", "");
+        assert!(plain.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {plain}");
+        assert!(
+            plain.contains(&a) && plain.contains(&b) && plain.contains("scuba@mail.axial.net"),
+            "{columns}: {plain}"
+        );
+    }
+    let list = "maildrop_command queue list --config config.toml";
+    assert!(shown(place.path(), list).1.contains("\u{1b}[33mheld\u{1b}[0m"));
+    for plain in [format!("NO_COLOR=1 {list}"), format!("TERM=dumb {list}"), format!("{list} | cat")] {
+        assert!(!shown(place.path(), &plain).1.contains('\u{1b}'), "{plain}");
+    }
 }

@@ -1,0 +1,36 @@
+//! The rule of safety: at a terminal, a change in bulk of mailboxes, ledger or queue shows what it would do, and wants `--yes`.
+
+use super::{Ended, complain, say};
+use clap::Args;
+use std::io::IsTerminal;
+use sysexits::ExitCode;
+
+#[derive(Debug, Args)]
+#[group(skip)]
+pub(crate) struct Confirmation {
+    /// Do it: at a terminal, more than one is changed only with this
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Confirmation {
+    pub(super) fn is_missing(&self) -> bool {
+        is_missing(self.yes)
+    }
+}
+
+/// Whether a person has to confirm first. Timers and scripts have no terminal, and need no `--yes`.
+pub(super) fn is_missing(yes: bool) -> bool {
+    !yes && std::io::stdout().is_terminal()
+}
+
+/// The end of a subcommand that has only shown what it would do. Standard output may be JSON.
+pub(super) fn nothing_was(done: &str, as_json: bool) -> Ended {
+    let text = format!("Nothing was {done}. With --yes it is.");
+    if as_json {
+        complain(&text)
+    } else {
+        say(&text)
+    }
+    Ok(ExitCode::Ok)
+}
