@@ -147,6 +147,33 @@ CREATE TABLE IF NOT EXISTS copies (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'where each copy is, or that it is owed';
 
+-- Failures ----------------------------------------------------------------------------------------------------------
+
+-- Deliveries that failed before their journal: the mailbox store was down, it refused the login, the recipient is unknown. One
+-- row for each message and recipient, however often it is tried. Journal, look, audit and replay never read it, and the record
+-- never touches it. A row is written within a second, the shortest lock wait of InnoDB, or not at all.
+CREATE TABLE IF NOT EXISTS failures (
+    identity    BINARY(32) NOT NULL COMMENT 'messages.identity',
+    recipient   VARCHAR(320) NOT NULL COMMENT 'of the envelope',
+    lock_digest BINARY(32) NOT NULL COMMENT 'the name of the lock',
+    sender      TEXT NULL COMMENT 'envelope sender; empty: the null sender; NULL: not known',
+    author      MEDIUMTEXT NULL COMMENT 'From, decoded',
+    subject     MEDIUMTEXT NULL,
+    message_id  MEDIUMTEXT NOT NULL,
+    queue_id    TEXT NULL COMMENT 'of Postfix, of the last try; so are host and cause',
+    host        TEXT NOT NULL,
+    cause       TEXT NOT NULL COMMENT 'src/ledger/outcome.rs',
+    count       BIGINT NOT NULL COMMENT 'how many tries',
+    first_at    DATETIME(6) NOT NULL COMMENT 'UTC',
+    last_at     DATETIME(6) NOT NULL COMMENT 'UTC',
+    PRIMARY KEY (identity, recipient),
+    -- `trace` by Message-ID, the search of the web UI.
+    KEY failures_by_lock (lock_digest),
+    -- `trace` by queue id or address, `stats`, `prune`, the list of the web UI. Inserts go to its end.
+    KEY failures_by_time (first_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT = 'deliveries that failed before their journal; a row goes after seven days';
+
 -- Epochs ------------------------------------------------------------------------------------------------------------
 
 -- As long as one epoch lasts, the database remembers what it committed (src/ledger/epoch.rs). A delivery compares the last row

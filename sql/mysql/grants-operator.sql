@@ -17,6 +17,7 @@ GRANT INSERT, UPDATE ON maildrop.messages TO 'maildrop_operator'@'%';
 GRANT INSERT ON maildrop.message_sources TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.copies TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.unknown_recipients TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE ON maildrop.failures TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.login_checks TO 'maildrop_operator'@'%';
 GRANT INSERT ON maildrop.epochs TO 'maildrop_operator'@'%';
 
@@ -46,6 +47,7 @@ GRANT DELETE ON maildrop.attempts TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.copies TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.messages TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.message_sources TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.failures TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.events TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.notification_attempts TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.operations TO 'maildrop_operator'@'%';

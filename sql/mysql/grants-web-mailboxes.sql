@@ -9,6 +9,7 @@ GRANT SELECT ON maildrop.addresses TO 'maildrop_web'@'%';
 GRANT INSERT, UPDATE ON maildrop.attempts TO 'maildrop_web'@'%';
 GRANT INSERT, UPDATE ON maildrop.messages TO 'maildrop_web'@'%';
 GRANT INSERT, UPDATE ON maildrop.copies TO 'maildrop_web'@'%';
+GRANT INSERT, UPDATE ON maildrop.failures TO 'maildrop_web'@'%';
 GRANT SELECT, INSERT, UPDATE ON maildrop.login_checks TO 'maildrop_web'@'%';
 GRANT SELECT, INSERT ON maildrop.epochs TO 'maildrop_web'@'%';
 GRANT INSERT ON maildrop.outbox TO 'maildrop_web'@'%';

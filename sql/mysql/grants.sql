@@ -23,6 +23,9 @@ GRANT SELECT, INSERT, UPDATE ON maildrop.login_checks TO 'maildrop'@'%';
 -- Changes of the database server: fail-overs and restores.
 GRANT SELECT, INSERT ON maildrop.epochs TO 'maildrop'@'%';
 
+-- Deliveries that fail before their journal. Without these rights only the log has them.
+GRANT SELECT, INSERT, UPDATE ON maildrop.failures TO 'maildrop'@'%';
+
 -- An event for each change of a copy, if there are subscriptions (grants-notify.sql). Their owners stay hidden.
 GRANT INSERT ON maildrop.outbox TO 'maildrop'@'%';
 GRANT SELECT (id) ON maildrop.subscriptions TO 'maildrop'@'%';

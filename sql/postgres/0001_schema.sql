@@ -136,6 +136,36 @@ CREATE INDEX copies_message ON copies (message);
 CREATE INDEX copies_owed ON copies (updated_at) WHERE state = 'owed';
 COMMENT ON TABLE copies IS 'One row per (message, user, mailbox, role): delivered, and where; or owed, and why';
 
+-- Failures ----------------------------------------------------------------------------------------------------------
+
+-- Deliveries that failed before their journal: the mailbox store was down, it refused the login, the recipient is unknown. One
+-- row for each message and recipient, however often it is tried. Journal, look, audit and replay never read it, and the record
+-- never touches it. A row is written within 100 ms, or not at all.
+--
+-- A further try changes no column of an index: a HOT update, for which the fill factor leaves space.
+CREATE TABLE failures (
+    identity    bytea       NOT NULL, -- messages.identity
+    recipient   text        NOT NULL, -- of the envelope
+    lock_digest bytea       NOT NULL,
+    sender      text,                 -- of the envelope; empty: the null sender
+    author      text,                 -- From, decoded
+    subject     text,
+    message_id  text        NOT NULL,
+    queue_id    text,                 -- Postfix's, of the last try; so are host and cause
+    host        text        NOT NULL,
+    cause       text        NOT NULL, -- src/ledger/outcome.rs
+    count       bigint      NOT NULL, -- how many tries
+    first_at    timestamptz NOT NULL,
+    last_at     timestamptz NOT NULL,
+    PRIMARY KEY (identity, recipient)
+) WITH (fillfactor = 70);
+-- `trace` by Message-ID, the web UI's search.
+CREATE INDEX failures_lock_digest ON failures (lock_digest);
+-- `trace` by queue id or address, `stats`, `prune`, the web UI's list. Inserts go to its last page.
+CREATE INDEX failures_first_at ON failures (first_at);
+COMMENT ON TABLE failures IS 'Deliveries that failed before their journal; a row goes after seven days';
+COMMENT ON COLUMN failures.count IS 'How many tries have failed before their journal';
+
 -- Epochs ------------------------------------------------------------------------------------------------------------
 
 -- As long as one epoch lasts, the database remembers what it committed (src/ledger/epoch.rs). A delivery compares the last row

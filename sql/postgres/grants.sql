@@ -26,6 +26,10 @@ GRANT SELECT, INSERT ON epochs TO :"role";
 -- FUNCTIONS FROM PUBLIC).
 GRANT EXECUTE ON FUNCTION maildrop_epoch() TO :"role";
 
+-- Deliveries that fail before their journal. Without these rights only the log has them.
+GRANT SELECT, INSERT ON failures TO :"role";
+GRANT UPDATE (queue_id, host, cause, count, last_at) ON failures TO :"role";
+
 -- An event for each change of a copy, if there are subscriptions (grants-notify.sql). Their owners stay hidden.
 GRANT INSERT ON outbox TO :"role";
 GRANT SELECT (id) ON subscriptions TO :"role";

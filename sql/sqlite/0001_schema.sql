@@ -97,6 +97,29 @@ CREATE TABLE unknown_recipients (
     last_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Deliveries that failed before their journal: one row for each message and recipient, however often it is tried. Journal,
+-- look, audit and replay never read it, and the record never touches it.
+CREATE TABLE failures (
+    identity    BLOB    NOT NULL CHECK (length(identity) = 32),    -- messages.identity
+    recipient   TEXT    NOT NULL,    -- of the envelope
+    lock_digest BLOB    NOT NULL CHECK (length(lock_digest) = 32), -- the name of the lock
+    sender      TEXT,                -- of the envelope; '' is the null sender, NULL: not known
+    author      TEXT,                -- From, decoded
+    subject     TEXT,
+    message_id  TEXT    NOT NULL,
+    queue_id    TEXT,                -- Postfix's, of the last try; so are host and cause
+    host        TEXT    NOT NULL,
+    cause       TEXT    NOT NULL,    -- src/ledger/outcome.rs
+    count       INTEGER NOT NULL,    -- how many tries
+    first_at    INTEGER NOT NULL,
+    last_at     INTEGER NOT NULL,
+    PRIMARY KEY (identity, recipient)
+) STRICT, WITHOUT ROWID;
+-- `trace` by Message-ID, the web UI's search.
+CREATE INDEX failures_by_lock ON failures (lock_digest);
+-- `trace` by queue id or address, `stats`, `prune`, the web UI's list.
+CREATE INDEX failures_by_time ON failures (first_at);
+
 -- Links that log in to the web UI, each valid once. Of these, and of sessions, only digests are stored: who reads the tables,
 -- or a backup of them, cannot log in with that.
 CREATE TABLE web_logins (

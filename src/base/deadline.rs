@@ -39,6 +39,12 @@ impl Deadline {
         Self::after(self.remaining() / 2)
     }
 
+    /// The deadline for a step after which another one takes this time; at most an eighth of what is left is kept for it.
+    #[must_use]
+    pub(crate) fn leaving(&self, time: Duration) -> Self {
+        Self::after(self.remaining().saturating_sub(time.min(self.remaining() / 8)))
+    }
+
     /// This deadline, or one after this span from now, whichever is sooner.
     #[must_use]
     pub(crate) fn or_within(self, span: Option<Duration>) -> Self {

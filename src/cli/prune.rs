@@ -71,10 +71,6 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         return Err(fail(ExitCode::Usage, format!("--events-older-than: {problem}")));
     }
     let kinds = prune::kinds(&retention);
-    if kinds.is_empty() && !arguments.json {
-        say("Nothing is to be removed: neither an option nor [retention] in the configuration gives an age.");
-        return Ok(ExitCode::Ok);
-    }
     let mut database = connect(&site, PATIENCE)?;
     let by = CommandLine::of(&site);
     let (is_tried, is_unconfirmed) = (arguments.dry_run, arguments.confirmation.is_missing());

@@ -164,6 +164,16 @@ impl Dialect {
         }
     }
 
+    /// The time that is so long before another one.
+    pub(crate) fn before(self, moment: &str, span: std::time::Duration) -> String {
+        let microseconds = span.as_micros();
+        match self {
+            Self::Postgresql => format!("({moment} - {microseconds} * interval '1 microsecond')"),
+            Self::Mysql | Self::Mariadb => format!("({moment} - INTERVAL {microseconds} MICROSECOND)"),
+            Self::Sqlite => format!("({moment} - {microseconds})"),
+        }
+    }
+
     /// A time in seconds since 1970. A Date field can claim any year. The value is NULL outside the years 1 to 9999 of the
     /// SQL standard, and on MySQL before 1000.
     pub(crate) fn date(self, seconds: Option<i64>) -> Value<'static> {

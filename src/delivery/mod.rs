@@ -138,6 +138,8 @@ impl From<MailboxError> for NotOpened {
 pub struct Ended {
     /// One result for each recipient, in their order.
     pub recipients: Vec<Result<Delivered, Refusal>>,
+    /// The recipients whom the journal does not have, by their places, and why.
+    pub unjournalled: Vec<(usize, Outcome)>,
     /// Whether the author's copy is missing or in doubt, and a retry of it is certain. Either one of these recipients was
     /// deferred and will be retried, or the copy is recorded as owed. Until that retry, no other batch of the same
     /// transaction may append it: an unanswered APPEND may still land.
@@ -162,44 +164,76 @@ pub fn deliver(
     let began = Instant::now();
     let mut attempts: Vec<Attempt<'_>> = owed.into_iter().map(|owed| Attempt::begin(delivery, owed)).collect();
     stages.position = began.elapsed();
-    let delivered = deliver_copies(delivery, database, &mut attempts, stages);
+    let journalled = journal_attempts(delivery, database, &mut attempts, stages);
+    let unjournalled = unjournalled(&attempts, journalled.as_ref().err());
+    let delivered = match journalled {
+        Ok(true) => deliver_copies(delivery, database, &mut attempts, stages),
+        Ok(false) => Ok(()),
+        Err(deferral) => Err(deferral),
+    };
     // A server that hangs for all mailboxes proves nothing about one author.
     let hang = |recipients| attempts.iter().any(|attempt| attempt.is_recipients() == recipients && attempt.has_hung);
     let author_hangs = hang(false) && !hang(true);
     match delivered {
         Ok(()) => Ended {
             recipients: outcomes(delivery, &attempts),
+            unjournalled,
             author_is_seen_to: sent_copy::is_seen_to(&attempts),
             author_hangs,
         },
         Err(deferral) => Ended {
             recipients: delivery.recipients.iter().map(|_| Err(deferral.clone().into())).collect(),
+            unjournalled,
             author_is_seen_to: false,
             author_hangs,
         },
     }
 }
 
-/// Ends each attempt, or returns why no copy could be delivered.
-fn deliver_copies(
+/// Journals the attempts whose mailboxes are open; `false`, with nothing journalled, if there is nothing to start.
+fn journal_attempts(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     attempts: &mut [Attempt<'_>],
     stages: &mut Stages,
-) -> Result<(), Deferral> {
+) -> Result<bool, Deferral> {
     // If no recipient's mailbox is open, nothing is journalled: every recipient is deferred anyway. An author's copy without
     // recipients is a redelivery, which people request.
     let of_recipients = attempts.iter().any(Attempt::is_recipients);
     if attempts.iter().filter(|it| it.is_recipients() == of_recipients).all(Attempt::is_out_of_reach) {
         attempts.iter_mut().for_each(Attempt::end_out_of_reach);
-        return Ok(());
+        return Ok(false);
     }
 
     // 1 journal
     let began = Instant::now();
     database.journal(&journal(delivery, attempts)).map_err(Deferral::Database)?;
     stages.journal = began.elapsed();
+    Ok(true)
+}
 
+/// The recipients without a journalled attempt, and why: their mailboxes are not open, or the journal failed.
+fn unjournalled(attempts: &[Attempt<'_>], failed: Option<&Deferral>) -> Vec<(usize, Outcome)> {
+    let mut unjournalled = Vec::new();
+    for attempt in attempts {
+        let outcome = match (&attempt.mailbox, failed) {
+            (Err(NotOpened::Trouble(error)), _) => Deferral::Mailbox(error.clone()).outcome_before_journal(),
+            (_, Some(deferral)) => deferral.outcome_before_journal(),
+            (_, None) => None,
+        };
+        let Some(outcome) = outcome else { continue };
+        unjournalled.extend(attempt.recipients().iter().map(|&place| (place, outcome.clone())));
+    }
+    unjournalled
+}
+
+/// Ends each journalled attempt, or returns why no copy could be delivered.
+fn deliver_copies(
+    delivery: &Delivery<'_>,
+    database: &mut dyn Ledger,
+    attempts: &mut [Attempt<'_>],
+    stages: &mut Stages,
+) -> Result<(), Deferral> {
     // 2 lock, 3 look
     let began = Instant::now();
     let keys: Vec<CopyKey> = attempts.iter().map(|attempt| attempt.key).collect();

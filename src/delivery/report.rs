@@ -1,10 +1,10 @@
 //! What a delivery reports: the copies that are delivered or owed, or why it is refused or deferred.
 
-use crate::database::DatabaseError;
-use crate::ledger::Outcome;
+use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::audit_queries::EarlierDelivery;
+use crate::ledger::{Cause, Outcome};
 use crate::lock::Holder;
-use crate::mailbox::{MailboxError, Placement};
+use crate::mailbox::{MailboxError, MailboxFailure, Placement};
 use crate::message::Role;
 use std::time::Duration;
 use thiserror::Error;
@@ -114,4 +114,44 @@ pub enum Deferral {
     /// A state that the code excludes has occurred: no setting fixes that.
     #[error("an internal error: {0}")]
     Internal(&'static str),
+}
+
+impl Refusal {
+    /// How a delivery ended that has no journal; `None` if that cannot be recorded, or need not be.
+    pub(crate) fn outcome_before_journal(&self) -> Option<Outcome> {
+        match self {
+            Self::UnknownRecipient => Some(Outcome::Refused(Cause::UnknownRecipient.as_str().into())),
+            Self::OverQuota(error) => Some(Outcome::Refused(format!("{}: {error}", error.failure.as_str()))),
+            Self::Deferred(deferral) => deferral.outcome_before_journal(),
+        }
+    }
+}
+
+impl Deferral {
+    /// As [`Refusal::outcome_before_journal`].
+    pub(crate) fn outcome_before_journal(&self) -> Option<Outcome> {
+        use DatabaseFailure::{AccessDenied, Other, Refused, Schema};
+        let (cause, detail) = match self {
+            Self::UnknownRecipient => (Cause::UnknownRecipient, None),
+            Self::NobodyKnown => (Cause::NobodyKnown, None),
+            Self::NoImapUser(_) => (Cause::NoImapUser, None),
+            Self::AddressesChanged => (Cause::AddressesChanged, None),
+            Self::Mailbox(error) => (Cause::Mailbox(error.failure), Some(error.to_string())),
+            Self::Internal(what) => (Cause::Mailbox(MailboxFailure::Internal), Some((*what).into())),
+            Self::Database(error) if matches!(error.failure, AccessDenied | Other | Refused | Schema) => {
+                (Cause::JournalRefused, Some(error.to_string()))
+            }
+            // A database that cannot be reached or takes no writes takes no failure either.
+            Self::Database(_) => return None,
+            // These are in the journal.
+            Self::Busy(_)
+            | Self::Unsettled(_)
+            | Self::LockLost
+            | Self::OtherLock(_)
+            | Self::CallerGone
+            | Self::JournalForgotten
+            | Self::Unknown(_) => return None,
+        };
+        Some(Outcome::Deferred(cause, detail))
+    }
 }

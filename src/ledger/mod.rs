@@ -12,6 +12,7 @@ mod columns;
 pub(crate) mod deliveries;
 mod epoch;
 pub mod event;
+pub mod failures;
 pub(crate) mod lock_exec_holders;
 mod mysql;
 pub mod notifications;
@@ -36,6 +37,7 @@ pub use check::{Finding, FindingState, Requirements, describe, inspect, inspect_
 pub use deliveries::NeverEnded;
 pub use epoch::Epoch;
 pub use event::EventRecord;
+pub use failures::{FailedDelivery, FailureRecord};
 pub use notifications::Notifications;
 pub use outcome::{AttemptResult, Cause, Outcome};
 
@@ -361,6 +363,13 @@ pub trait Ledger: NamedLock {
     fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         record_fallback::journal_with_fallback(journal, |journal| self.try_journal(journal))
     }
+
+    /// Records deliveries that failed before their journal. Called without the lock. It waits 100 ms for other sessions
+    /// (a second on MySQL), and little longer for the answer.
+    ///
+    /// # Errors
+    /// If they may not have been recorded: then only the log has them.
+    fn record_failures(&mut self, failures: &[FailureRecord<'_>]) -> Result<(), DatabaseError>;
 
     /// Takes the lock, and then reads these copies, which this session has journalled. The read is a later statement
     /// than the one that took the lock, so it has a newer snapshot. PostgreSQL does both in one round trip. If a new

@@ -53,6 +53,16 @@ pub enum Cause {
     CallerGone,
     /// The recipient's copy failed, so the Sent copy was not tried.
     RecipientsCopyFailed,
+    /// No row of `addresses` has the recipient, and `routing.unknown_recipient` defers.
+    UnknownRecipient,
+    /// The table `addresses` has no row at all.
+    NobodyKnown,
+    /// The recipient's row of `addresses` names no IMAP user.
+    NoImapUser,
+    /// The table `addresses` was changed while it was read.
+    AddressesChanged,
+    /// The database refused the journal.
+    JournalRefused,
     /// The mailbox store failed.
     Mailbox(MailboxFailure),
     /// A cause of another release, which this one does not know, in that release's words.
@@ -134,7 +144,7 @@ impl fmt::Display for Outcome {
 
 impl Cause {
     /// The causes that this release writes, except those of the mailbox store.
-    const OWN: [Self; 7] = [
+    const OWN: [Self; 12] = [
         Self::Unsettled,
         Self::OtherLock,
         Self::JournalForgotten,
@@ -142,6 +152,11 @@ impl Cause {
         Self::LockUnanswered,
         Self::CallerGone,
         Self::RecipientsCopyFailed,
+        Self::UnknownRecipient,
+        Self::NobodyKnown,
+        Self::NoImapUser,
+        Self::AddressesChanged,
+        Self::JournalRefused,
     ];
 
     /// The fixed text under which deferrals are counted. The details are left out, since they differ from one message to the
@@ -156,6 +171,11 @@ impl Cause {
             Self::LockUnanswered => "the lock could not be asked for",
             Self::CallerGone => "the client that passed the message has died",
             Self::RecipientsCopyFailed => "the recipient's copy failed",
+            Self::UnknownRecipient => "unknown recipient",
+            Self::NobodyKnown => "the table of addresses is empty",
+            Self::NoImapUser => "the recipient has no IMAP user",
+            Self::AddressesChanged => "the table of addresses was just changed",
+            Self::JournalRefused => "the database refused the journal",
             Self::Mailbox(failure) => failure.as_str(),
             Self::Another(_) => ANOTHER_CAUSE,
         }

@@ -220,6 +220,28 @@ impl OldOperations {
     }
 }
 
+/// Whether a failure was first and last seen before a time (two values). The index has the first.
+const OLD_FAILURES: &str = "failures WHERE first_at < ? AND last_at < ?";
+
+/// How many failures were last seen before this time.
+pub(crate) fn count_failures(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
+    count(database, OLD_FAILURES, &[Value::Moment(before); 2])
+}
+
+/// Deletes some failures that were last seen before this time, and returns how many; `None` at the end.
+pub(crate) fn delete_old_failures(database: &mut dyn Database, before: i64) -> Result<Option<u64>, DatabaseError> {
+    let doing = "forgetting failures";
+    let page = format!(
+        "SELECT {} FROM {OLD_FAILURES} ORDER BY first_at LIMIT {BATCH}",
+        database.dialect().microseconds("first_at")
+    );
+    let moments = [Value::Moment(before); 2];
+    let page: Vec<i64> = database.query(doing, &page, &moments)?;
+    let Some(last) = page.last() else { return Ok(None) };
+    let delete = "DELETE FROM failures WHERE first_at <= ? AND last_at < ?";
+    database.change(doing, delete, &[Value::Moment(*last), Value::Moment(before)]).map(Some)
+}
+
 /// A message that may be deleted, unless it is referenced.
 pub(crate) struct OldMessage {
     id: i64,

@@ -1,6 +1,6 @@
 //! The ledger in SQLite (`sql/sqlite/`).
 
-use super::{CopyHistory, CopyKey, Journal, Ledger, Record, record_fallback, statements};
+use super::{CopyHistory, CopyKey, FailureRecord, Journal, Ledger, Record, failures, record_fallback, statements};
 use crate::database::{DatabaseError, Dialect, SqliteDatabase, Tables};
 use std::time::Duration;
 
@@ -12,6 +12,13 @@ impl Ledger for SqliteDatabase {
             return Ok(());
         }
         self.change(statements::JOURNALLING, &statements::journal(DIALECT, journal), &[]).map(drop)
+    }
+
+    fn record_failures(&mut self, failures: &[FailureRecord<'_>]) -> Result<(), DatabaseError> {
+        failures::record_with_fallback(failures, |records| {
+            let statements: Vec<String> = records.iter().map(|failure| failures::upsert(DIALECT, failure)).collect();
+            self.change_briefly(failures::RECORDING_FAILURES, &statements)
+        })
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {

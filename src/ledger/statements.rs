@@ -15,7 +15,7 @@ pub(super) const RECORDING: &str = "recording the delivery";
 pub(super) const RECORDING_A_LOGIN: &str = "remembering a login to the mailbox store";
 
 /// The present time. On PostgreSQL, `now()` would be when the lock's transaction began, before anything was appended.
-fn now(dialect: Dialect) -> String {
+pub(super) fn now(dialect: Dialect) -> String {
     match dialect {
         // In microseconds, which SQLite's own function does not offer.
         Dialect::Sqlite => sqlite::now().to_string(),

@@ -2,10 +2,11 @@
 
 use crate::database::DatabaseError;
 use crate::ledger::activity::{self, By, Counted, FoundTried, Wanted};
+use crate::ledger::failures::{self, FailureCursor, FailuresOf, failed_deliveries};
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::AtAGlance;
-use crate::ledger::{Database, statistics, time_span};
-use crate::message::{Address, fold, queue_id};
+use crate::ledger::{Database, FailedDelivery, statistics, time_span};
+use crate::message::{Address, Role, fold, queue_id};
 use crate::site::Site;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ pub(crate) const LATELY: Duration = Duration::from_hours(1);
 /// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time). If a message was deferred more
 /// than twice that long ago, no active queue holds it.
 pub(crate) const STILL_TRIED: Duration = Duration::from_secs(8000);
+
+/// The time span over which failures before the journal are counted.
+pub(crate) const FAILED_WITHIN: Duration = Duration::from_hours(24);
 
 /// How long notifications are reported as given up.
 const GIVEN_UP: Duration = Duration::from_hours(24);
@@ -28,6 +32,8 @@ pub(crate) struct Figures {
     pub(crate) deferred: u64,
     /// Sent copies that are owed.
     pub(crate) owed: u64,
+    /// Deliveries that first failed before their journal within the last day, and were not delivered since.
+    pub(crate) failed: u64,
     /// A summary of the subscribers, if there are any and this role may read them.
     pub(crate) shown: Option<AtAGlance>,
     /// When the figures were counted, in microseconds since 1970.
@@ -40,9 +46,10 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Figures, DatabaseEr
     let before = |span| now.saturating_sub(time_span::microseconds(span));
     let counted = activity::count(database, before(LATELY), before(STILL_TRIED))?;
     let owed = statistics::owed_copies(database, None)?;
+    let failed = failures::count(database, before(FAILED_WITHIN))?;
     let shown = overview::at_a_glance(database, before(GIVEN_UP))?;
     let Counted { delivered, refused, deferred } = counted;
-    Ok(Figures { delivered, refused, deferred, owed, shown, at: now })
+    Ok(Figures { delivered, refused, deferred, owed, failed, shown, at: now })
 }
 
 /// The meaning that was given to a search text.
@@ -100,4 +107,45 @@ pub(crate) fn search(
     }
     wanted.by = Some(By::Piece(what.to_owned()));
     Ok((activity::find(database, &wanted, limit)?, Some(TakenAs::Piece)))
+}
+
+/// The deliveries that failed before their journal and match `wanted`, the newest first, at most `limit`, for a search text
+/// with the meaning that [`search`] gives it. None is found by a mailbox's user, or by part of a subject or an author.
+pub(crate) fn search_failed(
+    site: &Site,
+    database: &mut dyn Database,
+    what: &str,
+    wanted: &Wanted,
+    limit: usize,
+) -> Result<Vec<FailedDelivery>, DatabaseError> {
+    let Wanted { since, until, host, user, role, .. } = wanted;
+    if user.is_some() || *role == Some(Role::Sender) {
+        return Ok(Vec::new());
+    }
+    let mut found = failed_by_text(site, database, what.trim(), (*since, *until), limit)?;
+    found.retain(|failure| until.is_none_or(|until| failure.first_at < until));
+    found.retain(|failure| host.as_ref().is_none_or(|host| *host == failure.host));
+    Ok(found)
+}
+
+fn failed_by_text(
+    site: &Site,
+    database: &mut dyn Database,
+    what: &str,
+    (since, until): (i64, Option<i64>),
+    limit: usize,
+) -> Result<Vec<FailedDelivery>, DatabaseError> {
+    if what.is_empty() {
+        let before = until.map(FailureCursor::before);
+        return failed_deliveries(database, FailuresOf::Since(since, before.as_ref()), limit);
+    }
+    let is_message_id = what.starts_with('<') || what.contains('@');
+    let lock = site.lock_of_message_id(what.as_bytes());
+    let by_id = if is_message_id { FailuresOf::Lock(&lock) } else { FailuresOf::QueueId(what, since) };
+    let found = failed_deliveries(database, by_id, limit)?;
+    if !found.is_empty() || !what.contains('@') || what.starts_with('<') {
+        return Ok(found);
+    }
+    let address = Address::parse(what).map_or_else(|_| fold(what), |address| address.folded().to_string());
+    failed_deliveries(database, FailuresOf::Address(&address, since), limit)
 }

@@ -11,7 +11,7 @@ use crate::base::words::words;
 use crate::config::Retention;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::retention::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldOperations, OldSources};
-use crate::ledger::{Database, Record, time_span};
+use crate::ledger::{Database, Record, failures, time_span};
 use crate::lock::Acquired;
 use serde::Serialize;
 use std::time::Duration;
@@ -30,6 +30,8 @@ words! {
         Events = "events",
         /// Rows of the operations log.
         Operations = "operations",
+        /// Deliveries that failed before their journal.
+        Failures = "failures",
     }
 }
 
@@ -60,7 +62,7 @@ pub(crate) struct Pruned {
     pub(crate) locked: u64,
 }
 
-/// The kinds for which `retention` has an age.
+/// The kinds for which `retention` has an age, and the failures, which are not kept for longer by any site.
 pub(crate) fn kinds(retention: &Retention) -> Vec<(Kind, Duration)> {
     let ages = [
         (Kind::Attempts, retention.attempts_older_than),
@@ -68,6 +70,7 @@ pub(crate) fn kinds(retention: &Retention) -> Vec<(Kind, Duration)> {
         (Kind::Messages, retention.messages_older_than),
         (Kind::Events, retention.events_older_than),
         (Kind::Operations, retention.operations_older_than),
+        (Kind::Failures, Some(failures::RETENTION)),
     ];
     ages.into_iter().filter_map(|(kind, age)| Some((kind, age?))).collect()
 }
@@ -81,6 +84,7 @@ pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) ->
         Kind::Messages => retention::count_messages(database, before, false)?,
         Kind::Events => retention::count_events(database, before)?,
         Kind::Operations => retention::count_operations(database, before)?,
+        Kind::Failures => retention::count_failures(database, before)?,
     };
     Ok(Pruned { would_remove: Some(would_remove), ..kept(database, kind, age, before)? })
 }
@@ -105,6 +109,7 @@ pub(crate) fn prune(
         Kind::Messages => &["attempts", "message_sources", "copies", "messages"],
         Kind::Events => &["notifications", "notification_attempts", "events"],
         Kind::Operations => &["operations"],
+        Kind::Failures => &["failures"],
     };
     retention::try_right(database, tables)?;
     let (mut removed, mut locked, mut stopped) = (0, 0, false);
@@ -123,6 +128,7 @@ pub(crate) fn prune(
             },
             Kind::Events => events.delete_batch(database)?,
             Kind::Operations => operations.delete_batch(database)?,
+            Kind::Failures => retention::delete_old_failures(database, before)?,
         };
         let Some(gone) = gone else { break };
         removed += gone;
@@ -156,7 +162,7 @@ fn kept(database: &mut dyn Database, kind: Kind, age: Duration, before: i64) -> 
             kept_referenced: retention::count_messages(database, before, true)?,
             ..none
         },
-        Kind::Events | Kind::Operations => none,
+        Kind::Events | Kind::Operations | Kind::Failures => none,
     })
 }
 

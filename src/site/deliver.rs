@@ -12,7 +12,8 @@ use crate::delivery::{
     UploadTime, Whose,
 };
 use crate::ledger::audit_queries::{self, EarlierDelivery, RecordedCopy};
-use crate::ledger::{CopyKey, Database, Destination};
+use crate::ledger::failures::WRITE_TIMEOUT;
+use crate::ledger::{self, CopyKey, Database, Destination, FailureRecord};
 use crate::mailbox::{ImapMailbox, MailboxError, Placement};
 use crate::message::{Address, Message, Role};
 use std::fmt;
@@ -95,6 +96,16 @@ const NO_OUTCOME: Deferral = Deferral::Internal("no outcome for a recipient");
 pub struct Outcome {
     pub result: Result<Delivered, Refusal>,
     pub stages: Stages,
+    /// How the delivery ended, if it failed before its journal.
+    pub(super) unjournalled: Option<ledger::Outcome>,
+}
+
+impl Outcome {
+    /// That of a delivery without a journal.
+    fn refused(refusal: impl Into<Refusal>, stages: Stages) -> Self {
+        let refusal = refusal.into();
+        Self { unjournalled: refusal.outcome_before_journal(), result: Err(refusal), stages }
+    }
 }
 
 impl Site {
@@ -111,7 +122,7 @@ impl Site {
         stages: &mut Stages,
     ) -> Result<Delivered, Refusal> {
         let outcomes = self.deliver_to_all(sessions, message, std::slice::from_ref(envelope), terms);
-        let nobody = || Outcome { result: Err(NO_OUTCOME.into()), stages: *stages };
+        let nobody = || Outcome::refused(NO_OUTCOME, *stages);
         let outcome = outcomes.into_iter().next().unwrap_or_else(nobody);
         *stages = outcome.stages;
         outcome.result
@@ -128,9 +139,47 @@ impl Site {
         terms: &Terms<'_>,
     ) -> Vec<Outcome> {
         let mut stages = Stages::default();
-        self.route_and_deliver(sessions, message, envelopes, terms, &mut stages).unwrap_or_else(|deferral| {
-            envelopes.iter().map(|_| Outcome { result: Err(deferral.clone().into()), stages }).collect()
-        })
+        let delivered = self.route_and_deliver(sessions, message, envelopes, terms, &mut stages);
+        let outcomes = delivered
+            .unwrap_or_else(|deferral| envelopes.iter().map(|_| Outcome::refused(deferral.clone(), stages)).collect());
+        if outcomes.iter().any(|outcome| outcome.unjournalled.is_some()) {
+            self.record_failures(sessions, message, envelopes, &outcomes);
+        }
+        outcomes
+    }
+
+    /// Records the deliveries that failed before their journal, as far as the database takes them at once. The result of
+    /// the delivery does not depend on it.
+    fn record_failures(
+        &self,
+        sessions: &mut Sessions,
+        message: &Message,
+        envelopes: &[Envelope],
+        outcomes: &[Outcome],
+    ) {
+        let Some(database) = &mut sessions.used_database else { return };
+        let recipients: Vec<String> = envelopes.iter().map(|to| to.recipient.folded().to_string()).collect();
+        let lock = self.lock_name(message);
+        let failed = envelopes.iter().zip(&recipients).zip(outcomes).filter_map(|((envelope, recipient), outcome)| {
+            Some(FailureRecord {
+                identity: message.identity(),
+                recipient,
+                lock: &lock,
+                sender: envelope.sender.as_deref(),
+                author: message.from(),
+                subject: message.subject(),
+                message_id: message.message_id_for_people(),
+                queue_id: envelope.queue_id.as_deref(),
+                host: &self.host,
+                outcome: outcome.unjournalled.clone().filter(|_| outcome.result.is_err())?,
+            })
+        });
+        let mut failed: Vec<FailureRecord<'_>> = failed.collect();
+        // In one order in all processes: two that write the same rows would otherwise wait for each other.
+        failed.sort_by(|one, other| one.recipient.cmp(other.recipient));
+        if let Err(error) = database.record_failures(&failed) {
+            debug!(%error, "this failure is only in the log");
+        }
     }
 
     fn route_and_deliver(
@@ -210,13 +259,14 @@ impl Site {
     ) -> Result<Vec<Outcome>, Deferral> {
         let Routed { message, envelopes, destinations } = to;
         let mut began = Instant::now();
-        let unproven = self.prove_login_by_one_of(&destinations, terms, database, &mut sessions.silent)?;
+        let opening = &Terms { deadline: terms.deadline.leaving(WRITE_TIMEOUT), ..*terms };
+        let unproven = self.prove_login_by_one_of(&destinations, opening, database, &mut sessions.silent)?;
         let Destinations { recipients, mut sender, .. } = destinations;
         let mut outcomes: Vec<Option<Outcome>> = recipients.iter().map(|_| None).collect();
         let mut mailboxes: Vec<RecipientsMailbox> = Vec::with_capacity(recipients.len());
         for ((place, destination), outcome) in recipients.into_iter().enumerate().zip(&mut outcomes) {
             match destination {
-                Err(refusal) => *outcome = Some(Outcome { result: Err(refusal), stages: *stages }),
+                Err(refusal) => *outcome = Some(Outcome::refused(refusal, *stages)),
                 Ok(to) => match mailboxes.iter_mut().find(|known| known.is_at(&to.user, &to.inbox)) {
                     Some(known) => known.recipients.push(place),
                     None => mailboxes.push(RecipientsMailbox { to, recipients: vec![place] }),
@@ -264,14 +314,16 @@ impl Site {
             sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
             stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
             stages.database_round_trips = database.round_trips();
-            for (place, result) in places.into_iter().zip(ended.recipients) {
+            let mut unjournalled = ended.unjournalled.into_iter().peekable();
+            for (at, (place, result)) in places.into_iter().zip(ended.recipients).enumerate() {
+                let unjournalled = unjournalled.next_if(|(recipient, _)| *recipient == at).map(|(_, outcome)| outcome);
                 if let Some(outcome) = outcomes.get_mut(place) {
-                    *outcome = Some(Outcome { result, stages });
+                    *outcome = Some(Outcome { result, stages, unjournalled });
                 }
             }
             began = Instant::now();
         }
-        let missing = || Outcome { result: Err(NO_OUTCOME.into()), stages: *stages };
+        let missing = || Outcome::refused(NO_OUTCOME, *stages);
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect())
     }
 

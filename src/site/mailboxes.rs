@@ -9,6 +9,7 @@ use crate::config::DedupBy;
 use crate::delivery::{NotOpened, OwedCopy, Whose};
 use crate::imap;
 use crate::ledger::Destination;
+use crate::ledger::failures::WRITE_TIMEOUT;
 use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, MaildirMailbox};
 use crate::message::Role;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub(super) struct OpeningTimes {
     pub(super) deadline: Deadline,
     /// Whether the message goes to several mailboxes: no mailbox may then delay the others.
     pub(super) several: bool,
+    /// Before the deadline, so that a failure can still be recorded.
     pub(super) recipients: Deadline,
     /// If a server hangs only for the sender's mailbox, half of the time is left for the recipient's copy. Otherwise each
     /// delivery would end at its deadline, until Postfix bounces the message.
@@ -37,7 +39,7 @@ impl OpeningTimes {
         Self {
             deadline: *deadline,
             several,
-            recipients: deadline.or_within(batch.or(policy.opening_patience)),
+            recipients: deadline.leaving(WRITE_TIMEOUT).or_within(batch.or(policy.opening_patience)),
             authors: deadline.half_way().or_within(batch.or(policy.author_patience)),
         }
     }

@@ -5,6 +5,7 @@ use super::{Site, Terms};
 use crate::database::{DatabaseError, Idle, RetryUntil};
 use crate::imap;
 use crate::ledger::Database;
+use crate::ledger::failures::WRITE_TIMEOUT;
 use crate::mailbox::ImapMailbox;
 use std::time::{Duration, Instant};
 use tracing::debug;
@@ -66,7 +67,8 @@ impl Sessions {
             None => {}
         }
         let imap = site.imap_settings().filter(|_| self.kept.is_empty());
-        let greeting = imap.map(|imap| Greeting::begin(imap, deadline.or_within(policy.opening_patience)));
+        let greeting =
+            imap.map(|imap| Greeting::begin(imap, deadline.leaving(WRITE_TIMEOUT).or_within(policy.opening_patience)));
         let database = site.await_database(queue_id, terms, patience)?;
         Ok(Opened { database, greeting, has_served: false })
     }

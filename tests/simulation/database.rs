@@ -4,7 +4,7 @@ use crate::world::{Attempt, Engine, Fate, Lingering, Point, Row, World, placemen
 use corosensei::Yielder;
 use maildrop_command::database::{DatabaseError, DatabaseFailure};
 use maildrop_command::ledger::{
-    CopyHistory, CopyKey, CopyState, DeliveredAt, Epoch, Journal, Ledger, OpenAttempt, Outcome, Record,
+    CopyHistory, CopyKey, CopyState, DeliveredAt, Epoch, FailureRecord, Journal, Ledger, OpenAttempt, Outcome, Record,
 };
 use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use maildrop_command::mailbox::{Placement, Position};
@@ -262,6 +262,11 @@ impl Ledger for Connection<'_> {
             position: position_parts(copy.position),
         });
         self.carry_out("journal", Statement::Journal(attempts.collect())).map(drop)
+    }
+
+    /// The site records failures, which is not simulated.
+    fn record_failures(&mut self, _: &[FailureRecord<'_>]) -> Result<(), DatabaseError> {
+        Ok(())
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {

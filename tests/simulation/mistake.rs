@@ -16,7 +16,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::DatabaseError;
 use maildrop_command::delivery::{Deferral, Delivered, Refusal, Verdict};
 use maildrop_command::ledger::{
-    CopyHistory, CopyKey, EndedAttempt, Epoch, Journal, Ledger, OpenAttempt, Outcome, Record,
+    CopyHistory, CopyKey, EndedAttempt, Epoch, FailureRecord, Journal, Ledger, OpenAttempt, Outcome, Record,
 };
 use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use maildrop_command::mailbox::{
@@ -193,6 +193,10 @@ impl Ledger for Database<'_> {
             self.stale = self.process.look(&keys)?;
         }
         Ok(())
+    }
+
+    fn record_failures(&mut self, failures: &[FailureRecord<'_>]) -> Result<(), DatabaseError> {
+        self.process.record_failures(failures)
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {

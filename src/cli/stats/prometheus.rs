@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The counts of the last `ago`, which becomes the label `window`.
 pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
-    let Statistics { attempts, deferrals, copies, messages, lock, stages, .. } = counted;
+    let Statistics { attempts, deferrals, failures, copies, messages, lock, stages, .. } = counted;
     let window = span(ago).replace(' ', "");
     let mut text = Sheet { text: Exposition::default(), window: Some(&window) };
 
@@ -25,6 +25,10 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     let causes = [(BUSY, lock.busy)].into_iter().chain(others.map(|deferred| (deferred.cause, deferred.attempts)));
     let help = "Attempts within the window that were deferred, by cause.";
     text.counts("maildrop_deferred_attempts", help, "cause", causes);
+    let help =
+        "Deliveries that first failed before their journal within the window and were not delivered since, by cause.";
+    let failed = failures.iter().map(|failure| (failure.cause, failure.deliveries));
+    text.counts("maildrop_failed_deliveries", help, "cause", failed);
     let help = "Share of the attempts within the window that found the lock held elsewhere.";
     text.single("maildrop_lock_busy_ratio", help, lock.busy_share);
     let outcomes = copies.iter().map(|(outcome, number)| (*outcome, *number));

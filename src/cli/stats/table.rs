@@ -12,6 +12,7 @@ pub(super) fn text(counted: &Statistics) -> String {
         until,
         attempts,
         deferrals,
+        failures,
         copies,
         copies_owed_now,
         messages,
@@ -49,6 +50,12 @@ pub(super) fn text(counted: &Statistics) -> String {
         });
         parts.push(table(["attempts that ended", "cause", "number", "share"], rows));
     }
+    if !failures.is_empty() {
+        let rows = failures
+            .iter()
+            .map(|failure| [failure.cause.to_owned(), failure.deliveries.to_string(), failure.tries.to_string()]);
+        parts.push(table(["failed before delivery, and not delivered since", "deliveries", "tries"], rows));
+    }
     if !copies.is_empty() {
         let rows = copies.iter().map(|(what, number)| [(*what).to_owned(), number.to_string()]);
         parts.push(table(["copies", "number"], rows));
@@ -83,9 +90,8 @@ pub(super) fn text(counted: &Statistics) -> String {
         ));
     }
     parts.push(
-        "Not in here: what was deferred or refused before its journal was written (database or mailbox out of reach, wrong \
-         configuration, unknown recipient).\nThe delivery's log has it: records \"deferred\" and \"refused\", fields cause and \
-         verdict."
+        "Not in here: what was deferred while the database took no writes or the configuration was wrong, and messages that \
+         are too large.\nThe delivery's log has it: records \"deferred\" and \"refused\", fields cause and verdict."
             .to_owned(),
     );
     parts.join("\n\n")

@@ -57,7 +57,13 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
             ]);
         }
         None => {
-            facts.push(("recorded", "no: no copy of it was delivered yet, so author and subject are not known".into()));
+            let failed = trace.failures.first();
+            let known = failed.map(|failure| (failure.author.clone(), failure.subject.clone()));
+            if let Some((author, subject)) = known {
+                facts.extend([("From", author.unwrap_or_default()), ("Subject", subject.unwrap_or_default())]);
+            }
+            let unknown = if failed.is_none() { ", so author and subject are not known" } else { "" };
+            facts.push(("recorded", format!("no: no copy of it was delivered yet{unknown}")));
         }
     }
     facts.push((
@@ -89,6 +95,21 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
             ]
         });
         parts.push(table(["copy in", "of user", "as", "state", "UID", "UIDVALIDITY", "when", "why"], rows));
+    }
+    if !trace.failures.is_empty() {
+        let rows = trace.failures.iter().map(|failure| {
+            [
+                failure.recipient.clone(),
+                failure.count.to_string(),
+                time_text(failure.first_at),
+                time_text(failure.last_at),
+                failure.queue_id.clone().unwrap_or_default(),
+                failure.host.clone(),
+                failure.cause.to_string(),
+            ]
+        });
+        let header = ["failed before delivery to", "tries", "first", "last", "queue id", "host", "last cause"];
+        parts.push(table(header, rows));
     }
     parts.push(attempts_text(trace));
     parts.push(already_there_text(trace));
@@ -127,6 +148,9 @@ fn summary_text(trace: &MessageTrace) -> String {
 }
 
 fn attempts_text(trace: &MessageTrace) -> String {
+    if trace.attempts.is_empty() && !trace.failures.is_empty() {
+        return String::new();
+    }
     if trace.attempts.is_empty() {
         return "Its attempts are no longer kept (prune).".into();
     }
@@ -224,9 +248,8 @@ fn never_seen(Asked { what, taken_as, .. }: &Asked, site: &Site, since: i64) -> 
         (
             true,
             "It never got as far as the ledger: `mailq`, and Postfix's log (grep for the Message-ID, then for its queue id), \
-                say where it is. Before the journal is written, a delivery is deferred if the database or the mailbox is out of \
-                reach, and refused if the recipient is unknown: its log has the record \"deferred\" or \"refused\", fields message_id, \
-                queue_id, cause.",
+                say where it is. While the database takes no writes, only the log of each host has a delivery: the record \
+                \"deferred\" or \"refused\", fields message_id, queue_id, cause. So has a message that is too large.",
         ),
         (true, "It is in another database: is this the configuration that master.cf names?"),
         (!is_queue_id, &namespace),

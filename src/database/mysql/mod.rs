@@ -32,7 +32,7 @@ pub(crate) mod sql;
 mod tables;
 
 use super::timelines::Timeline;
-use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Privacy, Row, Sealed, Server, Session};
+use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Privacy, Row, Sealed, Server, Session};
 use super::{session, unreadable, unsupported_products};
 use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
@@ -76,8 +76,8 @@ pub struct MysqlDatabase {
     pub(crate) id: u32,
     /// Why the connection is unusable, once it is.
     lost: Option<String>,
-    /// Whether the next answer has to come soon.
-    hurried: bool,
+    /// The time limit of the next answer, if it has to come soon.
+    reply_within: Option<Duration>,
     /// Whether an error came during this delivery. The state of the session on the server is then uncertain, so the session
     /// is not reused.
     doubtful: bool,
@@ -157,7 +157,8 @@ impl Session for MysqlDatabase {
 
     fn expect_fast_reply(&mut self) {
         // If there is no other server, this one gets its full time.
-        self.hurried = self.server.limits.let_in < self.server.limits.silence;
+        let Limits { let_in, silence, .. } = self.server.limits;
+        self.reply_within = (let_in < silence).then_some(let_in.min(session::RESET_TIMEOUT));
     }
 
     fn limit_statement_time(&mut self, longest: Duration) {
@@ -171,7 +172,7 @@ impl Session for MysqlDatabase {
             let detail = "the session was opened for shorter deliveries: its socket would not wait long enough";
             return Err(DatabaseError::new(DatabaseFailure::Local, doing, detail));
         }
-        (self.deadline, self.round_trips, self.hurried, self.longest) = (deadline, 0, false, None);
+        (self.deadline, self.round_trips, self.reply_within, self.longest) = (deadline, 0, None, None);
         self.to_set = Some(format!("SET SESSION {}", time_limits(deadline)));
         self.who_answers_is_asked = self.group.is_some();
         (self.timeline, self.lacks_sync_standby, self.is_outside) = (None, false, false);
@@ -185,7 +186,7 @@ impl Session for MysqlDatabase {
             return left("an error came in its conversation");
         }
         let proof = format!("ROLLBACK; SELECT RELEASE_ALL_LOCKS(), {}", sql::READ_ONLY);
-        self.hurried = true;
+        self.reply_within = Some(self.server.limits.let_in.min(session::RESET_TIMEOUT));
         let (locks, is_read_only): (u64, bool) = self.run_for(doing, &proof, 2)?;
         if locks != 0 {
             return left("a lock was still held");
@@ -225,7 +226,7 @@ impl MysqlDatabase {
         let mut database = Self {
             id: connection.connection_id(),
             connection: Some(connection),
-            hurried: false,
+            reply_within: None,
             lost: None,
             doubtful: false,
             deadline,
@@ -398,10 +399,9 @@ impl MysqlDatabase {
             Some(set) => (1, Cow::Owned(format!("{set}; {batch}"))),
             None => (0, Cow::Borrowed(batch)),
         };
-        let read = if std::mem::take(&mut self.hurried) {
-            self.send_batch_with_timeout(doing, batch.into_owned())?
-        } else {
-            read_every_result_set(self.connection(doing)?, &batch)
+        let read = match self.reply_within.take() {
+            Some(limit) => self.send_batch_with_timeout(doing, batch.into_owned(), limit)?,
+            None => read_every_result_set(self.connection(doing)?, &batch),
         };
         let mut answers = read.map_err(|error| self.failed(doing, &error))?;
         self.to_set = None;
@@ -452,6 +452,20 @@ impl MysqlDatabase {
         }
     }
 
+    /// Changes rows of little value: waits for other sessions as short as the server can, a second, and soon gives up a
+    /// server that does not answer. Nothing else follows in this delivery, so the time limit stays in the session.
+    pub(crate) fn change_briefly(
+        &mut self,
+        doing: &str,
+        mut statements: Vec<String>,
+        longest: Duration,
+    ) -> Result<(), DatabaseError> {
+        // Half of what is left: the result has to be reported before the deadline.
+        self.reply_within = Some(longest.min(self.remaining() / 2));
+        statements.insert(0, "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1".into());
+        self.run(doing, &statements.join("; "), statements.len()).map(drop)
+    }
+
     pub(crate) fn connection(&mut self, doing: &str) -> Result<&mut Conn, DatabaseError> {
         self.usable(doing)?;
         let none = || DatabaseError::other(doing, "there is no connection");
@@ -463,17 +477,17 @@ impl MysqlDatabase {
         &mut self,
         doing: &str,
         batch: String,
+        limit: Duration,
     ) -> Result<Result<Vec<Answer>, mysql::Error>, DatabaseError> {
         self.connection(doing)?;
         let Some(mut connection) = self.connection.take() else {
             return Err(DatabaseError::other(doing, "no connection"));
         };
-        let let_in = self.server.limits.let_in.min(session::RESET_TIMEOUT);
         let read = move || {
             let read = read_every_result_set(&mut connection, &batch);
             (connection, read)
         };
-        match connect::within(let_in, doing, read) {
+        match connect::within(limit, doing, read) {
             Ok((connection, read)) => {
                 self.connection = Some(connection);
                 Ok(read)

@@ -33,6 +33,9 @@ const REST: Duration = Duration::from_millis(20);
 /// (`innodb_lock_wait_timeout`).
 const ROW_LOCK_WAIT: Duration = Duration::from_secs(10);
 
+/// How long a change of little value waits for another session's lock.
+const SHORT_LOCK_WAIT: Duration = Duration::from_millis(100);
+
 /// How long after the deadline an answer may still come, if the server itself ends the statement at the deadline.
 const MORE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -275,6 +278,22 @@ impl PostgresDatabase {
         let patience = self.patience();
         let answers = self.ask(doing, patience, async |client| client.simple_query(sql).await)?;
         Batch::of(doing, &answers)
+    }
+
+    /// Changes rows of little value, all or none: waits for no other session, no standby and no disk, and soon gives up a
+    /// server that does not answer. A power loss of the server may lose the change.
+    pub(crate) fn change_briefly(&mut self, doing: &str, sql: &str, longest: Duration) -> Result<(), DatabaseError> {
+        if self.transaction != Transaction::None {
+            return Err(DatabaseError::other(doing, "a transaction is open"));
+        }
+        // Half of what is left: the result has to be reported before the deadline.
+        let longest = longest.min(self.deadline.remaining() / 2);
+        let sql = format!(
+            "{SUPPRESS_NOTICES} SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}; SET LOCAL synchronous_commit = off; {sql}",
+            milliseconds(SHORT_LOCK_WAIT),
+            milliseconds(longest).max(1)
+        );
+        self.ask(doing, Some(longest), async |client| client.simple_query(&sql).await).map(drop)
     }
 
     /// One round trip. Earlier notices of the server are dropped.

@@ -24,6 +24,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LEDGER: &str = "ledger.sqlite";
 /// The lock files, under the directory.
 pub(crate) const LOCKS: &str = "locks";
+/// How long a change of little value waits for another connection.
+const SHORT_LOCK_WAIT: Duration = Duration::from_millis(100);
 /// The pause after an SQLITE_BUSY for which SQLite did not call the busy handler.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long a statement may take while a lock is [kept](SqliteDatabase::kept): less than the time that `lock exec` has to
@@ -167,6 +169,19 @@ impl SqliteDatabase {
             transaction.commit()?;
             Ok(value)
         })
+    }
+}
+
+impl SqliteDatabase {
+    /// Changes rows of little value, all or none: it waits for another connection only for a moment.
+    pub(crate) fn change_briefly(&mut self, doing: &str, statements: &[String]) -> Result<(), DatabaseError> {
+        let deadline = self.deadline;
+        self.deadline = Deadline::after(SHORT_LOCK_WAIT.min(deadline.remaining() / 2));
+        let changed = self.writing(doing, |transaction| {
+            statements.iter().try_for_each(|statement| transaction.execute(statement, []).map(drop))
+        });
+        self.deadline = deadline;
+        changed
     }
 }
 

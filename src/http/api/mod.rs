@@ -7,6 +7,7 @@
 
 mod call;
 mod events;
+mod failures;
 mod messages;
 mod notifications;
 mod problem;
@@ -143,7 +144,7 @@ const fn operation(method: Method, path: &'static str, scope: Scope, content: Co
 }
 
 /// All operations. `openapi.json` documents the same ones.
-static OPERATIONS: [Operation; 16] = {
+static OPERATIONS: [Operation; 17] = {
     use Content::{Json, MergePatch, Message, Nothing};
     use Scope::SubscriptionsWrite as Write;
     use Scope::{EventsRead, MessagesContent, MessagesRead, MessagesWrite, SubscriptionsRead as Read};
@@ -168,6 +169,7 @@ static OPERATIONS: [Operation; 16] = {
         ),
         operation(Method::GET, "/subscriptions/{id}/attempts", Read, Nothing, Ledger(notifications::attempts)),
         operation(Method::GET, "/events", EventsRead, Nothing, Ledger(events::list)),
+        operation(Method::GET, "/failures", MessagesRead, Nothing, Ledger(failures::list)),
         operation(Method::GET, "/messages/{id}", MessagesRead, Nothing, Ledger(messages::show)),
         operation(Method::GET, "/messages/{id}/source", MessagesContent, Nothing, Work::Source),
         operation(Method::POST, "/messages", MessagesWrite, Message, Work::Message),

@@ -11,9 +11,9 @@ use crate::http::blocking::Unanswered;
 use crate::ledger::activity::{self, AttemptCursor, Came, FoundTried, Tried, Wanted};
 use crate::ledger::audit_queries::{self, RecordedCopy};
 use crate::ledger::web_sessions::WebSession;
-use crate::ledger::{AttemptResult, Database, Outcome, time_span};
+use crate::ledger::{AttemptResult, Database, FailedDelivery, Outcome, time_span};
 use crate::message::Role;
-use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, figures, search};
+use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, figures, search, search_failed};
 use crate::site::Site;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -62,6 +62,9 @@ pub(super) struct SearchForm {
     before: String,
 }
 
+/// The choice of deliveries that have no attempt, because they failed before their journal.
+const FAILED: &str = "failed";
+
 /// A choice of a form: the query parameter, its label, and its meaning.
 type Choice<T> = (&'static str, &'static str, T);
 
@@ -82,13 +85,14 @@ const WORDS: [(&str, &str); 7] = [
     ("shunted", "The message has crashed two workers. The service keeps it and tries it alone."),
 ];
 
-const STATES: [Choice<Option<Came>>; 6] = [
+const STATES: [Choice<Option<Came>>; 7] = [
     ("", "any", None),
     ("delivered", "delivered", Some(Came::Delivered)),
     ("deferred", "deferred", Some(Came::Deferred)),
     ("refused", "refused", Some(Came::Refused)),
     ("open", "not ended, or never", Some(Came::Unended)),
     ("owed", "owed now", None),
+    (FAILED, "failed before delivery", None),
 ];
 const COPIES: [Choice<Option<Role>>; 3] =
     [("", "of recipients", Some(Role::Recipient)), ("sent", "in Sent", Some(Role::Sender)), ("all", "all", None)];
@@ -108,33 +112,51 @@ pub(super) async fn show(
         Ok(wanted) => (wanted, None),
         Err(problem) => (SearchForm::default().wanted().unwrap_or_default(), Some(problem)),
     };
-    let wants_owed = form.state == "owed";
+    let (wants_owed, wants_failed) = (form.state == "owed", form.state == FAILED);
+    // A search for a name also finds what has no attempt.
+    let adds_failed = !form.q.trim().is_empty() && form.state.is_empty() && form.before.is_empty();
     let (site, what) = (page.site.clone(), form.q.clone());
     let (asks, is_plain) = (problem.is_none(), form.is_a_name_only() && form.q.trim().is_empty());
     let limit = file.limit(ROWS);
     let find = move |database: &mut dyn Database| {
-        Ok(match (asks, wants_owed) {
-            (false, _) => SearchResult::Nothing,
-            (true, true) => SearchResult::Owed(audit_queries::latest_owed(database, limit)?),
-            (true, false) => {
-                let found = search(&site, database, &what, wanted, limit)?;
-                let is_empty = is_plain && found.0.tried.is_empty();
-                if is_empty && activity::find(database, &Wanted::default(), 1)?.tried.is_empty() {
-                    SearchResult::NoneYet
-                } else {
-                    SearchResult::Tried(found)
-                }
-            }
-        })
+        if !asks {
+            return Ok((SearchResult::Nothing, Vec::new()));
+        }
+        let failed = match wants_failed || adds_failed {
+            true => search_failed(&site, database, &what, &wanted, limit)?,
+            false => Vec::new(),
+        };
+        if wants_owed || wants_failed {
+            let owed = wants_owed.then(|| audit_queries::latest_owed(database, limit)).transpose()?;
+            return Ok((owed.map_or(SearchResult::Nothing, SearchResult::Owed), failed));
+        }
+        let found = search(&site, database, &what, wanted, limit)?;
+        let is_empty = is_plain && found.0.tried.is_empty();
+        if is_empty && activity::find(database, &Wanted::default(), 1)?.tried.is_empty() {
+            // Nothing was ever delivered. If something has failed, people look for that.
+            let failed = search_failed(&site, database, "", &Wanted::default(), limit)?;
+            return Ok((if failed.is_empty() { SearchResult::NoneYet } else { SearchResult::Nothing }, failed));
+        }
+        Ok((SearchResult::Tried(found), failed))
     };
     if let Some(format) = file.format {
         let found = form.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
-        return Ok(found.send_as_file(&page, &viewer, format));
+        return Ok(match found {
+            (SearchResult::Nothing, failures) => list_file::send(
+                (&page, &viewer),
+                format,
+                FAILED,
+                FAILED_FILE,
+                &failures,
+                failures.len() >= file.limit(ROWS),
+            ),
+            (found, _) => found.send_as_file(&page, &viewer, format),
+        });
     }
     let blocking = page.blocking.clone();
     let figures = page.figures.get(async move { blocking.ask_long(FIGURES_PATIENCE, figures).await });
     let (figures, found) = tokio::join!(figures, form.ask(&page, find));
-    let found = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
+    let (found, failures) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     // A user who pastes a Message-ID or a queue id wants to see that message.
     if let SearchResult::Tried((FoundTried { tried, .. }, Some(taken_as))) = &found
         && matches!(taken_as, TakenAs::MessageId | TakenAs::QueueId)
@@ -144,14 +166,25 @@ pub(super) async fn show(
     {
         return Ok(Redirect::to(&message_path(first)).into_response());
     }
+    if let SearchResult::Tried((FoundTried { tried, .. }, _)) = &found
+        && tried.is_empty()
+        && let [only] = failures.as_slice()
+        && form.is_a_name_only()
+    {
+        return Ok(Redirect::to(&failed_path(only)).into_response());
+    }
+    let only_failed = tried_is_empty(&found) && !failures.is_empty();
     let main = html! {
         (figures_above(&figures, &viewer))
         (search_form(&form, problem.as_deref()))
         (layout::help(&WORDS))
+        @if wants_failed || !failures.is_empty() { (failed_table(&failures)) }
+        @if wants_failed { (list_file::links(&form.path())) }
         @match &found {
             SearchResult::Nothing => {}
             SearchResult::NoneYet => { (live_line(&form, &[])) (first_run(&page.site)) }
             SearchResult::Owed((owed, more)) => { (owed_table(owed, *more)) (list_file::links(&form.path())) }
+            SearchResult::Tried(_) if only_failed => {}
             SearchResult::Tried((found, taken_as)) => { (tried_table(&form, found, *taken_as)) (list_file::links(&form.path())) }
         }
     };
@@ -198,6 +231,7 @@ pub(super) fn figures_cache() -> SummaryCache<Figures> {
 
 /// The columns of the lists as files.
 const FILE: &str = "time,state,recipient,role,user,mailbox,author,subject,message_id,took_ms,host,queue_id";
+const FAILED_FILE: &str = "first_at,last_at,recipient,count,cause,sender,author,subject,message_id,host,queue_id";
 const OWED_FILE: &str = "last_tried,user,mailbox,recipient,reason,author,subject,message_id";
 
 enum SearchResult {
@@ -237,6 +271,11 @@ pub(super) fn owed_file(to: (&Page, &WebSession), format: FileFormat, owed: &[Re
     list_file::send(to, format, "owed", OWED_FILE, rows, more)
 }
 
+/// Whether a search for attempts has found none.
+fn tried_is_empty(found: &SearchResult) -> bool {
+    matches!(found, SearchResult::Tried((FoundTried { tried, .. }, _)) if tried.is_empty())
+}
+
 impl SearchForm {
     /// Queries the ledger. A search with a filter may have to read nearly all of it, so it counts as a long query.
     async fn ask<T: Send + 'static>(
@@ -267,7 +306,8 @@ impl SearchForm {
     /// The filter for new rows, if new rows belong at the head of this list.
     fn lives(&self) -> Option<Wanted> {
         let others = [&self.q, &self.until, &self.before];
-        let lives = others.iter().all(|text| text.trim().is_empty()) && self.state != "owed";
+        let lives =
+            others.iter().all(|text| text.trim().is_empty()) && !["owed", FAILED].contains(&self.state.as_str());
         self.wanted().ok().filter(|_| lives)
     }
 
@@ -333,6 +373,11 @@ pub(super) fn message_path(tried: &Tried) -> String {
     format!("/messages/{}?lock={}", hex::encode(&tried.identity), hex::encode(tried.lock.digest()))
 }
 
+/// The same, of a message that failed before its journal.
+fn failed_path(failure: &FailedDelivery) -> String {
+    format!("/messages/{}?lock={}", hex::encode(failure.identity.as_bytes()), hex::encode(failure.lock.digest()))
+}
+
 /// The URL of the list of deferred copies that are still retried.
 pub(super) fn deferred_path() -> String {
     format!("/?state=deferred&since={}", timestamp::span(STILL_TRIED).replace(' ', "+"))
@@ -361,6 +406,12 @@ fn figures_above(summary: &Summary<Figures>, viewer: &WebSession) -> Markup {
     let all = [
         (count(|all| all.delivered), "delivered, last hour", "In the mailbox.", delivered),
         (count(|all| all.deferred), "deferred now", "Postfix tries them again.", deferred_path()),
+        (
+            count(|all| all.failed),
+            "failed before delivery",
+            "No mailbox was open.",
+            format!("/?state={FAILED}&since={DAY}"),
+        ),
         (count(|all| all.owed), "Sent copies owed", "The service makes them later.", "/?state=owed".to_owned()),
         last,
     ];
@@ -581,6 +632,43 @@ fn state(tried: &Tried) -> String {
         (AttemptResult::Delivered, Role::Sender) if tried.outcome == Some(Outcome::Owed) => "Sent copy owed".into(),
         _ => in_words(tried.outcome.as_ref()),
     }
+}
+
+fn failed_table(failures: &[FailedDelivery]) -> Markup {
+    let columns: [Column; 7] = [
+        ("First", "t"),
+        ("Last", "t"),
+        ("Recipient", ""),
+        ("Author", ""),
+        ("Subject", ""),
+        ("Cause", ""),
+        ("Host", ""),
+    ];
+    let rows = failures.iter().map(|one| {
+        let class = if one.is_refused() { "bad" } else { "wait" };
+        [
+            html! { a href=(failed_path(one)) { (layout::moment(one.first_at)) } },
+            layout::moment(one.last_at),
+            html! { (one.recipient) br; span .hint { (tries(one.count)) } },
+            html! { @if let Some(author) = &one.author { bdi { (author) } } @else { "–" } },
+            html! { @if let Some(subject) = &one.subject { bdi { (subject) } } @else { code { (one.message_id) } } },
+            html! { span class=(class) { (in_words(Some(&one.cause))) } },
+            html! { (one.host) @if let Some(queue_id) = &one.queue_id { br; span .hint { code { (queue_id) } } } },
+        ]
+    });
+    html! {
+        @if failures.is_empty() {
+            p { "No delivery failed before it began, in this time." }
+        } @else {
+            (table("", "Failed before delivery, and not delivered since; the newest first. No mailbox was opened for them. Times are UTC.", columns, rows))
+            @if failures.len() >= ROWS { p .hint { "These are the newest " (failures.len()) ". Narrow the time or the search for others." } }
+        }
+    }
+}
+
+/// How often a delivery was tried, in words.
+pub(super) fn tries(count: u64) -> String {
+    if count == 1 { "1 try".into() } else { format!("{} tries", number(count)) }
 }
 
 fn owed_table(owed: &[RecordedCopy], more: bool) -> Markup {

@@ -1,16 +1,16 @@
 //! One message: a summary line, its copies, and the attempts of each host on a time line.
 
-use super::activity::in_words;
+use super::activity::{in_words, tries};
 use super::layout::{self, Column, Screen, class, milliseconds, moment, not_blank, number, or_dash, table};
 use super::time_line::{self, in_milliseconds, sign};
 use super::{Answered, Page, auth, notifications, redeliver};
 use crate::base::hex;
 use crate::base::terminal::shell_word;
 use crate::base::timestamp::exact;
-use crate::ledger::CopyKey;
 use crate::ledger::stage_times::STAGES;
 use crate::ledger::trace::{Had, LockSpan, MessageTrace, RecordedMessage, TracedAttempt, TracedCopy, TriedCopy};
 use crate::ledger::web_sessions::{WebRole, WebSession};
+use crate::ledger::{CopyKey, FailedDelivery};
 use crate::lock::LockName;
 use crate::message::Role;
 use crate::operations::manual_redelivery::{RedeliveryKind, RedeliveryRequest};
@@ -41,9 +41,10 @@ pub(super) async fn show(
     let site = page.site.clone();
     let found = page.ask(&viewer, move |database| of_identity(&site, database, identity, lock)).await?;
     let Some((now, message)) = found else { return Ok(auth::nothing_here().await) };
-    let title = match &message.trace.message {
-        Some(recorded) => not_blank(recorded.subject.as_deref()).unwrap_or("(no subject)").to_owned(),
-        None => format!("Message {}", message.trace.message_id),
+    let title = match (&message.trace.message, message.trace.failures.first()) {
+        (Some(recorded), _) => not_blank(recorded.subject.as_deref()).unwrap_or("(no subject)").to_owned(),
+        (None, Some(failure)) => not_blank(failure.subject.as_deref()).unwrap_or("(no subject)").to_owned(),
+        (None, None) => format!("Message {}", message.trace.message_id),
     };
     let again = (viewer.role >= Screen::Again.least()).then(|| redelivery(&page, &message));
     let main = html! { (main(now, &message, &viewer)) @if let Some(again) = &again { (again) } };
@@ -59,11 +60,12 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
     });
     html! {
         p class={ "verdict " (class_of(*state)) } { (verdict) }
-        @if let (RecipientState::Deferred, Some(last)) = (state, trace.attempts.last()) {
+        @let tried = trace.attempts.iter().map(|attempt| attempt.began_at);
+        @if let (RecipientState::Deferred, Some(last)) = (state, tried.chain(trace.failures.iter().map(|it| it.last_at)).max()) {
             p {
-                "Last tried " (moment(last.began_at)) ". The message waits, usually in Postfix's queue, and is tried again from there. "
+                "Last tried " (moment(last)) ". The message waits, usually in Postfix's queue, and is tried again from there. "
                 "Its sender need not send it again."
-                @if viewer.role >= Screen::Again.least() {
+                @if viewer.role >= Screen::Again.least() && !trace.attempts.is_empty() {
                     " Once the cause is fixed, you can " a href="#again" { "deliver it at once" } "."
                 }
             }
@@ -87,8 +89,14 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
         } @else {
             (table("untitled", "Delivered and owed copies", COPIES, trace.copies.iter().map(copy_row)))
         }
-        h2 { "Attempts, on all hosts" }
-        (attempts(now, &trace.attempts, trace.message.as_ref()))
+        @if !trace.failures.is_empty() {
+            h2 { "Failed before delivery" }
+            (table("untitled", "Tries that ended before a mailbox was open", FAILURES, trace.failures.iter().map(failure_row)))
+        }
+        @if !trace.attempts.is_empty() || trace.failures.is_empty() {
+            h2 { "Attempts, on all hosts" }
+            (attempts(now, &trace.attempts, trace.message.as_ref()))
+        }
         @if let Some(events) = trace.notifications.as_deref().filter(|events| !events.is_empty()) { (notifications::of(events, viewer)) }
     }
 }
@@ -149,11 +157,32 @@ fn facts(trace: &MessageTrace) -> Markup {
                 dt { "Envelope sender" } dd { @if message.sender.is_empty() { "<> (the null sender)" } @else { (message.sender) } }
                 dt { "Size" } dd { (number(message.size)) " bytes" }
                 dt { "First recorded" } dd { (moment(message.recorded_at)) }
+            } @else if let Some(failure) = trace.failures.first() {
+                dt { "From" } dd { bdi { (failure.author.as_deref().unwrap_or("–")) } }
+                dt { "Envelope sender" } dd {
+                    @match failure.sender.as_deref() { None => "–", Some("") => "<> (the null sender)", Some(sender) => (sender) }
+                }
+                dt { "Recorded" } dd { "no: no copy of it was delivered yet" }
             } @else {
                 dt { "Recorded" } dd { "no: no copy is delivered yet, so author and subject are not recorded" }
             }
         }
     }
+}
+
+const FAILURES: [Column; 6] =
+    [("Recipient", ""), ("Tries", "n"), ("First", "t"), ("Last", "t"), ("Last cause", ""), ("Host", "")];
+
+fn failure_row(failure: &FailedDelivery) -> [Markup; 6] {
+    let class = if failure.is_refused() { "bad" } else { "wait" };
+    [
+        failure.recipient.render(),
+        tries(failure.count).render(),
+        moment(failure.first_at),
+        moment(failure.last_at),
+        html! { span class=(class) { (in_words(Some(&failure.cause))) } },
+        html! { (failure.host) @if let Some(queue_id) = &failure.queue_id { ", queue id " code { (queue_id) } } },
+    ]
 }
 
 const COPIES: [Column; 5] = [("Mailbox", ""), ("Copy", ""), ("State", ""), ("Time", "t"), ("UIDVALIDITY / UID", "n")];

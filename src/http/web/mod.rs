@@ -324,6 +324,7 @@ fn not_authenticated(problem: &NotAuthenticated) -> Response {
 fn failed(problem: &Unanswered, viewer: Option<&WebSession>) -> Response {
     let shown = html! {
         p { "The database has not answered, so there is nothing to show. Mail waits with Postfix meanwhile, and none is lost." }
+        p { "A delivery that fails meanwhile leaves nothing here. The log of its host has it: the record " code { "deferred" } ", with the fields message_id, queue_id and cause." }
         p .hint { @if problem.may_pass() { "Try again in a moment." } @else { "The log of the service tells why: " code { "maildrop_command check" } " shows what is in the way." } }
     };
     let page = layout::page("No answer from the database", None, viewer, &shown);

@@ -6,8 +6,8 @@
 mod epoch;
 
 use super::{
-    AddressBook, CopyHistory, CopyKey, Destination, Epoch, Journal, Ledger, LockResult, LoginCheck, MessageRecord,
-    Record, Snapshot, record_fallback, statements, timed_look,
+    AddressBook, CopyHistory, CopyKey, Destination, Epoch, FailureRecord, Journal, Ledger, LockResult, LoginCheck,
+    MessageRecord, Record, Snapshot, failures, record_fallback, statements, timed_look,
 };
 use crate::database::mysql::{only, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Row, Tables, Value};
@@ -86,6 +86,14 @@ impl Ledger for MysqlDatabase {
             return Ok(());
         }
         self.change(statements::JOURNALLING, &statements::journal(self.dialect(), journal), &[]).map(drop)
+    }
+
+    fn record_failures(&mut self, failures: &[FailureRecord<'_>]) -> Result<(), DatabaseError> {
+        failures::record_with_fallback(failures, |records| {
+            let dialect = self.dialect();
+            let statements = records.iter().map(|failure| failures::upsert(dialect, failure));
+            self.change_briefly(failures::RECORDING_FAILURES, statements.collect(), failures::WRITE_TIMEOUT)
+        })
     }
 
     fn acquire_and_look(

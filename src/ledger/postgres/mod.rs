@@ -4,8 +4,9 @@
 //! batch, the journal or the record shares its round trip with its COMMIT. For the look, a statement with parameters would keep
 //! its snapshot until the next one (see [`PostgresDatabase`]).
 
+use super::failures::{RECORDING_FAILURES, WRITE_TIMEOUT, record_with_fallback, upsert};
 use super::{AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger, LockResult};
-use super::{LoginCheck, OpenAttempt, Record, Snapshot, record_fallback, statements as shared};
+use super::{FailureRecord, LoginCheck, OpenAttempt, Record, Snapshot, record_fallback, statements as shared};
 use crate::database::postgres::{Parameter, PostgresDatabase, SHOW_COMMIT_WARNINGS, SUPPRESS_NOTICES, Transaction};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, unreadable, without_nul};
 use crate::lock::{AcquiredAnd, LockName, NamedLock};
@@ -71,6 +72,13 @@ impl Ledger for PostgresDatabase {
             return Ok(());
         }
         self.change(shared::JOURNALLING, &shared::journal(Dialect::Postgresql, journal), &[]).map(drop)
+    }
+
+    fn record_failures(&mut self, failures: &[FailureRecord<'_>]) -> Result<(), DatabaseError> {
+        record_with_fallback(failures, |failures| {
+            let statements: Vec<String> = failures.iter().map(|failure| upsert(Dialect::Postgresql, failure)).collect();
+            self.change_briefly(RECORDING_FAILURES, &statements.join("; "), WRITE_TIMEOUT)
+        })
     }
 
     /// Takes the lock and looks, in one round trip. If the look fails, the lock is not taken either: the server aborts the

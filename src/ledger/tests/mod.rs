@@ -2,6 +2,7 @@
 
 mod attempts_tests;
 mod copies_tests;
+mod failures_tests;
 mod lock_exec_holders_tests;
 mod old_events_tests;
 mod very_many_tests;

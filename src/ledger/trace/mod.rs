@@ -5,6 +5,7 @@ mod model;
 
 use super::audit_queries::EarlierDelivery;
 use super::columns::IS_DELIVERED;
+use super::failures::{FailuresOf, STILL_FAILED, failed_deliveries};
 use super::lock_exec_holders::{LockUser, lock_users};
 use super::{AttemptResult, Database, Outcome};
 use crate::base::hex;
@@ -55,10 +56,12 @@ pub(crate) fn find(
             let digest = [Value::Bytes(lock.digest())];
             found = select(database, ATTEMPTS, "a.lock_digest = ?", &digest, limit)?;
             found.extend(select(database, MESSAGES, "m.lock_digest = ?", &digest, limit)?);
+            found.extend(select_failed(database, "f.lock_digest = ?", &digest, limit)?);
         }
         By::QueueId(queue_id, since) => {
             let values = [Value::Moment(since), Value::Text(queue_id)];
             found = select(database, ATTEMPTS, "a.started_at >= ? AND a.queue_id = ?", &values, limit)?;
+            found.extend(select_failed(database, "f.first_at >= ? AND f.queue_id = ?", &values, limit)?);
         }
         By::Address { address, user, since } => {
             let values = [Value::Moment(since), Value::Text(address), Value::Text(address), Value::Text(user)];
@@ -67,20 +70,25 @@ pub(crate) fn find(
             let sent = [Value::Moment(since), Value::Text(address)];
             let condition = "m.recorded_at >= ? AND lower(m.sender) = ?";
             found.extend(select(database, MESSAGES, condition, &sent, limit)?);
+            let failed = "f.first_at >= ? AND (f.recipient = ? OR lower(f.sender) = ?)";
+            found.extend(select_failed(database, failed, &values[..3], limit)?);
         }
     }
     Ok(newest(found, limit))
 }
 
-/// A message by its identity, if it was recorded or if `lock` has the lock that guards it.
+/// A message by its identity, if it was recorded, if it failed before its journal, or if `lock` has the lock that guards it.
 pub(crate) fn find_identity(
     database: &mut dyn Database,
     identity: [u8; 32],
     lock: Option<LockName>,
 ) -> Result<Option<FoundMessage>, DatabaseError> {
-    let (condition, values) = ("m.identity = ?", [Value::Bytes(&identity)]);
-    let recorded = select(database, MESSAGES, condition, &values, 1)?.into_iter().next();
-    Ok(recorded.or(lock.map(|lock| FoundMessage { identity, lock, newest: 0 })))
+    let values = [Value::Bytes(&identity)];
+    let mut found = select(database, MESSAGES, "m.identity = ?", &values, 1)?;
+    if found.is_empty() && lock.is_none() {
+        found = select_failed(database, "f.identity = ?", &values, 1)?;
+    }
+    Ok(found.into_iter().next().or(lock.map(|lock| FoundMessage { identity, lock, newest: 0 })))
 }
 
 /// A table that contains messages' identities and locks.
@@ -95,6 +103,8 @@ struct Table {
 
 const ATTEMPTS: Table =
     Table { name: "attempts", alias: "a", newest: "max(a.started_at)", grouped: "GROUP BY a.identity, a.lock_digest" };
+const FAILURES: Table =
+    Table { name: "failures", alias: "f", newest: "max(f.last_at)", grouped: "GROUP BY f.identity, f.lock_digest" };
 const MESSAGES: Table = Table { name: "messages", alias: "m", newest: "m.recorded_at", grouped: "" };
 
 fn select(
@@ -113,6 +123,16 @@ fn select(
         limit + 1
     );
     database.query("looking for the message", &sql, values)
+}
+
+/// The messages that failed before their journal, and were not delivered since.
+fn select_failed(
+    database: &mut dyn Database,
+    condition: &str,
+    values: &[Value<'_>],
+    limit: usize,
+) -> Result<Vec<FoundMessage>, DatabaseError> {
+    select(database, FAILURES, &format!("{condition} AND {STILL_FAILED}"), values, limit)
 }
 
 /// Removes duplicates, and keeps the newest `limit`, the newest first. The newest `limit` of all are among the newest
@@ -148,7 +168,11 @@ pub(crate) fn read(
     let holder = holder.map(|holder| identified(database, &found.lock, holder)).transpose()?;
     let mut attempts = attempts(database, found)?;
     let recorded = message.as_ref().map(|message: &RecordedMessage| message.message_id.clone());
-    let message_id = recorded.or(attempts.last().map(|attempt| attempt.message_id.clone())).unwrap_or_default();
+    let failures = failed_deliveries(database, FailuresOf::Message(&found.identity), PAGE)?;
+    let message_id = recorded
+        .or(attempts.last().map(|attempt| attempt.message_id.clone()))
+        .or(failures.first().map(|failure| failure.message_id.clone()))
+        .unwrap_or_default();
     for attempt in &mut attempts {
         attempt.holds_the_lock = holder.as_ref().is_some_and(|holder| holds(attempt, holder));
     }
@@ -159,6 +183,7 @@ pub(crate) fn read(
         message,
         copies,
         attempts,
+        failures,
         notifications: None,
     };
     tell_what_was_there(&mut trace);

@@ -4,7 +4,7 @@ use crate::base::timestamp;
 use crate::database::columns_of;
 use crate::ledger::audit_queries::EarlierDelivery;
 use crate::ledger::notifications::by_message::NotifiedEvent;
-use crate::ledger::{AttemptResult, Cause, Outcome, stage_times};
+use crate::ledger::{AttemptResult, Cause, FailedDelivery, Outcome, stage_times};
 use crate::lock::{Holder, LockName};
 use crate::message::Role;
 use serde::ser::{Serialize, Serializer};
@@ -25,6 +25,8 @@ pub(crate) struct MessageTrace {
     pub(crate) copies: Vec<TracedCopy>,
     /// The oldest first.
     pub(crate) attempts: Vec<TracedAttempt>,
+    /// The deliveries that failed before their journal, and were neither delivered nor refused since.
+    pub(crate) failures: Vec<FailedDelivery>,
     /// The notifications of its events; `None` if they were not requested, or if this role may not read them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) notifications: Option<Vec<NotifiedEvent>>,

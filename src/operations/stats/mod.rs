@@ -7,7 +7,7 @@ use super::notifications::NotificationFigures;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
 use crate::ledger::stage_times::{self, STAGES};
-use crate::ledger::{AttemptResult, Database, statistics, time_span};
+use crate::ledger::{AttemptResult, Database, failures, statistics, time_span};
 use crate::message::Role;
 use histogram::Histogram;
 use serde::{Serialize, Serializer};
@@ -37,6 +37,8 @@ pub(crate) struct Statistics {
     pub(crate) attempts: Attempts,
     /// First the attempts that found the lock held elsewhere, then the causes by their frequency.
     pub(crate) deferrals: Vec<Deferrals>,
+    /// Deliveries that first failed before their journal in the time span and were not delivered since, by frequency.
+    pub(crate) failures: Vec<EarlyFailures>,
     /// Delivered or owed copies by outcome: `appended`, `adopted`, `already there`, `owed`.
     pub(crate) copies: BTreeMap<&'static str, u64>,
     /// All copies that are owed now, of any age.
@@ -73,6 +75,14 @@ pub(crate) struct Deferrals {
     pub(crate) attempts: u64,
     /// The share of all attempts, from 0 to 1.
     pub(crate) share: f64,
+}
+
+/// The deliveries that failed before their journal for one cause, and their tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct EarlyFailures {
+    pub(crate) cause: &'static str,
+    pub(crate) deliveries: u64,
+    pub(crate) tries: u64,
 }
 
 /// Messages that were first recorded in the time span.
@@ -144,7 +154,26 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
     statistics::each_page_of_attempts(database, from, end, |page| counting.add_page(page))?;
     let mut tally = counting.end();
     (tally.recorded, tally.bytes) = statistics::recorded_messages(database, from, end)?;
-    Ok(tally.statistics(from, until, statistics::owed_copies(database, None)?))
+    let failures = early_failures(database, from)?;
+    Ok(Statistics { failures, ..tally.statistics(from, until, statistics::owed_copies(database, None)?) })
+}
+
+/// The deliveries that failed before their journal since a time, by cause.
+pub(crate) fn early_failures(database: &mut dyn Database, from: i64) -> Result<Vec<EarlyFailures>, DatabaseError> {
+    let mut counted: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
+    failures::each_failure(database, from, |failure| {
+        let cause = match AttemptResult::of_copy(Some(&failure.cause)) {
+            AttemptResult::Deferred(cause) => cause,
+            _ => "refused",
+        };
+        let (deliveries, tries) = counted.entry(cause).or_default();
+        *deliveries += 1;
+        *tries += failure.count;
+    })?;
+    let of = |(cause, (deliveries, tries))| EarlyFailures { cause, deliveries, tries };
+    let mut failures: Vec<EarlyFailures> = counted.into_iter().map(of).collect();
+    failures.sort_by_key(|failure| std::cmp::Reverse(failure.deliveries));
+    Ok(failures)
 }
 
 /// The counts of a time span.
@@ -181,6 +210,7 @@ impl StatsTally {
             deferrals: causes.map(|(cause, attempts)| Deferrals { cause, attempts, share: share(attempts) }).collect(),
             copies,
             copies_owed_now,
+            failures: Vec::new(),
             messages: Messages { recorded, bytes },
             notifications: None,
             notification_attempts: None,

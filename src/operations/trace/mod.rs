@@ -108,8 +108,10 @@ pub(crate) fn of_identity(
 ) -> Result<Option<(i64, TracedMessage)>, DatabaseError> {
     let Some(found) = trace::find_identity(database, identity, lock)? else { return Ok(None) };
     let (now, messages) = read(site, database, vec![found])?;
-    let known = |message: &TracedMessage| message.trace.message.is_some() || !message.trace.attempts.is_empty();
-    Ok(messages.into_iter().next().filter(known).map(|message| (now, message)))
+    let is_known = |MessageTrace { message, attempts, failures, .. }: &MessageTrace| {
+        message.is_some() || !attempts.is_empty() || !failures.is_empty()
+    };
+    Ok(messages.into_iter().next().filter(|message| is_known(&message.trace)).map(|message| (now, message)))
 }
 
 /// All that the ledger has of these messages, and the database's clock.

@@ -3,7 +3,7 @@
 use super::Times;
 use crate::base::timestamp::{milliseconds, span, time_text};
 use crate::ledger::trace::{LockHeldThen, MessageTrace, TracedAttempt, TracedCopy};
-use crate::ledger::{AttemptResult, Outcome};
+use crate::ledger::{AttemptResult, FailedDelivery, Outcome};
 use crate::message::Role;
 use serde::Serialize;
 use std::time::Duration;
@@ -43,7 +43,8 @@ pub(super) fn of_recipients(trace: &MessageTrace, times: &Times) -> Vec<Recipien
     let tried = tries(trace).map(|attempt| attempt.recipient.as_str());
     // The attempts may have been pruned. The rows of the copies still name their recipients.
     let brought = trace.copies.iter().filter(|copy| copy.role == Role::Recipient).map(|copy| copy.recipient.as_str());
-    let mut recipients: Vec<&str> = tried.chain(brought).collect();
+    let failed = trace.failures.iter().map(|failure| failure.recipient.as_str());
+    let mut recipients: Vec<&str> = tried.chain(brought).chain(failed).collect();
     recipients.sort_unstable();
     recipients.dedup();
     recipients.into_iter().map(|recipient| of_recipient(trace, recipient, times)).collect()
@@ -56,14 +57,43 @@ fn tries(trace: &MessageTrace) -> impl Iterator<Item = &TracedAttempt> {
 
 fn of_recipient(trace: &MessageTrace, recipient: &str, times: &Times) -> RecipientSummary {
     let attempts: Vec<&TracedAttempt> = tries(trace).filter(|attempt| attempt.recipient == recipient).collect();
-    let (state, shown) = judge(trace, recipient, &attempts, times);
+    let failure = trace.failures.iter().find(|failure| failure.recipient == recipient);
+    let last_at = attempts.last().map(|attempt| attempt.began_at);
+    // An attempt that is under way, or began later, says more.
+    let is_last = |failure: &&FailedDelivery| last_at.is_none_or(|at| at < failure.last_at);
+    let (state, shown) = match failure.filter(is_last).filter(|_| !attempts.iter().any(|it| it.holds_the_lock)) {
+        Some(failure) => judge_failure(failure, times),
+        None => judge(trace, recipient, &attempts, times),
+    };
+    let failed = failure.map_or(0, |failure| usize::try_from(failure.count).unwrap_or(usize::MAX));
     RecipientSummary {
         recipient: recipient.to_owned(),
         state,
         summary: shown,
-        attempts: attempts.len(),
-        last_at: attempts.last().map(|attempt| attempt.began_at),
+        attempts: attempts.len().saturating_add(failed),
+        last_at: last_at.max(failure.map(|failure| failure.last_at)),
     }
+}
+
+/// The state of a recipient whose last try failed before its journal.
+fn judge_failure(failure: &FailedDelivery, times: &Times) -> (RecipientState, String) {
+    let FailedDelivery { cause, host, queue_id, last_at, .. } = failure;
+    if failure.is_refused() {
+        return (RecipientState::Refused, cause.reason());
+    }
+    let mut why = format!("failed before delivery, last at {} on {host}: {}", time_text(*last_at), cause.reason());
+    why.push_str(&nobody_tries(*last_at, queue_id.as_deref(), host, times));
+    (RecipientState::Deferred, why)
+}
+
+/// What to look at if nobody has tried for long; otherwise empty.
+fn nobody_tries(last_at: i64, queue_id: Option<&str>, host: &str, times: &Times) -> String {
+    let silent = between(last_at, times.now);
+    if silent <= NOBODY_TRIES {
+        return String::new();
+    }
+    let queue_id = queue_id.unwrap_or("its queue id");
+    format!("; nobody has tried for {}: ask `mailq` and Postfix's log for {queue_id} on {host}", span(silent))
 }
 
 fn judge(
@@ -95,14 +125,8 @@ fn judge(
             if copy.is_some() {
                 why = format!("its copy is in the mailbox, but Postfix got no success for it: {why}");
             }
-            let silent = between(last.began_at, times.now);
-            if state == RecipientState::Deferred && silent > NOBODY_TRIES {
-                let queue_id = last.queue_id.as_deref().unwrap_or("its queue id");
-                why.push_str(&format!(
-                    "; nobody has tried for {}: ask `mailq` and Postfix's log for {queue_id} on {}",
-                    span(silent),
-                    last.host
-                ));
+            if state == RecipientState::Deferred {
+                why.push_str(&nobody_tries(last.began_at, last.queue_id.as_deref(), &last.host, times));
             }
             (state, why)
         }

@@ -70,7 +70,7 @@ pub(super) fn to_all(
             Ok(envelope) => envelope,
             Err(verdict) => return verdict,
         };
-        let Some(Outcome { result, stages }) = outcomes.next() else {
+        let Some(Outcome { result, stages, .. }) = outcomes.next() else {
             return Verdict::deferred(StatusDetail::SYSTEM, "an internal error");
         };
         let verdict = match &result {

@@ -9,7 +9,7 @@ use maildrop_command::delivery::{
     UploadTime, Verdict, Whose, milliseconds,
 };
 use maildrop_command::ledger::{
-    CopyHistory, CopyKey, CopyState, Epoch, EventRecord, Journal, Ledger, OpenAttempt, Record,
+    CopyHistory, CopyKey, CopyState, Epoch, EventRecord, FailureRecord, Journal, Ledger, OpenAttempt, Record,
 };
 use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
 use maildrop_command::mailbox::{
@@ -115,6 +115,10 @@ impl Ledger for Database {
         self.journalled = journal.copies.iter().map(|copy| copy.key).collect();
         self.bearers = journal.copies.iter().map(|copy| copy.recipient.to_owned()).collect();
         self.fail("journal", ())
+    }
+
+    fn record_failures(&mut self, _: &[FailureRecord<'_>]) -> Result<(), DatabaseError> {
+        self.fail("record_failures", ())
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {

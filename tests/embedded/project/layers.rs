@@ -128,7 +128,7 @@ fn nothing_is_printed_except_by_the_command_lines() {
 
 #[test]
 fn every_statement_on_the_ledgers_tables_is_in_the_ledger() {
-    const TABLES: [&str; 18] = [
+    const TABLES: [&str; 19] = [
         "api_tokens",
         "attempts",
         "messages",
@@ -136,6 +136,7 @@ fn every_statement_on_the_ledgers_tables_is_in_the_ledger() {
         "copies",
         "addresses",
         "unknown_recipients",
+        "failures",
         "login_checks",
         "epochs",
         "subscriptions",

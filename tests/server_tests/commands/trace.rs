@@ -212,11 +212,12 @@ fn messages_that_share_a_message_id_are_told_apart(engine: Engine) {
 fn what_never_got_here_is_said_to_be_so(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     let id = scene.message_id("lost");
-    // The mailbox store is out of reach: deferred before anything is written down.
-    let dovecot = std::mem::replace(&mut scene.settings.imap, ("127.0.0.1".into(), 9));
+    // The database is out of reach, so that nothing can be written down.
+    let database = std::mem::replace(&mut scene.settings.database, ("127.0.0.1".into(), 9));
     scene.configure(|_| {});
-    scene.deliver_with("doug", &["--queue-id", "4bLOST"], scene.message("lost")).deferred("4.4.1 ");
-    scene.configure(|settings| settings.imap = dovecot);
+    let options = ["--queue-id", "4bLOST", "--deadline", "8s"];
+    scene.deliver_with("doug", &options, scene.message("lost")).deferred("4.4.1 ");
+    scene.configure(|settings| settings.database = database);
     for (what, first) in [
         (id.as_str(), format!("NEVER SEEN HERE: no message and no attempt bears the Message-ID {id}.")),
         ("4bLOST", "NEVER SEEN HERE: nothing was tried with the queue id 4bLOST since ".to_owned()),

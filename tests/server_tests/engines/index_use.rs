@@ -17,7 +17,7 @@ fn by_mysql() {
     every_index_of_the_ledger_is_read(Engine::Mysql9);
 }
 
-const TABLES: &str = "'addresses', 'attempts', 'messages', 'message_sources', 'copies'";
+const TABLES: &str = "'addresses', 'attempts', 'messages', 'message_sources', 'copies', 'failures'";
 
 fn every_index_of_the_ledger_is_read(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
@@ -132,6 +132,11 @@ fn fill(database: &mut Database, owner: &str) {
             "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, recipient, \
              queue_id, host, pid, started_at, ended_at, outcome) SELECT {uuid}, {copy}, 'recipient', '{owner}', 'INBOX', {identity}, \
              {lock}, {message_id}, 'x', {queue_id}, 'x', 1, {then}, {then}, 'appended' FROM numbers ORDER BY n"
+        ),
+        format!(
+            "INSERT INTO failures (identity, recipient, lock_digest, message_id, queue_id, host, cause, count, first_at, last_at) \
+             SELECT {identity}, 'y', {lock}, {message_id}, {queue_id}, 'x', 'deferred: over quota', 1, {then}, {then} FROM numbers \
+             WHERE MOD(n, 10) = 0"
         ),
     ] {
         database.execute(&statement);

@@ -1,0 +1,262 @@
+//! Deliveries that failed before their journal: the table `failures`, with a row for each message and recipient.
+//!
+//! No delivery reads it, and no lock or result depends on it. A row is written if that is possible at once. What was
+//! delivered since is left out when the rows are read: the record of a delivery never touches them.
+
+use super::{Database, Outcome, statements};
+use crate::base::timestamp;
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value, columns_of};
+use crate::lock::LockName;
+use crate::message::Identity;
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// How long the answer to the write is awaited. Until then nobody but the client of the failed delivery waits.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a row is kept: longer than Postfix keeps a message (`maximal_queue_lifetime`, 5 days).
+pub(crate) const RETENTION: Duration = Duration::from_hours(7 * 24);
+
+/// How many rows of the last hour there are at most when an unknown recipient gets one. Of a flood of such mail, the table
+/// `unknown_recipients` has the number.
+const UNKNOWN_RECIPIENTS_PER_HOUR: usize = 1000;
+
+/// Rows of a page of all failures.
+const PAGE: usize = 500;
+
+pub(super) const RECORDING_FAILURES: &str = "recording deliveries that failed before their journal";
+
+/// The most characters of a recipient, which is part of the key (RFC 5321, 4.5.3.1: 64 and 255 octets), and of a text.
+const RECIPIENT_LIMIT: usize = 320;
+const TEXT_LIMIT: usize = 1000;
+
+/// A delivery to one recipient that failed before its journal.
+#[derive(Clone, Debug)]
+pub struct FailureRecord<'a> {
+    pub identity: &'a Identity,
+    /// The envelope recipient, folded.
+    pub recipient: &'a str,
+    pub lock: &'a LockName,
+    /// The envelope sender; empty for the null sender, `None` if it is unknown.
+    pub sender: Option<&'a str>,
+    /// The decoded From.
+    pub author: Option<&'a str>,
+    pub subject: Option<&'a str>,
+    pub message_id: &'a str,
+    pub queue_id: Option<&'a str>,
+    pub host: &'a str,
+    pub outcome: Outcome,
+}
+
+/// Writes the failures. If the server refuses a value, it writes them without what the author wrote.
+///
+/// # Errors
+/// The error of the last `write`.
+pub(super) fn record_with_fallback(
+    failures: &[FailureRecord<'_>],
+    mut write: impl FnMut(&[FailureRecord<'_>]) -> Result<(), DatabaseError>,
+) -> Result<(), DatabaseError> {
+    match write(failures) {
+        Err(error) if error.failure == DatabaseFailure::Refused => {
+            let mut bare = failures.to_vec();
+            bare.iter_mut().for_each(|failure| (failure.author, failure.subject) = (None, None));
+            write(&bare)
+        }
+        written => written,
+    }
+}
+
+/// Inserts a failure, or counts one more try.
+pub(super) fn upsert(dialect: Dialect, failure: &FailureRecord<'_>) -> String {
+    let now = statements::now(dialect);
+    let text =
+        |text: Option<&str>| dialect.literal(Value::optional_text(text.map(|it| limited(it, TEXT_LIMIT)).as_deref()));
+    let (queue_id, host, cause) =
+        (text(failure.queue_id), text(Some(failure.host)), text(Some(&failure.outcome.to_string())));
+    let values = [
+        dialect.literal(Value::Bytes(failure.identity.as_bytes())),
+        dialect.literal(Value::Text(&limited(failure.recipient, RECIPIENT_LIMIT))),
+        dialect.literal(Value::Bytes(failure.lock.digest())),
+        text(failure.sender),
+        text(failure.author),
+        text(failure.subject),
+        text(Some(failure.message_id)),
+        queue_id.clone(),
+        host.clone(),
+        cause.clone(),
+    ]
+    .join(", ");
+    let from = if matches!(dialect, Dialect::Mysql | Dialect::Mariadb) { "FROM DUAL " } else { "" };
+    let condition = match failure.outcome {
+        // The server reads at most that many entries of the index.
+        Outcome::Refused(_) => format!(
+            "(SELECT f.first_at FROM failures f WHERE f.first_at > {} ORDER BY f.first_at DESC LIMIT 1 OFFSET {}) IS NULL",
+            dialect.before(&now, Duration::from_hours(1)),
+            UNKNOWN_RECIPIENTS_PER_HOUR - 1
+        ),
+        // SQLite's parser wants a condition before ON CONFLICT.
+        _ => "1 = 1".into(),
+    };
+    let update =
+        format!("queue_id = {queue_id}, host = {host}, cause = {cause}, count = failures.count + 1, last_at = {now}");
+    format!(
+        "INSERT INTO failures (identity, recipient, lock_digest, sender, author, subject, message_id, queue_id, host, cause, \
+         count, first_at, last_at) SELECT {values}, 1, {now}, {now} {from}WHERE {condition} {}",
+        dialect.or_update("identity, recipient", &update)
+    )
+}
+
+/// The text, cut to so many characters.
+fn limited(text: &str, characters: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => Cow::Borrowed(&text[..end]),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// How many deliveries have failed since a time, in microseconds since 1970.
+pub(crate) fn count(database: &mut dyn Database, since: i64) -> Result<u64, DatabaseError> {
+    let sql = format!("SELECT count(*) FROM failures f WHERE f.first_at >= ? AND {STILL_FAILED}");
+    let doing = "counting the deliveries that failed before their journal";
+    Ok(database.query_number(doing, &sql, &[Value::Moment(since)])?.unsigned_abs())
+}
+
+/// Calls `see` for each failure since a time, in microseconds since 1970. Some hundred are in memory at a time.
+pub(crate) fn each_failure(
+    database: &mut dyn Database,
+    since: i64,
+    mut see: impl FnMut(&FailedDelivery),
+) -> Result<(), DatabaseError> {
+    let mut page = failed_deliveries(database, FailuresOf::Since(since, None), PAGE)?;
+    while let Some(last) = page.last() {
+        page.iter().for_each(&mut see);
+        page = failed_deliveries(database, FailuresOf::Since(since, Some(&last.cursor())), PAGE)?;
+    }
+    Ok(())
+}
+
+/// A delivery that failed before its journal, and has not been delivered or refused since, as far as the ledger knows.
+#[derive(Clone, Debug, Serialize)]
+pub struct FailedDelivery {
+    #[serde(skip)]
+    pub identity: Identity,
+    #[serde(skip)]
+    pub lock: LockName,
+    pub recipient: String,
+    pub sender: Option<String>,
+    pub author: Option<String>,
+    pub subject: Option<String>,
+    pub message_id: String,
+    pub queue_id: Option<String>,
+    pub host: String,
+    #[serde(serialize_with = "as_reason")]
+    pub cause: Outcome,
+    /// How many tries have failed.
+    pub count: u64,
+    /// When the first and the last of them failed, in microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub first_at: i64,
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub last_at: i64,
+}
+
+/// The place of a failure among all, the newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailureCursor {
+    pub first_at: i64,
+    pub identity: Identity,
+    pub recipient: String,
+}
+
+impl FailureCursor {
+    /// The place behind all failures of this time and later, in microseconds since 1970.
+    pub(crate) fn before(moment: i64) -> Self {
+        Self { first_at: moment, identity: Identity::from_bytes([0; 32]), recipient: String::new() }
+    }
+}
+
+impl FailedDelivery {
+    /// Its place among all.
+    #[must_use]
+    pub fn cursor(&self) -> FailureCursor {
+        FailureCursor { first_at: self.first_at, identity: self.identity, recipient: self.recipient.clone() }
+    }
+
+    /// Whether it was refused for good, so that no further try follows.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self.cause, Outcome::Refused(_))
+    }
+}
+
+fn as_reason<S: Serializer>(cause: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&cause.to_string())
+}
+
+columns_of! { FailedDelivery:
+    identity, lock, recipient, sender, author, subject, message_id, queue_id, host, cause, count, first_at, last_at
+}
+
+/// Which failures are read.
+#[derive(Clone, Copy, Debug)]
+pub enum FailuresOf<'a> {
+    Message(&'a [u8; 32]),
+    /// All messages of a Message-ID.
+    Lock(&'a LockName),
+    /// Since this time, in microseconds since 1970.
+    QueueId(&'a str, i64),
+    /// An envelope recipient or sender, as the ledger keeps them, since this time.
+    Address(&'a str, i64),
+    /// All since this time; the next page begins behind a failure of the page before.
+    Since(i64, Option<&'a FailureCursor>),
+}
+
+/// Whether a delivery `f` has neither been delivered nor refused since. A copy says so, or an attempt after whose message or
+/// copy is pruned, or which found another address's copy in the mailbox.
+pub(super) const STILL_FAILED: &str = "NOT EXISTS (SELECT 1 FROM messages m JOIN copies c ON c.message = m.id \
+         WHERE m.identity = f.identity AND c.recipient = f.recipient AND c.role = 'recipient' AND c.state = 'delivered') \
+     AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.lock_digest = f.lock_digest AND a.identity = f.identity \
+         AND a.recipient = f.recipient AND a.role = 'recipient' \
+         AND (a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for') OR a.outcome LIKE 'refused: %'))";
+
+/// The failures of deliveries, the newest first by their first try, at most `limit`.
+pub fn failed_deliveries(
+    database: &mut dyn Database,
+    of: FailuresOf<'_>,
+    limit: usize,
+) -> Result<Vec<FailedDelivery>, DatabaseError> {
+    let dialect = database.dialect();
+    let (condition, values) = match of {
+        FailuresOf::Message(identity) => ("f.identity = ?", vec![Value::Bytes(identity)]),
+        FailuresOf::Lock(lock) => ("f.lock_digest = ?", vec![Value::Bytes(lock.digest())]),
+        FailuresOf::QueueId(queue_id, since) => {
+            ("f.first_at >= ? AND f.queue_id = ?", vec![Value::Moment(since), Value::Text(queue_id)])
+        }
+        FailuresOf::Address(address, since) => (
+            "f.first_at >= ? AND (f.recipient = ? OR lower(f.sender) = ?)",
+            vec![Value::Moment(since), Value::Text(address), Value::Text(address)],
+        ),
+        FailuresOf::Since(since, None) => ("f.first_at >= ?", vec![Value::Moment(since)]),
+        // MySQL cannot use an index for a comparison of rows alone.
+        FailuresOf::Since(since, Some(last)) => (
+            "f.first_at >= ? AND f.first_at <= ? AND (f.first_at, f.identity, f.recipient) < (?, ?, ?)",
+            vec![
+                Value::Moment(since),
+                Value::Moment(last.first_at),
+                Value::Moment(last.first_at),
+                Value::Bytes(last.identity.as_bytes()),
+                Value::Text(&last.recipient),
+            ],
+        ),
+    };
+    let sql = format!(
+        "SELECT {}, {}, f.recipient, f.sender, f.author, f.subject, f.message_id, f.queue_id, f.host, f.cause, f.count, {}, {} \
+         FROM failures f WHERE {condition} AND {STILL_FAILED} ORDER BY f.first_at DESC, f.identity DESC, f.recipient DESC LIMIT {limit}",
+        dialect.hex("f.identity"),
+        dialect.hex("f.lock_digest"),
+        dialect.microseconds("f.first_at"),
+        dialect.microseconds("f.last_at")
+    );
+    database.query("reading the deliveries that failed before their journal", &sql, &values)
+}

@@ -1,0 +1,116 @@
+//! A delivery that fails before its journal leaves one row in the table `failures`, however often it is tried.
+
+use crate::support::database::Engine;
+use crate::support::site_fixture::Scene;
+use maildrop_command::database::DatabaseFailure;
+use maildrop_command::ledger::failures::{FailedDelivery, FailuresOf, failed_deliveries};
+use maildrop_command::ledger::{Cause, Database, FailureRecord, Outcome};
+use maildrop_command::lock::LockName;
+use maildrop_command::mailbox::MailboxFailure;
+use maildrop_command::message::Identity;
+
+on_each_engine!(
+    while_the_mailbox_store_is_down_each_try_counts_in_one_row_that_is_left_out_once_the_message_is_delivered,
+    a_row_that_another_session_holds_is_not_waited_for,
+    of_a_flood_of_unknown_recipients_a_thousand_rows_an_hour_are_written,
+);
+
+fn all(database: &mut dyn Database) -> Vec<FailedDelivery> {
+    failed_deliveries(database, FailuresOf::Since(0, None), 100).unwrap()
+}
+
+fn while_the_mailbox_store_is_down_each_try_counts_in_one_row_that_is_left_out_once_the_message_is_delivered(
+    engine: Engine,
+) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let store = scene.settings.imap.clone();
+    // Nothing listens there.
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), 9));
+    // The first delivery finds it down as it proves its login, the others as they open a mailbox.
+    for _ in 0..2 {
+        scene.deliver_with("doug", &["--queue-id", "4cXyz"], scene.message("down")).deferred("4.4.1 ");
+    }
+    scene.configure(|settings| settings.imap = store.clone());
+    scene.deliver("lisa", scene.message("up")).delivered();
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), 9));
+    scene.deliver_with("doug", &["--queue-id", "4cXyz"], scene.message("down")).deferred("4.4.1 ");
+
+    let mut database = scene.open_database();
+    let failed = all(database.as_mut());
+    let [failure] = failed.as_slice() else { panic!("{failed:#?}") };
+    assert_eq!((failure.count, failure.recipient.as_str()), (3, "doug@mail.axial.net"));
+    assert_eq!(failure.message_id, scene.message_id("down"));
+    assert_eq!(failure.queue_id.as_deref(), Some("4cXyz"));
+    assert!(failure.author.as_deref().unwrap().contains("lisa"), "{failure:?}");
+    assert!(failure.subject.is_some() && failure.sender.is_some(), "{failure:?}");
+    assert!(
+        matches!(&failure.cause, Outcome::Deferred(Cause::Mailbox(MailboxFailure::Unreachable), Some(_))),
+        "{failure:?}"
+    );
+    assert!(failure.first_at < failure.last_at, "{failure:?}");
+    let of_it = "SELECT count(*) FROM attempts WHERE message_id LIKE '%down%'";
+    assert_eq!(scene.database.count(of_it), 0, "the journal has only deliveries that began");
+
+    scene.configure(|settings| settings.imap = store);
+    scene.deliver("doug", scene.message("down")).delivered();
+    assert_eq!(scene.database.count("SELECT count(*) FROM failures"), 1, "no delivery touches the table");
+    assert!(all(database.as_mut()).is_empty());
+}
+
+fn failure<'a>(identity: &'a Identity, lock: &'a LockName, recipient: &'a str, outcome: Outcome) -> FailureRecord<'a> {
+    FailureRecord {
+        identity,
+        recipient,
+        lock,
+        sender: Some(""),
+        author: None,
+        subject: None,
+        message_id: "1@x",
+        queue_id: None,
+        host: "mx1",
+        outcome,
+    }
+}
+
+fn down() -> Outcome {
+    Outcome::Deferred(Cause::Mailbox(MailboxFailure::Unreachable), None)
+}
+
+fn a_row_that_another_session_holds_is_not_waited_for(engine: Engine) {
+    let scene = Scene::empty(engine);
+    let (identity, lock) = (Identity::of(b"1"), LockName::new(&scene.database.name, b"1@x"));
+    let record = |database: &mut dyn Database| database.record_failures(&[failure(&identity, &lock, "doug@x", down())]);
+    let mut database = scene.open_database();
+    record(database.as_mut()).unwrap();
+    let mut other = scene.session();
+    other.execute("BEGIN");
+    other.execute("UPDATE failures SET count = 7");
+    let error = record(database.as_mut()).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Contention, "{error}");
+    other.execute("ROLLBACK");
+    record(scene.open_database().as_mut()).unwrap();
+    assert_eq!(all(database.as_mut())[0].count, 2);
+}
+
+fn of_a_flood_of_unknown_recipients_a_thousand_rows_an_hour_are_written(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    let mut database = scene.open_database();
+    let (identity, lock) = (Identity::of(b"1"), LockName::new(&scene.database.name, b"1@x"));
+    let mut refuse = |names: std::ops::Range<u32>| {
+        let names: Vec<String> = names.map(|number| format!("nobody{number}@x")).collect();
+        let refused = || Outcome::Refused("unknown recipient".into());
+        let failures: Vec<_> = names.iter().map(|name| failure(&identity, &lock, name, refused())).collect();
+        failures.chunks(50).for_each(|some| database.record_failures(some).unwrap());
+    };
+    refuse(0..1010);
+    let rows = "SELECT count(*) FROM failures";
+    assert_eq!(scene.database.count(rows), 1000);
+    // The mailbox store's failures are few and not a stranger's choice.
+    let mut another = scene.open_database();
+    another.record_failures(&[failure(&identity, &lock, "doug@x", down())]).unwrap();
+    assert_eq!(scene.database.count(rows), 1001);
+    let hour = if engine.is_postgres() { "interval '1 hour'" } else { "INTERVAL 1 HOUR" };
+    scene.database.execute(&format!("UPDATE failures SET first_at = first_at - {hour}"));
+    refuse(1010..1020);
+    assert_eq!(scene.database.count(rows), 1011);
+}
