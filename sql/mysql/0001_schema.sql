@@ -174,6 +174,28 @@ CREATE TABLE IF NOT EXISTS failures (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'deliveries that failed before their journal; a row goes after seven days';
 
+-- Which messages have an address: so that a search finds it, its local part, its domain, and the beginning of each. The timer
+-- fills it (src/ledger/message_addresses.rs), and no delivery does. It has no foreign key: `prune` deletes the rows of a message
+-- first.
+CREATE TABLE IF NOT EXISTS message_addresses (
+    message BIGINT NOT NULL COMMENT 'messages.id',
+    address VARCHAR(320) NOT NULL COMMENT 'folded',
+    domain  VARCHAR(320) NOT NULL,
+    role    ENUM('recipient', 'sender', 'from', 'to', 'cc') NOT NULL COMMENT 'recipient and sender: of the envelope',
+    PRIMARY KEY (message, address, role),
+    -- `trace`, the web UI and the API: an address, a local part, and what addresses begin with.
+    KEY message_addresses_by_address (address, message),
+    -- The same for domains.
+    KEY message_addresses_by_domain (domain, message)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT = 'which messages have an address';
+
+CREATE TABLE IF NOT EXISTS message_addresses_read (
+    id         TINYINT UNSIGNED NOT NULL PRIMARY KEY COMMENT 'always 1',
+    started_at DATETIME(6) NOT NULL COMMENT 'UTC; attempts that began before are in message_addresses'
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT = 'how far the timer has read the attempts for message_addresses';
+
 -- Epochs ------------------------------------------------------------------------------------------------------------
 
 -- As long as one epoch lasts, the database remembers what it committed (src/ledger/epoch.rs). A delivery compares the last row
@@ -387,6 +409,19 @@ CREATE TABLE IF NOT EXISTS api_tokens (
     KEY api_tokens_by_name (name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'who may use the API';
+
+-- A row is written before the message is in the queue of its host. The id begins with the time, so the primary key is also the
+-- order in which `prune` reads.
+CREATE TABLE IF NOT EXISTS submissions (
+    id          VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY COMMENT 'the queue id of the message',
+    owner       VARCHAR(64) NOT NULL COMMENT '"token:" and the name of an API token',
+    host        VARCHAR(255) NOT NULL,
+    identity    BINARY(32) NOT NULL COMMENT 'messages.identity; a submission comes before its message',
+    lock_digest BINARY(32) NOT NULL COMMENT 'the name of the lock',
+    recipients  MEDIUMTEXT NOT NULL COMMENT 'JSON: the addresses, in lower case',
+    created_at  DATETIME(6) NOT NULL COMMENT 'UTC'
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT = 'who submitted a message to the API, and which one it is';
 
 -- A row is written before the act, and no account may change or delete one, except that of `prune`. The primary key is the
 -- order of the list.

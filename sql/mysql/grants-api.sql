@@ -21,3 +21,5 @@ GRANT INSERT ON maildrop.outbox TO 'maildrop_web'@'%';
 GRANT SELECT ON maildrop.addresses TO 'maildrop_web'@'%';
 GRANT SELECT ON maildrop.login_checks TO 'maildrop_web'@'%';
 GRANT SELECT, INSERT, UPDATE ON maildrop.unknown_recipients TO 'maildrop_web'@'%';
+-- Who submitted a message, and what became of it.
+GRANT SELECT, INSERT ON maildrop.submissions TO 'maildrop_web'@'%';

@@ -20,6 +20,8 @@ GRANT INSERT, UPDATE ON maildrop.unknown_recipients TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.failures TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.login_checks TO 'maildrop_operator'@'%';
 GRANT INSERT ON maildrop.epochs TO 'maildrop_operator'@'%';
+GRANT INSERT ON maildrop.message_addresses TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE ON maildrop.message_addresses_read TO 'maildrop_operator'@'%';
 
 GRANT INSERT ON maildrop.outbox TO 'maildrop_operator'@'%';
 
@@ -44,6 +46,8 @@ GRANT PROCESS ON *.* TO 'maildrop_operator'@'%';
 
 -- Only `prune` deletes.
 GRANT DELETE ON maildrop.attempts TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.message_addresses TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.submissions TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.copies TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.messages TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.message_sources TO 'maildrop_operator'@'%';

@@ -13,6 +13,7 @@ GRANT SELECT ON maildrop.attempts TO 'maildrop_web'@'%';
 GRANT SELECT ON maildrop.messages TO 'maildrop_web'@'%';
 GRANT SELECT ON maildrop.copies TO 'maildrop_web'@'%';
 GRANT SELECT ON maildrop.failures TO 'maildrop_web'@'%';
+GRANT SELECT ON maildrop.message_addresses TO 'maildrop_web'@'%';
 GRANT SELECT (message_id) ON maildrop.message_sources TO 'maildrop_web'@'%';
 
 GRANT SELECT, DELETE ON maildrop.web_logins TO 'maildrop_web'@'%';

@@ -166,6 +166,29 @@ CREATE INDEX failures_first_at ON failures (first_at);
 COMMENT ON TABLE failures IS 'Deliveries that failed before their journal; a row goes after seven days';
 COMMENT ON COLUMN failures.count IS 'How many tries have failed before their journal';
 
+-- Which messages have an address: so that a search finds it, its local part, its domain, and the beginning of each. The timer
+-- fills it (src/ledger/message_addresses.rs), and no delivery does. It has no foreign key: `prune` deletes a message's rows first.
+CREATE TABLE message_addresses (
+    message bigint       NOT NULL, -- messages.id
+    -- In the order of bytes, so that a beginning is a range of the index.
+    address varchar(320) COLLATE "C" NOT NULL, -- folded
+    domain  varchar(320) COLLATE "C" NOT NULL,
+    role    text         NOT NULL CHECK (role IN ('recipient', 'sender', 'from', 'to', 'cc')),
+    PRIMARY KEY (message, address, role)
+);
+-- `trace`, the web UI and the API: an address, a local part, and what addresses begin with.
+CREATE INDEX message_addresses_address ON message_addresses (address, message);
+-- The same for domains.
+CREATE INDEX message_addresses_domain ON message_addresses (domain, message);
+COMMENT ON TABLE message_addresses IS 'Which messages have an address, of the envelope or of From, To and Cc';
+
+-- One row: attempts that began before this time are in message_addresses.
+CREATE TABLE message_addresses_read (
+    id         smallint    PRIMARY KEY CHECK (id = 1),
+    started_at timestamptz NOT NULL
+);
+COMMENT ON TABLE message_addresses_read IS 'How far the timer has read the attempts for message_addresses';
+
 -- Epochs ------------------------------------------------------------------------------------------------------------
 
 -- As long as one epoch lasts, the database remembers what it committed (src/ledger/epoch.rs). A delivery compares the last row
@@ -386,6 +409,21 @@ COMMENT ON COLUMN api_tokens.scopes IS 'What it may do: words, with a space betw
 COMMENT ON COLUMN api_tokens.bounds IS 'JSON: the domains, addresses and mailboxes that it is for; none: all';
 COMMENT ON COLUMN api_tokens.rate IS 'Requests a second';
 COMMENT ON COLUMN api_tokens.last_used_at IS 'To the hour';
+
+-- Messages that clients of the API have submitted. A row is written before the message is in the queue of its host. The id begins
+-- with the time, so the primary key is also the order in which `prune` reads.
+CREATE TABLE submissions (
+    id          text        PRIMARY KEY, -- the message's queue id
+    owner       text        NOT NULL CHECK (octet_length(owner) <= 64),
+    host        text        NOT NULL,
+    identity    bytea       NOT NULL,    -- messages.identity; no foreign key: a submission comes before its message
+    lock_digest bytea       NOT NULL,
+    recipients  text        NOT NULL,
+    created_at  timestamptz NOT NULL
+);
+COMMENT ON TABLE submissions IS 'Who submitted a message to the API, and which one it is, so that its owner can ask for its state';
+COMMENT ON COLUMN submissions.owner IS '"token:" and the name of an API token';
+COMMENT ON COLUMN submissions.recipients IS 'JSON: the addresses, in lower case';
 
 -- Who did what: read a message, delivered it again, changed a subscription. A row is written before the act; no role may
 -- change or delete one, except that of `prune`. The primary key is the order of the list.

@@ -8,7 +8,8 @@
 -- `trace`, `stats`, `audit` and `lock list` need only the SELECTs; `audit --repair` writes
 -- into the journal, as a delivery does.
 
-GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, failures, message_sources, epochs TO :"role";
+GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, failures, message_sources, message_addresses,
+    epochs TO :"role";
 
 -- `subscription` manages subscriptions; `check` and `stats` read their pending notifications.
 -- `subscription test` writes an event.
@@ -27,6 +28,8 @@ GRANT UPDATE (revoked_at, last_used_at) ON api_tokens TO :"role";
 GRANT SELECT, INSERT ON operations TO :"role";
 
 -- Only `prune` deletes.
+GRANT SELECT, DELETE ON submissions TO :"role";
+GRANT DELETE ON message_addresses TO :"role";
 GRANT DELETE ON attempts, copies, messages, message_sources, failures, events, notification_attempts, operations TO :"role";
 
 -- `lock list`: the time and address of a lock that another role holds. Only a superuser may grant this: if the owner of

@@ -6,7 +6,7 @@
 --
 -- It reads no source of a message and no address book, and changes nothing that a delivery reads.
 
-GRANT SELECT ON maildrop_migrations, attempts, messages, copies, failures TO :"role";
+GRANT SELECT ON maildrop_migrations, attempts, messages, copies, failures, message_addresses TO :"role";
 GRANT SELECT (message_id) ON message_sources TO :"role";
 
 GRANT SELECT, DELETE ON web_logins TO :"role";

@@ -34,6 +34,10 @@ GRANT UPDATE (queue_id, host, cause, count, last_at) ON failures TO :"role";
 GRANT INSERT ON outbox TO :"role";
 GRANT SELECT (id) ON subscriptions TO :"role";
 
+-- The timer indexes messages by address, if it acts as this role. No delivery does.
+GRANT SELECT, INSERT ON message_addresses, message_addresses_read TO :"role";
+GRANT UPDATE (started_at) ON message_addresses_read TO :"role";
+
 -- With record.keep_source only: keep the source of messages. A delivery never reads it back.
 GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 

@@ -89,6 +89,25 @@ CREATE INDEX copies_by_message ON copies (message);
 -- `stats`, `audit`, `check`, `replay --owed`, the web UI: the few that are owed.
 CREATE INDEX copies_owed ON copies (updated_at) WHERE state = 'owed';
 
+-- Which messages have an address, as on the other engines. An embedded site fills it as it searches.
+CREATE TABLE message_addresses (
+    message INTEGER NOT NULL, -- messages.id
+    address TEXT    NOT NULL, -- folded
+    domain  TEXT    NOT NULL,
+    role    TEXT    NOT NULL CHECK (role IN ('recipient', 'sender', 'from', 'to', 'cc')),
+    PRIMARY KEY (message, address, role)
+) STRICT, WITHOUT ROWID;
+-- A search for an address, a local part, and what addresses begin with.
+CREATE INDEX message_addresses_by_address ON message_addresses (address, message);
+-- The same for domains.
+CREATE INDEX message_addresses_by_domain ON message_addresses (domain, message);
+
+-- One row: attempts that began before this time are in message_addresses.
+CREATE TABLE message_addresses_read (
+    id         INTEGER PRIMARY KEY NOT NULL CHECK (id = 1),
+    started_at INTEGER NOT NULL
+) STRICT;
+
 -- Recipients that were refused for good, as on the other engines. Embedded, every address has a Maildir of its own, so no
 -- delivery refuses anybody.
 CREATE TABLE unknown_recipients (
@@ -136,6 +155,17 @@ CREATE TABLE web_sessions (
     role         TEXT    NOT NULL CHECK (role IN ('viewer', 'reader', 'operator', 'admin')),
     created_at   INTEGER NOT NULL,
     last_seen_at INTEGER NOT NULL         -- the last request, to the minute
+) STRICT, WITHOUT ROWID;
+
+-- Messages that were submitted to the API, as on the other engines. An embedded site has no API.
+CREATE TABLE submissions (
+    id          TEXT    PRIMARY KEY NOT NULL,
+    owner       TEXT    NOT NULL,
+    host        TEXT    NOT NULL,
+    identity    BLOB    NOT NULL CHECK (length(identity) = 32),
+    lock_digest BLOB    NOT NULL CHECK (length(lock_digest) = 32),
+    recipients  TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Who did what: read a message, delivered it again. A row is written before the act.

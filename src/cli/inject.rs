@@ -159,7 +159,7 @@ fn submit(arguments: &Arguments, site: &Site, service: &Service, queue: &Queue, 
 fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: NewMail) -> Result<(String, usize), Failure> {
     let raw = read(path, limit)?;
     let size = raw.len();
-    let id = submission::take_in(site, queue, mail, raw, limit).map_err(|error| match error {
+    let id = submission::take_in(site, queue, mail, raw, limit, |_| Ok(())).map_err(|error| match error {
         submission::NotAccepted::Queue(error) => error.into(),
         submission::NotAccepted::AnotherAuthor => fail(ExitCode::DataErr, format!("--as-author, and {error}")),
         _ => fail(ExitCode::DataErr, error.to_string()),

@@ -24,7 +24,7 @@ const MINUTE: i64 = 60_000_000;
 /// How far a host's clock may be from the database's, in microseconds.
 const CLOCKS_DIFFER: i64 = 60 * MINUTE;
 /// After this long without a full answer, no further slice is read.
-const LONG_ENOUGH: Duration = Duration::from_millis(2500);
+pub(super) const LONG_ENOUGH: Duration = Duration::from_millis(2500);
 
 /// After this long the server ends the reading of one slice. The answer then says how far back the search is complete.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -134,7 +134,7 @@ pub(crate) struct FoundTried {
 }
 
 /// The condition on the ledger's outcome texts, as SQL.
-fn outcome_is(came: Came) -> &'static str {
+pub(super) fn outcome_is(came: Came) -> &'static str {
     match came {
         Came::Delivered => {
             "a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for', 'owed')"
@@ -315,9 +315,13 @@ fn slice(
 }
 
 /// The LIKE pattern for a text that contains this part.
-fn like(piece: &str) -> String {
-    let escaped = piece.to_lowercase().replace('!', "!!").replace('%', "!%").replace('_', "!_");
-    format!("%{escaped}%")
+pub(super) fn like(piece: &str) -> String {
+    format!("%{}%", escaped(&piece.to_lowercase()))
+}
+
+/// A text within a LIKE pattern.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('!', "!!").replace('%', "!%").replace('_', "!_")
 }
 
 /// Adds the fields of the attempts' messages. Those of the newest attempts were usually recorded last, and are

@@ -193,6 +193,22 @@ fn delete_orphans(database: &mut dyn Database) -> Result<bool, DatabaseError> {
     Ok(!some.is_empty())
 }
 
+/// How many submissions are from before this time.
+pub(crate) fn count_submissions(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
+    count(database, "submissions WHERE created_at < ?", &[Value::Moment(before)])
+}
+
+/// Deletes a batch of the submissions from before a time; `None` if there are no more. Ids begin with the time of their host, so
+/// older rows behind the first newer one are left to the next run.
+pub(crate) fn delete_submissions(database: &mut dyn Database, before: i64) -> Result<Option<u64>, DatabaseError> {
+    let doing = "forgetting submissions";
+    let page = format!("SELECT id, created_at < ? FROM submissions ORDER BY id LIMIT {BATCH}");
+    let page: Vec<(String, bool)> = database.query(doing, &page, &[Value::Moment(before)])?;
+    let Some((last, _)) = page.iter().take_while(|(_, is_old)| *is_old).last() else { return Ok(None) };
+    let delete = "DELETE FROM submissions WHERE id <= ? AND created_at < ?";
+    database.change(doing, delete, &[Value::Text(last), Value::Moment(before)]).map(Some)
+}
+
 /// How many rows of the operations log are from before this time.
 pub(crate) fn count_operations(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
     count(database, "operations WHERE created_at < ?", &[Value::Moment(before)])
@@ -305,6 +321,7 @@ impl OldMessage {
                 ),
                 ("DELETE FROM message_sources WHERE message_id = ?", &[id]),
                 ("DELETE FROM copies WHERE message = ?", &[id]),
+                ("DELETE FROM message_addresses WHERE message = ?", &[id]),
                 ("DELETE FROM messages WHERE id = ?", &[id]),
             ],
         )?;

@@ -101,6 +101,11 @@ impl fmt::Display for Address {
     }
 }
 
+/// An address in the spelling that the ledger stores (`Delivery::recipient`), also of a text that is none.
+pub(crate) fn as_stored(text: &str) -> String {
+    Address::parse(text).map_or_else(|_| fold(text), |address| address.folded().to_string())
+}
+
 /// The folding of all addresses, except for the directory names of an embedded site (ASCII only). That folding is Unicode's
 /// full case folding (The Unicode Standard, section 3.13, D144).
 ///

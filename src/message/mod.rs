@@ -15,6 +15,7 @@ pub(crate) mod parts;
 pub(crate) mod queue_id;
 pub(crate) mod reading_budget;
 
+pub(crate) use address::as_stored;
 pub use address::{Address, AddressError, EnvelopeSender, Recipient, fold};
 pub use copy_role::Role;
 pub(crate) use decode::author_in;

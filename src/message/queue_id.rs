@@ -1,4 +1,4 @@
-//! The arrival time of a message, from its Postfix queue id.
+//! The arrival time of a message, from its queue id: Postfix's, or that of our file queue.
 
 /// The alphabet of long queue ids: the value of a digit is its index.
 const DIGITS: &[u8; 52] = b"0123456789BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz";
@@ -6,12 +6,19 @@ const DIGITS: &[u8; 52] = b"0123456789BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz
 const SECONDS: usize = 6;
 const MICROSECONDS: usize = 4;
 
-/// When Postfix accepted the message with this queue id, in microseconds since 1970, by the clock of its host. `None` for a
-/// short id, which has only the microseconds.
+/// When the message with this queue id was accepted, in microseconds since 1970, by the clock of its host. `None` for a short id
+/// of Postfix, which does not contain it.
+///
+/// An id of our file queue, such as that of a submission, has the nanoseconds in twenty digits, `-`, and sixteen hexadecimal
+/// digits.
 ///
 /// A long id (postconf(5), `enable_long_queue_ids`; src/global/mail_queue.h) has the seconds and microseconds in base 52, then
 /// `z`. The inode follows in base 51, which has no `z`.
 pub(crate) fn arrived(queue_id: &str) -> Option<i64> {
+    if let Some((nanoseconds, lock)) = queue_id.split_once('-') {
+        let is_ours = nanoseconds.len() == 20 && lock.len() == 16;
+        return nanoseconds.parse::<u64>().ok().filter(|_| is_ours).and_then(|time| i64::try_from(time / 1000).ok());
+    }
     let (time, _inode) = queue_id.rsplit_once('z')?;
     let (seconds, microseconds) = time.as_bytes().split_at_checked(time.len().checked_sub(MICROSECONDS)?)?;
     if seconds.len() < SECONDS {
@@ -45,6 +52,7 @@ mod tests {
             assert_eq!(arrived(id).unwrap() / 1_000_000, 1_795_437_995, "{id}");
         }
         assert!(arrived("4jY5Kl1pjDzBFGl") < arrived("4jY5Kl1wXzzBFGk"));
+        assert_eq!(arrived("01700000000000001000-3eb0a00376717080"), Some(1_700_000_000_000_001));
         // 999,999 microseconds, and a million.
         assert_eq!(arrived("00000075plzB"), Some(999_999));
         assert_eq!(arrived("00000075pmzB"), None);

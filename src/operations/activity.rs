@@ -1,12 +1,14 @@
 //! Recent delivery attempts on all hosts, searched by a name, a state or a time.
 
+use super::search;
+pub(crate) use super::search::TakenAs;
 use crate::database::DatabaseError;
 use crate::ledger::activity::{self, By, Counted, FoundTried, Wanted};
 use crate::ledger::failures::{self, FailureCursor, FailuresOf, failed_deliveries};
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::AtAGlance;
 use crate::ledger::{Database, FailedDelivery, statistics, time_span};
-use crate::message::{Address, Role, fold, queue_id};
+use crate::message::{Role, as_stored, queue_id};
 use crate::site::Site;
 use std::time::Duration;
 
@@ -52,20 +54,8 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Figures, DatabaseEr
     Ok(Figures { delivered, refused, deferred, owed, failed, shown, at: now })
 }
 
-/// The meaning that was given to a search text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TakenAs {
-    MessageId,
-    QueueId,
-    /// An address, or a mailbox's user.
-    Address,
-    /// Part of a subject, or of an author's name or address.
-    Piece,
-}
-
-/// The attempts that match `wanted` and the text `what`, at most `limit`, and the meaning that was given to the text.
-/// `what` is a Message-ID, a queue id, an address or a mailbox's user, recognized as `trace` does. Otherwise it is part
-/// of a subject or an author.
+/// The attempts that match `wanted` and the text `what`, at most `limit`, and the meaning that was given to the text
+/// ([`search::meanings`]). What domains or addresses begin with has no attempts: it finds messages.
 pub(crate) fn search(
     site: &Site,
     database: &mut dyn Database,
@@ -73,40 +63,39 @@ pub(crate) fn search(
     mut wanted: Wanted,
     limit: usize,
 ) -> Result<(FoundTried, Option<TakenAs>), DatabaseError> {
-    let what = what.trim();
-    if what.is_empty() {
+    let (meanings, text) = search::meanings(what);
+    if text.is_empty() {
         return Ok((activity::find(database, &wanted, limit)?, None));
     }
-    if what.starts_with('<') || what.contains('@') {
-        wanted.by = Some(By::Lock(site.lock_of_message_id(what.as_bytes())));
-        let found = activity::find(database, &wanted, limit)?;
-        if !found.tried.is_empty() || what.starts_with('<') {
-            return Ok((found, Some(TakenAs::MessageId)));
-        }
-    } else {
-        // A long queue id contains the arrival time of its message; the search starts there.
-        let arrived = queue_id::arrived(what);
-        let lock = match arrived {
-            Some(arrived) => activity::lock_of_queue_id(database, what, arrived)?,
-            None => None,
+    let mut last = (FoundTried { tried: Vec::new(), more: false, looked_back_to: None }, None);
+    for meaning in meanings {
+        let (taken_as, by) = match meaning {
+            TakenAs::MessageId => (*meaning, By::Lock(site.lock_of_message_id(text.as_bytes()))),
+            TakenAs::QueueId => (*meaning, By::QueueId(text.to_owned(), search::lock_of_queue_id(database, text)?)),
+            TakenAs::Address => (*meaning, By::Address { address: as_stored(text), user: text.to_owned() }),
+            // A mailbox's user.
+            TakenAs::Beginning if meanings.contains(&TakenAs::Piece) => {
+                (TakenAs::Address, By::Address { address: as_stored(text), user: text.to_owned() })
+            }
+            TakenAs::Beginning if meanings.contains(&TakenAs::Address) => continue,
+            TakenAs::Beginning | TakenAs::Domain => {
+                last.1 = Some(*meaning);
+                continue;
+            }
+            TakenAs::Piece => (*meaning, By::Piece(text.to_owned())),
         };
-        wanted.by = Some(By::QueueId(what.to_owned(), lock));
+        wanted.by = Some(by);
         let found = activity::find(database, &wanted, limit)?;
         // If the search ran out of time, an older attempt may still match a queue id. Other meanings are then not tried.
-        let is_like_one = arrived.is_some() || queue_id::is_like_a_short_one(what);
-        if !found.tried.is_empty() || is_like_one && found.looked_back_to.is_some() {
-            return Ok((found, Some(TakenAs::QueueId)));
+        let is_like_a_queue_id =
+            taken_as == TakenAs::QueueId && (queue_id::arrived(text).is_some() || queue_id::is_like_a_short_one(text));
+        let ends = !found.tried.is_empty() || is_like_a_queue_id && found.looked_back_to.is_some();
+        last = (found, Some(taken_as));
+        if ends {
+            break;
         }
     }
-    // In the spelling that the ledger stores: see `Delivery::recipient`.
-    let address = Address::parse(what).map_or_else(|_| fold(what), |address| address.folded().to_string());
-    wanted.by = Some(By::Address { address, user: what.to_owned() });
-    let found = activity::find(database, &wanted, limit)?;
-    if !found.tried.is_empty() || what.contains('@') {
-        return Ok((found, Some(TakenAs::Address)));
-    }
-    wanted.by = Some(By::Piece(what.to_owned()));
-    Ok((activity::find(database, &wanted, limit)?, Some(TakenAs::Piece)))
+    Ok(last)
 }
 
 /// The deliveries that failed before their journal and match `wanted`, the newest first, at most `limit`, for a search text
@@ -146,6 +135,6 @@ fn failed_by_text(
     if !found.is_empty() || !what.contains('@') || what.starts_with('<') {
         return Ok(found);
     }
-    let address = Address::parse(what).map_or_else(|_| fold(what), |address| address.folded().to_string());
+    let address = as_stored(what);
     failed_deliveries(database, FailuresOf::Address(&address, since), limit)
 }

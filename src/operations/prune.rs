@@ -21,7 +21,7 @@ words! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "lowercase")]
     pub(crate) enum Kind {
-        /// Attempts that have ended.
+        /// Attempts that have ended, and submissions to the API.
         Attempts = "attempts",
         Sources = "sources",
         /// Messages with their copies, sources and attempts.
@@ -79,7 +79,9 @@ pub(crate) fn kinds(retention: &Retention) -> Vec<(Kind, Duration)> {
 pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) -> Result<Pruned, DatabaseError> {
     let before = before(database, age)?;
     let would_remove = match kind {
-        Kind::Attempts => retention::count_attempts(database, before, true)?,
+        Kind::Attempts => {
+            retention::count_attempts(database, before, true)? + retention::count_submissions(database, before)?
+        }
         Kind::Sources => retention::count_sources(database, before, false)?,
         Kind::Messages => retention::count_messages(database, before, false)?,
         Kind::Events => retention::count_events(database, before)?,
@@ -104,9 +106,9 @@ pub(crate) fn prune(
 ) -> Result<Pruned, DatabaseError> {
     let before = before(database, age)?;
     let tables: &[&str] = match kind {
-        Kind::Attempts => &["attempts"],
+        Kind::Attempts => &["attempts", "submissions"],
         Kind::Sources => &["message_sources"],
-        Kind::Messages => &["attempts", "message_sources", "copies", "messages"],
+        Kind::Messages => &["attempts", "message_sources", "copies", "message_addresses", "messages"],
         Kind::Events => &["notifications", "notification_attempts", "events"],
         Kind::Operations => &["operations"],
         Kind::Failures => &["failures"],
@@ -120,7 +122,10 @@ pub(crate) fn prune(
     let mut operations = OldOperations::before(before);
     loop {
         let gone = match kind {
-            Kind::Attempts => attempts.delete_batch(database)?,
+            Kind::Attempts => match attempts.delete_batch(database)? {
+                None => retention::delete_submissions(database, before)?,
+                gone => gone,
+            },
             Kind::Sources => sources.delete_batch(database)?,
             Kind::Messages => match messages.some(database)? {
                 Some(some) => Some(forget_messages(database, &some, before, &mut locked)?),

@@ -1,12 +1,14 @@
 //! Accepts mail without Postfix into the file queue: checks recipients, size and author, and makes identical messages distinct.
 //! Also builds the request that hands a shunted message back to the service.
 
+use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Refusal};
 use crate::ledger::Database;
+use crate::lock::LockName;
 use crate::message::authentication_results::remove_ours;
-use crate::message::{Address, MessageError, Outline, place_of_received};
+use crate::message::{Address, Identity, MessageError, Outline, place_of_received};
 use crate::protocol::{LARGEST_MESSAGE, Request, Source};
-use crate::queue::{Envelope, NewMail, Queue, QueueError};
+use crate::queue::{Envelope, Name, NewMail, Queue, QueueError};
 use crate::site::Site;
 use memchr::memchr;
 use std::path::Path;
@@ -85,20 +87,32 @@ pub(crate) enum NotAccepted {
     #[error("its From is not the envelope sender")]
     AnotherAuthor,
     #[error(transparent)]
+    Database(#[from] DatabaseError),
+    #[error(transparent)]
     Queue(#[from] QueueError),
+}
+
+/// A message that is about to be written into the queue.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) id: String,
+    pub(crate) identity: Identity,
+    pub(crate) lock: LockName,
 }
 
 /// Accepts a message of at most `limit` bytes, and returns its ID. By then the message is on the disk. `raw` is the only copy in
 /// memory.
+/// `announce` is called before it is written.
 ///
 /// # Errors
-/// If `raw` is no acceptable message, or if it cannot be written.
+/// If `raw` is no acceptable message, or if it cannot be announced or written.
 pub(crate) fn take_in(
     site: &Site,
     queue: &Queue,
     mail: NewMail,
     mut raw: Vec<u8>,
     limit: u64,
+    announce: impl FnOnce(&Accepted) -> Result<(), DatabaseError>,
 ) -> Result<String, NotAccepted> {
     if raw.len() as u64 > limit {
         return Err(NotAccepted::TooLarge(limit));
@@ -123,7 +137,9 @@ pub(crate) fn take_in(
             return Err(NotAccepted::AnotherAuthor);
         }
     }
-    Ok(queue.enqueue(&site.lock_of_message_id(&outline.lock_subject), mail, &raw, SystemTime::now())?.id())
+    let (lock, now) = (site.lock_of_message_id(&outline.lock_subject), SystemTime::now());
+    announce(&Accepted { id: Name::new(now, &lock).id(), identity: Identity::of(&raw), lock })?;
+    Ok(queue.enqueue(&lock, mail, &raw, now)?.id())
 }
 
 /// Puts a Received field on top, as every mail system does (RFC 5321 section 4.4). The field has the form of pickup(8)'s, since

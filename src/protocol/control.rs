@@ -243,7 +243,7 @@ pub struct Process {
 /// A task that the timer runs at intervals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// `finish_owed`, `prune` or `renew_proof`.
+    /// `finish_owed`, `prune`, `renew_proof` or `index_addresses`.
     pub task: String,
     /// The interval, in seconds.
     pub every_s: f64,

@@ -90,6 +90,25 @@ impl Queue {
         Ok(entries)
     }
 
+    /// What is left of the message with this id, which was accepted for so many recipients: the message itself, or the parts of
+    /// it that still wait or were refused. Only their files are opened.
+    ///
+    /// # Errors
+    /// If a folder cannot be read.
+    pub(crate) fn parts_of(&self, id: &str, recipients: usize) -> Result<Vec<Entry>, QueueError> {
+        let folders = &*self.0;
+        let mut parts = Vec::new();
+        // The second read finds what moved during the first, as in `list`.
+        let again = [(State::New, &folders.new), (State::Work, &folders.work)];
+        for (state, folder) in folders.all().into_iter().chain(again) {
+            for name in folder.messages()?.iter().filter(|name| name.is_part_of(id, recipients)) {
+                let entry = folders.entry(state, OsStr::new(&name.to_string()))?;
+                parts.extend(entry.map(|(_, entry)| entry));
+            }
+        }
+        Ok(parts)
+    }
+
     /// The bytes of all messages in the listed folders, by submitter. Each file is opened; one that moves meanwhile may
     /// count twice.
     ///

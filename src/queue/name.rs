@@ -29,7 +29,7 @@ pub struct Name {
 }
 
 impl Name {
-    pub(super) fn new(now: SystemTime, lock: &LockName) -> Self {
+    pub(crate) fn new(now: SystemTime, lock: &LockName) -> Self {
         Self::of_digest(now, lock.number_at(0))
     }
 
@@ -70,6 +70,14 @@ impl Name {
     pub(super) fn of_part(self, place: usize) -> Self {
         let ids = u64::try_from(place).unwrap_or(u64::MAX).saturating_mul(IDS_OF_A_PART).saturating_add(1);
         Self { time: self.time.saturating_add(ids), ..self }
+    }
+
+    /// Whether this is the message with this id, or a part of it, if it was accepted for so many recipients.
+    pub(super) fn is_part_of(&self, id: &str, recipients: usize) -> bool {
+        let Some(whole) = Self::read(&format!("{id}{ENDING}")) else { return false };
+        let parts = u64::try_from(recipients).unwrap_or(u64::MAX).saturating_add(1);
+        let last = whole.time.saturating_add(parts.saturating_mul(IDS_OF_A_PART));
+        self.lock == whole.lock && (whole.time..=last).contains(&self.time)
     }
 
     /// The name after one more attempt that was deferred.
@@ -173,6 +181,20 @@ mod tests {
         assert_eq!(name.due_at_once().to_string(), "01700000000000000000-abababababababab,1.msg");
         assert_eq!(name.id(), "01700000000000000000-abababababababab");
         assert_eq!((name.accepted_at(), name.next_try()), (1_700_000_000_000_000, Some(1_700_000_160_000_000)));
+    }
+
+    #[test]
+    fn a_part_is_known_by_the_id_of_its_whole_and_no_other_message_is() {
+        let name = |nanoseconds: u64, digest| {
+            Name::new(at(1_700_000_000) + Duration::from_nanos(nanoseconds), &LockName::from_digest([digest; 32]))
+        };
+        let (whole, id) = (name(0, 1), name(0, 1).id());
+        // Both recipients were deferred, then one was refused.
+        let parts = [whole, whole.of_part(0).deferred(at(1_700_000_100)), whole.of_part(0).of_part(1)];
+        assert!(parts.iter().all(|part| part.is_part_of(&id, 2)));
+        let others = [name(0, 2), name(3 * IDS_OF_A_PART + 1, 1), Name { time: whole.time - 1, ..whole }];
+        assert!(!others.iter().any(|other| other.is_part_of(&id, 2)));
+        assert!(!whole.is_part_of("4jY5Kl1pjDzBFGl", 2));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The timer: a process that runs tasks at intervals. It finishes owed copies, prunes, and renews the proof that a login leads to
-//! the named user's mailbox. Of all hosts that share a database, one at a time runs a task.
+//! The timer: a process that runs tasks at intervals. It finishes owed copies, prunes, renews the proof that a login leads to the
+//! named user's mailbox, and indexes messages by address. Of all hosts that share a database, one at a time runs a task.
 //!
 //! | result of a run | when the next one begins |
 //! |---|---|
@@ -22,6 +22,7 @@ use crate::config::{Config, Retention, Service};
 use crate::database::DatabaseError;
 use crate::operations::finish_owed::{self, finish_owed};
 use crate::operations::prune::{self, Pruned};
+use crate::operations::search::index_addresses;
 use crate::operations::singleton_lock::{self, Held, Turn};
 use crate::protocol::control::{LastRun, Task};
 use crate::site::{RENEWAL, RENEWED_EVERY, Site};
@@ -30,7 +31,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// The first pause after a run that failed, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -45,6 +46,10 @@ const SILENCE_OF_PRUNE: Duration = Duration::from_hours(1);
 const LONGEST_PRUNE: Duration = Duration::from_hours(12);
 /// How long one batch of `prune`, or the count at its end, may take.
 const LONGEST_BATCH: Duration = Duration::from_hours(1);
+/// How often messages are indexed by address: a search finds a message within a minute.
+const INDEX_EVERY: Duration = Duration::from_secs(30);
+/// How long indexing may take. The rest is left to the next run.
+const LONGEST_INDEXING: Duration = Duration::from_mins(5);
 /// How long `prune` rests after each batch, for the sake of replicas.
 const REST: Duration = Duration::from_millis(50);
 
@@ -122,7 +127,9 @@ fn planned_tasks(settings: &TimerSettings, proves_logins: bool, written: &[Task]
     let finish_owed =
         (!settings.finish_owed_every.is_zero()).then_some((TaskKind::FinishOwed, settings.finish_owed_every));
     let renew_proof = proves_logins.then_some((TaskKind::RenewProof, RENEWED_EVERY));
-    let mut kinds: Vec<(TaskKind, Duration)> = prune.into_iter().chain(finish_owed).chain(renew_proof).collect();
+    let index = [(TaskKind::IndexAddresses, INDEX_EVERY)];
+    let mut kinds: Vec<(TaskKind, Duration)> =
+        prune.into_iter().chain(finish_owed).chain(renew_proof).chain(index).collect();
     kinds.sort_by_key(|(kind, _)| written.iter().any(|task| task.task == kind.name() && task.next_at.is_none()));
     kinds.into_iter().map(|(kind, every)| Planned::new(kind, every, written)).collect()
 }
@@ -133,6 +140,7 @@ enum TaskKind {
     FinishOwed,
     Prune(Retention),
     RenewProof,
+    IndexAddresses,
 }
 
 impl TaskKind {
@@ -141,6 +149,7 @@ impl TaskKind {
             Self::FinishOwed => "finish_owed",
             Self::Prune(_) => "prune",
             Self::RenewProof => "renew_proof",
+            Self::IndexAddresses => "index_addresses",
         }
     }
 }
@@ -222,6 +231,8 @@ impl Timer<'_> {
         planned.failed_runs = if well { 0 } else { planned.failed_runs.saturating_add(1) };
         let pause = planned.pause(well);
         match &came {
+            // Twice a minute; `service status` shows it.
+            Ok(said) if matches!(planned.kind, TaskKind::IndexAddresses) => debug!(task = name, said, ?took, "done"),
             Ok(said) => info!(task = name, said, ?took, "done, as it is at intervals"),
             Err(problem) => {
                 warn!(task = name, problem, failed_runs = planned.failed_runs, again_in = ?pause, "what is done at intervals has failed");
@@ -241,6 +252,7 @@ impl Timer<'_> {
             }
             TaskKind::Prune(_) => (LONGEST_PRUNE, SILENCE_OF_PRUNE),
             TaskKind::RenewProof => (BEGINNING, BEGINNING),
+            TaskKind::IndexAddresses => (LONGEST_INDEXING, LONGEST_INDEXING),
         };
         let lock = format!("maildropd {}", kind.name());
         let mut held = match singleton_lock::take(self.site, &lock, at_most, silence).map_err(shown)? {
@@ -262,6 +274,7 @@ impl Timer<'_> {
                 let renewed = self.site.renew_proof(Deadline::after(RENEWAL));
                 renewed.map(ToOwned::to_owned).map_err(|deferral| deferral.to_string())
             }
+            TaskKind::IndexAddresses => self.index_addresses(&mut held, &mut may_take),
         };
         may_take(BEGINNING);
         held.end();
@@ -276,6 +289,19 @@ impl Timer<'_> {
             None => Ok(run.to_text()),
             Some(problem) => Err(format!("{problem} ({})", run.to_text())),
         }
+    }
+
+    fn index_addresses(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {
+        may_take(LONGEST_INDEXING + BEGINNING);
+        let deadline = Deadline::after(LONGEST_INDEXING);
+        let mut database = self.site.open_database(None, deadline).map_err(shown)?;
+        let mut lost = None;
+        let indexed = index_addresses(self.site, database.as_mut(), &mut || {
+            lost = held.is_still_ours().err();
+            lost.is_none() && !self.stop.is_requested() && deadline.remaining() > BEGINNING
+        });
+        let said = indexed.map(|added| format!("{added} addresses of messages indexed")).map_err(shown)?;
+        lost.map_or(Ok(said), Err)
     }
 
     fn prune(&self, retention: Retention, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {

@@ -110,8 +110,9 @@ fn the_proof_is_renewed_once_a_day_by_a_timer_that_logs_in() {
             .collect::<Vec<_>>()
     };
     let finish_owed = ("finish_owed", settings.finish_owed_every);
-    assert_eq!(names(false), [finish_owed]);
-    assert_eq!(names(true), [finish_owed, ("renew_proof", DAY)]);
+    let index = ("index_addresses", INDEX_EVERY);
+    assert_eq!(names(false), [finish_owed, index]);
+    assert_eq!(names(true), [finish_owed, ("renew_proof", DAY), index]);
     with_timer(|timer, _| {
         let said = timer.run_task(TaskKind::RenewProof).unwrap();
         assert!(said.starts_with("nothing to renew"), "{said}");
@@ -142,6 +143,7 @@ fn another_host_is_kept_from_it_by_the_name_that_an_operator_knows() {
             (TaskKind::FinishOwed, "maildropd finish_owed"),
             (TaskKind::Prune(old()), "maildropd prune"),
             (TaskKind::RenewProof, "maildropd renew_proof"),
+            (TaskKind::IndexAddresses, "maildropd index_addresses"),
         ] {
             assert_ne!(timer.run_task(kind).unwrap(), "another host is at it");
             let Ok(Turn::Ours(held)) = singleton_lock::take(timer.site, lock, DAY, DAY) else {

@@ -17,12 +17,12 @@ const PATIENCE: Duration = Duration::from_mins(10);
 #[derive(Debug, Args)]
 #[command(after_help = help("trace"))]
 pub(crate) struct Arguments {
-    /// A Message-ID, a queue id, or an address
-    #[arg(value_name = "MESSAGE-ID|QUEUE-ID|ADDRESS", allow_hyphen_values = true)]
+    /// A Message-ID, a queue id, an address, @DOMAIN, the beginning of an address, or a part of a subject or an author
+    #[arg(value_name = "TEXT", allow_hyphen_values = true)]
     what: String,
     #[command(flatten)]
     site: SiteOptions,
-    /// How far back to look for a queue id or an address: 2d, 90m, 2026-11-20, 2026-11-20T03:00:00Z
+    /// How far back to look for what is found by no index: 2d, 90m, 2026-11-20, 2026-11-20T03:00:00Z
     #[arg(long, value_name = "WHEN", default_value = "5d", value_parser = timestamp::since)]
     since: i64,
     /// At most so many messages, the newest first
@@ -35,7 +35,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     if arguments.what.trim().is_empty() {
-        return Err(fail(ExitCode::Usage, "say what to trace: a Message-ID, a queue id or an address"));
+        return Err(fail(
+            ExitCode::Usage,
+            "say what to trace: a Message-ID, a queue id, an address, or a part of a subject or an author",
+        ));
     }
     let progress = Progress::watch("asking the ledger");
     let (site, mut database) = arguments.site.open(PATIENCE)?;

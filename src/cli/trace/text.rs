@@ -18,8 +18,7 @@ pub(super) fn text(traced: &Trace, site: &Site, since: i64) -> String {
     let (number, several) = (messages.len(), messages.len() > 1);
     let mut parts: Vec<String> = Vec::new();
     if *guessed {
-        let an = if *taken_as == TakenAs::Address { "an address:" } else { "a Message-ID:" };
-        parts.push(format!("Taken as {an} {what}."));
+        parts.push(format!("Taken as {}: {what}.", taken_as.as_str()));
     }
     if several && *taken_as == TakenAs::MessageId {
         let many = if *more { "More than " } else { "" };
@@ -232,9 +231,17 @@ fn ended(attempt: &TracedAttempt) -> String {
 
 fn never_seen(Asked { what, taken_as, .. }: &Asked, site: &Site, since: i64) -> String {
     let since = time_text(since);
+    let is_address = what.contains('@') && !what.starts_with('@');
     let nothing = match taken_as {
-        TakenAs::Address => format!(
+        TakenAs::Address | TakenAs::Beginning if is_address => format!(
             "no message bears the Message-ID <{what}>, and nothing was tried for, or sent by, the address {what} since {since}"
+        ),
+        TakenAs::Address | TakenAs::Domain | TakenAs::Beginning => {
+            format!("no message has {} like {what}, and nothing was tried for one since {since}", taken_as.as_str())
+        }
+        TakenAs::Piece => format!(
+            "no message since {since} has {what} in its subject or author, no address begins like this, and nothing was tried with \
+             this queue id"
         ),
         TakenAs::QueueId => format!("nothing was tried with the queue id {what} since {since}"),
         TakenAs::MessageId => format!("no message and no attempt bears the Message-ID {what}"),
@@ -243,7 +250,8 @@ fn never_seen(Asked { what, taken_as, .. }: &Asked, site: &Site, since: i64) -> 
         "It is in another namespace than {:?}: lock.namespace must be what it was when it was delivered.",
         site.namespace()
     );
-    let (is_queue_id, is_message_id) = (*taken_as == TakenAs::QueueId, *taken_as == TakenAs::MessageId);
+    let (is_queue_id, is_message_id) =
+        (matches!(taken_as, TakenAs::QueueId | TakenAs::Piece), *taken_as == TakenAs::MessageId);
     let causes: [(bool, &str); 7] = [
         (
             true,

@@ -253,9 +253,19 @@ pub(super) fn accepted(body: Value) -> Response {
     (StatusCode::ACCEPTED, Json(body)).into_response()
 }
 
-/// A page of items, with a link to the next page in this parameter (RFC 8288).
-pub(super) fn page(items: Vec<Value>, next: Value, query: &Query, parameter: &str, goes_on: bool) -> Response {
+/// A page of items, with a link to the next page in this parameter (RFC 8288), and with further fields.
+pub(super) fn page(
+    items: Vec<Value>,
+    next: Value,
+    query: &Query,
+    parameter: &str,
+    goes_on: bool,
+    mut body: Value,
+) -> Response {
     let at = next.as_str().map_or_else(|| next.to_string(), ToOwned::to_owned);
     let link = goes_on.then(|| [(LINK, format!("<{}>; rel=\"next\"", query.with(parameter, &at)))]);
-    (link, ok(serde_json::json!({ "items": items, "next": next }))).into_response()
+    if let Some(fields) = body.as_object_mut() {
+        fields.extend([("items".to_owned(), Value::Array(items)), ("next".to_owned(), next)]);
+    }
+    (link, ok(body)).into_response()
 }

@@ -49,5 +49,5 @@ pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
             break true;
         }
     };
-    Ok(page(items, json!(after), &call.query, "after", goes_on))
+    Ok(page(items, json!(after), &call.query, "after", goes_on, json!({})))
 }

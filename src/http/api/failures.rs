@@ -37,7 +37,7 @@ pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
         }
     };
     let next = last.filter(|_| goes_on).map(|last| write_cursor(&last));
-    Ok(page(items, json!(next), &call.query, "cursor", goes_on))
+    Ok(page(items, json!(next), &call.query, "cursor", goes_on, json!({})))
 }
 
 fn shown(failure: &FailedDelivery) -> Value {

@@ -2,16 +2,19 @@
 
 use super::call::{ApiRequest, accepted, ok};
 use super::problem::{self, ApiFailure, Problem, Wrong};
-use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length};
+use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length, unanswered_as};
 use crate::base::fair_quota::{FairQuota, Reservation};
 use crate::base::{hex, timestamp};
 use crate::delivery::Deferral;
 use crate::http::blocking::Work;
 use crate::ledger::Database;
+use crate::ledger::notifications::history::Message;
+use crate::ledger::submissions::{self, Submission};
 use crate::ledger::trace::TracedCopy;
-use crate::message::{Address, EnvelopeSender, shown_sender};
+use crate::message::{Address, EnvelopeSender, Role, shown_sender};
 use crate::operations::notifications;
-use crate::operations::submission::{self, NotAccepted, NotKnown};
+use crate::operations::submission::{self, Accepted, NotAccepted, NotKnown};
+use crate::operations::submission_status::{StatusUnknown, SubmissionStatus, SubmittedRecipient, status};
 use crate::operations::tokens::Scope;
 use crate::queue::{NewMail, Recipient};
 use axum::body::Body;
@@ -29,33 +32,29 @@ pub(super) fn show(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
     call.query.reject_unknown(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let identity = identity.ok_or_else(Problem::not_found)?;
-    let found = notifications::message(database, &identity)?.ok_or_else(Problem::not_found)?;
-    let sees = |copy: &&TracedCopy| call.token.bounds.hold_copy(&found.address_of(copy), &copy.user, &copy.mailbox);
-    let copies: Vec<Value> = found
-        .copies
-        .iter()
-        .filter(sees)
-        .map(|copy| {
-            json!({
-                "copy": hex::encode(&copy.key),
-                "role": copy.role.as_str(),
-                "address": found.address_of(copy),
-                "user": copy.user,
-                "mailbox": copy.mailbox,
-                "state": if copy.delivered { "delivered" } else { "owed" },
-                "uid_validity": copy.uid_validity,
-                "uid": copy.uid,
-                "reason": copy.reason,
-                "delivered_at": copy.delivered_at.map(timestamp::exact),
-            })
-        })
-        .collect();
+    let found = shown(call, database, &identity)?.ok_or_else(Problem::not_found)?;
+    let (found, mut message) = found;
+    if let Some(fields) = message.as_object_mut() {
+        let headers = serde_json::from_str(&found.detail.headers).unwrap_or(Value::Null);
+        fields.insert("headers".into(), headers);
+    }
+    Ok(ok(message))
+}
+
+/// A message without its header fields, as the token may see it; `None` if there is none for this token.
+pub(super) fn shown(
+    call: &ApiRequest,
+    database: &mut dyn Database,
+    identity: &[u8; 32],
+) -> Result<Option<(Message, Value)>, ApiFailure> {
+    let Some(found) = notifications::message(database, identity)? else { return Ok(None) };
+    let copies = copies(call, &found, |_| true);
     if copies.is_empty() && !call.token.bounds.is_everything() {
-        return Err(Problem::not_found().into());
+        return Ok(None);
     }
     let detail = &found.detail;
-    Ok(ok(json!({
-        "id": call.id.to_ascii_lowercase(),
+    let message = json!({
+        "id": hex::encode(identity),
         "message_id": found.message_id,
         "sender": shown_sender(&detail.sender),
         "from": detail.from,
@@ -64,9 +63,70 @@ pub(super) fn show(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
         "subject": detail.subject,
         "date": detail.date.map(timestamp::exact),
         "size": detail.size,
-        "headers": serde_json::from_str(&detail.headers).unwrap_or(Value::Null),
         "recorded_at": timestamp::exact(found.recorded_at),
         "copies": copies,
+    });
+    Ok(Some((found, message)))
+}
+
+/// Those of these copies of a message that the token covers.
+fn copies(call: &ApiRequest, found: &Message, which: impl Fn(&TracedCopy) -> bool) -> Vec<Value> {
+    let sees = |copy: &&TracedCopy| {
+        which(copy) && call.token.bounds.hold_copy(&found.address_of(copy), &copy.user, &copy.mailbox)
+    };
+    let of_copy = |copy: &TracedCopy| {
+        json!({
+            "copy": hex::encode(&copy.key),
+            "role": copy.role.as_str(),
+            "address": found.address_of(copy),
+            "user": copy.user,
+            "mailbox": copy.mailbox,
+            "state": if copy.delivered { "delivered" } else { "owed" },
+            "uid_validity": copy.uid_validity,
+            "uid": copy.uid,
+            "reason": copy.reason,
+            "delivered_at": copy.delivered_at.map(timestamp::exact),
+        })
+    };
+    found.copies.iter().filter(sees).map(of_copy).collect()
+}
+
+/// What became of a message that this token's owner has submitted. For anybody else there is none.
+pub(super) fn show_submission(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
+    call.query.reject_unknown(&[])?;
+    let settings = &call.api.settings;
+    let status = match status(database, (settings.site.host(), &settings.queue), &call.id) {
+        Err(StatusUnknown::Queue(error)) => {
+            tracing::error!(%error, "the API cannot read the queue");
+            return Err(Problem::unavailable().into());
+        }
+        Err(StatusUnknown::Database(error)) => return Err(error.into()),
+        Ok(status) => status.filter(|status| status.submission.owner == call.owner()),
+    };
+    let SubmissionStatus { submission, accepted_at, mut recipients, message } =
+        status.ok_or_else(Problem::not_found)?;
+    recipients.retain(|recipient| call.token.bounds.hold_address(&recipient.address));
+    let first = recipients.iter().map(|recipient| recipient.state).min().ok_or_else(Problem::not_found)?;
+    // Other submissions of the same message may have had other recipients.
+    let is_of_it = |copy: &TracedCopy| copy.role == Role::Sender || submission.recipients.contains(&copy.recipient);
+    let of_recipient = |recipient: &SubmittedRecipient| {
+        json!({
+            "address": recipient.address,
+            "state": recipient.state.as_str(),
+            "reason": recipient.reason,
+            "tries": recipient.tries,
+            "next_try_at": recipient.next_try.map(timestamp::exact),
+        })
+    };
+    Ok(ok(json!({
+        "id": call.id,
+        "state": first.as_str(),
+        "host": submission.host,
+        "accepted_at": timestamp::exact(accepted_at),
+        "message": hex::encode(&submission.identity),
+        "message_id": message.as_ref().map(|message| &message.message_id),
+        "recipients": recipients.iter().map(of_recipient).collect::<Vec<_>>(),
+        "copies": message.map(|message| copies(call, &message, is_of_it)).unwrap_or_default(),
     })))
 }
 
@@ -113,18 +173,35 @@ pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -
         vouches: as_author,
     };
     let size = raw.len();
-    let queued = Arc::clone(&api);
+    let (queued, owner) = (Arc::clone(&api), call.owner());
     // A thread is taken only after the body has arrived, since the client determines how long that takes.
-    let written = api.blocking.run(Work::TakeIn, WRITING, move |_, _| {
+    let written = api.blocking.ask_by(Work::TakeIn, WRITING, move |site, database, _| {
         // The thread holds the memory until the message is written, even if the client has gone.
         let _held = share;
         let settings = &queued.settings;
-        let queue = submission::queue(&settings.queue)?;
-        let share = queue.half_of_the_disk()?.min(QUEUED_BY_A_TOKEN);
-        if !queued.queued.add(&queue, &mail.injected_by, size as u64, share)? {
-            return Ok(None);
+        let take_in = || -> Result<Option<String>, NotAccepted> {
+            let queue = submission::queue(&settings.queue)?;
+            let share = queue.half_of_the_disk()?.min(QUEUED_BY_A_TOKEN);
+            if !queued.queued.add(&queue, &mail.injected_by, size as u64, share)? {
+                return Ok(None);
+            }
+            let announce = |accepted: &Accepted| {
+                let submission = Submission {
+                    owner,
+                    host: site.host().to_owned(),
+                    identity: *accepted.identity.as_bytes(),
+                    lock: accepted.lock,
+                    recipients: recipients.iter().map(|to| to.folded().to_string()).collect(),
+                };
+                submissions::record(database, &accepted.id, &submission)
+            };
+            submission::take_in(&settings.site, &queue, mail, raw, settings.largest_message, announce).map(Some)
+        };
+        match take_in() {
+            // The session may be broken.
+            Err(NotAccepted::Database(error)) => Err(error),
+            other => Ok(other),
         }
-        submission::take_in(&settings.site, &queue, mail, raw, settings.largest_message).map(Some)
     });
     match written.await {
         Ok(Ok(None)) => Err(Problem::share_is_full()),
@@ -140,7 +217,8 @@ pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -
             tracing::error!(%error, "mail could not be taken in by the API");
             Err(if error.is_no_space() { Problem::no_space() } else { Problem::unavailable() })
         }
-        Err(_) => Err(Problem::unavailable()),
+        Ok(Err(NotAccepted::Database(_))) => Err(Problem::unavailable()),
+        Err(unanswered) => Err(unanswered_as(&unanswered)),
     }
 }
 

@@ -13,6 +13,7 @@ mod notifications;
 mod problem;
 mod queued;
 mod rates;
+mod search;
 mod source;
 mod subscriptions;
 
@@ -103,10 +104,14 @@ struct Api {
     queued: Queued,
 }
 
-/// The work of a request: with the ledger, with an incoming message, or with the source of a stored one.
+/// A request's work with the ledger.
+type LedgerWork = fn(&ApiRequest, &mut dyn Database) -> Result<Response, ApiFailure>;
+
+/// The work of a request: with the ledger, for long too, with an incoming message, or with the source of a stored one.
 #[derive(Clone, Copy)]
 enum Work {
-    Ledger(fn(&ApiRequest, &mut dyn Database) -> Result<Response, ApiFailure>),
+    Ledger(LedgerWork),
+    Search(LedgerWork),
     Message,
     Source,
 }
@@ -144,7 +149,7 @@ const fn operation(method: Method, path: &'static str, scope: Scope, content: Co
 }
 
 /// All operations. `openapi.json` documents the same ones.
-static OPERATIONS: [Operation; 17] = {
+static OPERATIONS: [Operation; 19] = {
     use Content::{Json, MergePatch, Message, Nothing};
     use Scope::SubscriptionsWrite as Write;
     use Scope::{EventsRead, MessagesContent, MessagesRead, MessagesWrite, SubscriptionsRead as Read};
@@ -170,9 +175,11 @@ static OPERATIONS: [Operation; 17] = {
         operation(Method::GET, "/subscriptions/{id}/attempts", Read, Nothing, Ledger(notifications::attempts)),
         operation(Method::GET, "/events", EventsRead, Nothing, Ledger(events::list)),
         operation(Method::GET, "/failures", MessagesRead, Nothing, Ledger(failures::list)),
+        operation(Method::GET, "/messages", MessagesRead, Nothing, Work::Search(search::messages)),
         operation(Method::GET, "/messages/{id}", MessagesRead, Nothing, Ledger(messages::show)),
         operation(Method::GET, "/messages/{id}/source", MessagesContent, Nothing, Work::Source),
         operation(Method::POST, "/messages", MessagesWrite, Message, Work::Message),
+        operation(Method::GET, "/submissions/{id}", MessagesWrite, Nothing, Ledger(messages::show_submission)),
     ]
 };
 
@@ -247,6 +254,10 @@ async fn answer(
             let api = Arc::clone(&call.api);
             ask(&api.blocking, move |database| work(&call, database)).await
         }
+        Work::Search(work) => {
+            let api = Arc::clone(&call.api);
+            answered(api.blocking.ask_long(search::PATIENCE, caught(move |database| work(&call, database))).await)
+        }
     }
 }
 
@@ -278,12 +289,22 @@ async fn ask<T: Send + 'static>(
     blocking: &Blocking,
     work: impl FnOnce(&mut dyn Database) -> Result<T, ApiFailure> + Send + 'static,
 ) -> Result<T, Problem> {
-    let found = blocking.ask(move |database| match work(database) {
+    answered(blocking.ask(caught(work)).await)
+}
+
+/// The same work with the problem in its result, since only an error of the database closes its session.
+fn caught<T>(
+    work: impl FnOnce(&mut dyn Database) -> Result<T, ApiFailure>,
+) -> impl FnOnce(&mut dyn Database) -> Result<Result<T, Problem>, DatabaseError> {
+    move |database| match work(database) {
         Ok(found) => Ok(Ok(found)),
         Err(ApiFailure::Problem(problem)) => Ok(Err(problem)),
         Err(ApiFailure::Database(error)) => Err(error),
-    });
-    found.await.unwrap_or_else(|unanswered| Err(unanswered_as(&unanswered)))
+    }
+}
+
+fn answered<T>(found: Result<Result<T, Problem>, Unanswered>) -> Result<T, Problem> {
+    found.unwrap_or_else(|unanswered| Err(unanswered_as(&unanswered)))
 }
 
 /// The problem document for a ledger that did not answer.

@@ -87,7 +87,7 @@ pub(super) fn notifications(call: &ApiRequest, database: &mut dyn Database) -> R
     let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.position));
     let goes_on = next.is_some();
     let items = found.iter().map(|pending| json!(pending)).collect();
-    Ok(page(items, json!(next), &call.query, "cursor", goes_on))
+    Ok(page(items, json!(next), &call.query, "cursor", goes_on, json!({})))
 }
 
 pub(super) fn attempts(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {

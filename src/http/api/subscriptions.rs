@@ -95,7 +95,7 @@ pub(super) fn list(call: &ApiRequest, database: &mut dyn Database) -> Result<Res
     let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.id));
     let goes_on = next.is_some();
     let items = found.iter().filter(|one| call.sees(one)).map(shown).collect();
-    Ok(page(items, json!(next), &call.query, "cursor", goes_on))
+    Ok(page(items, json!(next), &call.query, "cursor", goes_on, json!({})))
 }
 
 pub(super) fn show(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {

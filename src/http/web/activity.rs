@@ -10,10 +10,12 @@ use crate::database::DatabaseError;
 use crate::http::blocking::Unanswered;
 use crate::ledger::activity::{self, AttemptCursor, Came, FoundTried, Tried, Wanted};
 use crate::ledger::audit_queries::{self, RecordedCopy};
+use crate::ledger::message_search::{ListedMessage, MessagePage, read_messages};
 use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{AttemptResult, Database, FailedDelivery, Outcome, time_span};
 use crate::message::Role;
 use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, figures, search, search_failed};
+use crate::operations::search::{self, Start, read_start};
 use crate::site::Site;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -60,6 +62,8 @@ pub(super) struct SearchForm {
     until: String,
     /// The last row of the previous page.
     before: String,
+    /// The start of a page of messages.
+    messages: String,
 }
 
 /// The choice of deliveries that have no attempt, because they failed before their journal.
@@ -118,6 +122,7 @@ pub(super) async fn show(
     let (site, what) = (page.site.clone(), form.q.clone());
     let (asks, is_plain) = (problem.is_none(), form.is_a_name_only() && form.q.trim().is_empty());
     let limit = file.limit(ROWS);
+    let (start, finds_messages) = (read_start(&form.messages), form.is_a_name_only());
     let find = move |database: &mut dyn Database| {
         if !asks {
             return Ok((SearchResult::Nothing, Vec::new()));
@@ -137,7 +142,9 @@ pub(super) async fn show(
             let failed = search_failed(&site, database, "", &Wanted::default(), limit)?;
             return Ok((if failed.is_empty() { SearchResult::NoneYet } else { SearchResult::Nothing }, failed));
         }
-        Ok((SearchResult::Tried(found), failed))
+        let taken_as = found.1.filter(|_| finds_messages);
+        let listed = taken_as.map(|_| list_messages(&site, database, &what, &found, start)).transpose()?;
+        Ok((SearchResult::Tried(found, listed.flatten()), failed))
     };
     if let Some(format) = file.format {
         let found = form.ask(&page, find).await.map_err(|problem| failed(&problem, Some(&viewer)))?;
@@ -158,7 +165,7 @@ pub(super) async fn show(
     let (figures, found) = tokio::join!(figures, form.ask(&page, find));
     let (found, failures) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
     // A user who pastes a Message-ID or a queue id wants to see that message.
-    if let SearchResult::Tried((FoundTried { tried, .. }, Some(taken_as))) = &found
+    if let SearchResult::Tried((FoundTried { tried, .. }, Some(taken_as)), _) = &found
         && matches!(taken_as, TakenAs::MessageId | TakenAs::QueueId)
         && let [first, rest @ ..] = tried.as_slice()
         && rest.iter().all(|other| other.identity == first.identity)
@@ -166,7 +173,7 @@ pub(super) async fn show(
     {
         return Ok(Redirect::to(&message_path(first)).into_response());
     }
-    if let SearchResult::Tried((FoundTried { tried, .. }, _)) = &found
+    if let SearchResult::Tried((FoundTried { tried, .. }, _), _) = &found
         && tried.is_empty()
         && let [only] = failures.as_slice()
         && form.is_a_name_only()
@@ -184,8 +191,13 @@ pub(super) async fn show(
             SearchResult::Nothing => {}
             SearchResult::NoneYet => { (live_line(&form, &[])) (first_run(&page.site)) }
             SearchResult::Owed((owed, more)) => { (owed_table(owed, *more)) (list_file::links(&form.path())) }
-            SearchResult::Tried(_) if only_failed => {}
-            SearchResult::Tried((found, taken_as)) => { (tried_table(&form, found, *taken_as)) (list_file::links(&form.path())) }
+            SearchResult::Tried(..) if only_failed => {}
+            SearchResult::Tried((found, taken_as), listed) => {
+                @if form.messages.is_empty() && (listed.is_none() || !found.tried.is_empty()) {
+                    (tried_table(&form, found, *taken_as)) (list_file::links(&form.path()))
+                }
+                @if let Some(listed) = listed { (messages_table(&form, listed)) }
+            }
         }
     };
     Ok(layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response())
@@ -239,14 +251,46 @@ enum SearchResult {
     /// No delivery was ever tried at this site.
     NoneYet,
     Owed((Vec<RecordedCopy>, bool)),
-    Tried((FoundTried, Option<TakenAs>)),
+    Tried((FoundTried, Option<TakenAs>), Option<ListedMessages>),
+}
+
+/// A page of recorded messages that match the search text, however old they are.
+struct ListedMessages {
+    messages: Vec<ListedMessage>,
+    page: MessagePage,
+    taken_as: TakenAs,
+}
+
+/// The recorded messages that have an address like this text; or a part of subject or author, if no attempt has. `None` if there
+/// are none.
+fn list_messages(
+    site: &Site,
+    database: &mut dyn Database,
+    what: &str,
+    (found, taken_as): &(FoundTried, Option<TakenAs>),
+    start: Option<Start>,
+) -> Result<Option<ListedMessages>, DatabaseError> {
+    if matches!(taken_as, Some(TakenAs::MessageId | TakenAs::QueueId)) {
+        return Ok(None);
+    }
+    let (meanings, text) = search::meanings(what);
+    let applies = |meaning: &TakenAs| match meaning {
+        TakenAs::MessageId | TakenAs::QueueId => false,
+        TakenAs::Piece => found.tried.is_empty() || start.is_some(),
+        TakenAs::Address | TakenAs::Domain | TakenAs::Beginning => true,
+    };
+    let meanings: Vec<TakenAs> = meanings.iter().copied().filter(applies).collect();
+    let (page, taken_as) = search::messages(site, database, (&meanings, text), None, start, ROWS)?;
+    let messages = read_messages(database, &page.ids)?;
+    let is_empty = messages.is_empty() && page.next.is_none();
+    Ok((!is_empty).then_some(ListedMessages { messages, page, taken_as }))
 }
 
 impl SearchResult {
     fn send_as_file(&self, page: &Page, viewer: &WebSession, format: FileFormat) -> Response {
         let (tried, more) = match self {
             Self::Owed((owed, more)) => return owed_file((page, viewer), format, owed, *more),
-            Self::Tried((found, _)) => (found.tried.as_slice(), found.more || found.looked_back_to.is_some()),
+            Self::Tried((found, _), _) => (found.tried.as_slice(), found.more || found.looked_back_to.is_some()),
             Self::Nothing | Self::NoneYet => (&[][..], false),
         };
         let rows = tried.iter().map(|one| {
@@ -273,7 +317,7 @@ pub(super) fn owed_file(to: (&Page, &WebSession), format: FileFormat, owed: &[Re
 
 /// Whether a search for attempts has found none.
 fn tried_is_empty(found: &SearchResult) -> bool {
-    matches!(found, SearchResult::Tried((FoundTried { tried, .. }, _)) if tried.is_empty())
+    matches!(found, SearchResult::Tried((FoundTried { tried, .. }, _), None) if tried.is_empty())
 }
 
 impl SearchForm {
@@ -346,6 +390,11 @@ impl SearchForm {
     /// The URL of this search, without the page.
     fn path(&self) -> String {
         format!("/?{}", self.query().finish())
+    }
+
+    /// The URL of the next page of messages.
+    fn older_messages(&self, start: Start) -> String {
+        format!("/?{}", self.query().append_pair("messages", &search::start_as_text(start)).finish())
     }
 
     /// The URL of the next, older page.
@@ -454,7 +503,7 @@ fn search_form(form: &SearchForm, problem: Option<&str>) -> Markup {
     html! {
         form .search role="search" method="get" action="/" {
             label .wide for="q" {
-                "Search: a Message-ID, a queue id, an address, a mailbox's user, or a part of a subject or author"
+                "Search: a Message-ID, a queue id, an address, @domain, the beginning of one, a mailbox's user, or a part of a subject or author"
                 input #q name="q" type="search" value=(form.q) placeholder="scuba@mail.axial.net"
                     autocapitalize="none" spellcheck="false";
             }
@@ -557,8 +606,39 @@ fn tried_table(form: &SearchForm, found: &FoundTried, taken_as: Option<TakenAs>)
     }
 }
 
+fn messages_table(form: &SearchForm, listed: &ListedMessages) -> Markup {
+    let ListedMessages { messages, page, taken_as } = listed;
+    let text = form.q.trim();
+    let rows = messages.iter().map(|message| {
+        let path = format!("/messages/{}", hex::encode(&message.identity));
+        [
+            html! { a href=(path) { (layout::moment(message.recorded_at)) } },
+            html! { bdi { (message.from.as_deref().unwrap_or("–")) } },
+            html! { bdi { (message.to.as_deref().unwrap_or("–")) } },
+            html! { @if let Some(subject) = &message.subject { bdi { (subject) } } @else { code { (message.message_id) } } },
+        ]
+    });
+    let caption = html! {
+        "Messages with " (taken_as.as_str()) " like " b { (text) } ", the newest first, however old they are. Times are UTC."
+    };
+    let columns = [("Recorded", "t"), ("Author", ""), ("To", ""), ("Subject", "")];
+    html! {
+        (table("", &caption, columns, rows))
+        @if let Some(last) = &page.searched_up_to {
+            p role="status" { "More addresses or domains begin like this. Those after " code { (last) } " were not looked for." }
+        }
+        @if let Some(back) = page.looked_back_to {
+            p role="status" { "What is older than " (layout::moment(back)) " was not looked for: the next page does." }
+        }
+        @if let Some(next) = page.next {
+            (pager(&form.older_messages((*taken_as, next)), "Older messages"))
+        }
+    }
+}
+
 fn describe(taken_as: TakenAs) -> &'static str {
     match taken_as {
+        TakenAs::Domain | TakenAs::Beginning => taken_as.as_str(),
         TakenAs::MessageId => "a Message-ID",
         TakenAs::QueueId => "a queue id",
         TakenAs::Address => "an address or a mailbox's user",

@@ -62,6 +62,9 @@ pub(super) fn of_deliveries<D: Tables + ?Sized>(database: &mut D) -> Result<Vec<
         }
         let what = format!("{right} on {table}");
         let only_some = match table {
+            "message_addresses" | "message_addresses_read" => {
+                "needed by a timer of this role, so that people find addresses"
+            }
             "message_sources" => "needed only with record.keep_source",
             "unknown_recipients" => "needed with routing.unknown_recipient = \"reject\", which defers without it",
             "failures" => "without it a delivery that fails before its journal is only in the log",
@@ -161,7 +164,7 @@ mod tests {
             right("u", "UPDATE", &["a", "b"]),
         ];
         assert_eq!(granted(file), [&all[..], &[right("v", "INSERT", &[])]].concat());
-        for (file, rights) in [(OF_DELIVERIES, 26), (OF_THE_NOTIFIER, 18)] {
+        for (file, rights) in [(OF_DELIVERIES, 31), (OF_THE_NOTIFIER, 18)] {
             let granted = granted(file);
             assert_eq!(granted.len(), rights, "{granted:#?}");
             assert!(granted.contains(&right("maildrop_migrations", "SELECT", &[])));

@@ -4,10 +4,12 @@ mod attempts_tests;
 mod copies_tests;
 mod failures_tests;
 mod lock_exec_holders_tests;
+mod message_addresses_tests;
 mod old_events_tests;
 mod very_many_tests;
 mod web_sessions_tests;
 
+use super::message_addresses::AddressPattern;
 use super::trace::{self, By};
 use super::{CopyKey, Database, Notifications, Outcome, check, retention, statistics};
 use crate::base::deadline::Deadline;
@@ -209,20 +211,22 @@ fn a_message_is_found_by_each_of_its_names_the_newest_first() {
     assert_eq!(site.found(By::Lock(&lock), 10), (vec![16, 14, 13, 12, 11], false));
     assert_eq!(site.found(By::Lock(&lock), 5), (vec![16, 14, 13, 12, 11], false));
     assert_eq!(site.found(By::Lock(&lock), 2), (vec![16, 14], true));
-    let found = |site: &mut Site, queue_id, since| site.found(By::QueueId(queue_id, since), 10).0;
+    let found = |site: &mut Site, queue_id, since| site.found(By::QueueId(queue_id, since, None), 10).0;
     assert_eq!(found(&mut site, "4bQ", THEN), [14, 13, 12, 11]);
     assert_eq!(found(&mut site, "4bQ", THEN + 13 * MINUTE), [14, 13]);
     assert_eq!(found(&mut site, "4bQ", THEN + 13 * MINUTE + 1), [14]);
     assert_eq!(found(&mut site, "4bX", THEN), [20]);
     assert!(found(&mut site, "4b", THEN).is_empty());
-    let by = |address, user, since| By::Address { address, user, since };
-    assert_eq!(site.found(by("anna@x", "nobody", THEN), 10).0, [20]);
-    assert_eq!(site.found(by("nobody@x", "anna", THEN), 10).0, [20]);
-    assert_eq!(site.found(by("anna", "nobody", THEN), 10).0, [20]);
-    assert_eq!(site.found(by("lisa@x", "nobody", THEN), 10).0, [16, 13]);
-    assert_eq!(site.found(by("lisa@x", "nobody", THEN + DAY), 10).0, [16]);
-    assert_eq!(site.found(by("lisa@x", "nobody", THEN), 1), (vec![16], true));
-    assert!(site.found(by("lisa@x", "nobody", THEN + DAY + 1), 10).0.is_empty());
+    assert_eq!(site.found(By::QueueId("4bQ", 0, Some(lock)), 10).0, [14, 13, 12, 11]);
+    let addresses =
+        |site: &mut Site, pattern, user| site.found(By::Addresses { pattern: &pattern, user, since: THEN }, 10).0;
+    let address = |text: &str| AddressPattern::Address(text.into());
+    assert_eq!(addresses(&mut site, address("anna@x"), "nobody"), [20]);
+    assert_eq!(addresses(&mut site, address("nobody@x"), "anna"), [20]);
+    assert_eq!(addresses(&mut site, address("anna"), "nobody"), [20]);
+    assert_eq!(addresses(&mut site, AddressPattern::Beginning("an".into()), "nobody"), [20]);
+    assert_eq!(addresses(&mut site, AddressPattern::Domain("x".into()), "nobody"), [20, 14, 13, 12, 11]);
+    assert!(addresses(&mut site, AddressPattern::DomainBeginning("y".into()), "nobody").is_empty());
 
     let identity_of = |site: &mut Site, message, lock| {
         let found = trace::find_identity(&mut site.database, *identity(message).as_bytes(), lock).unwrap();

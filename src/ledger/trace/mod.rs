@@ -1,5 +1,5 @@
 //! What `trace` reads: the messages that match a Message-ID, a queue id or an address, with all copies of each and all
-//! attempts at it.
+//! attempts at it. Messages that nobody has yet are found by the attempts.
 
 mod model;
 
@@ -7,6 +7,8 @@ use super::audit_queries::EarlierDelivery;
 use super::columns::IS_DELIVERED;
 use super::failures::{FailuresOf, STILL_FAILED, failed_deliveries};
 use super::lock_exec_holders::{LockUser, lock_users};
+use super::message_addresses::AddressPattern;
+use super::message_search::ListedMessage;
 use super::{AttemptResult, Database, Outcome};
 use crate::base::hex;
 use crate::database::{DatabaseError, Query, Value, columns_of};
@@ -26,11 +28,11 @@ const PAGE: usize = 500;
 pub(crate) enum By<'a> {
     /// The lock of a Message-ID. It has an index, so its age does not matter.
     Lock(&'a LockName),
-    /// Postfix's queue id, among the attempts since this time.
-    QueueId(&'a str, i64),
-    /// An envelope recipient, a mailbox's user or an envelope sender, since this time. The address is as the ledger
-    /// keeps it; the user's name as it was given.
-    Address { address: &'a str, user: &'a str, since: i64 },
+    /// A queue id, among the attempts since this time, or among those with the lock of its message.
+    QueueId(&'a str, i64, Option<LockName>),
+    /// An envelope recipient, a mailbox's user or an envelope sender, among the attempts since this time. The user's name is as
+    /// it was given.
+    Addresses { pattern: &'a AddressPattern, user: &'a str, since: i64 },
 }
 
 /// A message's identity and lock.
@@ -43,6 +45,12 @@ pub(crate) struct FoundMessage {
 }
 
 columns_of! { FoundMessage: identity, lock, newest }
+
+impl From<&ListedMessage> for FoundMessage {
+    fn from(listed: &ListedMessage) -> Self {
+        Self { identity: listed.identity, lock: listed.lock, newest: listed.recorded_at }
+    }
+}
 
 /// The newest messages that match, at most `limit`, and whether there are more.
 pub(crate) fn find(
@@ -58,18 +66,27 @@ pub(crate) fn find(
             found.extend(select(database, MESSAGES, "m.lock_digest = ?", &digest, limit)?);
             found.extend(select_failed(database, "f.lock_digest = ?", &digest, limit)?);
         }
-        By::QueueId(queue_id, since) => {
+        By::QueueId(queue_id, since, None) => {
             let values = [Value::Moment(since), Value::Text(queue_id)];
             found = select(database, ATTEMPTS, "a.started_at >= ? AND a.queue_id = ?", &values, limit)?;
             found.extend(select_failed(database, "f.first_at >= ? AND f.queue_id = ?", &values, limit)?);
         }
-        By::Address { address, user, since } => {
-            let values = [Value::Moment(since), Value::Text(address), Value::Text(address), Value::Text(user)];
-            let condition = "a.started_at >= ? AND (a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?)";
+        By::QueueId(queue_id, _, Some(lock)) => {
+            let values = [Value::Bytes(lock.digest()), Value::Text(queue_id)];
+            found = select(database, ATTEMPTS, "a.lock_digest = ? AND a.queue_id = ?", &values, limit)?;
+        }
+        By::Addresses { pattern: AddressPattern::Address(address), user, since } => {
+            let address = Value::Text(address);
+            let values = [Value::Moment(since), address, address, Value::Text(user), address];
+            let condition = "a.started_at >= ? AND (a.recipient = ? OR a.imap_user IN (?, ?) OR lower(a.sender) = ?)";
             found = select(database, ATTEMPTS, condition, &values, limit)?;
-            let sent = [Value::Moment(since), Value::Text(address)];
-            let condition = "m.recorded_at >= ? AND lower(m.sender) = ?";
-            found.extend(select(database, MESSAGES, condition, &sent, limit)?);
+        }
+        By::Addresses { pattern, user, since } => {
+            let like = pattern.like();
+            let like = Value::Text(&like);
+            let values = [Value::Moment(since), like, Value::Text(user), like];
+            let condition = "a.started_at >= ? AND (a.recipient LIKE ? ESCAPE '!' OR a.imap_user = ? OR lower(a.sender) LIKE ? ESCAPE '!')";
+            found = select(database, ATTEMPTS, condition, &values, limit)?;
             let failed = "f.first_at >= ? AND (f.recipient = ? OR lower(f.sender) = ?)";
             found.extend(select_failed(database, failed, &values[..3], limit)?);
         }
@@ -137,7 +154,7 @@ fn select_failed(
 
 /// Removes duplicates, and keeps the newest `limit`, the newest first. The newest `limit` of all are among the newest
 /// `limit` of their own tables.
-fn newest(mut found: Vec<FoundMessage>, limit: usize) -> (Vec<FoundMessage>, bool) {
+pub(crate) fn newest(mut found: Vec<FoundMessage>, limit: usize) -> (Vec<FoundMessage>, bool) {
     found.sort_by_key(|found| std::cmp::Reverse(found.newest));
     let mut once: Vec<FoundMessage> = Vec::new();
     for candidate in found {

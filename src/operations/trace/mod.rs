@@ -1,19 +1,25 @@
-//! All that the ledger has of a message, found by its Message-ID, a queue id or an address.
+//! All that the ledger has of a message, found by its Message-ID, a queue id, an address, or a part of subject or author.
 
 mod summary;
 
+pub(crate) use super::search::TakenAs;
 pub(crate) use summary::{RecipientState, RecipientSummary, held_then};
 
+use super::search;
 use crate::base::{hex, timestamp};
 use crate::database::DatabaseError;
+use crate::ledger::message_addresses;
+use crate::ledger::message_search;
 use crate::ledger::notifications::by_message;
 use crate::ledger::trace::{self, By, FoundMessage, MessageTrace};
 use crate::ledger::{Database, time_span};
 use crate::lock::LockName;
-use crate::message::{Address, fold};
 use crate::site::Site;
 use serde::Serialize;
 use std::time::Duration;
+
+/// The limit of each statement of a search: a short queue id has no index of its own.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// What `trace --json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -39,17 +45,6 @@ pub(crate) struct Asked {
     pub(crate) guessed: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum TakenAs {
-    #[serde(rename = "Message-ID")]
-    MessageId,
-    #[serde(rename = "queue id")]
-    QueueId,
-    /// The address of a recipient or an envelope sender, or the name of a mailbox's user.
-    #[serde(rename = "address")]
-    Address,
-}
-
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct TracedMessage {
     pub(crate) state: RecipientState,
@@ -69,9 +64,9 @@ struct Times {
     append_grace: Duration,
 }
 
-/// Traces `what`: a Message-ID in angle brackets, a queue id (no `@`), or either a Message-ID or an address. The search
-/// for queue ids and addresses covers attempts since `since` (microseconds since 1970). It returns the newest messages,
-/// at most `limit`.
+/// Traces `what`, whose meaning [`search::meanings`] recognizes. Recorded messages are found by an address however old they are;
+/// the search for a part of a subject or an author, and for attempts, goes back to `since` (microseconds since 1970). It returns
+/// the newest messages, at most `limit`.
 pub(crate) fn trace(
     site: &Site,
     database: &mut dyn Database,
@@ -79,23 +74,62 @@ pub(crate) fn trace(
     since: i64,
     limit: usize,
 ) -> Result<Trace, DatabaseError> {
-    let what = what.trim();
-    let lock = site.lock_of_message_id(what.as_bytes());
-    // In the spelling that the ledger stores: see `Delivery::recipient`.
-    let address = Address::parse(what).map_or_else(|_| fold(what), |address| address.folded().to_string());
-    let guessed = !what.starts_with('<') && what.contains('@');
-    let (mut taken_as, by) = match what.starts_with('<') || guessed {
-        true => (TakenAs::MessageId, By::Lock(&lock)),
-        false => (TakenAs::QueueId, By::QueueId(what, since)),
-    };
-    let (mut found, mut more) = trace::find(database, by, limit)?;
-    if guessed && found.is_empty() {
-        taken_as = TakenAs::Address;
-        (found, more) = trace::find(database, By::Address { address: &address, user: what, since }, limit)?;
+    let (meanings, text) = search::meanings(what);
+    let (mut taken_as, mut found, mut more) = (TakenAs::MessageId, Vec::new(), false);
+    for meaning in meanings {
+        taken_as = *meaning;
+        (found, more) = find_taken_as(site, database, taken_as, text, since, limit)?;
+        if !found.is_empty() {
+            break;
+        }
     }
-    let asked = Asked { what: what.to_owned(), taken_as, guessed };
+    let guessed = meanings.len() > 1 && taken_as != TakenAs::QueueId;
+    let asked = Asked { what: what.trim().to_owned(), taken_as, guessed };
     let (now, messages) = read(site, database, found)?;
     Ok(Trace { asked, now, more, messages })
+}
+
+/// The newest messages for a text of this meaning, at most `limit`, and whether there are more.
+fn find_taken_as(
+    site: &Site,
+    database: &mut dyn Database,
+    taken_as: TakenAs,
+    text: &str,
+    since: i64,
+    limit: usize,
+) -> Result<(Vec<FoundMessage>, bool), DatabaseError> {
+    match taken_as {
+        TakenAs::MessageId => trace::find(database, By::Lock(&site.lock_of_message_id(text.as_bytes())), limit),
+        TakenAs::QueueId => {
+            let lock = search::lock_of_queue_id(database, text)?;
+            database.limit_statement_time(PATIENCE);
+            trace::find(database, By::QueueId(text, since, lock), limit)
+        }
+        TakenAs::Piece => {
+            let (mut found, mut next) = (Vec::new(), None);
+            loop {
+                let page = message_search::containing(database, text, next, limit - found.len())?;
+                let listed = message_search::read_messages(database, &page.ids)?;
+                let recent = listed.iter().filter(|message| message.recorded_at >= since);
+                found.extend(recent.map(FoundMessage::from));
+                next = page.next;
+                if found.len() >= limit || next.is_none() || page.looked_back_to.is_none_or(|back| back < since) {
+                    return Ok((found, next.is_some()));
+                }
+            }
+        }
+        TakenAs::Address | TakenAs::Domain | TakenAs::Beginning => {
+            let Some(pattern) = search::pattern(taken_as, text) else { return Ok((Vec::new(), false)) };
+            search::index_what_is_missing(site, database);
+            let page = message_addresses::find(database, &pattern, None, None, limit)?;
+            let listed = message_search::read_messages(database, &page.ids)?;
+            let (mut found, more) =
+                trace::find(database, By::Addresses { pattern: &pattern, user: text, since }, limit)?;
+            found.extend(listed.iter().map(FoundMessage::from));
+            let (found, more_of_all) = trace::newest(found, limit);
+            Ok((found, more || more_of_all || page.next.is_some()))
+        }
+    }
 }
 
 /// Traces one message by its identity; `None` if the ledger knows nothing of it. A message without a delivered copy is

@@ -441,6 +441,17 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
     // The figures, counted anew where somebody else looks: 2 delivered, 1 deferred.
     let text = anna.figures();
     assert!(text.contains("2 delivered, last hour") && text.contains("0 refused, last hour"), "{text}");
+    // Messages are found by what their addresses begin with, however old they are.
+    for (query, has) in [
+        ("q=%40gmail.com", "Messages with a domain like @gmail.com"),
+        ("q=%40gm*", "Messages with the beginning of an address like @gm*"),
+        ("q=lis*", "Quarterly figures"),
+        ("q=lisa%40gm", "Messages with the beginning of an address like lisa@gm"),
+        ("q=*figures*&since=1h&until=2000-01-01", "No attempt matches"),
+    ] {
+        let (_, text) = shown(query);
+        assert!(text.contains(has), "{query}: {text}");
+    }
     // A name that is one message's leads to it.
     for q in ["4bThree", "%3Ctwo%40x%3E", "two%40x"] {
         let answer = anna.get(&format!("/?q={q}"));

@@ -90,17 +90,27 @@ fn a_delivered_message_has_its_history(engine: Engine) {
     // Every way in leads to the same history.
     let bare = id.trim_matches(['<', '>']);
     assert_eq!(traced(&scene, &[bare])["asked"]["as"], "Message-ID");
-    for (way, taken_as) in [(bare, "Message-ID"), (&queue_id, "queue id"), ("SCUBA@mail.axial.net", "address")] {
+    for (way, taken_as) in [
+        (bare, "Message-ID"),
+        (&queue_id, "queue id"),
+        ("SCUBA@mail.axial.net", "address"),
+        ("@mail.axial.net", "domain"),
+        ("scub*", "beginning of an address"),
+        ("scub", "beginning of an address"),
+        ("*STORY*", "part of a subject or author"),
+    ] {
         let json = traced(&scene, &[way]);
         assert_eq!(json["asked"]["as"], taken_as, "{json}");
-        assert_eq!(only(&json)["identity"], told["identity"], "{way}");
+        // The other message is for Scuba as well, by its header alone.
+        let has = |message: &Value| message["identity"] == told["identity"];
+        assert!(json["messages"].as_array().unwrap().iter().any(has), "{way}: {json}");
     }
     // Doug, Lisa who sent, and Dovecot's name for Doug: two messages, the newest first.
     let user = scene.user("doug");
     for address in ["doug@mail.axial.net", LISA] {
         assert_eq!(traced(&scene, &[address])["messages"].as_array().unwrap().len(), 2, "{address}");
     }
-    assert_eq!(traced(&scene, &[&user])["messages"].as_array().unwrap().len(), 0, "a user's name is no address");
+    assert_eq!(traced(&scene, &[&user])["messages"].as_array().unwrap().len(), 2, "{user}");
     let newest = traced(&scene, &["doug@mail.axial.net", "--limit", "1"]);
     assert_eq!((&newest["more"], &only(&newest)["message_id"]), (&true.into(), &scene.message_id("another").into()));
     assert_eq!(traced(&scene, &[&queue_id, "--since", "0s"])["messages"], serde_json::json!([]));
@@ -220,7 +230,7 @@ fn what_never_got_here_is_said_to_be_so(engine: Engine) {
     scene.configure(|settings| settings.database = database);
     for (what, first) in [
         (id.as_str(), format!("NEVER SEEN HERE: no message and no attempt bears the Message-ID {id}.")),
-        ("4bLOST", "NEVER SEEN HERE: nothing was tried with the queue id 4bLOST since ".to_owned()),
+        ("4bLOST", "NEVER SEEN HERE: no message since ".to_owned()),
         (
             "doug@mail.axial.net",
             "NEVER SEEN HERE: no message bears the Message-ID <doug@mail.axial.net>, and ".to_owned(),

@@ -17,6 +17,7 @@ on_two_engines![
     an_authors_copy_is_for_who_looks_after_the_author,
     events_are_read_without_a_gap_while_they_come,
     pages_have_each_row_once_while_others_come_and_go,
+    messages_are_found_by_all_their_names_by_who_may_see_them,
     a_token_counts_until_it_is_revoked_or_over_and_its_subscriptions_go_with_it,
     when_a_token_was_used_is_written_down_once_an_hour,
     what_is_wrong_with_a_request_is_told_as_a_problem,
@@ -267,6 +268,62 @@ fn events_are_read_without_a_gap_while_they_come(engine: Engine) {
     assert_eq!(first.headers["link"], format!("<?limit=2&after={next}>; rel=\"next\""));
     notifiers.into_iter().for_each(Notifier::end);
     rest.end();
+}
+
+fn messages_are_found_by_all_their_names_by_who_may_see_them(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug", "scuba", "anna"]);
+    scene.deliver("doug", scene.message("one")).delivered();
+    scene.deliver_with("doug", &["--queue-id", "4jY5Kl1pjDzBFGl"], scene.message("two")).delivered();
+    for recipient in ["doug", "scuba", "anna"] {
+        scene.deliver(recipient, scene.message("three")).delivered();
+    }
+    // It indexes what the timer would.
+    assert!(scene.subcommand(&["trace", "scuba@mail.axial.net"]).status.success());
+    let rest = Rest::start(&mut scene, "");
+    let all = rest.token(&["--name", "all", "--scope", "messages:read"]);
+    let scubas = rest.token(&["--name", "s", "--scope", "messages:read", "--address", "scuba@mail.axial.net"]);
+    let subjects = |token: &str, q: &str, limit: usize| {
+        let (mut subjects, mut taken_as, mut cursor) = (Vec::new(), String::new(), String::new());
+        loop {
+            let page = rest.ask(token, &format!("GET /messages?q={q}&limit={limit}{cursor}"), None).good(200);
+            let items = page["items"].as_array().unwrap();
+            subjects.extend(items.iter().map(|item| item["subject"].as_str().unwrap().to_owned()));
+            taken_as.replace_range(.., page["taken_as"].as_str().unwrap());
+            let Some(next) = page["next"].as_str() else { return (subjects, taken_as) };
+            cursor = format!("&cursor={next}");
+        }
+    };
+    let id: String = url::form_urlencoded::byte_serialize(scene.message_id("two").as_bytes()).collect();
+    let newest_first = ["three", "two", "one"];
+    let cases: [(&str, &str, &[&str]); 10] = [
+        ("DOUG%40mail.axial.net", "address", &newest_first),
+        ("anna%40mail.axial.net", "address", &["three"]),
+        ("%40mail.axial.net", "domain", &newest_first),
+        ("%40mail*", "beginning of an address", &newest_first),
+        ("dou", "beginning of an address", &newest_first),
+        ("doug%40mail*", "beginning of an address", &newest_first),
+        ("*Wo*", "part of a subject or author", &["two"]),
+        ("4jY5Kl1pjDzBFGl", "queue id", &["two"]),
+        (&id, "Message-ID", &["two"]),
+        ("%3Cnever%40x%3E", "Message-ID", &[]),
+    ];
+    for (q, taken_as, expected) in cases {
+        for limit in [1, 50] {
+            let found = subjects(&all, q, limit);
+            assert!(found.0 == expected && found.1 == taken_as, "{q}: {found:?}");
+        }
+    }
+    // Scuba's message is for Doug as well by its header, and for Anna by its envelope alone.
+    assert_eq!(subjects(&scubas, "%40mail.axial.net", 1).0, ["three"]);
+    assert_eq!(subjects(&scubas, "doug%40mail.axial.net", 1).0, ["three"]);
+    assert!(subjects(&scubas, "anna%40mail.axial.net", 1).0.is_empty());
+    assert!(subjects(&scubas, "*wo*", 1).0.is_empty());
+    let item = rest.ask(&scubas, "GET /messages?q=scuba%40mail.axial.net", None).good(200)["items"][0].clone();
+    assert_eq!(item["copies"].as_array().unwrap().len(), 1, "{item}");
+    assert_eq!(item.get("headers"), None);
+    for wrong in ["", "q=", "q=**", "q=a&q=b", "q=a&cursor=1.9.9", "q=a&limit=0", "text=a"] {
+        rest.ask(&all, &format!("GET /messages?{wrong}"), None).problem(400, "wrong-parameter");
+    }
 }
 
 /// Between any two pages rows come before and behind the cursor, and some that were read are gone: what was there from the first page to

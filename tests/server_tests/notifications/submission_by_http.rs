@@ -8,6 +8,7 @@ use crate::support::queue_of_tests::{Counts, QueueOfTests};
 use crate::support::site_fixture::{LISA, Scene};
 use maildrop_command::queue::Queue;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -81,9 +82,41 @@ fn what_is_brought_is_delivered_once_and_to_whom_the_token_is_for(engine: Engine
     bring(&rest, &reader, lone, &message).problem(403, "out-of-scope");
     bring(&rest, "", lone, &message).problem(401, "no-token");
     assert_eq!(counts(&scene), Counts { new: 4, ..Counts::default() });
-    rest.end();
+    let [first, second] = taken.each_ref().map(|answer| format!("GET /submissions/{}", answer["id"].as_str().unwrap()));
+    let waiting = rest.ask(&token, &first, None).good(200);
+    assert_eq!((&waiting["state"], &waiting["message_id"]), (&json!("queued"), &json!(null)));
+    let addresses = |status: &Value| {
+        status["recipients"].as_array().unwrap().iter().map(|one| one["address"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses(&waiting), ["doug@mail.axial.net", "scuba@mail.axial.net"]);
+    // Another token of the name, for one of the recipients, and tokens of another name.
+    let dougs = ["--name", "provider", "--scope", "messages:write", "--address", "doug@mail.axial.net"];
+    let dougs = rest.token(&dougs);
+    assert_eq!(addresses(&rest.ask(&dougs, &first, None).good(200)), ["doug@mail.axial.net"]);
+    let strangers = rest.token(&["--name", "stranger", "--scope", "messages:write"]);
+    rest.ask(&strangers, &first, None).problem(404, "not-found");
+    rest.ask(&token, "GET /submissions/1", None).problem(404, "not-found");
+    rest.ask(&reader, &first, None).problem(403, "out-of-scope");
+    let held = bring(&rest, &token, lone, "Subject: Held\n\nx\n").good(202);
+    let held = held["id"].as_str().unwrap();
+    let queue = Queue::existing(scene.path("state/queue").as_ref()).unwrap();
+    queue.hold(held).unwrap();
+    let held_is = format!("GET /submissions/{held}");
+    assert_eq!(rest.ask(&token, &held_is, None).good(200)["state"], "held");
+    queue.drop_message(held).unwrap();
+    assert_eq!(rest.ask(&token, &held_is, None).good(200)["state"], "gone");
     serve(&scene, &sections);
     assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (3, 1));
+    for submission in [first, second] {
+        // The second one found both copies there.
+        let done = rest.ask(&token, &submission, None).good(200);
+        assert_eq!(done["state"], "delivered", "{done}");
+        assert_eq!((done["copies"].as_array().unwrap().len(), done["recipients"].as_array().unwrap().len()), (2, 2));
+        assert!(done["message_id"].as_str().unwrap().starts_with('<'), "{done}");
+        assert_eq!(rest.ask(&dougs, &submission, None).good(200)["copies"].as_array().unwrap().len(), 1);
+        rest.ask(&strangers, &submission, None).problem(404, "not-found");
+    }
+    rest.end();
     let trace = scene.subcommand(&["trace", taken[0]["id"].as_str().unwrap()]);
     assert!(trace.status.success(), "{trace:?}");
 }

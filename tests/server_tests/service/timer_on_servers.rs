@@ -23,6 +23,7 @@ on_two_engines![
     the_role_of_deliveries_is_enough_to_finish_what_is_owed,
     pruning_has_a_role_and_a_configuration_of_its_own,
     how_the_service_is_tells_of_it,
+    it_indexes_messages_by_address_as_the_role_of_deliveries,
 ];
 
 const OWED: &str = "SELECT count(*) FROM copies WHERE state = 'owed'";
@@ -379,6 +380,24 @@ fn how_the_service_is_tells_of_it(engine: Engine) {
     assert!(status["processes"].as_array().unwrap().iter().any(|one| one["role"] == "timer"), "{status}");
     service.end();
     all_are_finished(&mut scene, &["a"]);
+}
+
+fn it_indexes_messages_by_address_as_the_role_of_deliveries(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let (role, own) = (format!("r{}", scene.run), of_its_own(&scene));
+    scene.database.create_role_of_grants_file(&role, "secret");
+    scene.configure(|settings| {
+        (settings.role, settings.database_password) = (role, "secret".into());
+        settings.more += &own;
+    });
+    scene.deliver("doug", scene.message("one")).delivered();
+    let indexed = "SELECT count(*) FROM message_addresses WHERE address = 'doug@mail.axial.net' AND role = 'recipient'";
+    assert_eq!(scene.database.count(indexed), 0);
+    let timer = Timer::start(&scene, "one", ONCE);
+    wait_until("it is indexed", || scene.database.count(indexed) == 1);
+    // Its recipient, author and sender, and two addresses of the header.
+    assert_eq!(scene.database.count("SELECT count(*) FROM message_addresses"), 5);
+    timer.end();
 }
 
 #[test]
