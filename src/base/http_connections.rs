@@ -53,7 +53,7 @@ struct Holder {
 enum LastRequest {
     Nothing,
     /// The server works on the request, so the client need not do anything.
-    Considered,
+    BeingAnswered,
     Login(Login),
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct HttpConnection {
 }
 
 /// Marks that the server works on a request, until this is dropped.
-pub(crate) struct Considered<'a>(&'a HttpConnection);
+pub(crate) struct RequestInProgress<'a>(&'a HttpConnection);
 
 impl Slots {
     pub(crate) fn new(most: usize) -> Arc<Self> {
@@ -97,7 +97,7 @@ impl Slots {
     fn try_admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<ConnectionSlot> {
         let (mut taken, now) = (self.taken(), Instant::now());
         if taken.by.len() >= self.most {
-            let (number, since) = taken.gives_way()?;
+            let (number, since) = taken.connection_to_close()?;
             if now.saturating_duration_since(since) < LEAST_TIME {
                 return None;
             }
@@ -121,7 +121,7 @@ impl Slots {
 }
 
 impl SlotsTaken {
-    fn gives_way(&self) -> Option<(u64, Instant)> {
+    fn connection_to_close(&self) -> Option<(u64, Instant)> {
         self.longest(LastRequest::Nothing).or_else(|| {
             let mut held: HashMap<Login, usize> = HashMap::new();
             for holder in self.by.values() {
@@ -169,9 +169,9 @@ impl HttpConnection {
     }
 
     /// The connection keeps its slot while the server works on its request.
-    pub(crate) fn considered(&self) -> Considered<'_> {
-        self.stands(LastRequest::Considered);
-        Considered(self)
+    pub(crate) fn considered(&self) -> RequestInProgress<'_> {
+        self.stands(LastRequest::BeingAnswered);
+        RequestInProgress(self)
     }
 
     pub(crate) fn has_login(&self, login: Login) {
@@ -185,10 +185,10 @@ impl HttpConnection {
     }
 }
 
-impl Drop for Considered<'_> {
+impl Drop for RequestInProgress<'_> {
     fn drop(&mut self) {
         let Self(HttpConnection { slots, number, .. }) = self;
-        if let Some(holder) = slots.taken().by.get_mut(number).filter(|it| it.standing == LastRequest::Considered) {
+        if let Some(holder) = slots.taken().by.get_mut(number).filter(|it| it.standing == LastRequest::BeingAnswered) {
             (holder.standing, holder.since) = (LastRequest::Nothing, Instant::now());
         }
     }

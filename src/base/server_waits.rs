@@ -27,12 +27,12 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// The kind of server that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whom {
+pub(crate) enum ServerKind {
     Database,
     MailboxStore,
 }
 
-impl Whom {
+impl ServerKind {
     fn awaited(self) -> &'static AtomicUsize {
         let [database, mailbox_store] = &AWAITED;
         match self {
@@ -44,7 +44,7 @@ impl Whom {
 
 /// A server that may be waited for.
 pub(crate) struct WaitedServer {
-    pub whom: Whom,
+    pub whom: ServerKind,
     /// What people call it: `the database at db.example.com port 5432`.
     pub name: String,
     /// Sends the server a small request over a separate connection. Returns whether it answered; an error is an answer too.
@@ -57,7 +57,7 @@ static WAITS: OnceLock<Mutex<Waits>> = OnceLock::new();
 #[derive(Default)]
 struct Waits {
     last: u64,
-    open: BTreeMap<u64, (Whom, Instant)>,
+    open: BTreeMap<u64, (ServerKind, Instant)>,
 }
 
 /// How many answers this process waits for from each kind of server, whether or not the waits are watched.
@@ -70,11 +70,17 @@ thread_local! {
 
 /// A wait for an answer, which ends when this is dropped.
 #[must_use]
-pub(crate) struct Awaited(Whom, Option<u64>);
+pub(crate) struct Awaited(ServerKind, Option<u64>);
 
-pub(crate) fn for_answer(whom: Whom) -> Awaited {
+<<<<<<< HEAD
+pub(crate) fn for_answer(whom: ServerKind) -> Awaited {
     whom.awaited().fetch_add(1, Ordering::Relaxed);
     let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(whom, None) };
+=======
+pub(crate) fn for_answer(whom: ServerKind) -> Awaited {
+    AWAITED.fetch_add(1, Ordering::Relaxed);
+    let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(None) };
+>>>>>>> 24446684 (Each subcommand's help begins with a verb and its object; private names that misled have the field's words)
     let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
     waits.last += 1;
     let number = waits.last;
@@ -92,8 +98,8 @@ impl Drop for Awaited {
 }
 
 /// The kind of server whose answer this process waits for.
-pub(crate) fn awaited() -> Option<Whom> {
-    [Whom::Database, Whom::MailboxStore].into_iter().find(|whom| whom.awaited().load(Ordering::Relaxed) > 0)
+pub(crate) fn awaited() -> Option<ServerKind> {
+    [ServerKind::Database, ServerKind::MailboxStore].into_iter().find(|whom| whom.awaited().load(Ordering::Relaxed) > 0)
 }
 
 /// Whether the waits of this process are watched.
@@ -106,7 +112,7 @@ pub(crate) fn is_shown() -> bool {
     oldest(|_| true).is_some_and(|(_, since)| since.elapsed() >= TELL_AFTER)
 }
 
-fn oldest(of: impl Fn(Whom) -> bool) -> Option<(u64, Instant)> {
+fn oldest(of: impl Fn(ServerKind) -> bool) -> Option<(u64, Instant)> {
     let waits = WAITS.get()?.lock().unwrap_or_else(PoisonError::into_inner);
     waits.open.iter().find(|(_, (whom, _))| of(*whom)).map(|(number, (_, since))| (*number, *since))
 }

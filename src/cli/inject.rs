@@ -110,7 +110,7 @@ fn refuse_unknown(site: &Site, recipients: &[Address]) -> Result<(), Failure> {
     }
     let _progress = Progress::watch("asking the database who is known");
     let database = site.open_database(None, Deadline::after(PATIENCE)).map_err(Deferral::Database);
-    let known = database.and_then(|mut database| submission::at_the_door(site, recipients, database.as_mut()));
+    let known = database.and_then(|mut database| submission::check_recipients(site, recipients, database.as_mut()));
     let known = known.map_err(|deferral| {
         let text = format!("{deferral}\nnothing was accepted; `maildrop_command check` shows the reason");
         fail(ExitCode::TempFail, text)

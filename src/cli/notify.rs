@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// How far behind subscribers are: what is pending, what was given up, and whose receivers rest
+    /// Show how far behind subscribers are: pending and given-up notifications, and paused receivers
     #[command(after_help = help("notify status"))]
     Status(QueryOptions),
     /// Send again what was given up, or all that happened

@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     dry_run: bool,
     #[command(flatten)]
     confirmation: Confirmation,
-    /// Rest for so long after each batch, for the sake of replicas
+    /// The pause after each batch, which spares replicas
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = timestamp::duration)]
     pause: Duration,
     /// Print JSON, for programs

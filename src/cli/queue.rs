@@ -14,13 +14,13 @@ use sysexits::ExitCode;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// What is in the queue: a line for each message, the oldest first
+    /// List the messages in the queue, the oldest first
     #[command(after_help = help("queue list"))]
     List(ListArguments),
-    /// All that is known of one message, or the message itself
+    /// Show one message's state and history, or the message itself
     #[command(after_help = help("queue show"))]
     Show(ShowArguments),
-    /// Keep messages back until they are released
+    /// Hold messages until they are released
     #[command(after_help = help("queue hold"))]
     Hold {
         #[command(flatten)]

@@ -20,7 +20,7 @@ use sysexits::ExitCode;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The shunted messages, the oldest first
+    /// List the shunted messages, the oldest first
     #[command(after_help = help("shunt list"))]
     List {
         #[command(flatten)]
@@ -29,13 +29,13 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// All that is known of one message, or the message itself
+    /// Show one shunted message's history, or the message itself
     #[command(after_help = help("shunt show"))]
     Show(ShowArguments),
-    /// Have the service deliver messages now, one at a time
+    /// Retry messages now, one at a time
     #[command(after_help = help("shunt retry"))]
     Retry(RetryArguments),
-    /// Remove copies
+    /// Remove shunted messages
     #[command(after_help = help("shunt drop"))]
     Drop {
         #[command(flatten)]

@@ -19,31 +19,31 @@ use uuid::Uuid;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Notify a receiver from now on, and print the secret that signs the requests
+    /// Create a subscription, and print the secret that signs its requests
     #[command(after_help = help("subscription create"))]
     Create(Box<CreateArguments>),
-    /// A line for each subscription, the oldest first
+    /// List the subscriptions, the oldest first
     #[command(after_help = help("subscription list"))]
     List(QueryOptions),
-    /// All that is known of one subscription
+    /// Show one subscription
     #[command(after_help = help("subscription show"))]
     Show(OneArguments),
-    /// Send it an event, to see whether it arrives
+    /// Send a test event, to see whether it arrives
     #[command(after_help = help("subscription test"))]
     Test(OneArguments),
-    /// Send it nothing for now: events are kept until it is resumed
+    /// Pause a subscription: its events are kept until it is resumed
     #[command(after_help = help("subscription pause"))]
     Pause(OneArguments),
-    /// Send it nothing more, and say why: its owner can read the reason
+    /// Disable a subscription, with a reason that its owner can read
     #[command(after_help = help("subscription disable"))]
     Disable(DisableArguments),
-    /// Resume one that was paused or disabled, beginning with the events that were kept
+    /// Resume a paused or disabled subscription, beginning with the kept events
     #[command(after_help = help("subscription resume"))]
     Resume(OneArguments),
     /// Print the secret that signs its requests, or replace it
     #[command(after_help = help("subscription secret"))]
     Secret(SecretArguments),
-    /// Remove it, with what was still to be sent
+    /// Delete a subscription, with its pending notifications
     #[command(after_help = help("subscription delete"))]
     Delete(OneArguments),
 }

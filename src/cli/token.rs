@@ -13,13 +13,13 @@ use uuid::Uuid;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a token for the API, and print it: it is shown this once
+    /// Create a token for the API, and print it, this once
     #[command(after_help = help("token create"))]
     Create(CreateArguments),
-    /// A line for each token, the oldest first
+    /// List the tokens, the oldest first
     #[command(after_help = help("token list"))]
     List(QueryOptions),
-    /// End a token; the subscriptions that were made with it are disabled
+    /// Revoke a token, and disable the subscriptions that it created
     #[command(after_help = help("token revoke"))]
     Revoke(RevokeArguments),
 }
@@ -46,7 +46,7 @@ pub(crate) struct CreateArguments {
     /// How many requests it may make in a second
     #[arg(long, value_name = "NUMBER", default_value_t = tokens::RATE, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
-    /// It is valid for so long: 365d
+    /// How long it is valid: 365d
     #[arg(long, value_name = "AGE", value_parser = timestamp::duration)]
     expires: Option<Duration>,
 }

@@ -16,7 +16,7 @@ pub(crate) enum Command {
     /// Print a link that logs somebody in to the web UI, once, within ten minutes
     #[command(after_help = help("web login"))]
     Login(LoginArguments),
-    /// Who is logged in to the web UI now, or end one of these sessions
+    /// List who is logged in to the web UI, or end a session
     #[command(after_help = help("web sessions"))]
     Sessions(SessionsArguments),
 }

@@ -42,7 +42,7 @@ pub struct Web {
 
 impl Web {
     /// Whether the web UI is served.
-    pub fn has_page(&self) -> bool {
+    pub fn has_web_ui(&self) -> bool {
         self.listen.is_some()
     }
 
@@ -59,7 +59,7 @@ impl Web {
     /// The URL of the API for other machines, without a slash at the end. `None` if there is no API, or no public URL is
     /// configured.
     pub fn public_api(&self) -> Option<String> {
-        let origin = self.public_origin_of_api().filter(|_| self.api && self.has_page())?;
+        let origin = self.public_origin_of_api().filter(|_| self.api && self.has_web_ui())?;
         Some(format!("{origin}/api/v1"))
     }
 

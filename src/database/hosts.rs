@@ -168,7 +168,7 @@ mod tests {
                 "s" => said(true, Ok(true)),
                 "o" => said(true, Ok(false)),
                 "u" => failed(DatabaseFailure::Unreachable),
-                "b" if server.limits.let_in == server.limits.silence => said(false, Err(())),
+                "b" if server.limits.login == server.limits.silence => said(false, Err(())),
                 "h" | "b" => failed(DatabaseFailure::TimedOut),
                 _ => failed(DatabaseFailure::AccessDenied),
             }

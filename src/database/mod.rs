@@ -54,7 +54,7 @@ impl Server {
     /// How long the server may take to answer while it lets us in, within the time left. A subcommand that people start has
     /// no such limit if there is no other server to try: [`server_waits`] then detects a server that hangs.
     fn silence(&self, left: Duration) -> Option<Duration> {
-        (!server_waits::are_watched() || self.timelines.is_some()).then(|| self.limits.let_in.min(left))
+        (!server_waits::are_watched() || self.timelines.is_some()).then(|| self.limits.login.min(left))
     }
 
     /// Whether it has to identify itself before it is used.
@@ -80,14 +80,14 @@ impl Server {
 
     /// The same server, with less time to let us in, because another one may answer sooner.
     pub(crate) fn with_short_timeout(&self) -> Self {
-        let let_in = self.limits.let_in.min(LET_IN_BY_ONE_OF_SEVERAL);
-        Self { limits: Limits { let_in, ..self.limits }, ..self.clone() }
+        let login = self.limits.login.min(LET_IN_BY_ONE_OF_SEVERAL);
+        Self { limits: Limits { login, ..self.limits }, ..self.clone() }
     }
 
     /// The same server with its full time, unless it has had that.
     fn with_full_timeout(self) -> Option<Self> {
-        let Limits { let_in, silence, .. } = self.limits;
-        (let_in < silence).then_some(Self { limits: Limits { let_in: silence, ..self.limits }, ..self })
+        let Limits { login, silence, .. } = self.limits;
+        (login < silence).then_some(Self { limits: Limits { login: silence, ..self.limits }, ..self })
     }
 }
 
@@ -102,7 +102,7 @@ pub struct Limits {
     pub silence: Duration,
     /// The same while the server lets us in, and for statements that it answers at once. Less than `silence` if there is
     /// another server to try.
-    pub let_in: Duration,
+    pub login: Duration,
 }
 
 pub(crate) const SILENCE: Duration = Duration::from_secs(20);
@@ -113,7 +113,7 @@ const LET_IN_BY_ONE_OF_SEVERAL: Duration = Duration::from_secs(5);
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connect: CONNECT_TIMEOUT, let_in: SILENCE, silence: SILENCE }
+        Self { connect: CONNECT_TIMEOUT, login: SILENCE, silence: SILENCE }
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
         // One of several servers is given up sooner.
         let (one, second) = (server(Some(Arc::default())), Duration::from_secs(1));
         let silences = [Duration::from_mins(1), second].map(|left| one.silence(left));
-        assert_eq!(silences, [one.limits.let_in, second].map(Some));
+        assert_eq!(silences, [one.limits.login, second].map(Some));
     }
 
     #[test]

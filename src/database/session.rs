@@ -74,7 +74,7 @@ pub trait Session {
     }
 
     /// Says that a healthy server answers the next statement at once. Of several servers, an unresponsive one is then given
-    /// up soon ([`Limits::let_in`](super::Limits::let_in)), because another may answer.
+    /// up soon ([`Limits::login`](super::Limits::login)), because another may answer.
     fn expect_fast_reply(&mut self) {}
 
     /// From now on the server itself ends a statement that only reads ([`Tables::select`](super::Tables::select)) after this

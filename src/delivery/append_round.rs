@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How long one mailbox may keep the others waiting while their answers are read in turn.
 const TURN: Duration = Duration::from_millis(5);
 
-pub(super) struct Try<'t, 'm> {
+pub(super) struct CopyProgress<'t, 'm> {
     attempt: &'t mut Attempt<'m>,
     stage: Stage,
     began: Instant,
@@ -43,8 +43,8 @@ pub(super) fn deliver_round<'t, 'm: 't>(
     Round { look_only, patience }: Round,
 ) -> Result<(), LockLost> {
     let began = Instant::now();
-    let tries: &mut [Try<'_, '_>] =
-        &mut attempts.map(|attempt| Try { attempt, stage: Stage::Ended, began }).collect::<Vec<_>>();
+    let tries: &mut [CopyProgress<'_, '_>] =
+        &mut attempts.map(|attempt| CopyProgress { attempt, stage: Stage::Ended, began }).collect::<Vec<_>>();
     let share = Share::of(patience);
     for it in tries.iter_mut() {
         it.set_patience(share.until());
@@ -72,7 +72,7 @@ pub(super) fn deliver_round<'t, 'm: 't>(
 
 fn append(
     under_lock: &mut UnderLock<'_, '_>,
-    tries: &mut [Try<'_, '_>],
+    tries: &mut [CopyProgress<'_, '_>],
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
     upload(under_lock, tries, patience)?;
@@ -113,7 +113,7 @@ fn append(
 /// into the remaining time. The uploaded copies are still completed and recorded, so each retry has fewer left.
 fn upload(
     under_lock: &mut UnderLock<'_, '_>,
-    tries: &mut [Try<'_, '_>],
+    tries: &mut [CopyProgress<'_, '_>],
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
     let (delivery, share) = (under_lock.delivery, Share::of(patience));
@@ -172,7 +172,7 @@ fn not_open() -> Failure {
 /// has other batches. In these cases recipients wait whose results cannot be recorded before.
 fn await_answers(
     under_lock: &mut UnderLock<'_, '_>,
-    tries: &mut [Try<'_, '_>],
+    tries: &mut [CopyProgress<'_, '_>],
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
     let alone = tries.iter().filter(|it| it.stage == Stage::Completed).count() == 1;
@@ -202,7 +202,7 @@ fn await_answers(
     Ok(())
 }
 
-impl Try<'_, '_> {
+impl CopyProgress<'_, '_> {
     fn set_patience(&mut self, until: Option<Deadline>) {
         if let Some(mailbox) = self.attempt.open_mailbox() {
             mailbox.patient_until(until);

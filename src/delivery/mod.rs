@@ -143,7 +143,7 @@ pub struct Ended {
     /// Whether the author's copy is missing or in doubt, and a retry of it is certain. Either one of these recipients was
     /// deferred and will be retried, or the copy is recorded as owed. Until that retry, no other batch of the same
     /// transaction may append it: an unanswered APPEND may still land.
-    pub author_is_seen_to: bool,
+    pub author_retry_is_certain: bool,
     /// Whether the author's open mailbox hangs, and no recipient's mailbox does.
     pub author_hangs: bool,
 }
@@ -178,13 +178,13 @@ pub fn deliver(
         Ok(()) => Ended {
             recipients: outcomes(delivery, &attempts),
             unjournalled,
-            author_is_seen_to: sent_copy::is_seen_to(&attempts),
+            author_retry_is_certain: sent_copy::retry_is_certain(&attempts),
             author_hangs,
         },
         Err(deferral) => Ended {
             recipients: delivery.recipients.iter().map(|_| Err(deferral.clone().into())).collect(),
             unjournalled,
-            author_is_seen_to: false,
+            author_retry_is_certain: false,
             author_hangs,
         },
     }

@@ -181,7 +181,7 @@ pub(super) fn resolve(under_lock: &mut UnderLock<'_, '_>, attempt: &mut Attempt<
         let first = found.copies.iter().find(|copy| is_above(copy, floor));
         if let Some(keep) = first.or_else(|| found.copies.iter().find(|copy| !copy.deleted)) {
             info!(role = role.as_str(), placement = ?keep.placement, "found the copy of an attempt that never ended");
-            take_out_all_but(under_lock, mailbox, &wanted, &found, floor, keep.placement)?;
+            remove_duplicates_except(under_lock, mailbox, &wanted, &found, floor, keep.placement)?;
             return done(Manner::Adopted(keep.placement));
         }
     }
@@ -255,7 +255,7 @@ fn recheck_recorded(
     };
     match found.copies.iter().find(is_recorded) {
         Some(keep) => {
-            take_out_all_but(under_lock, mailbox, wanted, &found, floor, keep.placement)?;
+            remove_duplicates_except(under_lock, mailbox, wanted, &found, floor, keep.placement)?;
             Ok(Manner::AlreadyThere)
         }
         // The owner has moved or deleted the recorded copy, or UIDVALIDITY changed. The remaining copy is adopted, and none
@@ -273,7 +273,7 @@ fn recheck_recorded(
 /// - UIDVALIDITY has not changed;
 /// - no copy below `floor` is removed, since it may have been there before;
 /// - [`Mailbox::remove`] compares the bytes of both copies.
-fn take_out_all_but(
+fn remove_duplicates_except(
     under_lock: &mut UnderLock<'_, '_>,
     mailbox: &mut dyn Mailbox,
     wanted: &Wanted<'_>,

@@ -33,7 +33,7 @@ pub(super) fn who_retries(delivery: &Delivery<'_>, attempts: &[Attempt<'_>]) -> 
 /// Whether the Sent copy is missing or in doubt, and a retry of it is certain. A deferred recipient of this delivery retries
 /// it, or the timer if it is recorded as owed. If no recipient's copy is delivered, no retry is certain: these recipients
 /// may never be delivered.
-pub(super) fn is_seen_to(attempts: &[Attempt<'_>]) -> bool {
+pub(super) fn retry_is_certain(attempts: &[Attempt<'_>]) -> bool {
     let served = |attempt: &Attempt<'_>| attempt.is_recipients() && attempt.end.is_there();
     let sent = attempts.iter().find(|attempt| !attempt.is_recipients());
     sent.is_some_and(|attempt| attempt.end.is_open()) && attempts.iter().any(served)

@@ -177,12 +177,12 @@ impl Connection {
 }
 
 /// Response codes for failures of the server itself, which say nothing about an account (RFC 5530 section 3).
-pub(crate) const ITS_OWN_TROUBLE: [&str; 5] = ["UNAVAILABLE", "SERVERBUG", "INUSE", "LIMIT", "CONTACTADMIN"];
+pub(crate) const SERVER_FAILURE_CODES: [&str; 5] = ["UNAVAILABLE", "SERVERBUG", "INUSE", "LIMIT", "CONTACTADMIN"];
 
 /// A refused login as an error. The account is the reason only if an RFC 5530 code says so: some servers send no codes, and
 /// others have a private code for too many connections.
 pub(crate) fn refused_login(doing: String, refusal: &Answer) -> MailboxError {
-    let failure = if refusal.has_code(&ITS_OWN_TROUBLE) {
+    let failure = if refusal.has_code(&SERVER_FAILURE_CODES) {
         MailboxFailure::Refused
     } else if refusal.has_code(&["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED"]) {
         MailboxFailure::AccessDenied

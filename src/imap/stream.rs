@@ -4,7 +4,7 @@ use super::Broken;
 use super::MailboxFailure;
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};
-use crate::base::server_waits::{self, Whom};
+use crate::base::server_waits::{self, ServerKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustls::{ClientConfig, ClientConnection};
@@ -324,7 +324,7 @@ impl Bounded<'_> {
             }
             // The limit is set for each call, so that a server that sends one byte per second does not extend the time.
             set(&self.socket.transport, self.patience.map_or(left, |patience| patience.min(left)))?;
-            let _awaited = server_waits::for_answer(Whom::MailboxStore);
+            let _awaited = server_waits::for_answer(ServerKind::MailboxStore);
             match call(&mut self.socket.transport) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 // The end of a socket's time limit is EAGAIN (socket(7), SO_RCVTIMEO), which is WouldBlock.

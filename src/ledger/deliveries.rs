@@ -151,11 +151,11 @@ pub(crate) struct KnownDelivery {
     pub(crate) user: String,
     pub(crate) mailbox: String,
     /// The outcome of the last attempt at this copy; `None` if that attempt has not ended.
-    pub(crate) came_to: Option<Outcome>,
+    pub(crate) last_outcome: Option<Outcome>,
 }
 
 columns_of! { KnownDelivery:
-    delivered, message, message_id, sender, recipient, queue_id, identity, lock, subject, user, mailbox, came_to
+    delivered, message, message_id, sender, recipient, queue_id, identity, lock, subject, user, mailbox, last_outcome
 }
 
 /// What the ledger knows of the delivery of a copy, from the last attempt at it; `None` if the ledger no longer keeps that

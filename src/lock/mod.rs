@@ -7,7 +7,7 @@ mod postgres;
 mod shard;
 mod sqlite;
 
-pub(crate) use mysql::or_unknown;
+pub(crate) use mysql::log_unknown_holder;
 pub(crate) use name::OF_PROGRAMS;
 pub use name::{DEFAULT_NAMESPACE, LockName};
 pub(crate) use postgres::AcquiredAnd;

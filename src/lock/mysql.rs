@@ -34,7 +34,7 @@ impl NamedLock for MysqlDatabase {
         if self.get_lock(name, wait)? {
             return Ok(Acquired::Held);
         }
-        Ok(Acquired::Busy(or_unknown(self.holder(name))))
+        Ok(Acquired::Busy(log_unknown_holder(self.holder(name))))
     }
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
@@ -121,7 +121,7 @@ impl Holder {
 
 /// The holder is only for the log, so a failure to read it is only logged. If the connection is gone, the next statement
 /// fails as well.
-pub(crate) fn or_unknown(holder: Result<Option<Holder>, DatabaseError>) -> Option<Holder> {
+pub(crate) fn log_unknown_holder(holder: Result<Option<Holder>, DatabaseError>) -> Option<Holder> {
     holder.unwrap_or_else(|error| {
         warn!(%error, "the holder of the lock is unknown");
         None

@@ -2,15 +2,15 @@
 
 use super::{Acquired, Holder, LockName, NamedLock};
 use crate::base::hex;
-use crate::database::sqlite::file_locks::{Asked, Note};
+use crate::database::sqlite::file_locks::{FileLockResult, Note};
 use crate::database::{DatabaseError, SqliteDatabase};
 use std::time::Duration;
 
 impl NamedLock for SqliteDatabase {
     fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
         Ok(match self.locks.acquire(&file_name(name), wait)? {
-            Asked::Held => Acquired::Held,
-            Asked::Busy(note) => Acquired::Busy(note.map(Holder::from)),
+            FileLockResult::Held => Acquired::Held,
+            FileLockResult::Busy(note) => Acquired::Busy(note.map(Holder::from)),
         })
     }
 

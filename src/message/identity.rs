@@ -199,7 +199,7 @@ impl Essence {
         if let Some(field) = picked_up {
             hash_value(received.get_or_insert_default(), &field);
         }
-        let message_id = message_id.filter(|id| !says_nothing(id));
+        let message_id = message_id.filter(|id| !counts_as_missing(id));
         let received_counts = message_id.is_none() || !dated;
         let distinguished_by = match &received {
             _ if !received_counts => DistinguishedBy::Author,
@@ -234,7 +234,7 @@ impl Essence {
 }
 
 /// Whether a Message-ID counts as missing. One lock for all messages with an empty id would make them wait for each other.
-pub(super) fn says_nothing(id: &[u8]) -> bool {
+pub(super) fn counts_as_missing(id: &[u8]) -> bool {
     id.is_empty() || matches!(id.strip_prefix(b"<").map(<[u8]>::trim_ascii_start), Some([] | [b'>', ..]))
 }
 

@@ -72,7 +72,7 @@ impl Outline {
         }
         let Essence { message_id, content_digest, distinguished_by, .. } = Essence::of(bytes);
         let may_be_one_of_many = distinguished_by == DistinguishedBy::Nothing;
-        let lock_subject = message_id.unwrap_or_else(|| made_up_message_id(&content_digest).into_bytes());
+        let lock_subject = message_id.unwrap_or_else(|| generated_message_id(&content_digest).into_bytes());
         Ok(Self { lock_subject, may_be_one_of_many, from_address: Metadata::of(bytes).from_address })
     }
 }
@@ -103,7 +103,7 @@ impl Message {
         let prepended = end_of_prepended_lines(&bytes);
         let message_id_for_people = match &message_id {
             Some(id) => message_id_for_people(id),
-            None => made_up_message_id(&content_digest),
+            None => generated_message_id(&content_digest),
         };
         let metadata = Metadata::of(bytes.get(prepended..).unwrap_or_default());
         Ok(Self {
@@ -358,7 +358,7 @@ pub(crate) fn message_id_for_people(id: &[u8]) -> String {
 #[must_use]
 pub(crate) fn message_id_in(header: &[u8]) -> Option<Vec<u8>> {
     let id = Fields::of(without_mbox_line(header)).find(|field| field.is("message-id"))?.relaxed_value();
-    Some(id).filter(|id| !identity::says_nothing(id))
+    Some(id).filter(|id| !identity::counts_as_missing(id))
 }
 
 impl std::fmt::Debug for Message {
@@ -399,7 +399,7 @@ pub(crate) fn was_made_up(id: &str) -> bool {
 /// The suffix of a generated Message-ID.
 const MADE_UP: &str = "@missing.message-id";
 
-fn made_up_message_id(content: &ContentDigest) -> String {
+fn generated_message_id(content: &ContentDigest) -> String {
     format!("<{}{MADE_UP}>", crate::base::hex::encode(content.as_bytes()))
 }
 

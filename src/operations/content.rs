@@ -31,7 +31,7 @@ pub(crate) enum ContentResult<T> {
     /// There is not enough free memory at the moment. Nothing was read.
     Busy,
     /// The content is not available now. `why` is the reason; `may_pass` says whether a retry may help.
-    Nowhere { why: String, may_pass: bool },
+    Unavailable { why: String, may_pass: bool },
 }
 
 /// The message takes longer to parse than any legitimate message.
@@ -70,7 +70,7 @@ pub(crate) fn look<T>(
     let Some(share) = share else {
         let why = "it is larger than the memory for messages, a quarter of service.worker_memory";
         operations_log::write(database, look.actor, look.operation, affected, &format!("not shown: {why}"))?;
-        return Ok(ContentResult::Nowhere { why: why.into(), may_pass: false });
+        return Ok(ContentResult::Unavailable { why: why.into(), may_pass: false });
     };
     let found = match mailboxes {
         Some(deadline) => redelivery::message_and_its_place(site, database, wanted, None, deadline),
@@ -89,7 +89,7 @@ pub(crate) fn look<T>(
                 Err(TakesTooLong) => {
                     let why = "it takes too long to read";
                     write(affected, &format!("not shown: {why}"))?;
-                    return Ok(ContentResult::Nowhere { why: why.into(), may_pass: true });
+                    return Ok(ContentResult::Unavailable { why: why.into(), may_pass: true });
                 }
             };
             match &place {
@@ -109,7 +109,7 @@ pub(crate) fn look<T>(
                 other => other.to_string(),
             };
             write(affected, &format!("not shown: {why}"))?;
-            Ok(ContentResult::Nowhere { why, may_pass })
+            Ok(ContentResult::Unavailable { why, may_pass })
         }
     }
 }

@@ -305,7 +305,7 @@ pub(crate) fn failed(
     let mut found = Vec::with_capacity(copies.len());
     for copy in copies {
         let Some(known) = known_delivery(database, &copy)? else { continue };
-        found.push((SelectedCopy::tried(copy, &known), known.came_to));
+        found.push((SelectedCopy::tried(copy, &known), known.last_outcome));
     }
     Ok((found, more))
 }

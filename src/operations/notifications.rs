@@ -1,6 +1,6 @@
 //! Subscribers' backlog, past events, and redelivery of notifications.
 
-use super::operations_log::{Came, logged};
+use super::operations_log::{OperationResult, logged};
 use super::subscriptions::{Resource, Subscription, notifications_are};
 use crate::base::deadline::Deadline;
 use crate::base::hex;
@@ -43,11 +43,13 @@ pub(crate) fn status(database: &mut dyn Database) -> Result<Overview, DatabaseEr
 pub(crate) fn test(database: &mut dyn Database, by: Actor<'_>, subscription: Uuid) -> Result<Uuid, DatabaseError> {
     let test = |database: &mut dyn Database| history::test(database, subscription, by.host);
     let object = subscription.to_string();
-    logged(database, by, Operation::TestedSubscription, Some(&object), test, |event| Came::to(payload::id(*event)))
+    logged(database, by, Operation::TestedSubscription, Some(&object), test, |event| {
+        OperationResult::to(payload::id(*event))
+    })
 }
 
 /// Queues this event for redelivery to a subscription that receives it.
-pub(crate) fn tell_one(
+pub(crate) fn enqueue_event(
     database: &mut dyn Database,
     by: Actor<'_>,
     subscription: Uuid,
@@ -55,7 +57,7 @@ pub(crate) fn tell_one(
 ) -> Result<(), DatabaseError> {
     let object = subscription.to_string();
     let tell = |database: &mut dyn Database| history::enqueue_event(database, subscription, position);
-    logged(database, by, Operation::NotifiedAgain, Some(&object), tell, |()| Came::to(payload::id(event)))
+    logged(database, by, Operation::NotifiedAgain, Some(&object), tell, |()| OperationResult::to(payload::id(event)))
 }
 
 /// Queues the events of a time span for redelivery to a subscription, or only those that were given up.
@@ -88,8 +90,8 @@ pub(crate) fn redeliver(
     logged(database, by, Operation::NotifiedAgain, object.as_deref(), tell, due_again)
 }
 
-fn due_again(many: &Many) -> Came {
-    Came::to(notifications_are(many.notifications, "due again"))
+fn due_again(many: &Many) -> OperationResult {
+    OperationResult::to(notifications_are(many.notifications, "due again"))
 }
 
 /// Which of a subscription's pending notifications are given up.
@@ -118,7 +120,7 @@ pub(crate) fn give_up(
     };
     let object = subscription.to_string();
     let give_up = |database: &mut dyn Database| bulk::give_up(database, subscription, event, before);
-    let came = |many: &u64| Came::to(notifications_are(*many, "given up"));
+    let came = |many: &u64| OperationResult::to(notifications_are(*many, "given up"));
     logged(database, by, Operation::GaveUpNotifications, Some(&object), give_up, came).map(Some)
 }
 

@@ -61,14 +61,14 @@ pub(crate) fn logged<T, E: From<DatabaseError>>(
     operation: Operation,
     object: Option<&str>,
     work: impl FnOnce(&mut dyn Database) -> Result<T, E>,
-    outcome: impl FnOnce(&T) -> Came,
+    outcome: impl FnOnce(&T) -> OperationResult,
 ) -> Result<T, E> {
     let affected = Affected { object, ..Affected::default() };
     if by.interface != COMMAND_LINE {
         write(database, by, operation, affected, "")?;
     }
     let done = work(database)?;
-    let Came { operation: other, object: its, outcome } = outcome(&done);
+    let OperationResult { operation: other, object: its, outcome } = outcome(&done);
     let affected = Affected { object: its.as_deref().or(object), ..affected };
     note(database, by, other.unwrap_or(operation), affected, &outcome);
     Ok(done)
@@ -93,7 +93,7 @@ fn note(database: &mut dyn Database, by: Actor<'_>, operation: Operation, affect
 
 /// The result of a change, for the operations log.
 #[derive(Default)]
-pub(crate) struct Came {
+pub(crate) struct OperationResult {
     /// The operation, if it was another one than requested.
     operation: Option<Operation>,
     /// The object, if it is known only after the change.
@@ -101,7 +101,7 @@ pub(crate) struct Came {
     outcome: String,
 }
 
-impl Came {
+impl OperationResult {
     pub(crate) fn to(outcome: impl Into<String>) -> Self {
         Self { outcome: outcome.into(), ..Self::default() }
     }

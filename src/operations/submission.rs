@@ -62,12 +62,12 @@ pub(crate) struct NotKnown {
 ///
 /// # Errors
 /// If the database does not answer.
-pub(crate) fn at_the_door(
+pub(crate) fn check_recipients(
     site: &Site,
     recipients: &[Address],
     database: &mut dyn Database,
 ) -> Result<Result<(), NotKnown>, Deferral> {
-    let known = site.at_the_door(recipients, database)?;
+    let known = site.check_recipients(recipients, database)?;
     let problems = recipients.iter().zip(known).filter_map(|(to, known)| Some((to.clone(), known.err()?)));
     let problems: Vec<_> = problems.collect();
     if problems.is_empty() {

@@ -1,7 +1,7 @@
 //! Subscriptions: their resources, and the operations on them (`ledger::subscriptions` has the SQL). Each function that changes a
 //! subscription for a person also writes to the operations log.
 
-use super::operations_log::{self, Came, logged};
+use super::operations_log::{self, OperationResult, logged};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
@@ -39,7 +39,7 @@ fn on<T>(
     operation: Operation,
     id: Uuid,
     work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError>,
-    outcome: impl FnOnce(&T) -> Came,
+    outcome: impl FnOnce(&T) -> OperationResult,
 ) -> Result<T, DatabaseError> {
     logged(database, by, operation, Some(&id.to_string()), work, outcome)
 }
@@ -55,8 +55,8 @@ pub(crate) fn create(
     new: &NewSubscription,
 ) -> Result<(Uuid, bool), DatabaseError> {
     let came = |(id, created): &(Uuid, bool)| match created {
-        true => Came::to(format!("of {} {}", new.resource, new.resource_id).trim_end()).with(*id),
-        false => Came::to("shown").with(*id).instead(Operation::LookedAtSecret),
+        true => OperationResult::to(format!("of {} {}", new.resource, new.resource_id).trim_end()).with(*id),
+        false => OperationResult::to("shown").with(*id).instead(Operation::LookedAtSecret),
     };
     logged(database, by, Operation::MadeSubscription, None, |database| rows::create(database, new), came)
 }
@@ -82,7 +82,7 @@ pub(crate) fn change(
         (Some(_), settings) => format!("{turned}, and changed: {settings}"),
     };
     let change = |database: &mut dyn Database| rows::change(database, is, wanted, becomes, verify);
-    let came = |changed: &bool| Came::to(if *changed { outcome } else { "there is one like that".into() });
+    let came = |changed: &bool| OperationResult::to(if *changed { outcome } else { "there is one like that".into() });
     on(database, by, operation, is.id, change, came)
 }
 
@@ -106,25 +106,25 @@ fn settings_of(wanted: &Change, callback_url: &str) -> String {
 
 /// Pauses a subscription. `false` if no active subscription has this id.
 pub(crate) fn pause(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
-    let came = |changed: &bool| Came::unless_unchanged(*changed, "paused");
+    let came = |changed: &bool| OperationResult::unless_unchanged(*changed, "paused");
     on(database, by, Operation::PausedSubscription, id, |database| rows::pause(database, id), came)
 }
 
 /// Resumes a subscription. `false` if no paused or disabled subscription has this id.
 pub(crate) fn resume(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
-    let came = |changed: &bool| Came::unless_unchanged(*changed, "resumed");
+    let came = |changed: &bool| OperationResult::unless_unchanged(*changed, "resumed");
     on(database, by, Operation::ResumedSubscription, id, |database| rows::resume(database, id), came)
 }
 
 /// Stops the notifications of a subscription until it is resumed, and records the reason.
 pub(crate) fn disable(database: &mut dyn Database, by: Actor<'_>, id: Uuid, reason: &str) -> Result<(), DatabaseError> {
     let disable = |database: &mut dyn Database| rows::disable(database, id, reason);
-    on(database, by, Operation::DisabledSubscription, id, disable, |()| Came::to(reason))
+    on(database, by, Operation::DisabledSubscription, id, disable, |()| OperationResult::to(reason))
 }
 
 /// Renews the secret. `false` if no subscription has this id.
 pub(crate) fn new_secret(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
-    let came = |changed: &bool| Came::unless_unchanged(*changed, "renewed");
+    let came = |changed: &bool| OperationResult::unless_unchanged(*changed, "renewed");
     on(database, by, Operation::RotatedSecret, id, |database| rows::new_secret(database, id), came)
 }
 
@@ -141,8 +141,8 @@ pub(crate) fn delete(
     until: Option<Deadline>,
 ) -> Result<bool, DatabaseError> {
     let came = |gone: &bool| match gone {
-        true => Came::to(format!("it was of {}, and made by {}", resource_of(one), one.owner)),
-        false => Came::to("a part of its pending notifications is removed"),
+        true => OperationResult::to(format!("it was of {}, and made by {}", resource_of(one), one.owner)),
+        false => OperationResult::to("a part of its pending notifications is removed"),
     };
     let delete = |database: &mut dyn Database| rows::delete(database, one.id, until);
     on(database, by, Operation::RemovedSubscription, one.id, delete, came)

@@ -3,7 +3,7 @@
 //! A token is `mdt_` and 256 random bits in base64url (RFC 4648 section 5). By this prefix, secret scanners recognize a token in
 //! text that was published by mistake.
 
-use super::operations_log::{Came, logged};
+use super::operations_log::{OperationResult, logged};
 use crate::base::words::words;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
@@ -136,7 +136,7 @@ pub(crate) fn create(
     }
     let text = TokenText::random()?;
     let new = NewApiToken { digest: text.digest(), name, scopes, bounds, rate, expires_after };
-    let came = |id: &Uuid| Came::to(format!("{name}, for {}", new.scopes.join(" "))).with(*id);
+    let came = |id: &Uuid| OperationResult::to(format!("{name}, for {}", new.scopes.join(" "))).with(*id);
     let create = |database: &mut dyn Database| api_tokens::create(database, &new);
     Ok((logged(database, by, Operation::MadeToken, Some(name), create, came)?, text))
 }
@@ -147,8 +147,8 @@ pub(crate) fn create(
 /// If the database fails, or if the operations log cannot be written.
 pub(crate) fn revoke(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<Option<ApiToken>, DatabaseError> {
     let came = |revoked: &Option<ApiToken>| match revoked {
-        Some(token) => Came::to(token.name.as_str()),
-        None => Came::to("there is none that counts"),
+        Some(token) => OperationResult::to(token.name.as_str()),
+        None => OperationResult::to("there is none that counts"),
     };
     let revoke = |database: &mut dyn Database| api_tokens::revoke(database, id);
     logged(database, by, Operation::RevokedToken, Some(&id.to_string()), revoke, came)

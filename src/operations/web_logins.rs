@@ -1,6 +1,6 @@
 //! Logins of the web UI: a link that is valid once, and the session that it starts.
 
-use super::operations_log::{Came, logged, write_down};
+use super::operations_log::{OperationResult, logged, write_down};
 use super::tokens;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
@@ -50,7 +50,7 @@ pub(crate) fn link(
     let token = token()?;
     let make =
         |database: &mut dyn Database| web_sessions::make_login(database, &digest(&token), name, role, LINK_LASTS);
-    logged(database, by, Operation::MadeLogin, Some(name), make, |()| Came::to(role.as_str()))?;
+    logged(database, by, Operation::MadeLogin, Some(name), make, |()| OperationResult::to(role.as_str()))?;
     Ok(format!("{origin}/login#{token}"))
 }
 

@@ -60,49 +60,49 @@ struct PlainDelivery {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Deliver the message on standard input to one recipient (what happens without a subcommand, too)
+    /// Deliver the message on standard input to one recipient; the default without a subcommand
     #[command(after_help = EXAMPLES)]
     Deliver(pipe::deliver::Arguments),
-    /// Write what a site needs to go live: configuration, passwords, SQL, Postfix's fragments, and the commands in their order
+    /// Write all files of a new site: configuration, passwords, SQL, Postfix's fragments, and a page of numbered commands
     Quickstart(cli::quickstart::Arguments),
-    /// Bring the database's schema up to date, or tell how it stands
+    /// Create or upgrade the database's schema, or show its version
     Migrate(cli::migrate::Arguments),
-    /// Look whether database and mailbox store keep what a delivery relies on
+    /// Check configuration, database and mailbox store, and name the fix of each problem
     Check(cli::check::Arguments),
-    /// One message's whole history, across all hosts: what was tried, where its copies are, who has its lock now
+    /// Show one message's history on all hosts: attempts, copies, and who holds its lock
     Trace(cli::trace::Arguments),
-    /// How deliveries went: outcomes, causes of deferrals, contention, how long the stages took
+    /// Show statistics of deliveries: outcomes, causes of deferrals, lock contention, time of each stage
     Stats(cli::stats::Arguments),
-    /// Forget what is older than it has to be remembered: attempts, sources, messages
+    /// Delete rows past their retention: attempts, sources, messages
     Prune(cli::prune::Arguments),
-    /// Compare the ledger with the mailboxes: copies lost, duplicated or still owed, attempts that never ended
+    /// Compare the ledger with the mailboxes: lost, duplicated and owed copies, attempts that never ended
     Audit(cli::audit::Arguments),
-    /// Deliver again, or at last: from files, folders, mboxes, queue files, or what the ledger knows
+    /// Redeliver messages from files, folders, mboxes or queue files, or those that the ledger lists
     Replay(cli::replay::Arguments),
-    /// The named lock: run a command under it, see who holds it, its name in SQL
+    /// Use the named lock: run a command under it, list its holders, print its name in SQL
     #[command(subcommand)]
     Lock(cli::lock::Command),
-    /// Take mail that has no Postfix behind it into the file queue of the service
+    /// Put a message into the service's file queue, for mail without Postfix
     Inject(cli::inject::Arguments),
-    /// The file queue of the service: list, show, hold, release, drop
+    /// Manage the service's file queue: list, show, hold, release, drop
     #[command(subcommand)]
     Queue(cli::queue::Command),
-    /// Messages that crashed workers of the service: list, show, retry, drop
+    /// Manage shunted messages, which crashed workers: list, show, retry, drop
     #[command(subcommand)]
     Shunt(cli::shunt::Command),
     /// Manage webhook subscriptions: create, list, show, pause, resume, secret, delete
     #[command(subcommand)]
     Subscription(cli::subscription::Command),
-    /// Who may use the API: create, list and revoke tokens
+    /// Manage tokens of the HTTP API: create, list, revoke
     #[command(subcommand)]
     Token(cli::token::Command),
-    /// Notifications: how far behind subscribers are; tell them once more
+    /// Show how far notifications are behind, and send them again
     #[command(subcommand)]
     Notify(cli::notify::Command),
-    /// The page: log somebody in, see who is logged in
+    /// Manage logins to the web UI: create a link, list and end sessions
     #[command(subcommand)]
     Web(cli::web::Command),
-    /// The service, maildropd: start it, ask how it is, tell it what to do
+    /// Control the service, maildropd: status, reload, restart, stop
     #[command(subcommand)]
     Service(cli::service::Command),
     /// Print the completions for a shell

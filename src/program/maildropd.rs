@@ -38,10 +38,10 @@ use tokio::sync::watch;
 
 /// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does.
 ///
-/// It stays in the foreground. It starts a front, which holds the connections, workers, which deliver, runners, which take
-/// messages out of the file queue, a timer, which finishes Sent copies that are owed, and prunes, and, where they are configured,
-/// a notifier, which tells subscribers, and a page for browsers; whatever of them ends is started again.
-/// `maildrop_command service` asks how it is, and tells it what to do.
+/// It stays in the foreground and starts the processes of the service, and restarts each that ends. The front holds the
+/// connections, and workers deliver. Runners take messages out of the file queue. A timer retries owed Sent copies, and
+/// prunes. If they are configured, a notifier sends webhooks, and a process serves the web UI. `maildrop_command service`
+/// shows their status, and controls them.
 #[derive(Debug, Parser)]
 #[command(
     name = "maildropd",
@@ -56,17 +56,17 @@ Signals: SIGTERM and SIGINT end it after the messages in progress, a second one 
 with a mistake in it changes nothing) and reopens the log, SIGUSR1 replaces one process after the other, SIGUSR2 opens the \
 log again.
 
-Exit status: 0 shown to end, 69 if a socket cannot be listened at, 73 if its folders or its log cannot be had, 75 if another one \
+Exit status: 0 if it was stopped, 69 if it cannot listen at a socket, 73 if it cannot open its folders or its log, 75 if another one \
 is running, 78 if the configuration cannot be read."
 )]
 struct Arguments {
     /// The configuration file
     #[arg(long, value_name = "FILE", required_unless_present = "embedded", conflicts_with = "embedded")]
     config: Option<PathBuf>,
-    /// Serve the page of what `maildrop_command --embedded DIR` has delivered, and nothing else
+    /// Serve only the web UI, of what `maildrop_command --embedded DIR` has delivered
     #[arg(long, value_name = "DIR", conflicts_with = "role")]
     embedded: Option<PathBuf>,
-    /// Where the page of DIR is served, on this machine
+    /// The address of the web UI of DIR, on this machine
     #[arg(long, value_name = "ADDRESS:PORT", requires = "embedded")]
     web: Option<String>,
     /// Leave the terminal, as `maildrop_command service start` has it

@@ -109,7 +109,7 @@ pub struct Counted {
     /// How many processes were started, and how they ended, by role.
     pub roles: BTreeMap<Role, Ends>,
     /// Whether the master applied the configuration file when it last read that file.
-    pub configuration_is_taken_over: bool,
+    pub configuration_is_applied: bool,
     /// When the master last applied a configuration: RFC 3339.
     pub configuration_taken_over_at: String,
 }

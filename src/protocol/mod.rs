@@ -155,13 +155,13 @@ pub struct Reply {
     pub logins: Logins,
     /// Whether the worker could use the database.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub database: Found,
+    pub database: DatabaseState,
 }
 
 /// The state of the database during a delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Found {
+pub enum DatabaseState {
     /// The delivery did not use the database.
     #[default]
     NotAsked,
@@ -267,7 +267,7 @@ mod tests {
             ],
             leaving: true,
             logins: Logins { database: 1, imap: 8 },
-            database: Found::Away("the database cannot be reached".into()),
+            database: DatabaseState::Away("the database cannot be reached".into()),
         };
         let message = b"Subject: x\r\n\r\n\0\xff\r\n";
         let headers = [
@@ -298,7 +298,7 @@ mod tests {
             ["id", "kind", "recipients", "sender", "size", "time_left_ms"]
         );
         let (id, results) = (Uuid::nil(), Vec::new());
-        let reply = Reply { id, results, leaving: false, logins: Logins::default(), database: Found::NotAsked };
+        let reply = Reply { id, results, leaving: false, logins: Logins::default(), database: DatabaseState::NotAsked };
         assert_eq!(fields(&Header::Reply(reply)), ["id", "kind", "results"]);
     }
 

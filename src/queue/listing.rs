@@ -114,7 +114,7 @@ impl Queue {
     ///
     /// # Errors
     /// If a folder cannot be read. A file that cannot be read is not counted.
-    pub fn bytes_by_bringer(&self) -> Result<HashMap<String, u64>, QueueError> {
+    pub fn bytes_by_submitter(&self) -> Result<HashMap<String, u64>, QueueError> {
         let mut bytes: HashMap<String, u64> = HashMap::new();
         for (state, folder) in self.0.all() {
             for file in folder.names()? {

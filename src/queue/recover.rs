@@ -35,7 +35,7 @@ impl Queue {
         }
         for (_, folder) in folders.all() {
             for name in folder.names()? {
-                note(folders.set_strange_name_aside(folder, &name, now));
+                note(folders.move_foreign_file_to_bad(folder, &name, now));
             }
         }
         for name in folders.tmp.names()? {
@@ -89,7 +89,7 @@ impl Folders {
     }
 
     /// Moves a file with a foreign name to `bad/`. Anything that is no regular file stays where it is, and is listed.
-    fn set_strange_name_aside(&self, folder: &Folder, name: &OsStr, now: SystemTime) -> Result<(), QueueError> {
+    fn move_foreign_file_to_bad(&self, folder: &Folder, name: &OsStr, now: SystemTime) -> Result<(), QueueError> {
         if name.to_str().and_then(Name::read).is_some() {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use crate::base::back_off::BackOff;
 use crate::delivery::Verdict;
 use crate::protocol::control::End;
 use crate::protocol::zmtp::{FIRST_PAUSE, INTERVAL, LONGEST_PAUSE};
-use crate::protocol::{Found, Header, Logins, Recipient, Reply, Request, WireVerdict};
+use crate::protocol::{DatabaseState, Header, Logins, Recipient, Reply, Request, WireVerdict};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -260,10 +260,10 @@ impl OutageWorld {
         }
         slot.process = Process::Waits(by);
         let (verdict, database) = if is_over {
-            (Verdict::delivered("INBOX appended"), Found::There)
+            (Verdict::delivered("INBOX appended"), DatabaseState::There)
         } else {
             let why = "the database cannot be reached";
-            (Verdict::deferred(crate::delivery::StatusDetail::SYSTEM, why), Found::Away(why.into()))
+            (Verdict::deferred(crate::delivery::StatusDetail::SYSTEM, why), DatabaseState::Away(why.into()))
         };
         let results = vec![WireVerdict::from(&verdict); recipients];
         let reply = Reply { id, results, leaving: false, logins: Logins::default(), database };

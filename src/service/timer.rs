@@ -218,7 +218,7 @@ struct Timer<'a> {
 }
 
 /// The result of a run, in one line; `Err` if it failed.
-type Came = Result<String, String>;
+type TaskResult = Result<String, String>;
 
 impl Timer<'_> {
     fn run(&self, planned: &mut Planned) {
@@ -243,7 +243,7 @@ impl Timer<'_> {
         planned.after(pause);
     }
 
-    fn run_task(&self, kind: TaskKind) -> Came {
+    fn run_task(&self, kind: TaskKind) -> TaskResult {
         let mut watched = Some(self.watchdog.watch("what is done at intervals", BEGINNING));
         let (at_most, silence) = match kind {
             TaskKind::FinishOwed => {
@@ -282,7 +282,7 @@ impl Timer<'_> {
         came
     }
 
-    fn finish_owed(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {
+    fn finish_owed(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> TaskResult {
         let mut watched = finish_owed::Watched { stop: self.stop.flag(), may_take };
         let run = finish_owed(self.site, held, &mut watched).map_err(shown)?;
         match &run.problem {
@@ -291,7 +291,7 @@ impl Timer<'_> {
         }
     }
 
-    fn index_addresses(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {
+    fn index_addresses(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> TaskResult {
         may_take(LONGEST_INDEXING + BEGINNING);
         let deadline = Deadline::after(LONGEST_INDEXING);
         let mut database = self.site.open_database(None, deadline).map_err(shown)?;
@@ -304,7 +304,7 @@ impl Timer<'_> {
         lost.map_or(Ok(said), Err)
     }
 
-    fn prune(&self, retention: Retention, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {
+    fn prune(&self, retention: Retention, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> TaskResult {
         let mut done = Vec::new();
         let mut lost = None;
         may_take(LONGEST_BATCH);

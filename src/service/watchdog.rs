@@ -51,7 +51,7 @@ mod tests {
         const OWES: &str = "MAILDROP_TEST_THIS_PROCESS_ENDS_WHILE_A_SERVER_OWES_AN_ANSWER";
         if let Ok(owes) = std::env::var(OWES) {
             // This branch is the process that the test starts.
-            let _awaited = (owes == "true").then(|| server_waits::for_answer(server_waits::Whom::Database));
+            let _awaited = (owes == "true").then(|| server_waits::for_answer(server_waits::ServerKind::Database));
             return end_the_process("this");
         }
         let name = "service::watchdog::tests::an_end_while_a_server_owes_an_answer_is_a_kill_and_any_other_an_abort";

@@ -4,7 +4,7 @@ use super::Site;
 use super::destinations::{Destinations, role_of_sent};
 use super::login_check::{COUNTS_FOR, PROOFS};
 use super::mailboxes::{Greeting, OpeningTimes, Owed, RecipientsMailbox, silent_a_moment_ago};
-use super::sessions::{Opened, SILENT, Sessions, UnresponsiveHosts};
+use super::sessions::{Opened, SILENT, Sessions, UnresponsiveUsers};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseFailure;
 use crate::delivery::{
@@ -310,7 +310,7 @@ impl Site {
             }
             // Only one batch waits for an author's mailbox that hangs. If an APPEND got no answer, the next batch does not append
             // that copy either: its search would miss the copy while it is in flight.
-            sender.take_if(|_| ended.author_is_seen_to);
+            sender.take_if(|_| ended.author_retry_is_certain);
             sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
             stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
             stages.database_round_trips = database.round_trips();
@@ -337,7 +337,7 @@ impl Site {
         Destinations { recipients, sender, proven }: &Destinations,
         terms: &Terms<'_>,
         database: &mut dyn Database,
-        silent: &mut UnresponsiveHosts,
+        silent: &mut UnresponsiveUsers,
     ) -> Result<Option<MailboxError>, Deferral> {
         if !self.is_proof_due(*proven) {
             return Ok(None);

@@ -77,7 +77,7 @@ impl Site {
     ///
     /// # Errors
     /// If the database cannot decide.
-    pub(crate) fn at_the_door(
+    pub(crate) fn check_recipients(
         &self,
         recipients: &[Address],
         database: &mut dyn Database,

@@ -31,7 +31,7 @@ pub struct Sessions {
     /// The sessions between two deliveries.
     database: Option<Idle<dyn Database>>,
     pub(super) kept: Kept<imap::Session>,
-    pub(super) silent: UnresponsiveHosts,
+    pub(super) silent: UnresponsiveUsers,
 }
 
 /// The connections that are opened before the route of a message is known.
@@ -146,9 +146,9 @@ impl<S> Kept<S> {
 
 /// Authors whose mailbox has recently timed out, with the time until which that mailbox is not opened.
 #[derive(Default)]
-pub(super) struct UnresponsiveHosts(Vec<(String, Instant)>);
+pub(super) struct UnresponsiveUsers(Vec<(String, Instant)>);
 
-impl UnresponsiveHosts {
+impl UnresponsiveUsers {
     /// Notes the user for this span from now.
     pub(super) fn note(&mut self, user: &str, now: Instant, span: Duration) {
         self.drop_old(now);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_did_not_answer_is_left_alone_for_so_long() {
-        let (now, mut silent) = (Instant::now(), UnresponsiveHosts::default());
+        let (now, mut silent) = (Instant::now(), UnresponsiveUsers::default());
         silent.note("lisa", now, 60 * SECOND);
         assert!(silent.holds("lisa", now + 59 * SECOND) && !silent.holds("lis", now));
         assert!(!silent.holds("lisa", now + 60 * SECOND) && silent.0.is_empty());

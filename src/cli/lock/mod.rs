@@ -16,10 +16,10 @@ pub(crate) enum Command {
     /// Run a command while holding a lock: on one machine at a time, of all that use this database
     #[command(after_help = help("lock exec"))]
     Exec(exec::Arguments),
-    /// Who holds a lock, and who waits for one
+    /// List who holds a lock, and who waits for one
     #[command(after_help = help("lock list"))]
     List(QueryOptions),
-    /// Whether a lock is free right now, without taking it
+    /// Test whether a lock is free right now, without taking it
     #[command(after_help = help("lock try"))]
     Try(list::TryArguments),
     /// Print the PostgreSQL key and the MySQL name of a Message-ID's lock

@@ -22,22 +22,22 @@ const LONG: Duration = Duration::from_hours(24);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start it, and wait until it is ready
+    /// Start the service, and wait until it is ready
     #[command(after_help = help("service start"))]
     Start(start::Arguments),
-    /// End it after the messages in progress, and wait for the end
+    /// Stop the service after the messages in progress, and wait for its end
     #[command(after_help = help("service stop"))]
     Stop(ServiceOptions),
-    /// Replace its processes one after the other, each after its message, and wait until the new ones are ready
+    /// Restart the processes one after the other, each after its message, and wait until the new ones are ready
     #[command(after_help = help("service restart"))]
     Restart(ServiceOptions),
-    /// Have it read the configuration again, then as `restart`; a configuration with a mistake in it changes nothing
+    /// Reload the configuration, then restart; a configuration with a mistake changes nothing
     #[command(after_help = help("service reload"))]
     Reload(ServiceOptions),
-    /// Have it reopen its log, after the file was moved away
+    /// Reopen the log, after its file was moved away
     #[command(after_help = help("service reopen"))]
     Reopen(ServiceOptions),
-    /// Its state, with reasons, and each of its processes
+    /// Show the service's state, with reasons, and each process
     #[command(after_help = help("service status"))]
     Status(status::Arguments),
 }

@@ -36,7 +36,7 @@ use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Pr
 use super::{session, unreadable, unsupported_products};
 use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
-use crate::base::server_waits::{self, Whom};
+use crate::base::server_waits::{self, ServerKind};
 use error::ConnectionState;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Value};
@@ -99,7 +99,7 @@ pub struct MysqlDatabase {
     server: Server,
     /// The server's group, if its view can be read; and whether the next statement reads the view.
     group: Option<String>,
-    who_answers_is_asked: bool,
+    status_is_due: bool,
     /// Whether the server counts as read-only because it is outside of its group, which would not get its commits.
     is_outside: bool,
     /// What the view says.
@@ -157,8 +157,8 @@ impl Session for MysqlDatabase {
 
     fn expect_fast_reply(&mut self) {
         // If there is no other server, this one gets its full time.
-        let Limits { let_in, silence, .. } = self.server.limits;
-        self.reply_within = (let_in < silence).then_some(let_in.min(session::RESET_TIMEOUT));
+        let Limits { login, silence, .. } = self.server.limits;
+        self.reply_within = (login < silence).then_some(login.min(session::RESET_TIMEOUT));
     }
 
     fn limit_statement_time(&mut self, longest: Duration) {
@@ -174,7 +174,7 @@ impl Session for MysqlDatabase {
         }
         (self.deadline, self.round_trips, self.reply_within, self.longest) = (deadline, 0, None, None);
         self.to_set = Some(format!("SET SESSION {}", time_limits(deadline)));
-        self.who_answers_is_asked = self.group.is_some();
+        self.status_is_due = self.group.is_some();
         (self.timeline, self.lacks_sync_standby, self.is_outside) = (None, false, false);
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Session for MysqlDatabase {
             return left("an error came in its conversation");
         }
         let proof = format!("ROLLBACK; SELECT RELEASE_ALL_LOCKS(), {}", sql::READ_ONLY);
-        self.reply_within = Some(self.server.limits.let_in.min(session::RESET_TIMEOUT));
+        self.reply_within = Some(self.server.limits.login.min(session::RESET_TIMEOUT));
         let (locks, is_read_only): (u64, bool) = self.run_for(doing, &proof, 2)?;
         if locks != 0 {
             return left("a lock was still held");
@@ -219,7 +219,7 @@ impl MysqlDatabase {
     /// [`DatabaseFailure::Local`] if a CA file cannot be read; [`DatabaseFailure::Unsupported`] if the server is another
     /// product than MySQL or MariaDB.
     pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
-        let awaited = server_waits::for_answer(Whom::Database);
+        let awaited = server_waits::for_answer(ServerKind::Database);
         let patience = deadline.remaining() + MORE_PATIENCE;
         let connection = connect::open(server, client, deadline, patience)?;
         drop(awaited);
@@ -239,7 +239,7 @@ impl MysqlDatabase {
             said_read_only: false,
             server: server.clone(),
             group: None,
-            who_answers_is_asked: false,
+            status_is_due: false,
             is_outside: false,
             timeline: None,
             lacks_sync_standby: false,
@@ -287,7 +287,7 @@ impl MysqlDatabase {
         if let Some([group]) = answers.get(3).map(Vec::as_slice) {
             self.group = group.text(1).filter(|name| !name.is_empty()).map(ToOwned::to_owned);
         }
-        self.who_answers_is_asked = self.group.is_some();
+        self.status_is_due = self.group.is_some();
         Ok(())
     }
 
@@ -320,7 +320,7 @@ impl MysqlDatabase {
     /// # Errors
     /// If one of them fails, or if the number of answers differs from that of the statements.
     pub(crate) fn run(&mut self, doing: &str, batch: &str, statements: usize) -> Result<Vec<Answer>, DatabaseError> {
-        if !std::mem::take(&mut self.who_answers_is_asked) {
+        if !std::mem::take(&mut self.status_is_due) {
             return self.converse(doing, batch, statements);
         }
         let doubtful = self.doubtful;
@@ -394,7 +394,7 @@ impl MysqlDatabase {
     fn converse(&mut self, doing: &str, batch: &str, statements: usize) -> Result<Vec<Answer>, DatabaseError> {
         self.usable(doing)?;
         self.round_trips += 1;
-        let _awaited = server_waits::for_answer(Whom::Database);
+        let _awaited = server_waits::for_answer(ServerKind::Database);
         let (set, batch) = match &self.to_set {
             Some(set) => (1, Cow::Owned(format!("{set}; {batch}"))),
             None => (0, Cow::Borrowed(batch)),
@@ -418,7 +418,7 @@ impl MysqlDatabase {
     pub(crate) fn run_with_bytes(&mut self, doing: &str, statement: &str, value: &[u8]) -> Result<(), DatabaseError> {
         self.usable(doing)?;
         self.round_trips += 2;
-        let _awaited = server_waits::for_answer(Whom::Database);
+        let _awaited = server_waits::for_answer(ServerKind::Database);
         // `exec_drop` drops the errors of later result sets; an INSERT has one, and its error is returned.
         self.connection(doing)?.exec_drop(statement, (value,)).map_err(|error| self.failed(doing, &error))
     }

@@ -4,7 +4,7 @@ use super::connection::{Failed, PostgresConnection};
 use super::{PostgresDatabase, ProcessName, Transaction, error};
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
-use crate::base::server_waits::{self, Whom};
+use crate::base::server_waits::{self, ServerKind};
 use crate::database::{Client, DatabaseError, DatabaseFailure, Server, Tls, unsupported_products};
 use postgres::NoTls;
 use postgres::config::SslMode;
@@ -68,7 +68,7 @@ impl PostgresDatabase {
                 None
             }
         };
-        let awaited = server_waits::for_answer(Whom::Database);
+        let awaited = server_waits::for_answer(ServerKind::Database);
         let open = |config: &mut Config, left: Duration| {
             config.connect_timeout(server.limits.connect.min(left));
             let silence = server.silence(left);
@@ -82,17 +82,17 @@ impl PostgresDatabase {
         drop(awaited);
         // The library keeps the notices of connecting (such as a collation of another version) until the connection is used.
         // They are read here, so that none is taken for a COMMIT's. An error here appears once more at the first use.
-        drop(connection.hear());
+        drop(connection.poll_incoming());
         for notice in connection.notices() {
             debug!(said = %notice, "a notice of the database server");
         }
-        if let Some(product) = connection.relative() {
+        if let Some(product) = connection.unsupported_product() {
             return Err(unsupported_products::refused(&doing, product, "PostgreSQL"));
         }
         let mut database = Self {
             connection,
             server: server.clone(),
-            who_answers_is_asked: server.timelines.is_some(),
+            status_is_due: server.timelines.is_some(),
             hurried: false,
             timeline: None,
             lacks_sync_standby: false,
@@ -104,7 +104,7 @@ impl PostgresDatabase {
             locked_in: String::new(),
             doubtful: false,
             cached_plans: false,
-            tells_its_epoch: false,
+            reports_epoch: false,
             round_trips: 0,
         };
         if server.is_suspect() {

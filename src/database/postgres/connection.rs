@@ -113,7 +113,7 @@ impl PostgresConnection {
     }
 
     /// Reads what has arrived, without waiting. Fails if the server has ended the session.
-    pub(super) fn hear(&mut self) -> Result<(), Failed> {
+    pub(super) fn poll_incoming(&mut self) -> Result<(), Failed> {
         let line = &mut self.line;
         let heard = async {
             // Lets the runtime poll the socket.
@@ -129,7 +129,7 @@ impl PostgresConnection {
     }
 
     /// The product, if the server has reported that it is not PostgreSQL itself.
-    pub(super) fn relative(&self) -> Option<&'static str> {
+    pub(super) fn unsupported_product(&self) -> Option<&'static str> {
         unsupported_products::detect_from_parameters(|name| self.line.traffic.parameter(name))
     }
 

@@ -16,7 +16,7 @@ use super::timelines::Timeline;
 use super::{Client, DatabaseError, DatabaseFailure, Dialect, FromRow, Limits, Row, Sealed, Server, Session, Value};
 use super::{session, unreadable};
 use crate::base::deadline::Deadline;
-use crate::base::server_waits::{self, Whom};
+use crate::base::server_waits::{self, ServerKind};
 use connection::PostgresConnection;
 use postgres::types::{ToSql, Type};
 use postgres::{Error, SimpleQueryMessage};
@@ -67,7 +67,7 @@ pub struct PostgresDatabase {
     server: Server,
     /// Whether the next statement also reads [`SERVER_STATUS`]: behind a pooler or a virtual address, another server may
     /// answer.
-    who_answers_is_asked: bool,
+    status_is_due: bool,
     /// Whether the next answer has to come soon.
     hurried: bool,
     /// From [`SERVER_STATUS`].
@@ -88,7 +88,7 @@ pub struct PostgresDatabase {
     /// See [`plans_are_cached`](Self::plans_are_cached).
     cached_plans: bool,
     /// Whether the server reports its epoch, as far as is known: see `ledger::epoch`.
-    pub(crate) tells_its_epoch: bool,
+    pub(crate) reports_epoch: bool,
     round_trips: u32,
 }
 
@@ -141,8 +141,8 @@ impl Session for PostgresDatabase {
 
     fn begin(&mut self, client: &Client, deadline: Deadline, _: Sealed) -> Result<(), DatabaseError> {
         // The server may have ended the session meanwhile.
-        self.connection.hear().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
-        (self.who_answers_is_asked, self.hurried) = (self.server.timelines.is_some(), false);
+        self.connection.poll_incoming().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
+        (self.status_is_due, self.hurried) = (self.server.timelines.is_some(), false);
         (self.timeline, self.lacks_sync_standby) = (None, false);
         let process = ProcessName::of(client);
         self.name = (process != self.called).then(|| process.to_string());
@@ -247,10 +247,10 @@ impl PostgresDatabase {
     /// next statement, while IMAP works. A [`batch`](Self::batch) leaves no portal.
     pub(crate) fn read(&mut self, doing: &str, sql: &str, values: &[Parameter<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let silence = self.silence();
-        let rows = if !self.who_answers_is_asked || self.transaction != Transaction::None {
+        let rows = if !self.status_is_due || self.transaction != Transaction::None {
             self.ask(doing, silence, async |client| client.query_typed(sql, values).await)?
         } else {
-            self.who_answers_is_asked = false;
+            self.status_is_due = false;
             // Both are sent before either is answered.
             let (who, rows) = self.ask(doing, silence, async |client| {
                 let asked = (client.simple_query(SERVER_STATUS), client.query_typed(sql, values));
@@ -307,7 +307,7 @@ impl PostgresDatabase {
         for notice in self.connection.notices() {
             debug!(said = %notice, "a notice of the database server");
         }
-        let _awaited = server_waits::for_answer(Whom::Database);
+        let _awaited = server_waits::for_answer(ServerKind::Database);
         self.hurried = false;
         self.connection.ask(silence, ask).map_err(|failed| {
             self.doubtful = true;
@@ -318,8 +318,8 @@ impl PostgresDatabase {
     /// How long the server may take to answer a statement that only reads. A subcommand that people start has no such limit:
     /// it checks over another connection whether the server hangs.
     fn silence(&self) -> Option<Duration> {
-        let Limits { let_in, silence, .. } = self.server.limits;
-        (!server_waits::are_watched()).then_some(if self.hurried { let_in } else { silence })
+        let Limits { login, silence, .. } = self.server.limits;
+        (!server_waits::are_watched()).then_some(if self.hurried { login } else { silence })
     }
 
     /// How long to wait for the answer to any other statement. Without limit, because it may be a COMMIT, whose outcome
@@ -335,7 +335,7 @@ impl PostgresDatabase {
     }
 
     fn ask_who_answers_within(&mut self, doing: &str, silence: Option<Duration>) -> Result<(), DatabaseError> {
-        if !std::mem::take(&mut self.who_answers_is_asked) {
+        if !std::mem::take(&mut self.status_is_due) {
             return Ok(());
         }
         let who = self.ask(doing, silence, async |client| Ok(client.simple_query(SERVER_STATUS).await))?;

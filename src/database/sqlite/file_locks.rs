@@ -57,7 +57,7 @@ impl Note {
     }
 }
 
-pub(crate) enum Asked {
+pub(crate) enum FileLockResult {
     Held,
     /// Another process has the lock; its note, if that can be read.
     Busy(Option<Note>),
@@ -84,7 +84,7 @@ impl FileLocks {
     }
 
     /// One try, without waiting.
-    fn try_once(&mut self, name: &str) -> Result<Asked, DatabaseError> {
+    fn try_once(&mut self, name: &str) -> Result<FileLockResult, DatabaseError> {
         let path = self.path(name);
         let doing = || format!("taking the file lock {}", path.display());
         loop {
@@ -98,7 +98,7 @@ impl FileLocks {
                 .map_err(|e| local(doing(), &e))?;
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(Asked::Busy(read_note(&mut file))),
+                Err(TryLockError::WouldBlock) => return Ok(FileLockResult::Busy(read_note(&mut file))),
                 Err(TryLockError::Error(e)) => return Err(local(doing(), &e)),
             }
             // Between our open and our lock, the holder may have unlinked this file and released its lock. No other process
@@ -118,7 +118,7 @@ impl FileLocks {
                 tracing::warn!(file = %path.display(), error = %e, "cannot note in the lock file who holds it");
             }
             self.held.push(HeldLock { name: name.to_owned(), path, file });
-            return Ok(Asked::Held);
+            return Ok(FileLockResult::Held);
         }
     }
 
@@ -138,17 +138,17 @@ impl FileLocks {
     }
 
     /// Takes the lock, waiting for at most `wait`. A repeated request for a lock that this very value holds returns
-    /// [`Asked::Held`], as on the database servers.
-    pub(crate) fn acquire(&mut self, name: &str, wait: Duration) -> Result<Asked, DatabaseError> {
+    /// [`FileLockResult::Held`], as on the database servers.
+    pub(crate) fn acquire(&mut self, name: &str, wait: Duration) -> Result<FileLockResult, DatabaseError> {
         if self.held.iter().any(|held| held.name == name) {
-            return Ok(Asked::Held);
+            return Ok(FileLockResult::Held);
         }
         let begun = Instant::now();
         let mut pauses = BackOff::new(Duration::from_millis(1), LONGEST_PAUSE);
         loop {
             let acquired = self.try_once(name)?;
             let left = wait.saturating_sub(begun.elapsed()).min(self.deadline.remaining());
-            if matches!(acquired, Asked::Held) || left.is_zero() {
+            if matches!(acquired, FileLockResult::Held) || left.is_zero() {
                 return Ok(acquired);
             }
             std::thread::sleep(pauses.pause().min(left));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     fn take(locks: &mut FileLocks, name: &str) {
-        assert!(matches!(locks.acquire(name, Duration::ZERO), Ok(Asked::Held)), "{name}");
+        assert!(matches!(locks.acquire(name, Duration::ZERO), Ok(FileLockResult::Held)), "{name}");
     }
 
     #[test]

@@ -293,7 +293,7 @@ mod tests {
         assert!(next.patiently("asking", |_| Ok(())).is_err(), "this delivery has its own deadline");
         assert!(Idle::after(next).is_none(), "an error came");
         let mut locked = open();
-        assert!(matches!(locked.locks.acquire("a", Duration::ZERO), Ok(file_locks::Asked::Held)));
+        assert!(matches!(locked.locks.acquire("a", Duration::ZERO), Ok(file_locks::FileLockResult::Held)));
         assert!(Idle::after(locked).is_none());
         let mut kept = open();
         kept.kept = true;

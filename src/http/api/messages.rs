@@ -154,7 +154,7 @@ pub(super) async fn take_in(call: ApiRequest, headers: &HeaderMap, body: Body) -
     // This comes before the body is read, so that unknown recipients and too large messages cost nothing.
     let (known, door) = (recipients.clone(), Arc::clone(&api));
     let known =
-        ask(&api.blocking, move |database| match submission::at_the_door(&door.settings.site, &known, database) {
+        ask(&api.blocking, move |database| match submission::check_recipients(&door.settings.site, &known, database) {
             Ok(known) => Ok(known),
             Err(Deferral::Database(error)) => Err(error.into()),
             Err(other) => Err(Problem::not_known_now(vec![wrong(other.to_string())]).into()),
@@ -242,7 +242,7 @@ pub(super) async fn read(
             if piece.len() > largest.saturating_sub(raw.len()) {
                 return Err(Problem::too_large(largest));
             }
-            make_place(&mut raw, piece.len(), expected, &mut share)?;
+            reserve_buffer(&mut raw, piece.len(), expected, &mut share)?;
             raw.extend_from_slice(&piece);
         }
         Ok(())
@@ -252,7 +252,7 @@ pub(super) async fn read(
 }
 
 /// Reserves space for `more` bytes. The buffer doubles, up to `expected`, so that its bytes are rarely moved.
-fn make_place(raw: &mut Vec<u8>, more: usize, expected: usize, share: &mut Reservation) -> Result<(), Problem> {
+fn reserve_buffer(raw: &mut Vec<u8>, more: usize, expected: usize, share: &mut Reservation) -> Result<(), Problem> {
     let (now, needed) = (raw.capacity(), raw.len() + more);
     if needed <= now {
         return Ok(());

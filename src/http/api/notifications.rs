@@ -54,7 +54,7 @@ pub(super) fn redeliver(call: &ApiRequest, database: &mut dyn Database) -> Resul
     let id = id.as_deref().and_then(read_id).ok_or_else(Problem::not_found)?;
     let event = event_of(call, database, &one, id)?;
     is_verified(&one)?;
-    notifications::tell_one(database, call.actor(), one.id, (id, event.position))?;
+    notifications::enqueue_event(database, call.actor(), one.id, (id, event.position))?;
     Ok(accepted(json!({ "notifications": 1 })))
 }
 

@@ -36,7 +36,7 @@ impl Queued {
         };
         let now = Instant::now();
         if counted.again.is_none_or(|again| again <= now && !fits(&counted)) {
-            counted.bytes = queue.bytes_by_bringer()?;
+            counted.bytes = queue.bytes_by_submitter()?;
             counted.again = Some(Instant::now() + SELDOM.max(now.elapsed() * PART_OF_THE_TIME));
         }
         let fits = fits(&counted);

@@ -54,8 +54,8 @@ pub(super) async fn hand_out(call: ApiRequest) -> Result<Response, Problem> {
         ContentResult::Shown(message, share) => Ok(answer(message, share)),
         ContentResult::Busy => Err(Problem::unavailable()),
         ContentResult::Unknown => Err(Problem::not_found()),
-        ContentResult::Nowhere { may_pass: true, .. } => Err(Problem::out_of_reach()),
-        ContentResult::Nowhere { why, .. } => Err(Problem::no_source(why_for_others(&api, why))),
+        ContentResult::Unavailable { may_pass: true, .. } => Err(Problem::out_of_reach()),
+        ContentResult::Unavailable { why, .. } => Err(Problem::no_source(why_for_others(&api, why))),
     }
 }
 

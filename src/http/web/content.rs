@@ -142,7 +142,7 @@ impl ContentRequest {
         match read.await {
             Ok(ContentResult::Shown(made, share)) => Ok((made, share)),
             Ok(ContentResult::Busy) => Err(not_shown(CONTENT, &Rejected::Busy.to_string(), true, viewer)),
-            Ok(ContentResult::Nowhere { why, may_pass }) => Err(not_shown(CONTENT, &why, may_pass, viewer)),
+            Ok(ContentResult::Unavailable { why, may_pass }) => Err(not_shown(CONTENT, &why, may_pass, viewer)),
             Ok(ContentResult::Unknown) => Err(auth::nothing_here().await),
             Err(Unanswered::Rejected(why)) => {
                 Err(not_shown(CONTENT, &why.to_string(), why != Rejected::Failed, viewer))

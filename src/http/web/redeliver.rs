@@ -138,7 +138,11 @@ pub(super) async fn not_delivered(
     };
     let found = page.blocking.ask_long(LOOK, move |database| manual_redelivery::failed(database, since, limit)).await;
     let (copies, more) = found.map_err(|problem| failed(&problem, Some(&viewer)))?;
-    let listed = |(copy, came_to): (_, Option<_>)| ListedCopy { copy, why: in_words(came_to.as_ref()), selected: true };
+    let listed = |(copy, last_outcome): (_, Option<_>)| ListedCopy {
+        copy,
+        why: in_words(last_outcome.as_ref()),
+        selected: true,
+    };
     let copies: Vec<ListedCopy> = copies.into_iter().map(listed).collect();
     if let Some(format) = file.format {
         return Ok(copies_file((&page, &viewer), format, "failed", &copies, more));

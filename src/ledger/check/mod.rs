@@ -167,7 +167,7 @@ pub enum FindingState {
 
 impl Finding {
     /// Whether the finding says that this server confirms commits which a server that takes over may not have.
-    pub(crate) fn tells_of_lone_commits(&self) -> bool {
+    pub(crate) fn is_unreplicated_commit(&self) -> bool {
         self.fix.as_deref().is_some_and(|fix| fix.ends_with(FORGETS))
     }
 }

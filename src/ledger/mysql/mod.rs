@@ -11,7 +11,7 @@ use super::{
 };
 use crate::database::mysql::{only, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Row, Tables, Value};
-use crate::lock::{Holder, LockName, or_unknown};
+use crate::lock::{Holder, LockName, log_unknown_holder};
 use crate::message::fold;
 use std::time::Duration;
 use tracing::warn;
@@ -112,7 +112,7 @@ impl Ledger for MysqlDatabase {
                 Ok(Snapshot { copies, epoch: epoch.began() })
             })
         } else {
-            LockResult::Busy(or_unknown(self.holder_among(lock, copies)))
+            LockResult::Busy(log_unknown_holder(self.holder_among(lock, copies)))
         })
     }
 

@@ -117,12 +117,12 @@ pub struct Leased {
     pub failing_for: Duration,
     /// Set if a notifier ended without returning this lease: the most leases that it had at once. 0: it had only this lease, and
     /// so had the notifier before it.
-    pub ended_among: Option<u32>,
+    pub lease_limit: Option<u32>,
 }
 
 columns_of! { Leased:
     subscription, owner, callback_url, full, in_order, max_in_flight, secret_generation, secret_age, state, age, failures, failing_for;
-    ended_among: None
+    lease_limit: None
 }
 
 impl Leased {
@@ -136,7 +136,7 @@ impl Leased {
 /// Which subscriptions are leased now.
 #[derive(Clone, Debug, PartialEq)]
 struct Choice {
-    /// Each subscription, and its [`Leased::ended_among`].
+    /// Each subscription, and its [`Leased::lease_limit`].
     subscriptions: Vec<(Uuid, Option<u32>)>,
     /// Recorded with each lease, in case this notifier ends before it returns the leases.
     among: u32,
@@ -146,12 +146,12 @@ impl Choice {
     /// Chooses among the due subscriptions, in their order. If another notifier has ended with some of them, this one takes at
     /// most half as many leases, and finally a single one. Present leases count.
     fn of(mut due: Vec<(Uuid, Option<u32>)>, active_leases: usize) -> Self {
-        let Some(least) = due.iter().filter_map(|(_, ended_among)| *ended_among).min() else {
+        let Some(least) = due.iter().filter_map(|(_, lease_limit)| *lease_limit).min() else {
             // More subscriptions may be leased beside these later, so none of these counts as leased alone.
             let among = u32::try_from(active_leases + due.len()).unwrap_or(u32::MAX).max(2);
             return Self { subscriptions: due, among };
         };
-        due.sort_by_key(|(_, ended_among)| ended_among.unwrap_or(u32::MAX));
+        due.sort_by_key(|(_, lease_limit)| lease_limit.unwrap_or(u32::MAX));
         due.truncate(at_most_after(least).saturating_sub(active_leases));
         Self { subscriptions: due, among: least / 2 }
     }
@@ -160,18 +160,18 @@ impl Choice {
         self.subscriptions.is_empty()
     }
 
-    /// Sets `ended_among` in the subscriptions that were leased.
+    /// Sets `lease_limit` in the subscriptions that were leased.
     fn note(&self, leased: &mut [Leased]) {
         for leased in leased {
             let chosen = self.subscriptions.iter().find(|(id, _)| *id == leased.subscription);
-            leased.ended_among = chosen.and_then(|(_, ended_among)| *ended_among);
+            leased.lease_limit = chosen.and_then(|(_, lease_limit)| *lease_limit);
         }
     }
 }
 
-/// The most leases a notifier may have while it has one with this `ended_among`.
-pub(crate) fn at_most_after(ended_among: u32) -> usize {
-    usize::try_from(ended_among / 2).unwrap_or(usize::MAX).max(1)
+/// The most leases a notifier may have while it has one with this `lease_limit`.
+pub(crate) fn at_most_after(lease_limit: u32) -> usize {
+    usize::try_from(lease_limit / 2).unwrap_or(usize::MAX).max(1)
 }
 
 /// A notification that is due, with its event.

@@ -36,7 +36,7 @@ impl Ledger for PostgresDatabase {
         let values: [Parameter<'_>; 2] = [(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)];
         for row in self.read(doing, &statements::look_up(self.plans_are_cached()), &values)? {
             let (address, user, inbox, sent): (_, Option<String>, Option<String>, Option<String>);
-            ((address, user, inbox, sent), book.empty, read_only, book.proven, self.tells_its_epoch) = row.read()?;
+            ((address, user, inbox, sent), book.empty, read_only, book.proven, self.reports_epoch) = row.read()?;
             if let (Some(address), Some(inbox), Some(sent)) = (address, inbox, sent) {
                 book.entries.push((address, Destination { user: user.unwrap_or_default(), inbox, sent }));
             }
@@ -97,13 +97,13 @@ impl Ledger for PostgresDatabase {
         let look = statements::look(self.plans_are_cached(), copies);
         let mut may_begin = true;
         loop {
-            let directly = self.tells_its_epoch && !self.plans_are_cached();
+            let directly = self.reports_epoch && !self.plans_are_cached();
             let epoch_of = if directly { statements::EPOCH_BY_ITSELF } else { statements::EPOCH };
             let seen = match self.acquire_and(lock, wait, &format!("{epoch_of}; {look}")) {
                 Ok(AcquiredAnd::Held(seen)) => seen,
                 Ok(AcquiredAnd::Busy(holder)) => return Ok(LockResult::Busy(holder)),
                 Err(error) if directly && refuses_to_tell(&error) => {
-                    self.tells_its_epoch = false;
+                    self.reports_epoch = false;
                     continue;
                 }
                 Err(error) => return Err(error),

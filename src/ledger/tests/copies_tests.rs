@@ -274,12 +274,12 @@ fn what_is_known_of_a_delivery_is_what_its_last_attempt_says() {
     let doug = key(1, Role::Recipient, "doug");
     let known = |site: &mut Site, key| deliveries::known_delivery(&mut site.database, key).unwrap();
     let first = known(&mut site, &doug).unwrap();
-    assert!(!first.delivered && first.message.is_none() && first.sender.is_none() && first.came_to.is_some());
+    assert!(!first.delivered && first.message.is_none() && first.sender.is_none() && first.last_outcome.is_some());
     site.message(1, THEN + MINUTE);
     site.copy(1, Role::Recipient, "doug", Some(1), THEN + MINUTE);
     site.tried(Attempt { queue_id: Some("4b2"), ..Attempt::at(1, THEN + MINUTE) });
     let last = known(&mut site, &doug).unwrap();
-    assert!(last.delivered && last.came_to.is_none());
+    assert!(last.delivered && last.last_outcome.is_none());
     assert_eq!((last.queue_id.as_deref(), last.sender.as_deref()), (Some("4b2"), Some("Lisa@x")));
     assert_eq!((last.message, last.identity.as_bytes()), (Some(1), super::identity(1).as_bytes()));
     let nobodys = key(2, Role::Recipient, "doug");

@@ -9,7 +9,7 @@ use crate::imap::wire::{Answer, Status};
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, NewCopy};
 use std::time::Duration;
 
-pub(super) enum UnderWay {
+pub(super) enum AppendProgress {
     /// The server has all bytes except the last CRLF.
     Uploaded { tag: String },
     /// The last CRLF was sent, or the server answered or the connection broke while it was being sent.
@@ -33,7 +33,7 @@ impl ImapMailbox {
             let command = command.word(&date_time(copy.arrived)).message(copy.bytes);
             match self.conversation.begin(&command) {
                 Ok((tag, CommandProgress::Sent)) => {
-                    self.append = Some(UnderWay::Uploaded { tag });
+                    self.append = Some(AppendProgress::Uploaded { tag });
                     return Ok(());
                 }
                 Ok((_, CommandProgress::Answered(answer))) => match self.refused(&doing, &answer) {
@@ -46,14 +46,14 @@ impl ImapMailbox {
     }
 
     pub(super) fn complete_upload(&mut self) {
-        if let Some(UnderWay::Uploaded { tag }) = self.append.take() {
+        if let Some(AppendProgress::Uploaded { tag }) = self.append.take() {
             let progress = self.conversation.end(&tag);
-            self.append = Some(UnderWay::Completed { tag, progress });
+            self.append = Some(AppendProgress::Completed { tag, progress });
         }
     }
 
     pub(super) fn has_answer_within(&mut self, patience: Duration) -> bool {
-        let Some(UnderWay::Completed { tag, progress: progress @ Ok(CommandProgress::Sent) }) = &mut self.append else {
+        let Some(AppendProgress::Completed { tag, progress: progress @ Ok(CommandProgress::Sent) }) = &mut self.append else {
             return true;
         };
         match self.conversation.answer_within(tag, patience) {
@@ -66,7 +66,7 @@ impl ImapMailbox {
 
     pub(super) fn appended(&mut self) -> Appended {
         let doing = self.doing("appending to");
-        let Some(UnderWay::Completed { tag, progress }) = self.append.take() else {
+        let Some(AppendProgress::Completed { tag, progress }) = self.append.take() else {
             let detail = "no APPEND was completed: a bug of our own";
             return Appended::NotSent(MailboxError::new(MailboxFailure::Internal, doing, detail));
         };
@@ -78,7 +78,7 @@ impl ImapMailbox {
         match answer {
             Ok(answer) if answer.is_ok() => Appended::Stored(fetch::append_uid(&answer)),
             // The server has the whole message now, and may store it in spite of its NO.
-            Ok(answer) if tells_of_trouble(&answer) => Appended::Unknown(answer.refusal(&doing)),
+            Ok(answer) if leaves_outcome_open(&answer) => Appended::Unknown(answer.refusal(&doing)),
             Ok(answer) => self.refused(&doing, &answer),
             Err(broken) => Appended::Unknown(broken.while_doing(&doing)),
         }
@@ -114,7 +114,7 @@ const IN_WORDS: [&str; 6] = ["unavailable", "system error", "internal error", "c
 ///
 /// A frontend of Cyrus Murder says `NO Server(s) unavailable to complete operation` then (imap/imap_proxy.c,
 /// pipe_including_tag).
-fn tells_of_trouble(answer: &Answer) -> bool {
+fn leaves_outcome_open(answer: &Answer) -> bool {
     let text = answer.text.to_ascii_lowercase();
     let in_words = answer.code.is_none() && IN_WORDS.iter().any(|words| text.contains(words));
     answer.status == Status::No && (answer.has_code(&FAILED) || in_words)
@@ -134,11 +134,11 @@ mod tests {
     #[test]
     fn each_sign_of_a_failure_leaves_open_whether_the_message_is_stored() {
         for code in ["UNAVAILABLE", "SERVERBUG", "CONTACTADMIN", "CORRUPTION"] {
-            assert!(tells_of_trouble(&answer(Status::No, Some(code), "no")), "{code}");
-            assert!(!tells_of_trouble(&answer(Status::Bad, Some(code), "no")), "{code}");
+            assert!(leaves_outcome_open(&answer(Status::No, Some(code), "no")), "{code}");
+            assert!(!leaves_outcome_open(&answer(Status::Bad, Some(code), "no")), "{code}");
         }
         for code in ["OVERQUOTA", "NOPERM", "CANNOT", "LIMIT", "TRYCREATE", "INUSE"] {
-            assert!(!tells_of_trouble(&answer(Status::No, Some(code), "timed out")), "{code}");
+            assert!(!leaves_outcome_open(&answer(Status::No, Some(code), "timed out")), "{code}");
         }
         for words in [
             "Server(s) unavailable to complete operation",
@@ -148,8 +148,8 @@ mod tests {
             "Time out",
             "Backend timed out",
         ] {
-            assert!(tells_of_trouble(&answer(Status::No, None, words)), "{words}");
+            assert!(leaves_outcome_open(&answer(Status::No, None, words)), "{words}");
         }
-        assert!(!tells_of_trouble(&answer(Status::No, None, "Invalid date")));
+        assert!(!leaves_outcome_open(&answer(Status::No, None, "Invalid date")));
     }
 }

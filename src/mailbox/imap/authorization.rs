@@ -10,7 +10,7 @@
 
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
-use crate::imap::session::{ITS_OWN_TROUBLE, connect, refused_login};
+use crate::imap::session::{SERVER_FAILURE_CODES, connect, refused_login};
 use crate::imap::{Session, Settings};
 use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Position};
 use std::fmt;
@@ -253,7 +253,7 @@ impl Probe<'_> {
         let doing = connection.doing(name);
         match connection.try_authenticate(name) {
             Ok(Ok(session)) => self.fingerprint_in(session),
-            Ok(Err(refusal)) if refusal.has_code(&ITS_OWN_TROUBLE) => Err(refused_login(doing, &refusal)),
+            Ok(Err(refusal)) if refusal.has_code(&SERVER_FAILURE_CODES) => Err(refused_login(doing, &refusal)),
             Ok(Err(_)) => Ok(LeadsTo::Refused),
             Err(error) if error.failure == MailboxFailure::ConnectionLost => Ok(LeadsTo::CutOff(error)),
             Err(error) => Err(error),
@@ -286,7 +286,7 @@ impl Probe<'_> {
         let doing = mailbox.doing("asking where it stands,");
         match mailbox.status(&doing)? {
             Ok(position) => Ok(LeadsTo::At(Fingerprint { position, id: mailbox.id() })),
-            Err(refusal) if refusal.has_code(&ITS_OWN_TROUBLE) => Err(refusal.refusal(&doing)),
+            Err(refusal) if refusal.has_code(&SERVER_FAILURE_CODES) => Err(refusal.refusal(&doing)),
             Err(_) => Ok(LeadsTo::NotThere),
         }
     }

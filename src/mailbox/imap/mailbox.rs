@@ -1,12 +1,12 @@
 //! One mailbox of one user on an IMAP server.
 
-use super::append::UnderWay;
+use super::append::AppendProgress;
 use super::message_id_match;
 use crate::base::deadline::Deadline;
 use crate::imap::argument::{Command, date};
 use crate::imap::connection::Conversation;
 use crate::imap::fetch::{self, Fetched};
-use crate::imap::session::{self, Connection, ITS_OWN_TROUBLE, Session};
+use crate::imap::session::{self, Connection, SERVER_FAILURE_CODES, Session};
 use crate::imap::wire::{Answer, MAX_LITERALS, Reply};
 use crate::imap::{Broken, Rights};
 use crate::mailbox::{
@@ -45,7 +45,7 @@ pub struct ImapMailbox {
     /// Whether the mailbox was ever selected. From then on the server may answer from an old view, so the session is not
     /// reused.
     selected: bool,
-    pub(super) append: Option<UnderWay>,
+    pub(super) append: Option<AppendProgress>,
 }
 
 pub(super) struct Selected {
@@ -151,7 +151,7 @@ impl ImapMailbox {
         match (answer.is_ok(), rights) {
             (true, Some(rights)) => Ok(Rights::Of(rights)),
             (true, None) => Err(MailboxError::new(MailboxFailure::Protocol, doing, "the answer has none")),
-            (false, _) if answer.has_code(&ITS_OWN_TROUBLE) => Err(answer.refusal(&doing)),
+            (false, _) if answer.has_code(&SERVER_FAILURE_CODES) => Err(answer.refusal(&doing)),
             (false, _) => Ok(Rights::NoMailbox),
         }
     }
@@ -164,7 +164,7 @@ impl ImapMailbox {
         let doing = self.doing("asking for");
         match self.status_once(&doing)? {
             Ok(_) => Ok(false),
-            Err(answer) if answer.has_code(&ITS_OWN_TROUBLE) => Err(answer.refusal(&doing)),
+            Err(answer) if answer.has_code(&SERVER_FAILURE_CODES) => Err(answer.refusal(&doing)),
             Err(_) => Ok(true),
         }
     }
@@ -273,7 +273,7 @@ impl ImapMailbox {
         let doing = self.doing("creating the mailbox");
         let command = self.command("CREATE", &doing)?;
         let answer = self.conversation.run(&command, &mut |_| {}).map_err(|broken| broken.while_doing(&doing))?;
-        if answer.has_code(&ITS_OWN_TROUBLE) { Err(answer.refusal(&doing)) } else { Ok(answer.is_ok()) }
+        if answer.has_code(&SERVER_FAILURE_CODES) { Err(answer.refusal(&doing)) } else { Ok(answer.is_ok()) }
     }
 
     /// Deletes the mailbox that [`make`](Self::make) created.

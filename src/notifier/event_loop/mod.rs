@@ -155,7 +155,7 @@ impl<'a> Notifier<'a> {
                     }
                     Err(problem) => {
                         if problem.failure == DatabaseFailure::InDoubt {
-                            self.distrust();
+                            self.extend_all_leases();
                         }
                         let again_in = self.round_failed(Instant::now());
                         warn!(%problem, ?again_in, "the notifier's round with the database has failed");
@@ -231,7 +231,7 @@ impl<'a> Notifier<'a> {
 
     /// After a commit whose result is unknown: a fail-over may have lost it. So each lease is extended by a new commit before
     /// anything else is sent, and that commit confirms the earlier ones.
-    fn distrust(&mut self) {
+    fn extend_all_leases(&mut self) {
         let now = Instant::now();
         self.active_leases
             .values_mut()
@@ -452,7 +452,7 @@ impl<'a> Notifier<'a> {
             state: lease.state.as_ref(),
             callback: &lease.leased.callback_url,
             idle: !lease.leased.is_served() || disabled,
-            alone: lease.leased.ended_among == Some(0),
+            alone: lease.leased.lease_limit == Some(0),
         }
     }
 
@@ -474,7 +474,7 @@ impl<'a> Notifier<'a> {
             let mut except: Vec<i64> = lease.in_flight.keys().copied().collect();
             except.extend(lease.waiting.iter().map(|due| due.position));
             except.extend(lease.tries.iter().filter_map(|one| one.position));
-            if lease.leased.ended_among == Some(0) {
+            if lease.leased.lease_limit == Some(0) {
                 // The details of its message may have ended the notifiers, so they are not read.
                 let first = database.due(&Leased { full: false, ..lease.leased.clone() }, &except, 1)?;
                 lease.ended_notifiers(first.first(), timestamp::now(), &self.settings.schedule);
@@ -503,7 +503,7 @@ impl<'a> Notifier<'a> {
     /// How many more subscriptions may be leased. If another notifier ended with one of them, at most half as many as that
     /// notifier had.
     fn left_to_lease(&self) -> usize {
-        let ended = self.active_leases.values().filter_map(|lease| lease.leased.ended_among).min();
+        let ended = self.active_leases.values().filter_map(|lease| lease.leased.lease_limit).min();
         ended.map_or(usize::MAX, at_most_after).saturating_sub(self.active_leases.len())
     }
 

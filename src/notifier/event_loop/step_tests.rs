@@ -501,7 +501,7 @@ fn while_a_notification_is_leased_that_ended_a_notifier_half_as_many_are_leased(
     with(|notifier, _, _jobs| {
         let mut database = RecordedLedger {
             subscriptions: 1,
-            like: Some(Leased { ended_among: Some(6), ..leased(false, 0) }),
+            like: Some(Leased { lease_limit: Some(6), ..leased(false, 0) }),
             ..RecordedLedger::default()
         };
         notifier.poll(&mut database).unwrap();
@@ -518,7 +518,7 @@ fn while_a_notification_is_leased_that_ended_a_notifier_half_as_many_are_leased(
 #[test]
 fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
     with(|notifier, _, mut jobs| {
-        let like = Some(Leased { ended_among: Some(0), full: true, failures: 3, ..leased(false, 0) });
+        let like = Some(Leased { lease_limit: Some(0), full: true, failures: 3, ..leased(false, 0) });
         let mut database = RecordedLedger { subscriptions: 1, like, due: [1].into(), ..RecordedLedger::default() };
         notifier.poll(&mut database).unwrap();
         notifier.hand_out();
@@ -556,7 +556,7 @@ fn who_is_leased_again_by_the_same_notifier_is_not_sent_again_what_is_under_way(
 fn after_a_commit_in_doubt_nothing_is_sent_before_each_lease_was_made_longer() {
     with(|notifier, _, mut jobs| {
         put(notifier, full(1));
-        notifier.distrust();
+        notifier.extend_all_leases();
         notifier.hand_out();
         assert!(jobs.try_recv().is_err());
         let mut database = RecordedLedger::default();

@@ -261,7 +261,7 @@ impl ActiveLease {
     pub(super) fn verified(&mut self) {
         self.leased.state = SubscriptionState::Active;
         self.state = Some(StateChange::Verified);
-        self.leased.ended_among = None;
+        self.leased.lease_limit = None;
         self.recovered();
     }
 
@@ -341,7 +341,7 @@ pub(super) mod samples {
             age: Duration::ZERO,
             failures,
             failing_for: Duration::ZERO,
-            ended_among: None,
+            lease_limit: None,
         }
     }
 

@@ -171,7 +171,7 @@ fn what_was_not_tried_is_no_failure_and_waits_as_it_was() {
 /// However often this happens, the receiver has not failed.
 #[test]
 fn what_notifiers_end_with_is_a_failed_try_of_what_is_due_first_and_no_failure_of_the_receivers() {
-    let ended = Leased { failing_for: DAYS * 2, ended_among: Some(0), ..leased(false, 4) };
+    let ended = Leased { failing_for: DAYS * 2, lease_limit: Some(0), ..leased(false, 4) };
     for (tries, is_given_up) in [(0, false), (8, false), (9, true)] {
         let mut lease = active_leases(ended.clone(), 0);
         lease.ended_notifiers(Some(&Due { tries, ..due(7) }), 5, &Schedule::default());

@@ -60,7 +60,7 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
 /// for another server proves that this server is no former primary.
 fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
     if config.routing.unknown_recipient != UnknownRecipient::Reject
-        || !inspected.iter().any(Finding::tells_of_lone_commits)
+        || !inspected.iter().any(Finding::is_unreplicated_commit)
     {
         return None;
     }

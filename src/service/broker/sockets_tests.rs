@@ -1,6 +1,6 @@
 use super::*;
 use crate::protocol::zmtp::{Blocking, BlockingError, Message};
-use crate::protocol::{Found, Header, Logins, Reply, Request, WireVerdict};
+use crate::protocol::{DatabaseState, Header, Logins, Reply, Request, WireVerdict};
 use crate::service::broker::state;
 use crate::service::inflight_message::Body;
 use crate::service::shunt::CrashRecords;
@@ -295,7 +295,7 @@ impl TestWorker {
 
     fn answer(&mut self, client: Vec<u8>, id: Uuid, verdict: &Verdict) {
         let results = vec![WireVerdict::from(verdict)];
-        let reply = Reply { id, results, leaving: false, logins: Logins::default(), database: Found::NotAsked };
+        let reply = Reply { id, results, leaving: false, logins: Logins::default(), database: DatabaseState::NotAsked };
         self.say(&FromWorker::Reply { client, body: Header::Reply(reply).frame(b"").unwrap() });
     }
 }

@@ -246,7 +246,7 @@ fn master(service: &Status, sheet: &mut Sheet) {
     let at = tasks()
         .filter_map(|task| Some((vec![("task", task.task.as_str())], seconds(read_exact(&task.last.as_ref()?.at)?))));
     sheet.gauges("timer_last_run_timestamp_seconds", "When the last run of a task began that has ended.", at);
-    let taken_over = f64::from(u8::from(service.counted.configuration_is_taken_over));
+    let taken_over = f64::from(u8::from(service.counted.configuration_is_applied));
     let help = "Whether the configuration file was taken over when it was last read.";
     sheet.gauge("config_last_reload_successful", help, taken_over);
     let at = read_exact(&service.counted.configuration_taken_over_at).map_or(0.0, seconds);

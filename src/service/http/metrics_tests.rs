@@ -53,7 +53,7 @@ fn figures() -> Figures {
         timer: vec![task("finish_owed"), task("prune")],
         counted: control::Counted {
             roles: BTreeMap::from([(Role::Worker, ends)]),
-            configuration_is_taken_over: true,
+            configuration_is_applied: true,
             configuration_taken_over_at: "2026-11-20T10:00:00Z".into(),
         },
     };

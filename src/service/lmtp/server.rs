@@ -5,7 +5,7 @@ use super::conversation::{SessionContext, SessionEnd, TLS};
 use super::counters::LmtpTally;
 use super::listener::{Connection, Listener, accept};
 use super::session::{LmtpSession, Settings, StartTls};
-use super::unauthenticated_limit::Strangers;
+use super::unauthenticated_limit::UnauthenticatedClients;
 use crate::base::listener::Listener as Open;
 use crate::base::tls::TlsError;
 use crate::config::Config;
@@ -97,7 +97,7 @@ impl LmtpServer {
             listening.into_iter().partition(|listening| matches!(listening, Open::Unix(_)));
         // Each kind has its own limit, so clients from other machines cannot keep out those on this one.
         let (unix, tcp) = (Acceptor::new(unix, max_connections)?, Acceptor::new(tcp, max_connections)?);
-        let strangers = Strangers::new(places_of_strangers(max_connections));
+        let strangers = UnauthenticatedClients::new(places_of_strangers(max_connections));
         let handler = Arc::new(SessionHandler { settings, access, strangers });
         let context = SessionContext { hand_out, stop: stop.clone() };
         let mut sessions = JoinSet::new();
@@ -187,7 +187,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 struct SessionHandler {
     settings: Arc<Settings>,
     access: Access,
-    strangers: Arc<Strangers>,
+    strangers: Arc<UnauthenticatedClients>,
 }
 
 impl SessionHandler {
@@ -283,7 +283,7 @@ mod tests {
             spool,
             tally: LmtpTally::default(),
         };
-        let (access, strangers) = (Access::new(&service).unwrap(), Strangers::new(2));
+        let (access, strangers) = (Access::new(&service).unwrap(), UnauthenticatedClients::new(2));
         let handler = Arc::new(SessionHandler { settings: Arc::new(settings), access, strangers });
         let (hand_out, _handed) = mpsc::channel(1);
         let (_stop, stop) = watch::channel(false);

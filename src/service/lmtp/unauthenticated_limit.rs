@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 const OF_ONE: u128 = u128::MAX << 64;
 
 /// The connections without a certificate, and their limit.
-pub(super) struct Strangers {
+pub(super) struct UnauthenticatedClients {
     places: usize,
     taken: Mutex<Taken>,
 }
@@ -27,39 +27,39 @@ pub(super) struct Strangers {
 struct Taken {
     last: u64,
     /// Oldest first.
-    by: Vec<Stranger>,
+    by: Vec<UnauthenticatedClient>,
 }
 
-struct Stranger {
+struct UnauthenticatedClient {
     number: u64,
-    whence: IpAddr,
+    client_network: IpAddr,
     /// When this is dropped, the connection must close.
     _may_stay: oneshot::Sender<()>,
 }
 
 /// A permit for one connection, which holds until this is dropped.
 pub(super) struct ConnectionPermit {
-    strangers: Arc<Strangers>,
+    strangers: Arc<UnauthenticatedClients>,
     number: u64,
     /// Ends when another address has got the permit.
     may_stay: oneshot::Receiver<()>,
 }
 
-impl Strangers {
+impl UnauthenticatedClients {
     pub(super) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self { places, taken: Mutex::default() })
     }
 
     /// A permit for a client at this address. `None` at the limit, if no other address has more connections.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPermit> {
-        let (mut taken, whence) = (self.taken(), whence(address));
+        let (mut taken, client_network) = (self.taken(), client_network(address));
         if taken.by.len() >= self.places {
-            let at = taken.who_gives_way_to(whence)?;
+            let at = taken.who_gives_way_to(client_network)?;
             taken.by.remove(at);
         }
         taken.last += 1;
         let (number, (stays, may_stay)) = (taken.last, oneshot::channel());
-        taken.by.push(Stranger { number, whence, _may_stay: stays });
+        taken.by.push(UnauthenticatedClient { number, client_network, _may_stay: stays });
         Some(ConnectionPermit { strangers: Arc::clone(self), number, may_stay })
     }
 
@@ -73,11 +73,11 @@ impl Taken {
     fn who_gives_way_to(&self, newcomer: IpAddr) -> Option<usize> {
         let mut counts = HashMap::new();
         for stranger in &self.by {
-            *counts.entry(stranger.whence).or_insert(0_usize) += 1;
+            *counts.entry(stranger.client_network).or_insert(0_usize) += 1;
         }
         let most = counts.values().copied().max()?;
         let own = counts.get(&newcomer).copied().unwrap_or_default();
-        let has_most = |stranger: &Stranger| counts.get(&stranger.whence) == Some(&most);
+        let has_most = |stranger: &UnauthenticatedClient| counts.get(&stranger.client_network) == Some(&most);
         self.by.iter().position(has_most).filter(|_| own < most)
     }
 }
@@ -96,7 +96,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-fn whence(address: IpAddr) -> IpAddr {
+fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & OF_ONE)),
         address @ IpAddr::V4(_) => address,
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn one_address_may_have_all_places_and_gives_way_to_others_until_they_have_as_many() {
-        let strangers = Strangers::new(4);
+        let strangers = UnauthenticatedClients::new(4);
         let mut first: Vec<ConnectionPermit> = (0..4).map(|_| strangers.admit(at("192.0.2.1")).unwrap()).collect();
         assert!(strangers.admit(at("192.0.2.1")).is_none());
         assert!(strangers.admit(at("::ffff:192.0.2.1")).is_none(), "it is the same");
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_network_of_64_bits_are_one() {
-        let strangers = Strangers::new(2);
+        let strangers = UnauthenticatedClients::new(2);
         let [mut first, mut second] = ["2001:db8::1", "2001:db8::2:0:0:9"].map(|it| strangers.admit(at(it)).unwrap());
         assert!(strangers.admit(at("2001:db8:0:0:ffff::7")).is_none());
         let _other = strangers.admit(at("2001:db8:0:1::1")).unwrap();

@@ -328,7 +328,7 @@ impl Supervisor {
             Err(problem) => {
                 error!(problem, "the configuration was not taken over: the service goes on with the old one");
                 self.not_taken_over = Some(problem.clone());
-                self.counted.configuration_is_taken_over = false;
+                self.counted.configuration_is_applied = false;
                 Err(problem)
             }
         }
@@ -336,7 +336,7 @@ impl Supervisor {
 
     /// Records that the configuration in the file is in use.
     pub(super) fn is_taken_over(&mut self) {
-        self.counted.configuration_is_taken_over = true;
+        self.counted.configuration_is_applied = true;
         self.counted.configuration_taken_over_at = exact(timestamp::now());
     }
 

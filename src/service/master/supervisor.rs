@@ -486,7 +486,7 @@ fn wanted(role: Role, config: &Config) -> u32 {
         Role::Runner => config.service.runners,
         Role::Timer => config.service.has_timer().into(),
         Role::Notify => config.notifications.has_notifier().into(),
-        Role::Web => config.web.has_page().into(),
+        Role::Web => config.web.has_web_ui().into(),
     }
 }
 

@@ -375,7 +375,7 @@ fn a_configuration_that_is_read_again_counts_at_once_or_not_at_all() {
         let problem = answer(scene.ask(control::Command::Reload)).problem.unwrap();
         assert!(problem.starts_with(&format!("service.{key} has changed")), "{problem}");
         assert_eq!(scene.it.not_taken_over, Some(problem));
-        assert!(!scene.it.counted.configuration_is_taken_over && scene.shown().is_empty());
+        assert!(!scene.it.counted.configuration_is_applied && scene.shown().is_empty());
         assert_eq!(scene.state().0, State::Degraded);
     }
     // LMTP has no name of a logged-in user, so a Sent copy needs Authentication-Results if LMTP is used.
@@ -398,7 +398,7 @@ fn a_configuration_that_is_read_again_counts_at_once_or_not_at_all() {
     write(&scene, &fewer);
     let mut client = scene.ask(control::Command::Reload);
     assert!(waits(&mut client));
-    assert!(scene.it.counted.configuration_is_taken_over && scene.it.not_taken_over.is_none());
+    assert!(scene.it.counted.configuration_is_applied && scene.it.not_taken_over.is_none());
     assert_eq!(scene.shown(), ["worker 2"]);
     assert_eq!(std::fs::read_to_string(scene.it.config.service.checked_configuration()).unwrap(), fewer);
     assert!(scene.it.is_restarting());

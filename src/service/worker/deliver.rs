@@ -5,7 +5,7 @@ use crate::config::BESIDE_A_MESSAGE;
 use crate::database::DatabaseFailure;
 use crate::delivery::{Deferral, Delivered, NoCaller, Policy, Refusal, StatusDetail, Verdict};
 use crate::message::{Address, EnvelopeSender, Message};
-use crate::protocol::{Found, Recipient, Request};
+use crate::protocol::{DatabaseState, Recipient, Request};
 use crate::site::{self, Envelope, Outcome, Sessions, Site, Terms};
 use memchr::{memchr_iter, memmem};
 use rustix::fs::OFlags;
@@ -24,7 +24,7 @@ pub(super) fn to_all(
     request: &Request,
     bytes: Vec<u8>,
     left: Duration,
-) -> (Vec<Verdict>, Found) {
+) -> (Vec<Verdict>, DatabaseState) {
     let (began, deadline) = (Instant::now(), Deadline::after(left));
     // Without an authenticated author, there is no Sent copy.
     let without_sent = request.no_sent.then(|| site.clone().without_sent_copies());
@@ -35,7 +35,7 @@ pub(super) fn to_all(
         Err(verdict) => {
             let queue_id = request.queue_id.as_deref().unwrap_or_default();
             warn!(queue_id, %verdict, "no message");
-            return (vec![verdict; request.recipients.len()], Found::NotAsked);
+            return (vec![verdict; request.recipients.len()], DatabaseState::NotAsked);
         }
     };
     if message.nul_bytes_replaced() > 0 {
@@ -89,17 +89,17 @@ fn lock_wait(usual: Duration, left: Duration) -> Duration {
 }
 
 /// The state of the database, as the results of the recipients show it.
-fn found<'a>(results: impl Iterator<Item = &'a Result<Delivered, Refusal>>) -> Found {
-    let mut found = Found::NotAsked;
+fn found<'a>(results: impl Iterator<Item = &'a Result<Delivered, Refusal>>) -> DatabaseState {
+    let mut found = DatabaseState::NotAsked;
     for result in results {
-        let Err(refusal @ Refusal::Deferred(Deferral::Database(error))) = result else { return Found::There };
+        let Err(refusal @ Refusal::Deferred(Deferral::Database(error))) = result else { return DatabaseState::There };
         match error.failure {
             // The database has answered, and the failure concerns only this delivery.
             DatabaseFailure::Contention
             | DatabaseFailure::InDoubt
             | DatabaseFailure::Refused
             | DatabaseFailure::Other => {
-                return Found::There;
+                return DatabaseState::There;
             }
             // The next delivery will show whether the database is available.
             DatabaseFailure::ConnectionLost => {}
@@ -110,7 +110,7 @@ fn found<'a>(results: impl Iterator<Item = &'a Result<Delivered, Refusal>>) -> F
             | DatabaseFailure::ReadOnly
             | DatabaseFailure::Behind
             | DatabaseFailure::Unsupported
-            | DatabaseFailure::Local => found = Found::Away(Verdict::from(refusal).text().to_owned()),
+            | DatabaseFailure::Local => found = DatabaseState::Away(Verdict::from(refusal).text().to_owned()),
         }
     }
     found
@@ -248,7 +248,7 @@ mod tests {
         let error = |failure| DatabaseError { failure, doing: "connecting".into(), detail: "no".into() };
         let failed = |failure| Err(Refusal::Deferred(Deferral::Database(error(failure))));
         let found = |results: &[Result<Delivered, Refusal>]| found(results.iter());
-        assert_eq!(found(&[]), Found::NotAsked);
+        assert_eq!(found(&[]), DatabaseState::NotAsked);
         for failure in [
             DatabaseFailure::Unreachable,
             DatabaseFailure::AccessDenied,
@@ -260,13 +260,13 @@ mod tests {
             DatabaseFailure::Local,
         ] {
             let text = Verdict::from(&Refusal::Deferred(Deferral::Database(error(failure)))).text().to_owned();
-            assert_eq!(found(&[failed(failure), failed(failure)]), Found::Away(text), "{failure:?}");
-            assert_eq!(found(&[failed(failure), Err(Deferral::Busy(None).into())]), Found::There, "{failure:?}");
+            assert_eq!(found(&[failed(failure), failed(failure)]), DatabaseState::Away(text), "{failure:?}");
+            assert_eq!(found(&[failed(failure), Err(Deferral::Busy(None).into())]), DatabaseState::There, "{failure:?}");
         }
         for failure in [DatabaseFailure::Contention, DatabaseFailure::InDoubt, DatabaseFailure::Refused] {
-            assert_eq!(found(&[failed(failure)]), Found::There, "{failure:?}");
+            assert_eq!(found(&[failed(failure)]), DatabaseState::There, "{failure:?}");
         }
-        assert_eq!(found(&[failed(DatabaseFailure::ConnectionLost)]), Found::NotAsked);
+        assert_eq!(found(&[failed(DatabaseFailure::ConnectionLost)]), DatabaseState::NotAsked);
     }
 
     #[test]

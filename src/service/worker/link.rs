@@ -278,13 +278,13 @@ fn say(connection: &mut Blocking, word: &FromWorker) -> Result<(), BlockingError
 
 /// The reply of a worker that ends. It belongs to no message.
 fn farewell() -> FromWorker {
-    use crate::protocol::{Found, Header, Logins, Reply};
+    use crate::protocol::{DatabaseState, Header, Logins, Reply};
     let reply = Header::Reply(Reply {
         id: Uuid::nil(),
         results: Vec::new(),
         leaving: true,
         logins: Logins::default(),
-        database: Found::NotAsked,
+        database: DatabaseState::NotAsked,
     });
     // Encoding such a short header does not fail.
     FromWorker::Reply { client: NOBODY.to_vec(), body: reply.frame(&[]).unwrap_or_default() }

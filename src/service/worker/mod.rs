@@ -12,7 +12,7 @@ use crate::base::stop::Stop;
 use crate::base::watchdog::Watchdog;
 use crate::config::{Config, RECYCLE_ABOVE};
 use crate::delivery::{StatusDetail, Verdict};
-use crate::protocol::{Found, Header, Logins, Reply, Request, WireVerdict};
+use crate::protocol::{DatabaseState, Header, Logins, Reply, Request, WireVerdict};
 use crate::site::{self, Sessions, Site};
 use link::{DeliveryReply, Job, Link, Wake};
 use recycling::Recycling;
@@ -159,7 +159,7 @@ impl Worker<'_> {
         opened_since(before, self.logins)
     }
 
-    fn deliver(&mut self, request: &Request, message: Vec<u8>, received: Instant) -> (Vec<Verdict>, Found) {
+    fn deliver(&mut self, request: &Request, message: Vec<u8>, received: Instant) -> (Vec<Verdict>, DatabaseState) {
         let time = Duration::from_millis(request.time_left_ms).min(self.site.deadline());
         let left = time.saturating_sub(received.elapsed());
         let _watched = self.watchdog.watch("a delivery", left.saturating_add(PAST_THE_DEADLINE));
@@ -171,7 +171,7 @@ impl Worker<'_> {
             self.sessions = Sessions::default();
             (
                 vec![Verdict::deferred(StatusDetail::SYSTEM, "an internal error"); request.recipients.len()],
-                Found::NotAsked,
+                DatabaseState::NotAsked,
             )
         })
     }

@@ -149,14 +149,14 @@ fn all_are_journalled_locked_and_recorded_together_and_the_lock_is_asked_for_onc
 #[test]
 fn it_is_said_whether_somebody_comes_back_for_the_authors_copy() {
     let unknown = || Appended::Unknown(trouble(MailboxFailure::ConnectionLost));
-    assert!(!batch().ended().author_is_seen_to, "it is there");
-    assert!(!batch().answers(1, unknown()).ended().author_is_seen_to, "it is there, and a recipient's is not");
-    assert!(batch().answers(3, unknown()).ended().author_is_seen_to);
+    assert!(!batch().ended().author_retry_is_certain, "it is there");
+    assert!(!batch().answers(1, unknown()).ended().author_retry_is_certain, "it is there, and a recipient's is not");
+    assert!(batch().answers(3, unknown()).ended().author_retry_is_certain);
     let mut late = batch();
     late.closed[3] = Some(MailboxFailure::TimedOut);
-    assert!(late.ended().author_is_seen_to);
+    assert!(late.ended().author_retry_is_certain);
     late.closed = [Some(MailboxFailure::TimedOut); 4];
-    assert!(!late.ended().author_is_seen_to, "nobody has the message, and nobody may ever have it");
+    assert!(!late.ended().author_retry_is_certain, "nobody has the message, and nobody may ever have it");
 }
 
 /// A worker leaves that author alone for a while.
@@ -453,7 +453,7 @@ fn over_a_slow_line_each_try_delivers_some_and_defers_the_others_whose_mailboxes
     batch.time = Duration::from_secs(1);
     batch.mailboxes.iter().for_each(|script| script.borrow_mut().upload_takes = Duration::from_millis(300));
     let ended = batch.ended();
-    assert!(!ended.author_hangs && ended.author_is_seen_to);
+    assert!(!ended.author_hangs && ended.author_retry_is_certain);
     let words = told(ended.recipients);
     // The first is responsible for the author's copy.
     assert_eq!([&words[0], &words[2]], ["deferred: TimedOut", "deferred: TimedOut"]);

@@ -126,7 +126,7 @@ fn site(cluster: &Cluster, leader: usize) -> (MailHosts, Service) {
     });
     let service = Service::start_with(&mut site.scene, "workers = 4\n", &[]);
     let lmtp = format!("maildrop-lmtp:unix:{}", site.scene.seen("lmtp"));
-    // Whom Postfix takes mail for is not what is tried here.
+    // ServerKind Postfix takes mail for is not what is tried here.
     let known: Vec<String> = site.recipients.iter().map(|address| format!("{{{address}=1}}")).collect();
     let by_lmtp: Vec<String> =
         site.recipients.iter().skip(1).step_by(2).map(|address| format!("{{{address}={lmtp}}}")).collect();

@@ -63,7 +63,7 @@ fn plain(acts_for: &str, user: &str, password: &str) -> String {
     STANDARD.encode(format!("{acts_for}\0{user}\0{password}"))
 }
 
-/// Whom each IMAP process of the second instance has served, by its process id: `imap-login` writes both.
+/// ServerKind each IMAP process of the second instance has served, by its process id: `imap-login` writes both.
 fn served_by_each_process(dovecot: &OwnServer) -> BTreeMap<String, BTreeSet<String>> {
     let log = docker(&["exec", &dovecot.container, "cat", "/srv/delivery.log"]).unwrap();
     let mut served = BTreeMap::<String, BTreeSet<String>>::new();

@@ -137,7 +137,7 @@ fn only_who_may_speak_for_authors_has_copies_put_in_sent(engine: Engine) {
     bring(&rest, &plain, &format!("{query}&author=true"), &scene.message("b")).problem(403, "out-of-scope");
     bring(&rest, &author, &query, &scene.message("c")).good(202);
     bring(&rest, &author, &format!("{query}&author=true"), &scene.message("d")).good(202);
-    // Whom it may bring mail for, it may speak for; and for nobody else.
+    // ServerKind it may bring mail for, it may speak for; and for nobody else.
     let scopes = ["--scope", "messages:write", "--scope", "sent"];
     let dougs = rest.token(&[&["--name", "dougs", "--address", "doug@mail.axial.net"], &scopes[..]].concat());
     bring(&rest, &dougs, &query, &scene.message("f")).good(202);

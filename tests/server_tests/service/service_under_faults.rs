@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// What a signal is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whom {
+enum ServerKind {
     Worker,
     Front,
     Runner,
@@ -36,7 +36,7 @@ enum Whom {
     All,
 }
 
-impl Whom {
+impl ServerKind {
     fn processes(self, run: &mut ServiceRun) -> Vec<Pid> {
         let roles: &[&str] = match self {
             Self::Worker => &["worker"],
@@ -74,7 +74,7 @@ fn send(processes: &[Pid], signal: Signal) {
 #[test]
 fn killed() {
     on_the_engines(|engine| {
-        use Whom::{All, Children, Front, Master, Runner, Worker};
+        use ServerKind::{All, Children, Front, Master, Runner, Worker};
         // A master waits longer from death to death of one process; a new one begins anew. The first four are in the test suite:
         // lmtp_delivery.rs has the worker and the front.
         let turns = [Runner, Master, Children, All, Worker, Front, Worker, Master];
@@ -105,13 +105,13 @@ fn standing_still_and_restarted() {
     on_the_engines(|engine| {
         // The first three are in the test suite: a worker that goes on, and one that its broker has killed meanwhile.
         let stops = [
-            (Whom::Worker, 2),
-            (Whom::Worker, 12),
-            (Whom::Front, 2),
-            (Whom::Worker, 5),
-            (Whom::Front, 5),
-            (Whom::Worker, 20),
-            (Whom::Front, 20),
+            (ServerKind::Worker, 2),
+            (ServerKind::Worker, 12),
+            (ServerKind::Front, 2),
+            (ServerKind::Worker, 5),
+            (ServerKind::Front, 5),
+            (ServerKind::Worker, 20),
+            (ServerKind::Front, 20),
         ];
         let mut turn = 0;
         ServiceRun::new(Scene::empty(engine), "").under_load("SIGSTOP and restarts of the service", |run| {
@@ -129,7 +129,7 @@ fn standing_still_and_restarted() {
 
                 in_the_midst(run);
                 if turn % 2 == 0 {
-                    let old = Whom::Children.processes(run);
+                    let old = ServerKind::Children.processes(run);
                     run.service().command(&["restart"]);
                     run.service().wait_until_replaced(&old);
                 } else {
@@ -242,7 +242,7 @@ fn full_disks(engine: Engine) {
             run.report.faults += 1;
             if folder == "run" {
                 // The new processes make their sockets and files there.
-                let old = Whom::Children.processes(run);
+                let old = ServerKind::Children.processes(run);
                 run.service().command(&["restart"]);
                 run.service().wait_until_replaced(&old);
             }

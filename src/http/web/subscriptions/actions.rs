@@ -98,7 +98,7 @@ impl Action {
             Self::Redeliver(event) => {
                 let due = notifications::event_of(database, one, event)?;
                 if let Some(due) = &due {
-                    notifications::tell_one(database, by, one.id, (event, due.position))?;
+                    notifications::enqueue_event(database, by, one.id, (event, due.position))?;
                 }
                 return Ok(("again", Some(due.is_some().into())));
             }

@@ -78,7 +78,7 @@ impl Broker {
 
     /// Notes which recipients kept a worker waiting. A failure while the database is unavailable says nothing about the
     /// recipients.
-    pub(super) fn learn_who_is_slow(&mut self, id: JobId, verdicts: &[Verdict]) {
+    pub(super) fn note_slow_recipients(&mut self, id: JobId, verdicts: &[Verdict]) {
         let (Some(job), Some(since)) = (self.jobs.get(&id), self.at_work.since(id)) else { return };
         let took_long = self.now >= since + self.settings.patience && self.database_away.is_none();
         for ((place, user), verdict) in job.users().iter().enumerate().zip(verdicts) {

@@ -105,7 +105,7 @@ fn a_delivery_whose_worker_is_lost_makes_room_for_the_next_one_of_its_message() 
 const ALL: [u64; 4] = [1, 2, 3, 4];
 
 /// The reply of a worker that got no answer from the mailbox.
-fn in_vain(id: u64, database: Found) -> Vec<u8> {
+fn in_vain(id: u64, database: DatabaseState) -> Vec<u8> {
     let Header::Reply(reply) = delivered(u128::from(id), 1) else { unreachable!() };
     let results = vec![WireVerdict::from(&Verdict::deferred(StatusDetail::NO_ANSWER, "the mailbox does not answer"))];
     frame(&Header::Reply(Reply { results, database, ..reply }))
@@ -113,7 +113,7 @@ fn in_vain(id: u64, database: Found) -> Vec<u8> {
 
 impl Scene {
     /// For each of these recipients, a worker has a message for this many seconds, and gets no answer from the mailbox.
-    fn wait_in_vain(&mut self, for_whom: &[&str], seconds: u64, database: &Found) {
+    fn wait_in_vain(&mut self, for_whom: &[&str], seconds: u64, database: &DatabaseState) {
         for (number, to) in (100..).zip(for_whom) {
             let (worker, address, _) = one_work(self.hand(number, &[to]));
             assert_eq!(self.pass(seconds, &ALL), []);
@@ -125,7 +125,7 @@ impl Scene {
 #[test]
 fn recipients_who_have_workers_wait_in_vain_have_half_of_them_together_and_others_the_rest() {
     let mut scene = Scene::of(4, SETTINGS);
-    scene.wait_in_vain(&["a@x", "b@x", "c@x"], 20, &Found::There);
+    scene.wait_in_vain(&["a@x", "b@x", "c@x"], 20, &DatabaseState::There);
     let (first, address, _) = one_work(scene.hand(10, &["A@x"]));
     one_work(scene.hand(11, &["b@x"]));
     // A third slow recipient waits only as long as a recipient with too many deliveries. Other recipients of the same message get
@@ -150,12 +150,12 @@ fn recipients_who_have_workers_wait_in_vain_have_half_of_them_together_and_other
 #[test]
 fn a_message_that_has_been_at_work_for_long_counts_as_one_for_somebody_who_is_slow() {
     let mut scene = Scene::of(4, SETTINGS);
-    scene.wait_in_vain(&["a@x"], 5, &Found::There);
+    scene.wait_in_vain(&["a@x"], 5, &DatabaseState::There);
     one_work(scene.hand(10, &["b@x"]));
     one_work(scene.hand(11, &["c@x"]));
     assert_eq!(scene.pass(4, &ALL), []);
     let (worker, address, _) = one_work(scene.hand(12, &["a@x"]));
-    one_answer(scene.reply(worker, &address, in_vain(12, Found::There)));
+    one_answer(scene.reply(worker, &address, in_vain(12, DatabaseState::There)));
     assert_eq!(scene.pass(1, &ALL), []);
     assert_eq!(scene.hand(13, &["a@x"]), []);
     one_work(scene.hand(14, &["d@x"]));
@@ -169,7 +169,7 @@ fn a_worker_is_reported_of_who_has_had_one_wait_in_vain() {
         Header::Deliver(Request { slow, .. }) => slow,
         other => panic!("{other:?}"),
     };
-    scene.wait_in_vain(&["a@x"], 20, &Found::There);
+    scene.wait_in_vain(&["a@x"], 20, &DatabaseState::There);
     assert!(shown(scene.hand(10, &["a@x"])));
     assert!(!shown(scene.hand(11, &["b@x"])));
     assert!(!shown(scene.hand(12, &["b@x", "A@x"])), "the other one may be delivered to soon");
@@ -178,7 +178,7 @@ fn a_worker_is_reported_of_who_has_had_one_wait_in_vain() {
 #[test]
 fn what_fails_at_once_or_for_the_databases_sake_or_long_ago_makes_nobody_slow() {
     for (seconds, database, later) in
-        [(4, Found::There, 0), (20, Found::Away("it is away".into()), 0), (20, Found::There, 30 * 60)]
+        [(4, DatabaseState::There, 0), (20, DatabaseState::Away("it is away".into()), 0), (20, DatabaseState::There, 30 * 60)]
     {
         let mut scene = Scene::of(4, SETTINGS);
         scene.wait_in_vain(&["a@x", "b@x", "c@x"], seconds, &database);
@@ -189,7 +189,7 @@ fn what_fails_at_once_or_for_the_databases_sake_or_long_ago_makes_nobody_slow() 
     }
     // With one worker, there is no share for slow recipients.
     let mut scene = Scene::of(1, SETTINGS);
-    scene.wait_in_vain(&["a@x"], 20, &Found::There);
+    scene.wait_in_vain(&["a@x"], 20, &DatabaseState::There);
     one_work(scene.hand(10, &["a@x"]));
 }
 
@@ -202,6 +202,6 @@ fn nobody_is_slow_for_a_message_that_has_left_him_out() {
     assert_eq!(scene.hand(12, &["a@x", "b@x"]), []);
     let (worker, address, _) = one_work(scene.pass(5, &ALL));
     assert_eq!(scene.pass(5, &ALL), []);
-    one_answer(scene.reply(worker, &address, in_vain(12, Found::There)));
+    one_answer(scene.reply(worker, &address, in_vain(12, DatabaseState::There)));
     assert_eq!(["a@x", "b@x"].map(|user| scene.broker.slow.holds(user, scene.now)), [false, true]);
 }

@@ -21,7 +21,7 @@ use super::running_jobs::{RunningJobs, SlowRecipients};
 use super::workers::Workers;
 use crate::delivery::{StatusDetail, Verdict};
 use crate::protocol::zmtp::INTERVAL;
-use crate::protocol::{Found, Header, Logins, Reply, Request, Source, WireVerdict};
+use crate::protocol::{DatabaseState, Header, Logins, Reply, Request, Source, WireVerdict};
 use crate::service::inflight_message::Body;
 use crate::service::shunt::{Admission, CrashRecords, Order, WorkerEnd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -411,7 +411,7 @@ impl Broker {
 
     /// The only function that answers a message of ours. This function removes the job, so no second answer is possible.
     fn answer(&mut self, id: JobId, verdicts: &[Verdict]) -> Option<Job> {
-        self.learn_who_is_slow(id, verdicts);
+        self.note_slow_recipients(id, verdicts);
         let job = self.take(id)?;
         let Payload::Delivery { request, .. } = &job.what else { return Some(job) };
         // Without a client, there is no reply to count. (The LMTP server counts its own replies.)
@@ -452,7 +452,7 @@ fn reply(id: Uuid, verdicts: &[Verdict]) -> Header {
         results: verdicts.iter().map(WireVerdict::from).collect(),
         leaving: false,
         logins: Logins::default(),
-        database: Found::NotAsked,
+        database: DatabaseState::NotAsked,
     })
 }
 

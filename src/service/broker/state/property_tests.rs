@@ -342,7 +342,7 @@ impl BrokerWorld {
                     results,
                     leaving,
                     logins: Logins::default(),
-                    database: Found::NotAsked,
+                    database: DatabaseState::NotAsked,
                 })
                 .frame(b"")
                 .unwrap()

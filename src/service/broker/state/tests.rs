@@ -104,7 +104,7 @@ pub(super) fn delivered(id: u128, recipients: usize) -> Header {
         results: vec![shown; recipients],
         leaving: false,
         logins: Logins::default(),
-        database: Found::NotAsked,
+        database: DatabaseState::NotAsked,
     })
 }
 
@@ -496,16 +496,16 @@ fn the_broker_is_due_when_the_patience_with_a_busy_mailbox_is_over_between_two_h
 
 #[test]
 fn one_delivery_tells_of_the_database_for_all() {
-    let found = |id: u64, database: Found| {
+    let found = |id: u64, database: DatabaseState| {
         let Header::Reply(reply) = delivered(u128::from(id), 1) else { unreachable!() };
         frame(&Header::Reply(Reply { database, ..reply }))
     };
     let mut scene = Scene::with_workers(&[1]);
-    let away = Found::Away("the database cannot be reached".into());
+    let away = DatabaseState::Away("the database cannot be reached".into());
     for (id, says, known) in [
         (10, away, Some("the database cannot be reached")),
-        (11, Found::NotAsked, Some("the database cannot be reached")),
-        (12, Found::There, None),
+        (11, DatabaseState::NotAsked, Some("the database cannot be reached")),
+        (12, DatabaseState::There, None),
     ] {
         let (_, address, _) = one_work(scene.hand(id, &["a@x"]));
         one_answer(scene.reply(1, &address, found(id, says)));

@@ -2,7 +2,7 @@
 
 use super::{Action, Broker, ConnectionId, Job, JobId, Payload, ReplyTo, Stage};
 use crate::delivery::StatusDetail;
-use crate::protocol::{Found, Header, Reply};
+use crate::protocol::{DatabaseState, Header, Reply};
 use std::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -61,11 +61,11 @@ impl Broker {
     }
 
     /// All deliveries use the same database, so the last report of any worker holds for all of them.
-    fn hear_of_the_database(&mut self, found: Found) {
+    fn hear_of_the_database(&mut self, found: DatabaseState) {
         match found {
-            Found::NotAsked => {}
-            Found::There => self.database_away = None,
-            Found::Away(why) => self.database_away = Some(why),
+            DatabaseState::NotAsked => {}
+            DatabaseState::There => self.database_away = None,
+            DatabaseState::Away(why) => self.database_away = Some(why),
         }
     }
 
