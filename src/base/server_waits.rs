@@ -72,15 +72,9 @@ thread_local! {
 #[must_use]
 pub(crate) struct Awaited(ServerKind, Option<u64>);
 
-<<<<<<< HEAD
 pub(crate) fn for_answer(whom: ServerKind) -> Awaited {
     whom.awaited().fetch_add(1, Ordering::Relaxed);
     let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(whom, None) };
-=======
-pub(crate) fn for_answer(whom: ServerKind) -> Awaited {
-    AWAITED.fetch_add(1, Ordering::Relaxed);
-    let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(None) };
->>>>>>> 24446684 (Each subcommand's help begins with a verb and its object; private names that misled have the field's words)
     let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
     waits.last += 1;
     let number = waits.last;

@@ -2,7 +2,7 @@
 
 use super::{DatabaseError, DatabaseFailure, Server, Session};
 use crate::base::deadline::Deadline;
-use crate::base::server_waits::{self, Whom};
+use crate::base::server_waits::{self, ServerKind};
 use std::hash::{BuildHasher as _, RandomState};
 use std::thread;
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl RetryUntil {
         if self.pause == PAUSE {
             notify(error);
         }
-        let _awaited = server_waits::for_answer(Whom::Database);
+        let _awaited = server_waits::for_answer(ServerKind::Database);
         info!(%error, "waiting for a database server that takes writes");
         thread::sleep(jittered(self.pause).min(self.until.remaining()));
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);

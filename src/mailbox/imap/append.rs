@@ -53,7 +53,8 @@ impl ImapMailbox {
     }
 
     pub(super) fn has_answer_within(&mut self, patience: Duration) -> bool {
-        let Some(AppendProgress::Completed { tag, progress: progress @ Ok(CommandProgress::Sent) }) = &mut self.append else {
+        let Some(AppendProgress::Completed { tag, progress: progress @ Ok(CommandProgress::Sent) }) = &mut self.append
+        else {
             return true;
         };
         match self.conversation.answer_within(tag, patience) {

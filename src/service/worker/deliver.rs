@@ -261,7 +261,11 @@ mod tests {
         ] {
             let text = Verdict::from(&Refusal::Deferred(Deferral::Database(error(failure)))).text().to_owned();
             assert_eq!(found(&[failed(failure), failed(failure)]), DatabaseState::Away(text), "{failure:?}");
-            assert_eq!(found(&[failed(failure), Err(Deferral::Busy(None).into())]), DatabaseState::There, "{failure:?}");
+            assert_eq!(
+                found(&[failed(failure), Err(Deferral::Busy(None).into())]),
+                DatabaseState::There,
+                "{failure:?}"
+            );
         }
         for failure in [DatabaseFailure::Contention, DatabaseFailure::InDoubt, DatabaseFailure::Refused] {
             assert_eq!(found(&[failed(failure)]), DatabaseState::There, "{failure:?}");

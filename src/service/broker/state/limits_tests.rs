@@ -177,9 +177,11 @@ fn a_worker_is_reported_of_who_has_had_one_wait_in_vain() {
 
 #[test]
 fn what_fails_at_once_or_for_the_databases_sake_or_long_ago_makes_nobody_slow() {
-    for (seconds, database, later) in
-        [(4, DatabaseState::There, 0), (20, DatabaseState::Away("it is away".into()), 0), (20, DatabaseState::There, 30 * 60)]
-    {
+    for (seconds, database, later) in [
+        (4, DatabaseState::There, 0),
+        (20, DatabaseState::Away("it is away".into()), 0),
+        (20, DatabaseState::There, 30 * 60),
+    ] {
         let mut scene = Scene::of(4, SETTINGS);
         scene.wait_in_vain(&["a@x", "b@x", "c@x"], seconds, &database);
         assert_eq!(scene.pass(later, &ALL), []);
