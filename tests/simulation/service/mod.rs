@@ -15,7 +15,7 @@ use crate::scenario::{By, Left, Scenario};
 use client::{Client, Stage};
 use front::Front;
 use maildrop_command::message::Message;
-use maildrop_command::protocol::{Found, Header, Logins, Reply, WireVerdict};
+use maildrop_command::protocol::{DatabaseState, Header, Logins, Reply, WireVerdict};
 use maildrop_command::service::broker::state::{Action, ConnectionId, Event};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -257,8 +257,13 @@ impl<'s> Service<'s> {
         let Some(Work { connection, life, address, id, .. }) = worker.work.take() else { return Ok(()) };
         let host = worker.host;
         let results = ends.iter().map(|end| WireVerdict::from(&end.verdict)).collect();
-        let reply =
-            Header::Reply(Reply { id, results, leaving: false, logins: Logins::default(), database: Found::NotAsked });
+        let reply = Header::Reply(Reply {
+            id,
+            results,
+            leaving: false,
+            logins: Logins::default(),
+            database: DatabaseState::NotAsked,
+        });
         let body = reply.frame(b"").map_err(|error| error.to_string())?;
         // Where its broker has cut it off, what it had written before it noticed may be read after all.
         if self.fronts[host].up && self.fronts[host].lives == life {
