@@ -4,7 +4,7 @@
 use crate::program::PATIENCE;
 use maildrop_command::delivery::Verdict;
 use maildrop_command::protocol::zmtp::{Blocking, BlockingError, Settings, SocketType, from_client, to_client};
-use maildrop_command::protocol::{Found, Header, Logins, MARK, Reply, Request, WireVerdict};
+use maildrop_command::protocol::{DatabaseState, Header, Logins, MARK, Reply, Request, WireVerdict};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -143,7 +143,7 @@ impl Client {
             results,
             leaving: false,
             logins: Logins::default(),
-            database: Found::NotAsked,
+            database: DatabaseState::NotAsked,
         }));
     }
 }
