@@ -132,7 +132,7 @@ fn web_ui_api_and_notifications_are_configured_by_parts_that_can_be_removed() {
         for both in [format!("{least}{web}{notifications}"), format!("{least}{notifications}{web}")] {
             let config =
                 Config::parse(Path::new("config.toml"), &both).unwrap_or_else(|error| panic!("{whose}: {error}"));
-            assert!(config.web.has_page() && config.web.api && config.notifications.has_notifier(), "{whose}");
+            assert!(config.web.has_web_ui() && config.web.api && config.notifications.has_notifier(), "{whose}");
             for (role, ending) in [(DatabaseRole::Web, "_web"), (DatabaseRole::Notifier, "_notify")] {
                 let user = config.clone().acting_as(role).account().unwrap().user.clone();
                 assert!(["maildrop", "drop"].iter().any(|first| user == format!("{first}{ending}")), "{whose}: {user}");

@@ -98,7 +98,7 @@ fn of_what_a_notifier_has_left_behind_half_as_many_are_leased_and_at_last_one_al
         scene
             .database
             .execute(&format!("UPDATE subscription_queues SET leased_until = {ended} WHERE leased_by IS NOT NULL"));
-        let among: Vec<Option<u32>> = leased.iter().map(|one| one.ended_among).collect();
+        let among: Vec<Option<u32>> = leased.iter().map(|one| one.lease_limit).collect();
         (among, by, leased)
     };
     assert_eq!(lease(&mut scene, 0).0, [None; 4]);
