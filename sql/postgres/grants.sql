@@ -32,7 +32,7 @@ GRANT UPDATE (queue_id, host, cause, count, last_at) ON failures TO :"role";
 
 -- An event for each change of a copy, if there are subscriptions (grants-notify.sql). Their owners stay hidden.
 GRANT INSERT ON outbox TO :"role";
-GRANT SELECT (id) ON subscriptions TO :"role";
+GRANT SELECT (id, types) ON subscriptions TO :"role";
 
 -- The timer indexes messages by address, if it acts as this role. No delivery does.
 GRANT SELECT, INSERT ON message_addresses, message_addresses_read TO :"role";

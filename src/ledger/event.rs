@@ -18,6 +18,8 @@ words! {
         MessageDelivered = "message.delivered",
         /// A recipient's copy is refused for good, by a rule of the operator's.
         MessageRefused = "message.refused",
+        /// The first try of a recipient's copy failed before its journal. Only subscribers that name this type get it.
+        MessageDeferred = "message.deferred",
         /// The author's copy is in Sent.
         SentDelivered = "sent.delivered",
         /// The author's copy is given up for now.
@@ -85,6 +87,12 @@ impl Diff {
         let changes = both.filter(|((_, before), (_, after))| before != after);
         let change = |((field, before), (_, after)): ((&str, Value), _)| (field.to_owned(), changed(&before, &after));
         Self(changes.map(change).collect())
+    }
+
+    /// The diff of a copy whose first try failed before its journal.
+    pub(super) fn deferred(reason: &str) -> Self {
+        let fields = [("state", "deferred"), ("reason", reason)];
+        Self(fields.map(|(field, now)| (field.to_owned(), changed(&Value::Null, &now.into()))).into_iter().collect())
     }
 
     /// The diff of a duplicate that is removed beside the recorded copy.
@@ -172,8 +180,15 @@ mod tests {
     /// Subscribers select events by these names, and rows contain them.
     #[test]
     fn each_type_of_event_has_its_name() {
-        let names =
-            ["message.delivered", "message.refused", "sent.delivered", "sent.owed", "copy.restored", "copy.removed"];
+        let names = [
+            "message.delivered",
+            "message.refused",
+            "message.deferred",
+            "sent.delivered",
+            "sent.owed",
+            "copy.restored",
+            "copy.removed",
+        ];
         assert_eq!(EventType::ALL.map(EventType::as_str), names);
     }
 

@@ -3,14 +3,18 @@
 //! No delivery reads it, and no lock or result depends on it. A row is written if that is possible at once. What was
 //! delivered since is left out when the rows are read: the record of a delivery never touches them.
 
-use super::{Database, Outcome, statements};
+use super::activity::escaped;
+use super::event::{Diff, EventRecord, EventType};
+use super::message_addresses::AddressPattern;
+use super::{CopyKey, Database, Outcome, statements};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Query, Value, columns_of};
 use crate::lock::LockName;
-use crate::message::Identity;
+use crate::message::{Identity, Role};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// How long the answer to the write is awaited. Until then nobody but the client of the failed delivery waits.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,26 +53,81 @@ pub struct FailureRecord<'a> {
     pub outcome: Outcome,
 }
 
-/// Writes the failures. If the server refuses a value, it writes them without what the author wrote.
+/// Writes the failures and their events. If the server refuses a value, or a right is missing for the events, only the failures
+/// are written, without what the author wrote.
 ///
 /// # Errors
 /// The error of the last `write`.
 pub(super) fn record_with_fallback(
     failures: &[FailureRecord<'_>],
-    mut write: impl FnMut(&[FailureRecord<'_>]) -> Result<(), DatabaseError>,
+    dialect: Dialect,
+    mut write: impl FnMut(Vec<String>) -> Result<(), DatabaseError>,
 ) -> Result<(), DatabaseError> {
-    match write(failures) {
-        Err(error) if error.failure == DatabaseFailure::Refused => {
+    match write(with_events(dialect, failures)) {
+        Err(error) if matches!(error.failure, DatabaseFailure::Refused | DatabaseFailure::AccessDenied) => {
             let mut bare = failures.to_vec();
             bare.iter_mut().for_each(|failure| (failure.author, failure.subject) = (None, None));
-            write(&bare)
+            write(bare.iter().map(|failure| upsert(dialect, failure)).collect())
         }
         written => written,
     }
 }
 
+/// The failures, and an event for the first try of each deferred delivery if a subscription names that type.
+fn with_events(dialect: Dialect, failures: &[FailureRecord<'_>]) -> Vec<String> {
+    let named = format!("'{}'", EventType::MessageDeferred.as_str());
+    let mut statements = Vec::new();
+    if matches!(dialect, Dialect::Mysql | Dialect::Mariadb) {
+        // An INSERT that reads the table would wait for sessions that change a subscription.
+        statements.push(format!(
+            "SELECT EXISTS (SELECT 1 FROM subscriptions WHERE JSON_CONTAINS(types, JSON_QUOTE({named}))) INTO @maildrop_named"
+        ));
+    }
+    for failure in failures {
+        let (recipient, cause) = (limited(failure.recipient, RECIPIENT_LIMIT), failure.outcome.to_string());
+        let event = |rows: &str| {
+            let event = EventRecord {
+                event: Uuid::now_v7(),
+                kind: EventType::MessageDeferred,
+                // The mailbox may be unknown yet. One such event exists for a message and recipient.
+                key: CopyKey::new(failure.identity, Role::Recipient, &recipient, ""),
+                role: Role::Recipient,
+                user: "",
+                mailbox: "",
+                recipient: &recipient,
+                identity: failure.identity,
+                message_id: failure.message_id,
+                manner: None,
+                attempt: None,
+                queue_id: failure.queue_id,
+                host: failure.host,
+                diff: Diff::deferred(&limited(&cause, TEXT_LIMIT)),
+            };
+            statements::event(dialect, &event, rows)
+        };
+        let upsert = upsert(dialect, failure);
+        match dialect {
+            _ if matches!(failure.outcome, Outcome::Refused(_)) => statements.push(upsert),
+            // A row that was inserted, and not updated, has no xmax.
+            Dialect::Postgresql => statements.push(format!(
+                "WITH written AS ({upsert} RETURNING xmax = 0 AS is_first) {}",
+                event(&format!(
+                    "FROM written WHERE is_first AND EXISTS (SELECT 1 FROM subscriptions WHERE {named} = ANY (types))"
+                ))
+            )),
+            // 1: inserted; 2: updated (reference manual, "INSERT ... ON DUPLICATE KEY UPDATE").
+            Dialect::Mysql | Dialect::Mariadb => {
+                statements.extend([upsert, event("FROM DUAL WHERE ROW_COUNT() = 1 AND @maildrop_named")]);
+            }
+            // An embedded database has no subscribers.
+            Dialect::Sqlite => statements.push(upsert),
+        }
+    }
+    statements
+}
+
 /// Inserts a failure, or counts one more try.
-pub(super) fn upsert(dialect: Dialect, failure: &FailureRecord<'_>) -> String {
+fn upsert(dialect: Dialect, failure: &FailureRecord<'_>) -> String {
     let now = statements::now(dialect);
     let text =
         |text: Option<&str>| dialect.literal(Value::optional_text(text.map(|it| limited(it, TEXT_LIMIT)).as_deref()));
@@ -206,8 +265,10 @@ pub enum FailuresOf<'a> {
     Lock(&'a LockName),
     /// Since this time, in microseconds since 1970.
     QueueId(&'a str, i64),
-    /// An envelope recipient or sender, as the ledger keeps them, since this time.
-    Address(&'a str, i64),
+    /// Those with an envelope recipient or sender like this, since this time.
+    Addresses(&'a AddressPattern, i64),
+    /// Those with this in their subject or author, since this time.
+    Piece(&'a str, i64),
     /// All since this time; the next page begins behind a failure of the page before.
     Since(i64, Option<&'a FailureCursor>),
 }
@@ -227,15 +288,25 @@ pub fn failed_deliveries(
     limit: usize,
 ) -> Result<Vec<FailedDelivery>, DatabaseError> {
     let dialect = database.dialect();
+    let pattern = match of {
+        FailuresOf::Addresses(pattern, _) => pattern.like(),
+        FailuresOf::Piece(piece, _) => format!("%{}%", escaped(&piece.to_lowercase())),
+        _ => String::new(),
+    };
     let (condition, values) = match of {
         FailuresOf::Message(identity) => ("f.identity = ?", vec![Value::Bytes(identity)]),
         FailuresOf::Lock(lock) => ("f.lock_digest = ?", vec![Value::Bytes(lock.digest())]),
         FailuresOf::QueueId(queue_id, since) => {
             ("f.first_at >= ? AND f.queue_id = ?", vec![Value::Moment(since), Value::Text(queue_id)])
         }
-        FailuresOf::Address(address, since) => (
-            "f.first_at >= ? AND (f.recipient = ? OR lower(f.sender) = ?)",
-            vec![Value::Moment(since), Value::Text(address), Value::Text(address)],
+        // At most the rows of a week are read: a row goes after `RETENTION`.
+        FailuresOf::Addresses(_, since) => (
+            "f.first_at >= ? AND (f.recipient LIKE ? ESCAPE '!' OR lower(f.sender) LIKE ? ESCAPE '!')",
+            vec![Value::Moment(since), Value::Text(&pattern), Value::Text(&pattern)],
+        ),
+        FailuresOf::Piece(_, since) => (
+            "f.first_at >= ? AND (lower(f.subject) LIKE ? ESCAPE '!' OR lower(f.author) LIKE ? ESCAPE '!')",
+            vec![Value::Moment(since), Value::Text(&pattern), Value::Text(&pattern)],
         ),
         FailuresOf::Since(since, None) => ("f.first_at >= ?", vec![Value::Moment(since)]),
         // MySQL cannot use an index for a comparison of rows alone.

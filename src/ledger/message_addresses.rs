@@ -148,7 +148,7 @@ fn addresses_in(text: &str) -> impl Iterator<Item = String> {
 
 /// Addresses that a search selects, as the ledger stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum AddressPattern {
+pub enum AddressPattern {
     Address(String),
     Domain(String),
     /// The beginning of an address, or of a domain.

@@ -15,8 +15,7 @@ impl Ledger for SqliteDatabase {
     }
 
     fn record_failures(&mut self, failures: &[FailureRecord<'_>]) -> Result<(), DatabaseError> {
-        failures::record_with_fallback(failures, |records| {
-            let statements: Vec<String> = records.iter().map(|failure| failures::upsert(DIALECT, failure)).collect();
+        failures::record_with_fallback(failures, DIALECT, |statements| {
             self.change_briefly(failures::RECORDING_FAILURES, &statements)
         })
     }

@@ -98,8 +98,7 @@ pub(crate) fn search(
     Ok(last)
 }
 
-/// The deliveries that failed before their journal and match `wanted`, the newest first, at most `limit`, for a search text
-/// with the meaning that [`search`] gives it. None is found by a mailbox's user, or by part of a subject or an author.
+/// The deliveries that failed before their journal and match `wanted`, the newest first, at most `limit`, for a search text with the first of its meanings ([`search::meanings`]) that has one. None is found by a mailbox's user.
 pub(crate) fn search_failed(
     site: &Site,
     database: &mut dyn Database,
@@ -124,17 +123,24 @@ fn failed_by_text(
     (since, until): (i64, Option<i64>),
     limit: usize,
 ) -> Result<Vec<FailedDelivery>, DatabaseError> {
-    if what.is_empty() {
+    let (meanings, text) = search::meanings(what);
+    if text.is_empty() {
         let before = until.map(FailureCursor::before);
         return failed_deliveries(database, FailuresOf::Since(since, before.as_ref()), limit);
     }
-    let is_message_id = what.starts_with('<') || what.contains('@');
-    let lock = site.lock_of_message_id(what.as_bytes());
-    let by_id = if is_message_id { FailuresOf::Lock(&lock) } else { FailuresOf::QueueId(what, since) };
-    let found = failed_deliveries(database, by_id, limit)?;
-    if !found.is_empty() || !what.contains('@') || what.starts_with('<') {
-        return Ok(found);
+    let lock = site.lock_of_message_id(text.as_bytes());
+    for meaning in meanings {
+        let pattern = search::pattern(*meaning, text);
+        let of = match (meaning, &pattern) {
+            (_, Some(pattern)) => FailuresOf::Addresses(pattern, since),
+            (TakenAs::MessageId, None) => FailuresOf::Lock(&lock),
+            (TakenAs::QueueId, None) => FailuresOf::QueueId(text, since),
+            (_, None) => FailuresOf::Piece(text, since),
+        };
+        let found = failed_deliveries(database, of, limit)?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
     }
-    let address = as_stored(what);
-    failed_deliveries(database, FailuresOf::Address(&address, since), limit)
+    Ok(Vec::new())
 }

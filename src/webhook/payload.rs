@@ -55,8 +55,10 @@ pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
         ("host", json!(due.host)),
         ("url", json!(api.map(|api| format!("{api}/messages/{}", due.identity)))),
     ]);
-    // A refused message may be recorded between two tries. The second body would then differ from the first.
-    if let Some(recorded) = due.message.as_ref().filter(|_| due.event_type != EventType::MessageRefused.as_str()) {
+    // Such a message may be recorded between two tries. The second body would then differ from the first.
+    let is_unrecorded =
+        [EventType::MessageRefused, EventType::MessageDeferred].iter().any(|it| it.as_str() == due.event_type);
+    if let Some(recorded) = due.message.as_ref().filter(|_| !is_unrecorded) {
         message.extend(detail(recorded));
     }
     let attempt = json!(due.attempt.map(|attempt| attempt.to_string()));
@@ -253,10 +255,12 @@ mod tests {
         assert_eq!(message["sender"], "list@gmail.com", "a list's sender names a recipient");
         assert_eq!((&message["subject"], &message["size"]), (&"Grüße\n\"".into(), &4096.into()));
         assert_eq!((message["headers"].as_array().unwrap().len(), &message["headers_truncated"]), (16, &true.into()));
-        // For a refused message it makes no difference whether the message is recorded by now.
-        full.event_type = "message.refused".into();
-        let thin = Due { message: None, ..full.clone() };
-        assert_eq!(render(&full, None), render(&thin, None));
+        // For a refused or deferred message it makes no difference whether the message is recorded by now.
+        for kind in ["message.refused", "message.deferred"] {
+            full.event_type = kind.into();
+            let thin = Due { message: None, ..full.clone() };
+            assert_eq!(render(&full, None), render(&thin, None));
+        }
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub fn each_change_was_told_once(database: &mut Database) {
     let mut folded: BTreeMap<String, [Value; 3]> = BTreeMap::new();
     for event in &told {
         let [key, kind, diff] = event.each_ref().map(String::as_str);
-        // A copy that was refused has no row; one that was taken out lay beside the one that has.
-        if matches!(kind, "message.refused" | "copy.removed") {
+        // A copy that was refused or deferred has no row; one that was taken out lay beside the one that has.
+        if matches!(kind, "message.refused" | "message.deferred" | "copy.removed") {
             continue;
         }
         let diff: Value = serde_json::from_str(diff).unwrap();

@@ -89,10 +89,8 @@ impl Ledger for MysqlDatabase {
     }
 
     fn record_failures(&mut self, failures: &[FailureRecord<'_>]) -> Result<(), DatabaseError> {
-        failures::record_with_fallback(failures, |records| {
-            let dialect = self.dialect();
-            let statements = records.iter().map(|failure| failures::upsert(dialect, failure));
-            self.change_briefly(failures::RECORDING_FAILURES, statements.collect(), failures::WRITE_TIMEOUT)
+        failures::record_with_fallback(failures, self.dialect(), |statements| {
+            self.change_briefly(failures::RECORDING_FAILURES, statements, failures::WRITE_TIMEOUT)
         })
     }
 

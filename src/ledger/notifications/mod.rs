@@ -23,6 +23,7 @@ mod settle;
 
 pub use super::subscriptions::SubscriptionState;
 use crate::database::{Columns, DatabaseError, DatabaseFailure, Dialect, FromRow, Query, Tables, Value, columns_of};
+use crate::ledger::event::EventType;
 use crate::lock::LockName;
 use std::time::Duration;
 use uuid::Uuid;
@@ -435,29 +436,35 @@ fn event_columns(dialect: Dialect) -> String {
     )
 }
 
+/// A subscription without types gets all events except this one: an outage would send one notification for each message.
+const ONLY_IF_NAMED: &str = EventType::MessageDeferred.as_str();
+
 /// Selects which subscriptions `s` match which of these events `e`: five joins, each by the index on `(resource, resource_id)`,
 /// and one for test events.
 fn matches(dialect: Dialect, of: &str) -> String {
     let now = now(dialect);
-    let (domain, mailbox, message, wanted) = match dialect {
+    let (domain, mailbox, message, is_named, names_none) = match dialect {
         Dialect::Postgresql => (
             // The part behind the last `@`: a local part may contain one (RFC 5321 section 4.1.2). PostgreSQL 14 or later.
             "lower(split_part(e.recipient, '@', -1))",
             "e.imap_user || '/' || e.mailbox",
             "encode(e.identity, 'hex')",
-            "(s.types = '{}' OR e.type = ANY (s.types))",
+            "e.type = ANY (s.types)",
+            "s.types = '{}'",
         ),
         _ => (
             "LOWER(SUBSTRING_INDEX(e.recipient, '@', -1))",
             "CONCAT(e.imap_user, '/', e.mailbox)",
             "LOWER(HEX(e.identity))",
-            "(JSON_LENGTH(s.types) = 0 OR JSON_CONTAINS(s.types, JSON_QUOTE(CONVERT(e.type USING utf8mb4))))",
+            "JSON_CONTAINS(s.types, JSON_QUOTE(CONVERT(e.type USING utf8mb4)))",
+            "JSON_LENGTH(s.types) = 0",
         ),
     };
     let arm = |resource: &str, id: &str| {
         format!(
             "SELECT s.id, e.position FROM events e JOIN subscriptions s ON s.resource = '{resource}' \
-             AND s.resource_id = {id} WHERE {of} AND e.type <> '{TEST}' AND {wanted} \
+             AND s.resource_id = {id} WHERE {of} AND e.type <> '{TEST}' \
+             AND ({is_named} OR {names_none} AND e.type <> '{ONLY_IF_NAMED}') \
              AND (s.expires_at IS NULL OR s.expires_at > {now})"
         )
     };

@@ -4,7 +4,7 @@
 //! batch, the journal or the record shares its round trip with its COMMIT. For the look, a statement with parameters would keep
 //! its snapshot until the next one (see [`PostgresDatabase`]).
 
-use super::failures::{RECORDING_FAILURES, WRITE_TIMEOUT, record_with_fallback, upsert};
+use super::failures::{RECORDING_FAILURES, WRITE_TIMEOUT, record_with_fallback};
 use super::{AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger, LockResult};
 use super::{FailureRecord, LoginCheck, OpenAttempt, Record, Snapshot, record_fallback, statements as shared};
 use crate::database::postgres::{Parameter, PostgresDatabase, SHOW_COMMIT_WARNINGS, SUPPRESS_NOTICES, Transaction};
@@ -75,8 +75,7 @@ impl Ledger for PostgresDatabase {
     }
 
     fn record_failures(&mut self, failures: &[FailureRecord<'_>]) -> Result<(), DatabaseError> {
-        record_with_fallback(failures, |failures| {
-            let statements: Vec<String> = failures.iter().map(|failure| upsert(Dialect::Postgresql, failure)).collect();
+        record_with_fallback(failures, Dialect::Postgresql, |statements| {
             self.change_briefly(RECORDING_FAILURES, &statements.join("; "), WRITE_TIMEOUT)
         })
     }

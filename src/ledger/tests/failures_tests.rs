@@ -1,7 +1,7 @@
 //! Deliveries that failed before their journal.
 
-use super::{Attempt, DAY, MINUTE, Site, THEN, identity, lock, retention, site};
-use crate::database::Value;
+use super::{AddressPattern, Attempt, DAY, MINUTE, Site, THEN, identity, lock, retention, site};
+use crate::database::{Tables, Value};
 use crate::ledger::failures::{FailuresOf, each_failure, failed_deliveries};
 use crate::message::Role;
 
@@ -44,8 +44,16 @@ fn failures_are_found_by_message_lock_queue_id_and_address_and_the_newest_come_f
     assert_eq!(of_lock, ["queue2 doug@x", "queue1 scuba@x", "queue1 doug@x"]);
     assert_eq!(site.read_failures(FailuresOf::QueueId("queue11", THEN)), ["queue11 doug@x"]);
     assert!(site.read_failures(FailuresOf::QueueId("queue11", THEN + 12 * MINUTE)).is_empty());
-    assert_eq!(site.read_failures(FailuresOf::Address("scuba@x", THEN)), ["queue1 scuba@x"]);
-    let of_sender = site.read_failures(FailuresOf::Address("lisa@gmail.com", THEN));
+    let like = |pattern: AddressPattern, site: &mut Site| site.read_failures(FailuresOf::Addresses(&pattern, THEN));
+    assert_eq!(like(AddressPattern::Address("scuba@x".into()), &mut site), ["queue1 scuba@x"]);
+    assert_eq!(like(AddressPattern::Beginning("sc".into()), &mut site), ["queue1 scuba@x"]);
+    assert!(like(AddressPattern::Domain("gmail".into()), &mut site).is_empty());
+    assert_eq!(like(AddressPattern::DomainBeginning("gmail".into()), &mut site).len(), 3);
+    let about = "UPDATE failures SET subject = 'Quarterly Figures', author = 'Lisa' WHERE recipient = 'scuba@x'";
+    site.database.change("a test", about, &[]).unwrap();
+    assert_eq!(site.read_failures(FailuresOf::Piece("ly fig", THEN)), ["queue1 scuba@x"]);
+    assert_eq!(site.read_failures(FailuresOf::Piece("LISA", THEN)), ["queue1 scuba@x"]);
+    let of_sender = like(AddressPattern::Address("lisa@gmail.com".into()), &mut site);
     assert_eq!(of_sender, ["queue11 doug@x", "queue2 doug@x", "queue1 scuba@x"], "three at most");
     let since = THEN + MINUTE;
     let first = failed_deliveries(&mut site.database, FailuresOf::Since(since, None), 2).unwrap();

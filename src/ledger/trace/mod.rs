@@ -5,7 +5,7 @@ mod model;
 
 use super::audit_queries::EarlierDelivery;
 use super::columns::IS_DELIVERED;
-use super::failures::{FailuresOf, STILL_FAILED, failed_deliveries};
+use super::failures::{FailedDelivery, FailuresOf, STILL_FAILED, failed_deliveries};
 use super::lock_exec_holders::{LockUser, lock_users};
 use super::message_addresses::AddressPattern;
 use super::message_search::ListedMessage;
@@ -45,6 +45,12 @@ pub(crate) struct FoundMessage {
 }
 
 columns_of! { FoundMessage: identity, lock, newest }
+
+impl From<&FailedDelivery> for FoundMessage {
+    fn from(failed: &FailedDelivery) -> Self {
+        Self { identity: *failed.identity.as_bytes(), lock: failed.lock, newest: failed.last_at }
+    }
+}
 
 impl From<&ListedMessage> for FoundMessage {
     fn from(listed: &ListedMessage) -> Self {
@@ -87,8 +93,6 @@ pub(crate) fn find(
             let values = [Value::Moment(since), like, Value::Text(user), like];
             let condition = "a.started_at >= ? AND (a.recipient LIKE ? ESCAPE '!' OR a.imap_user = ? OR lower(a.sender) LIKE ? ESCAPE '!')";
             found = select(database, ATTEMPTS, condition, &values, limit)?;
-            let failed = "f.first_at >= ? AND (f.recipient = ? OR lower(f.sender) = ?)";
-            found.extend(select_failed(database, failed, &values[..3], limit)?);
         }
     }
     Ok(newest(found, limit))

@@ -8,6 +8,7 @@ pub(crate) use summary::{RecipientState, RecipientSummary, held_then};
 use super::search;
 use crate::base::{hex, timestamp};
 use crate::database::DatabaseError;
+use crate::ledger::failures::{FailuresOf, failed_deliveries};
 use crate::ledger::message_addresses;
 use crate::ledger::message_search;
 use crate::ledger::notifications::by_message;
@@ -106,7 +107,8 @@ fn find_taken_as(
             trace::find(database, By::QueueId(text, since, lock), limit)
         }
         TakenAs::Piece => {
-            let (mut found, mut next) = (Vec::new(), None);
+            let failed = failed_deliveries(database, FailuresOf::Piece(text, since), limit)?;
+            let (mut found, mut next): (Vec<FoundMessage>, _) = (Vec::new(), None);
             loop {
                 let page = message_search::containing(database, text, next, limit - found.len())?;
                 let listed = message_search::read_messages(database, &page.ids)?;
@@ -114,7 +116,9 @@ fn find_taken_as(
                 found.extend(recent.map(FoundMessage::from));
                 next = page.next;
                 if found.len() >= limit || next.is_none() || page.looked_back_to.is_none_or(|back| back < since) {
-                    return Ok((found, next.is_some()));
+                    found.extend(failed.iter().map(FoundMessage::from));
+                    let (found, more_of_all) = trace::newest(found, limit);
+                    return Ok((found, next.is_some() || more_of_all));
                 }
             }
         }
@@ -126,6 +130,8 @@ fn find_taken_as(
             let (mut found, more) =
                 trace::find(database, By::Addresses { pattern: &pattern, user: text, since }, limit)?;
             found.extend(listed.iter().map(FoundMessage::from));
+            let failed = failed_deliveries(database, FailuresOf::Addresses(&pattern, since), limit)?;
+            found.extend(failed.iter().map(FoundMessage::from));
             let (found, more_of_all) = trace::newest(found, limit);
             Ok((found, more || more_of_all || page.next.is_some()))
         }

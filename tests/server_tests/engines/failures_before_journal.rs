@@ -1,5 +1,6 @@
 //! A delivery that fails before its journal leaves one row in the table `failures`, however often it is tried.
 
+use crate::notifications::event_delivery::subscribe;
 use crate::support::database::Engine;
 use crate::support::site_fixture::Scene;
 use maildrop_command::database::DatabaseFailure;
@@ -13,6 +14,7 @@ on_each_engine!(
     while_the_mailbox_store_is_down_each_try_counts_in_one_row_that_is_left_out_once_the_message_is_delivered,
     a_row_that_another_session_holds_is_not_waited_for,
     of_a_flood_of_unknown_recipients_a_thousand_rows_an_hour_are_written,
+    the_first_failure_of_a_message_and_recipient_has_an_event_if_a_subscription_names_it,
 );
 
 fn all(database: &mut dyn Database) -> Vec<FailedDelivery> {
@@ -113,4 +115,31 @@ fn of_a_flood_of_unknown_recipients_a_thousand_rows_an_hour_are_written(engine: 
     scene.database.execute(&format!("UPDATE failures SET first_at = first_at - {hour}"));
     refuse(1010..1020);
     assert_eq!(scene.database.count(rows), 1011);
+}
+
+fn the_first_failure_of_a_message_and_recipient_has_an_event_if_a_subscription_names_it(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    let (first, second) = (Identity::of(b"1"), Identity::of(b"2"));
+    let lock = LockName::new(&scene.database.name, b"1@x");
+    let events = "SELECT count(*) FROM outbox WHERE type = 'message.deferred'";
+    subscribe(&mut scene, ("all", ""), "https://example.org/all", &[]);
+    let try_both = |scene: &Scene, identity: &Identity| {
+        let failures = ["doug@x", "scuba@x"].map(|recipient| failure(identity, &lock, recipient, down()));
+        scene.open_database().record_failures(&failures).unwrap();
+    };
+    try_both(&scene, &first);
+    assert_eq!(scene.database.count(events), 0, "nobody has named it");
+
+    let named = if engine.is_postgres() { "'{message.deferred}'" } else { "'[\"message.deferred\"]'" };
+    subscribe(&mut scene, ("all", ""), "https://example.org/named", &[("types", named)]);
+    for _ in 0..3 {
+        try_both(&scene, &second);
+    }
+    try_both(&scene, &first);
+    let refused = failure(&second, &lock, "nobody@x", Outcome::Refused("unknown recipient".into()));
+    scene.open_database().record_failures(&[refused]).unwrap();
+    assert_eq!(scene.database.count(events), 2, "once for each recipient, and only of the first try");
+    let [doug, scuba] =
+        ["doug@x", "scuba@x"].map(|name| scene.database.count(&format!("{events} AND recipient = '{name}'")));
+    assert_eq!((doug, scuba), (1, 1));
 }

@@ -174,6 +174,7 @@ pub fn happening(engine: Engine, count: usize, event_type: &str) -> (Vec<String>
     let (nobody, why) = ("NULL", r#""reason": {"---": null, "+++": "over quota"}"#);
     let (role, manner, diff) = match event_type {
         "message.refused" => ("recipient", nobody, state("refused", why)),
+        "message.deferred" => ("recipient", nobody, state("deferred", why)),
         "sent.owed" => ("sender", nobody, state("owed", why)),
         "sent.delivered" => ("sender", appended, state("delivered", now_at)),
         "copy.restored" => ("recipient", appended, r#"{"uid": {"---": 3, "+++": 4}}"#.into()),
@@ -268,7 +269,9 @@ fn each_event_reaches_who_wants_it_once_and_signed(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let rotated = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
     let identity = "ab".repeat(32);
-    let only_refused = if engine.is_postgres() { "'{message.refused}'" } else { "'[\"message.refused\"]'" };
+    let only = |kind: &str| if engine.is_postgres() { format!("'{{{kind}}}'") } else { format!("'[\"{kind}\"]'") };
+    let (only_refused, only_deferred) = (only("message.refused"), only("message.deferred"));
+    let (only_refused, only_deferred) = (only_refused.as_str(), only_deferred.as_str());
     let all = subscribe(&mut scene, ("all", ""), &receiver.url("/quick/all"), &[]);
     let rotating = [("secret_generation", "3"), ("secret_rotated_at", rotated), ("detail", "'full'")];
     let domain = subscribe(&mut scene, ("domain", "mail.axial.net"), &receiver.url("/quick/domain"), &rotating);
@@ -277,6 +280,7 @@ fn each_event_reaches_who_wants_it_once_and_signed(engine: Engine) {
         (("mailbox", "doug/INBOX"), "/quick/mailbox", &[]),
         (("message", identity.as_str()), "/quick/message", &[]),
         (("all", ""), "/quick/refused", &[("types", only_refused)]),
+        (("all", ""), "/quick/deferred", &[("types", only_deferred)]),
         (("all", ""), "/quick/paused", &[("state", "'paused'")]),
         (("address", "scuba@mail.axial.net"), "/quick/other", &[]),
         (("domain", "axial.net"), "/quick/other", &[]),
@@ -288,20 +292,23 @@ fn each_event_reaches_who_wants_it_once_and_signed(engine: Engine) {
     let delivered = happen(&mut scene, 3, "message.delivered");
     let refused = happen(&mut scene, 2, "message.refused");
     let both = [delivered.clone(), refused.clone()].concat();
+    // It reaches nobody who does not name it.
+    let deferred = happen(&mut scene, 2, "message.deferred");
     // Those of who is paused wait.
     wait_until("all are told", || {
-        scene.database.count("SELECT count(*) FROM events") == 5 && scene.database.count(PENDING) == 5
+        scene.database.count("SELECT count(*) FROM events") == 7 && scene.database.count(PENDING) == 5
     });
     for path in ["/quick/all", "/quick/domain", "/quick/address", "/quick/mailbox", "/quick/message"] {
         let came = receiver.came(path);
         assert_eq!((ids(&came), came.len()), (sorted(&both), 5), "{path}");
     }
     assert_eq!(ids(&receiver.came("/quick/refused")), sorted(&refused));
+    assert_eq!(ids(&receiver.came("/quick/deferred")), sorted(&deferred));
     for path in ["/quick/paused", "/quick/other"] {
         assert_eq!(receiver.came(path).len(), 0, "{path}");
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM outbox"), 0);
-    assert_eq!(scene.database.count("SELECT count(*) FROM notification_attempts WHERE status = 204"), 27);
+    assert_eq!(scene.database.count("SELECT count(*) FROM notification_attempts WHERE status = 204"), 29);
     for request in receiver.came("/quick/all") {
         verify(&request, all, 1).unwrap();
         verify(&request, all, 2).unwrap_err();

@@ -74,7 +74,7 @@ def nearly(body):
         yield {**body, 'data': {**data, 'message': {**message, key: {}}}}
     if 'size' not in message:
         yield {**body, 'data': {**data, 'message': {**message, 'subject': 'alone'}}}
-    if body['type'] == 'message.refused':
+    if body['type'] in ['message.refused', 'message.deferred']:
         full = {'size': 1, 'sender': '', 'headers': [], 'headers_truncated': False}
         full |= {key: None for key in ['from', 'to', 'cc', 'subject', 'date']}
         yield {**body, 'data': {**data, 'message': {**message, **full}}}
