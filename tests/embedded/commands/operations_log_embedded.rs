@@ -110,8 +110,13 @@ fn it_is_read_page_by_page_and_what_is_old_is_forgotten() {
         let told = text(&answer.body);
         let numbers = told.split("number ").skip(1).filter_map(|rest| rest.split_once('.')).map(|(n, _)| n.to_owned());
         seen.extend(numbers);
-        let Some(next) = answer.body.split("href=\"").find(|rest| rest.starts_with("/log?before=")) else { break };
-        path = next.split('"').next().unwrap().to_owned();
+        let links = answer.body.split("href=\"").filter_map(|rest| rest.split('"').next());
+        // The page as a file has a link as well.
+        let Some(next) = links.into_iter().find(|link| link.starts_with("/log?before=") && !link.contains("format="))
+        else {
+            break;
+        };
+        path = next.to_owned();
     }
     assert_eq!(seen, (0..120).rev().map(|number| number.to_string()).collect::<Vec<_>>());
 
