@@ -32,7 +32,7 @@ GRANT SELECT, INSERT, UPDATE ON maildrop.message_addresses_read TO 'maildrop'@'%
 
 -- An event for each change of a copy, if there are subscriptions (grants-notify.sql). Their owners stay hidden.
 GRANT INSERT ON maildrop.outbox TO 'maildrop'@'%';
-GRANT SELECT (id, types) ON maildrop.subscriptions TO 'maildrop'@'%';
+GRANT SELECT (id,types) ON maildrop.subscriptions TO 'maildrop'@'%';
 
 -- Only with routing.unknown_recipient = "reject": a recipient is refused after the row is committed.
 GRANT SELECT, INSERT, UPDATE ON maildrop.unknown_recipients TO 'maildrop'@'%';

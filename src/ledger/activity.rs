@@ -199,7 +199,7 @@ fn begin_of_slice(
 }
 
 /// The result, or `None` if the server has ended the statement because it took too long.
-fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError> {
+pub(crate) fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError> {
     match read {
         Ok(read) => Ok(Some(read)),
         Err(error) if error.failure == DatabaseFailure::TimedOut => {

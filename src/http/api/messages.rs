@@ -94,6 +94,10 @@ fn copies(call: &ApiRequest, found: &Message, which: impl Fn(&TracedCopy) -> boo
 /// What became of a message that this token's owner has submitted. For anybody else there is none.
 pub(super) fn show_submission(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.reject_unknown(&[])?;
+    // MySQL refuses to compare an id with other characters than those of its column.
+    if !call.id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err(Problem::not_found().into());
+    }
     let settings = &call.api.settings;
     let status = match status(database, (settings.site.host(), &settings.queue), &call.id) {
         Err(StatusUnknown::Queue(error)) => {

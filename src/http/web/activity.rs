@@ -127,15 +127,23 @@ pub(super) async fn show(
         if !asks {
             return Ok((SearchResult::Nothing, Vec::new()));
         }
-        let failed = match wants_failed || adds_failed {
-            true => search_failed(&site, database, &what, &wanted, limit)?,
-            false => Vec::new(),
-        };
         if wants_owed || wants_failed {
+            let failed = match wants_failed {
+                true => search_failed(&site, database, &what, &wanted, limit)?,
+                false => Vec::new(),
+            };
             let owed = wants_owed.then(|| audit_queries::latest_owed(database, limit)).transpose()?;
             return Ok((owed.map_or(SearchResult::Nothing, SearchResult::Owed), failed));
         }
-        let found = search(&site, database, &what, wanted, limit)?;
+        let mut found = search(&site, database, &what, wanted.clone(), limit)?;
+        let mut failed = Vec::new();
+        if adds_failed {
+            match activity::in_time(search_failed(&site, database, &what, &wanted, limit))? {
+                Some(matching) => failed = matching,
+                // The page says that nothing before this moment was searched completely.
+                None => found.0.looked_back_to = Some(time_span::now(database)?),
+            }
+        }
         let is_empty = is_plain && found.0.tried.is_empty();
         if is_empty && activity::find(database, &Wanted::default(), 1)?.tried.is_empty() {
             // Nothing was ever delivered. If something has failed, people look for that.

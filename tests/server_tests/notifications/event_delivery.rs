@@ -183,6 +183,7 @@ pub fn happening(engine: Engine, count: usize, event_type: &str) -> (Vec<String>
         }
         _ => ("recipient", appended, state("delivered", now_at)),
     };
+    let (user, mailbox) = if event_type == "message.deferred" { ("", "") } else { ("doug", "INBOX") };
     let rows = events.iter().map(|event| {
         let (digits, digest) = (event.simple().to_string(), "ab".repeat(32));
         let (event, key, now) = if postgres {
@@ -190,9 +191,10 @@ pub fn happening(engine: Engine, count: usize, event_type: &str) -> (Vec<String>
         } else {
             (format!("X'{digits}'"), format!("X'{digest}'"), "UTC_TIMESTAMP(6)")
         };
+        let attempt = if user.is_empty() { nobody } else { &event };
         format!(
-            "({event}, '{event_type}', {key}, {key}, '<1@example.org>', '{role}', 'Doug@mail.axial.net', 'doug', 'INBOX', {manner}, \
-             {event}, 'mx1', '{diff}', {now})"
+            "({event}, '{event_type}', {key}, {key}, '<1@example.org>', '{role}', 'Doug@mail.axial.net', '{user}', '{mailbox}', {manner}, \
+             {attempt}, 'mx1', '{diff}', {now})"
         )
     });
     let written = format!(

@@ -35,9 +35,15 @@ def message(context, value):
 const HOOKS_OF_LINKS: &str = r#"
 import os, schemathesis, zlib
 
+@schemathesis.serializer("message/rfc822")
+def message(context, value):
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+
 @schemathesis.hook
 def map_body(context, body):
     operation = context.operation.definition.raw["operationId"]
+    if operation == "bringMessage":
+        return "From: Lisa <lisa@gmail.com>\r\nMessage-ID: <link@example.org>\r\n\r\nHello\r\n"
     if operation == "redeliver":
         return {"event": os.environ["EVENT"]}
     if operation == "createSubscription":
@@ -51,6 +57,8 @@ def map_query(context, query):
         "listSubscriptions": {},
         "listNotifications": {},
         "listEvents": {"limit": 1},
+        "searchMessages": {"q": "lisa@", "limit": 1},
+        "bringMessage": {"recipient": "doug@mail.axial.net"},
     }.get(context.operation.definition.raw["operationId"], query)
 "#;
 
@@ -197,6 +205,8 @@ fn with_something_to_find(engine: Engine) -> (Scene, Rest, String, String) {
             && scene.database.count(PENDING) == 4
     });
     notifier.end();
+    // A second page of messages.
+    scene.deliver("doug", scene.message("b")).delivered();
     let more = sections(&scene, "reject");
     let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let rest = Rest::start_at(&mut scene, &more, free);
