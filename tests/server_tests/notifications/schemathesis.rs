@@ -42,8 +42,6 @@ def message(context, value):
 @schemathesis.hook
 def map_body(context, body):
     operation = context.operation.definition.raw["operationId"]
-    if operation == "bringMessage":
-        return "From: Lisa <lisa@gmail.com>\r\nMessage-ID: <link@example.org>\r\n\r\nHello\r\n"
     if operation == "redeliver":
         return {"event": os.environ["EVENT"]}
     if operation == "createSubscription":
@@ -57,8 +55,7 @@ def map_query(context, query):
         "listSubscriptions": {},
         "listNotifications": {},
         "listEvents": {"limit": 1},
-        "searchMessages": {"q": "lisa@", "limit": 1},
-        "bringMessage": {"recipient": "doug@mail.axial.net"},
+        "searchMessages": {"q": "*a*", "limit": 1},
     }.get(context.operation.definition.raw["operationId"], query)
 "#;
 
@@ -66,6 +63,12 @@ def map_query(context, query):
 const NOT_HERE: [&str; 2] = [
     "GET /events -> [200] source -> GET /messages/{id}/source",
     "POST /subscriptions/{id}/test -> [202] attempts -> GET /subscriptions/{id}/attempts",
+];
+
+/// These need a service that takes a message and delivers it: `submission_by_http` asks what became of one.
+const OF_SUBMISSIONS: [&str; 2] = [
+    "POST /messages -> [202] submission -> GET /submissions/{id}",
+    "GET /submissions/{id} -> [200] message -> GET /messages/{id}",
 ];
 
 /// No links but those of the document.
@@ -186,6 +189,7 @@ fn links() -> BTreeSet<String> {
             }
         }
     }
+    links.retain(|link| !OF_SUBMISSIONS.contains(&link.as_str()));
     links
 }
 
