@@ -95,7 +95,7 @@ fn copies(call: &ApiRequest, found: &Message, which: impl Fn(&TracedCopy) -> boo
 pub(super) fn show_submission(call: &ApiRequest, database: &mut dyn Database) -> Result<Response, ApiFailure> {
     call.query.reject_unknown(&[])?;
     // MySQL refuses to compare an id with other characters than those of its column.
-    if !call.id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+    if !call.id.is_ascii() {
         return Err(Problem::not_found().into());
     }
     let settings = &call.api.settings;
