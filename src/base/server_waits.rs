@@ -44,7 +44,7 @@ impl ServerKind {
 
 /// A server that may be waited for.
 pub(crate) struct WaitedServer {
-    pub whom: ServerKind,
+    pub kind: ServerKind,
     /// What people call it: `the database at db.example.com port 5432`.
     pub name: String,
     /// Sends the server a small request over a separate connection. Returns whether it answered; an error is an answer too.
@@ -72,14 +72,14 @@ thread_local! {
 #[must_use]
 pub(crate) struct Awaited(ServerKind, Option<u64>);
 
-pub(crate) fn for_answer(whom: ServerKind) -> Awaited {
-    whom.awaited().fetch_add(1, Ordering::Relaxed);
-    let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(whom, None) };
+pub(crate) fn for_answer(kind: ServerKind) -> Awaited {
+    kind.awaited().fetch_add(1, Ordering::Relaxed);
+    let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(kind, None) };
     let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
     waits.last += 1;
     let number = waits.last;
-    waits.open.insert(number, (whom, Instant::now()));
-    Awaited(whom, Some(number))
+    waits.open.insert(number, (kind, Instant::now()));
+    Awaited(kind, Some(number))
 }
 
 impl Drop for Awaited {
@@ -93,7 +93,7 @@ impl Drop for Awaited {
 
 /// The kind of server whose answer this process waits for.
 pub(crate) fn awaited() -> Option<ServerKind> {
-    [ServerKind::Database, ServerKind::MailboxStore].into_iter().find(|whom| whom.awaited().load(Ordering::Relaxed) > 0)
+    [ServerKind::Database, ServerKind::MailboxStore].into_iter().find(|kind| kind.awaited().load(Ordering::Relaxed) > 0)
 }
 
 /// Whether the waits of this process are watched.
@@ -108,7 +108,7 @@ pub(crate) fn is_shown() -> bool {
 
 fn oldest(of: impl Fn(ServerKind) -> bool) -> Option<(u64, Instant)> {
     let waits = WAITS.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-    waits.open.iter().find(|(_, (whom, _))| of(*whom)).map(|(number, (_, since))| (*number, *since))
+    waits.open.iter().find(|(_, (kind, _))| of(*kind)).map(|(number, (_, since))| (*number, *since))
 }
 
 /// Watches the waits of this process from now on. A second call changes nothing.
@@ -166,7 +166,7 @@ impl WatchedServer {
     }
 
     fn look(&mut self, longest: Duration) -> Look {
-        let found = oldest(|whom| whom == self.server.whom);
+        let found = oldest(|kind| kind == self.server.kind);
         let wait = found.map(|(number, _)| number);
         if self.wait != wait {
             (self.wait, self.shown, self.asked, self.asking) = (wait, Duration::ZERO, Duration::ZERO, None);

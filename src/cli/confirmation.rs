@@ -25,7 +25,7 @@ pub(super) fn is_missing(yes: bool) -> bool {
 }
 
 /// The end of a subcommand that has only shown what it would do. Standard output may be JSON.
-pub(super) fn nothing_was(done: &str, as_json: bool) -> Ended {
+pub(super) fn report_unconfirmed(done: &str, as_json: bool) -> Ended {
     let text = format!("Nothing was {done}. With --yes it is.");
     if as_json {
         complain(&text)

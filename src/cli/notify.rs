@@ -1,6 +1,6 @@
 //! `notify`: the subscribers' backlog, redelivery of notifications, and giving them up.
 
-use super::confirmation::{Confirmation, nothing_was};
+use super::confirmation::{Confirmation, report_unconfirmed};
 use super::site_options::QueryOptions;
 use super::subscription::{one, open};
 use super::{Ended, fail, help, print, table};
@@ -129,7 +129,7 @@ fn preview(database: &mut dyn Database, subscription: Option<Uuid>, as_json: boo
     let mut overview = notifications::status(database)?;
     overview.subscriptions.retain(|behind| subscription.is_none_or(|id| behind.subscription == id));
     print(as_json, &overview, || text(&overview));
-    nothing_was(done, as_json)
+    report_unconfirmed(done, as_json)
 }
 
 fn text(overview: &Overview) -> String {

@@ -1,6 +1,6 @@
 //! `prune`: removes rows that are older than their retention time.
 
-use super::confirmation::{Confirmation, nothing_was};
+use super::confirmation::{Confirmation, report_unconfirmed};
 use super::progress::Progress;
 use super::site_options::{SiteOptions, connect};
 use super::{Ended, fail, help, json, say, table};
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     // Completed work is shown even if a later step failed.
     show(&done, is_tried || is_unconfirmed, arguments);
     if all.is_ok() && is_unconfirmed && !is_tried {
-        return nothing_was("removed", arguments.json);
+        return report_unconfirmed("removed", arguments.json);
     }
     Ok(all?)
 }

@@ -1,6 +1,6 @@
 //! `queue`: manual work on the file queue.
 
-use super::confirmation::{Confirmation, nothing_was};
+use super::confirmation::{Confirmation, report_unconfirmed};
 use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, say};
 use crate::base::terminal::{printable, shell_word};
 use crate::base::timestamp;
@@ -136,7 +136,7 @@ fn preview(queue: &Queue, ids: &[String], done: &str) -> Ended {
         let entry = entry(queue, id)?;
         say(&would_be(id, entry.size, &sender(&entry), &entry.recipients, done));
     }
-    nothing_was(done, false)
+    report_unconfirmed(done, false)
 }
 
 /// What would be done to a message, in one line.

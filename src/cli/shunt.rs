@@ -1,6 +1,6 @@
 //! `shunt`: messages that crashed workers of the service.
 
-use super::confirmation::{Confirmation, nothing_was};
+use super::confirmation::{Confirmation, report_unconfirmed};
 use super::progress::Progress;
 use super::queue::{QueueOptions, ShowArguments, or_null_sender, would_be};
 use super::{Columns, Ended, Failure, facts, fail, for_each, help, list, or_dash, print, print_bytes, say};
@@ -170,7 +170,7 @@ fn preview(queue: &Queue, ids: &[String], done: &str) -> Ended {
         let recipients: Vec<String> = envelope.recipients.into_iter().map(|to| to.address).collect();
         say(&would_be(id, Some(envelope.size), &or_null_sender(&envelope.sender), &recipients, done));
     }
-    nothing_was(done, false)
+    report_unconfirmed(done, false)
 }
 
 fn retry(arguments: &RetryArguments) -> Ended {

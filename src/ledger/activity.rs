@@ -15,12 +15,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tracing::debug;
 
-/// How many attempts the first slice has, and the widest: a statement takes some milliseconds. Each slice has four
+/// How many attempts or messages the first slice has, and the widest: a statement takes some milliseconds. Each slice has four
 /// times as many as the one before.
-const FIRST_SLICE: usize = 2_000;
-const WIDEST_SLICE: usize = 16_000;
+pub(super) const FIRST_SLICE: usize = 2_000;
+pub(super) const WIDEST_SLICE: usize = 16_000;
 /// A minute, in microseconds.
-const MINUTE: i64 = 60_000_000;
+pub(super) const MINUTE: i64 = 60_000_000;
 /// How far a host's clock may be from the database's, in microseconds.
 const CLOCKS_DIFFER: i64 = 60 * MINUTE;
 /// After this long without a full answer, no further slice is read.

@@ -3,7 +3,7 @@
 //! No delivery reads it, and no lock or result depends on it. A row is written if that is possible at once. What was
 //! delivered since is left out when the rows are read: the record of a delivery never touches them.
 
-use super::activity::escaped;
+use super::activity::like;
 use super::event::{Diff, EventRecord, EventType};
 use super::message_addresses::AddressPattern;
 use super::{CopyKey, Database, Outcome, statements};
@@ -76,12 +76,15 @@ pub(super) fn record_with_fallback(
 /// The failures, and an event for the first try of each deferred delivery if a subscription names that type.
 fn with_events(dialect: Dialect, failures: &[FailureRecord<'_>]) -> Vec<String> {
     let named = format!("'{}'", EventType::MessageDeferred.as_str());
+    let is_mysql = matches!(dialect, Dialect::Mysql | Dialect::Mariadb);
     let mut statements = Vec::new();
-    if matches!(dialect, Dialect::Mysql | Dialect::Mariadb) {
-        // An INSERT that reads the table would wait for sessions that change a subscription.
+    if is_mysql {
+        // An INSERT that reads the table would wait for sessions that change a subscription, and in the transaction the read
+        // would fix its snapshot. Without the transaction, a try would count twice if its event cannot be written.
         statements.push(format!(
             "SELECT EXISTS (SELECT 1 FROM subscriptions WHERE JSON_CONTAINS(types, JSON_QUOTE({named}))) INTO @maildrop_named"
         ));
+        statements.push("START TRANSACTION".into());
     }
     for failure in failures {
         let (recipient, cause) = (limited(failure.recipient, RECIPIENT_LIMIT), failure.outcome.to_string());
@@ -123,6 +126,7 @@ fn with_events(dialect: Dialect, failures: &[FailureRecord<'_>]) -> Vec<String> 
             Dialect::Sqlite => statements.push(upsert),
         }
     }
+    statements.extend(is_mysql.then(|| "COMMIT".into()));
     statements
 }
 
@@ -290,7 +294,7 @@ pub fn failed_deliveries(
     let dialect = database.dialect();
     let pattern = match of {
         FailuresOf::Addresses(pattern, _) => pattern.like(),
-        FailuresOf::Piece(piece, _) => format!("%{}%", escaped(&piece.to_lowercase())),
+        FailuresOf::Piece(piece, _) => like(piece),
         _ => String::new(),
     };
     let (condition, values) = match of {

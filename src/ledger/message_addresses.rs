@@ -2,7 +2,7 @@
 //! attempts began. An attempt is read again until it can no longer record a message, so a late commit is not missed.
 
 use super::Database;
-use super::activity::escaped;
+use super::activity::{MINUTE, escaped};
 use super::message_search::MessagePage;
 use super::time_span::{self, Pages};
 use crate::base::words::words;
@@ -21,8 +21,6 @@ const ROWS: usize = 500;
 const LAST: char = '\u{10FFFF}';
 /// How many addresses or domains with the same beginning a search covers.
 const MOST_KEYS: usize = 50;
-/// An attempt may begin at this very moment.
-const MINUTE: i64 = 60_000_000;
 
 words! {
     /// What an address is to a message.
@@ -57,6 +55,7 @@ impl AddressIndexing {
         let now = time_span::now(database)?;
         let read = format!("SELECT {} FROM message_addresses_read", database.dialect().microseconds("started_at"));
         let from = database.query_first("reading how far addresses are indexed", &read, &[])?;
+        // An attempt may begin at this very moment.
         let pages = Pages::new(from.unwrap_or(0), now.saturating_add(MINUTE), PAGE);
         Ok(Self { pages, settled: now.saturating_sub(time_span::microseconds(settles_within)) })
     }
@@ -181,25 +180,20 @@ pub(crate) fn find(
     limit: usize,
 ) -> Result<MessagePage, DatabaseError> {
     let mut searched_up_to = None;
-    let mut keys: Vec<(&str, String)> = match pattern {
-        AddressPattern::Address(address) => vec![("address", address.clone())],
-        AddressPattern::Domain(domain) => vec![("domain", domain.clone())],
-        AddressPattern::Beginning(_) | AddressPattern::DomainBeginning(_) => Vec::new(),
+    // One address or domain is a key as it stands.
+    let (mut keys, columns, text): (Vec<(&str, String)>, &[&str], &str) = match pattern {
+        AddressPattern::Address(address) => (vec![("address", address.clone())], &[], address),
+        AddressPattern::Domain(domain) => (vec![("domain", domain.clone())], &[], domain),
+        AddressPattern::Beginning(begin) => (Vec::new(), &["address", "domain"], begin),
+        AddressPattern::DomainBeginning(begin) => (Vec::new(), &["domain"], begin),
     };
-    let of_beginning: &[&str] = match pattern {
-        AddressPattern::Beginning(_) => &["address", "domain"],
-        AddressPattern::DomainBeginning(_) => &["domain"],
-        AddressPattern::Address(_) | AddressPattern::Domain(_) => &[],
-    };
-    if let AddressPattern::Beginning(begin) | AddressPattern::DomainBeginning(begin) = pattern {
-        for column in of_beginning {
-            let mut all = keys_from(database, column, begin)?;
-            if all.len() > MOST_KEYS {
-                all.truncate(MOST_KEYS);
-                searched_up_to = all.last().cloned();
-            }
-            keys.extend(all.into_iter().map(|key| (*column, key)));
+    for column in columns {
+        let mut all = keys_from(database, column, text)?;
+        if all.len() > MOST_KEYS {
+            all.truncate(MOST_KEYS);
+            searched_up_to = all.last().cloned();
         }
+        keys.extend(all.into_iter().map(|key| (*column, key)));
     }
     let mut allowed = String::new();
     let mut bounds: Vec<Value<'_>> = Vec::new();

@@ -1,14 +1,11 @@
 //! Recorded messages, the newest first, in pages: by Message-ID, by identity, or by a part of subject or author.
 
 use super::Database;
-use super::activity::{LONG_ENOUGH, like};
+use super::activity::{FIRST_SLICE, LONG_ENOUGH, WIDEST_SLICE, like};
 use crate::database::{DatabaseError, Query, Value, columns_of};
 use crate::lock::LockName;
 use std::time::Instant;
 
-/// How many messages the first slice of a scan has, and the widest. Each slice has four times as many as the one before.
-const FIRST_SLICE: usize = 2_000;
-const WIDEST_SLICE: usize = 16_000;
 /// Characters that a list shows of a field.
 const SHOWN: usize = 300;
 

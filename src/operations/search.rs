@@ -17,8 +17,6 @@ use tracing::debug;
 const COMMIT: Duration = Duration::from_mins(1);
 /// How long a search of people may index what is missing. The timer indexes the rest.
 const INDEXING: Duration = Duration::from_secs(5);
-/// How far back a search for a short queue id goes: Postfix keeps a message for five days (maximal_queue_lifetime).
-const FIVE_DAYS: Duration = Duration::from_hours(120);
 
 /// How many attempts of one queue id are read, the newest.
 const MOST_ATTEMPTS: usize = 500;
@@ -136,7 +134,9 @@ fn messages_taken_as(
             message_search::with_lock(database, &lock, before, limit)
         }
         TakenAs::QueueId => {
-            let since = time_span::now(database)?.saturating_sub(time_span::microseconds(FIVE_DAYS));
+            // A queue id is Postfix's for as long as it keeps the message.
+            let lifetime = time_span::microseconds(site.policy().queue_lifetime);
+            let since = time_span::now(database)?.saturating_sub(lifetime);
             let by = Some(By::QueueId(text.to_owned(), lock_of_queue_id(database, text)?));
             let found = activity::find(database, &Wanted { by, since, ..Wanted::default() }, MOST_ATTEMPTS)?;
             let identities: Vec<[u8; 32]> = found.tried.iter().map(|one| one.identity).collect();

@@ -1,5 +1,6 @@
 //! The state of a message that the API has accepted, for each recipient: from the queue of this host, and from the ledger.
 
+use crate::base::words::words;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::notifications::history::{Message, message};
@@ -9,29 +10,19 @@ use crate::queue::{Entry, Queue, QueueError, State};
 use std::path::Path;
 use thiserror::Error;
 
-/// The state of a submission, overall or for one recipient. The first one that any recipient has is that of all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum SubmissionState {
-    /// It is in the queue, and is tried until it is delivered. On another host than the queue's: it is not delivered yet.
-    Queued,
-    /// An operator holds it back, or its file cannot be read.
-    Held,
-    /// It was refused for good, and the queue keeps it for an operator.
-    Refused,
-    /// Neither the queue nor the ledger has it: an operator has removed it, or the ledger's rows were pruned.
-    Gone,
-    Delivered,
-}
-
-impl SubmissionState {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Held => "held",
-            Self::Refused => "refused",
-            Self::Gone => "gone",
-            Self::Delivered => "delivered",
-        }
+words! {
+    /// The state of a submission, overall or for one recipient. The first one that any recipient has is that of all.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum SubmissionState {
+        /// It is in the queue, and is tried until it is delivered. On another host than the queue's: it is not delivered yet.
+        Queued = "queued",
+        /// An operator holds it back, or its file cannot be read.
+        Held = "held",
+        /// It was refused for good, and the queue keeps it for an operator.
+        Refused = "refused",
+        /// Neither the queue nor the ledger has it: an operator has removed it, or the ledger's rows were pruned.
+        Gone = "gone",
+        Delivered = "delivered",
     }
 }
 

@@ -146,7 +146,6 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         Ok(site) => site,
         Err(problem) => return misconfigured(&problem),
     };
-    report_waits(&site);
     let mut policy = site.policy();
     policy.lock_wait = arguments.lock_wait.unwrap_or_else(|| site.lock_wait(allowed));
 
@@ -171,6 +170,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     if arguments.dry_run {
         return dry_run(&site, &message, &envelope, deadline);
     }
+    report_waits(&site);
     let mut stages = Stages::default();
     #[cfg(feature = "test-faults")]
     crate::base::fault_injection::at("before");

@@ -27,7 +27,7 @@ pub(super) fn report_waits(site: &Site) {
         loop {
             thread::sleep(EVERY);
             let awaited = server_waits::awaited();
-            let server = servers.iter().find(|server| Some(server.whom) == awaited);
+            let server = servers.iter().find(|server| Some(server.kind) == awaited);
             let what = server.map_or_else(|| "delivering".to_owned(), |server| format!("waiting for {}", server.name));
             complain(&format!("{what} … {} s", began.elapsed().as_secs()));
         }

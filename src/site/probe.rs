@@ -132,7 +132,7 @@ impl Site {
         let Some(configured) = self.as_configured() else { return Vec::new() };
         let site = self.clone();
         let database = server_waits::WaitedServer {
-            whom: ServerKind::Database,
+            kind: ServerKind::Database,
             name: configured.database_name(),
             ask: Arc::new(move |deadline| {
                 let asked = site.open_database(None, deadline);
@@ -145,7 +145,7 @@ impl Site {
         };
         let site = self.clone();
         let mailbox_store = configured.imap.as_ref().map(|imap| server_waits::WaitedServer {
-            whom: ServerKind::MailboxStore,
+            kind: ServerKind::MailboxStore,
             name: format!("the mailbox store at {}", imap.address),
             ask: Arc::new(move |deadline| {
                 let silent = |failure| matches!(failure, MailboxFailure::Unreachable | MailboxFailure::TimedOut);

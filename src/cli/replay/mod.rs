@@ -2,7 +2,7 @@
 
 mod owed_and_lost;
 
-use super::confirmation::{self, nothing_was};
+use super::confirmation::{self, report_unconfirmed};
 use super::progress::Progress;
 use super::site_options::{LONGEST_ANSWER, SiteOptions, watch};
 use super::{Ended, Failure, complain, fail, help, json, printable, say, table};
@@ -209,7 +209,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
     summarize(arguments, dry_run, &tally, total, failures.as_ref());
     if is_unconfirmed {
-        return nothing_was("delivered", arguments.json);
+        return report_unconfirmed("delivered", arguments.json);
     }
     Ok(exit_of(&tally, total))
 }

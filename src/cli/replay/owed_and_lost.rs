@@ -1,7 +1,8 @@
 //! `--owed` and `--restore`: copies that should be in a mailbox by the ledger, and are not.
 
 use super::{
-    Arguments, Ended, Progress, Tally, complain, confirmation, exit_of, json, nothing_was, progress_line, say, table,
+    Arguments, Ended, Progress, Tally, complain, confirmation, exit_of, json, progress_line, report_unconfirmed, say,
+    table,
 };
 use crate::base::timestamp;
 use crate::database::DatabaseError;
@@ -36,7 +37,7 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Ended {
     let is_unconfirmed = copies.len() > 1 && confirmation::is_missing(arguments.yes);
     if arguments.dry_run || is_unconfirmed {
         show(arguments, &copies, true);
-        return if arguments.dry_run { Ok(ExitCode::Ok) } else { nothing_was("delivered", arguments.json) };
+        return if arguments.dry_run { Ok(ExitCode::Ok) } else { report_unconfirmed("delivered", arguments.json) };
     }
     redeliver(arguments, site, &copies, (Operation::FinishedOwed, redelivery::finish))
 }

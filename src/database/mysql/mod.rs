@@ -462,7 +462,9 @@ impl MysqlDatabase {
     ) -> Result<(), DatabaseError> {
         // Half of what is left: the result has to be reported before the deadline.
         self.reply_within = Some(longest.min(self.remaining() / 2));
-        statements.insert(0, "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1".into());
+        // A batch that failed before may have left its transaction open.
+        let begin = ["ROLLBACK", "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"];
+        statements.splice(0..0, begin.map(str::to_owned));
         self.run(doing, &statements.join("; "), statements.len()).map(drop)
     }
 

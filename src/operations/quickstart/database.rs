@@ -2,15 +2,10 @@
 
 use super::{Answers, MailboxStore, Passwords, ServerAddress, Unusable, fill};
 use crate::base::secret::Secret;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use ring::{digest, hmac, pbkdf2};
+use postgres_protocol::password::scram_sha_256;
+use ring::digest;
 use std::fmt::Write as _;
-use std::num::NonZero;
 use std::str::FromStr;
-
-/// PostgreSQL's own number (`scram_iterations`).
-const SCRAM_ITERATIONS: NonZero<u32> = NonZero::new(4096).unwrap();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerEngine {
@@ -93,12 +88,12 @@ impl DatabaseUrl {
     }
 
     /// The statement that creates a role. A server logs statements as they came, so it has no password if that is possible.
-    fn create_role(&self, name: &str, password: &Secret, salt: &[u8]) -> String {
+    fn create_role(&self, name: &str, password: &Secret) -> String {
         let password = password.expose();
         let tls = if self.server.is_on_this_machine() { "" } else { " REQUIRE SSL" };
         match (self.engine, self.client) {
             (ServerEngine::Postgres, _) => {
-                format!("CREATE ROLE {name} LOGIN PASSWORD '{}';\n", scram_verifier(password, salt))
+                format!("CREATE ROLE {name} LOGIN PASSWORD '{}';\n", scram_sha_256(password.as_bytes()))
             }
             (ServerEngine::Mysql, "mariadb") => {
                 let (account, hash) = (Self::account(name), native_password_hash(password));
@@ -121,17 +116,6 @@ impl DatabaseUrl {
                 .replace(&Self::account(example), &Self::account(name)),
         }
     }
-}
-
-/// The password as PostgreSQL stores it for SCRAM-SHA-256 (RFC 5802, section 3; RFC 7677).
-fn scram_verifier(password: &str, salt: &[u8]) -> String {
-    let mut salted = [0; digest::SHA256_OUTPUT_LEN];
-    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, SCRAM_ITERATIONS, salt, password.as_bytes(), &mut salted);
-    let key = hmac::Key::new(hmac::HMAC_SHA256, &salted);
-    let stored_key = digest::digest(&digest::SHA256, hmac::sign(&key, b"Client Key").as_ref());
-    let server_key = hmac::sign(&key, b"Server Key");
-    let [salt, stored_key, server_key] = [salt, stored_key.as_ref(), server_key.as_ref()].map(|x| STANDARD.encode(x));
-    format!("SCRAM-SHA-256${SCRAM_ITERATIONS}:{salt}${stored_key}:{server_key}")
 }
 
 /// The password as MariaDB's `mysql_native_password` stores it: SHA-1, twice. It has 256 random bits, which no list contains.
@@ -185,8 +169,7 @@ pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
         (url.operator(), &passwords.operator, "people who look after them"),
         (url.maps(), &passwords.maps, "Postfix, to ask who lives here"),
     ];
-    let accounts = accounts
-        .map(|(name, password, about)| format!("-- {about}\n{}", url.create_role(&name, password, &passwords.salt)));
+    let accounts = accounts.map(|(name, password, about)| format!("-- {about}\n{}", url.create_role(&name, password)));
     let (database, owner) = (&url.database, url.owner());
     let create = match url.engine {
         ServerEngine::Postgres => {
@@ -244,7 +227,7 @@ pub(super) fn web_role(url: &DatabaseUrl, passwords: &Passwords) -> String {
         }
     };
     let rights = [web, api].map(|sql| url.grant_to(&url.web(), "maildrop_web", sql)).join("\n");
-    role_with_rights(&url.create_role(&url.web(), &passwords.web, &passwords.salt), &rights)
+    role_with_rights(&url.create_role(&url.web(), &passwords.web), &rights)
 }
 
 /// The SQL that creates the role of the notifier, with its rights.
@@ -254,7 +237,7 @@ pub(super) fn notifier_role(url: &DatabaseUrl, passwords: &Passwords) -> String 
         ServerEngine::Mysql => include_str!("../../../sql/mysql/grants-notify.sql"),
     };
     let rights = url.grant_to(&url.notifier(), "maildrop_notify", sql);
-    role_with_rights(&url.create_role(&url.notifier(), &passwords.notifier, &passwords.salt), &rights)
+    role_with_rights(&url.create_role(&url.notifier(), &passwords.notifier), &rights)
 }
 
 fn role_with_rights(role: &str, rights: &str) -> String {
@@ -307,14 +290,9 @@ pub(super) fn addresses(answers: &Answers) -> String {
 mod tests {
     use super::*;
 
-    /// The first is a vector of rust-postgres's tests. The second is what `SELECT PASSWORD('secret')` says on MariaDB.
+    /// As `SELECT PASSWORD('secret')` answers on MariaDB.
     #[test]
-    fn passwords_are_hashed_as_the_servers_store_them() {
-        let salt: Vec<u8> = (1..=16).collect();
-        assert_eq!(
-            scram_verifier("secret", &salt),
-            "SCRAM-SHA-256$4096:AQIDBAUGBwgJCgsMDQ4PEA==$8rrDg00OqaiWXJ7p+sCgHEIaBSHY89ZJl3mfIsf32oY=:05L1f+yZbiN8O0AnO40Og85NNRhvzTS57naKRWCcsIA="
-        );
+    fn a_password_is_hashed_as_mariadb_stores_it() {
         assert_eq!(native_password_hash("secret"), "*14E65567ABDB5135D0CFD9A70B3032C179A49EE7");
     }
 }

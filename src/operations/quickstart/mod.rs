@@ -64,7 +64,7 @@ impl Answers {
     }
 }
 
-/// The passwords of the accounts, and the salt of their hashes.
+/// The passwords of the accounts, and the salt of the hash for Dovecot.
 #[derive(Debug)]
 pub(crate) struct Passwords {
     /// The role of deliveries.
@@ -82,7 +82,7 @@ pub(crate) struct Passwords {
     /// What the secrets of subscriptions are derived from: 32 characters, and no line end.
     pub notification_key: Secret,
     pub imap: Secret,
-    /// Random characters. The passwords differ, so the hashes may share it.
+    /// Random characters.
     pub salt: [u8; 16],
 }
 

@@ -119,7 +119,11 @@ fn of_a_flood_of_unknown_recipients_a_thousand_rows_an_hour_are_written(engine: 
 
 fn the_first_failure_of_a_message_and_recipient_has_an_event_if_a_subscription_names_it(engine: Engine) {
     let mut scene = Scene::empty(engine);
-    let (first, second) = (Identity::of(b"1"), Identity::of(b"2"));
+    let (first, second, third) = (Identity::of(b"1"), Identity::of(b"2"), Identity::of(b"3"));
+    let role = format!("r{}", scene.run);
+    scene.database.create_role_of_grants_file(&role, "only-for-this-test");
+    let grantee = if engine.is_postgres() { role.clone() } else { format!("'{role}'@'%'") };
+    scene.configure(|settings| (settings.role, settings.database_password) = (role, "only-for-this-test".into()));
     let lock = LockName::new(&scene.database.name, b"1@x");
     let events = "SELECT count(*) FROM outbox WHERE type = 'message.deferred'";
     subscribe(&mut scene, ("all", ""), "https://example.org/all", &[]);
@@ -142,4 +146,10 @@ fn the_first_failure_of_a_message_and_recipient_has_an_event_if_a_subscription_n
     let [doug, scuba] =
         ["doug@x", "scuba@x"].map(|name| scene.database.count(&format!("{events} AND recipient = '{name}'")));
     assert_eq!((doug, scuba), (1, 1));
+
+    // Without the right to write events the failures are recorded all the same.
+    scene.database.execute(&format!("REVOKE INSERT ON outbox FROM {grantee}"));
+    try_both(&scene, &third);
+    let recorded = scene.database.count("SELECT count(*) FROM failures WHERE message_id = '1@x' AND count = 1");
+    assert_eq!((scene.database.count(events), recorded), (2, 3), "two new rows, and the refused one");
 }

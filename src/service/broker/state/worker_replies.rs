@@ -41,7 +41,7 @@ impl Broker {
         match job.read_answer(&body) {
             Some((verdicts, Reply { leaving, logins, database, .. })) => {
                 self.counters.logins.add(logins);
-                self.hear_of_the_database(database);
+                self.note_database_state(database);
                 self.answer(id, &verdicts);
                 leaving
             }
@@ -61,7 +61,7 @@ impl Broker {
     }
 
     /// All deliveries use the same database, so the last report of any worker holds for all of them.
-    fn hear_of_the_database(&mut self, found: DatabaseState) {
+    fn note_database_state(&mut self, found: DatabaseState) {
         match found {
             DatabaseState::NotAsked => {}
             DatabaseState::There => self.database_away = None,
