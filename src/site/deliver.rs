@@ -1,10 +1,9 @@
-//! One delivery at a site, from the route to the record; the redelivery of a recorded copy; and the plan of a delivery.
+//! One delivery at a site, from the route to the record; and the redelivery of a recorded copy.
 
 use super::Site;
-use super::destinations::{Destinations, role_of_sent};
-use super::login_check::{COUNTS_FOR, PROOFS};
-use super::mailboxes::{Greeting, OpeningTimes, Owed, RecipientsMailbox, silent_a_moment_ago};
-use super::sessions::{Opened, SILENT, Sessions, UnresponsiveUsers};
+use super::open::{Greeting, OpeningTimes, Owed, RecipientsMailbox, silent_a_moment_ago};
+use super::plan::Destinations;
+use super::sessions::{Opened, SILENT, Sessions};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseFailure;
 use crate::delivery::{
@@ -13,10 +12,9 @@ use crate::delivery::{
 };
 use crate::ledger::audit_queries::{self, EarlierDelivery, RecordedCopy};
 use crate::ledger::failures::WRITE_TIMEOUT;
-use crate::ledger::{self, CopyKey, Database, Destination, FailureRecord};
-use crate::mailbox::{ImapMailbox, MailboxError, Placement};
+use crate::ledger::{self, CopyKey, Database, FailureRecord};
+use crate::mailbox::ImapMailbox;
 use crate::message::{Address, Message, Role};
-use std::fmt;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use tracing::{debug, warn};
@@ -50,46 +48,7 @@ pub struct Terms<'a> {
     pub deadline: Deadline,
 }
 
-/// A copy that a delivery would make, with its state in the ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PlannedCopy {
-    /// Why the mailbox gets the copy.
-    pub role: Role,
-    /// The mailbox's user.
-    pub user: String,
-    pub mailbox: String,
-    /// The state before the delivery.
-    pub state: StateBefore,
-}
-
-/// The state of a copy before a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StateBefore {
-    /// The copy is delivered, at this place if the server reported one.
-    ThereAlready(Option<Placement>),
-    /// No attempt exists, or all have ended without a copy.
-    ToBeAppended,
-    /// The author's own mail program saves a copy: see [`Site::left_to_authors_for`].
-    ToBeLeft,
-    /// This many attempts have not ended: they are running, or have died.
-    ToBeLookedFor(usize),
-}
-
-impl fmt::Display for PlannedCopy {
-    /// For people: `INBOX of doug (recipient): to be appended`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} ({}): ", self.mailbox, self.user, self.role.as_str())?;
-        match self.state {
-            StateBefore::ThereAlready(Some(at)) => write!(f, "there already (uid {})", at.uid),
-            StateBefore::ThereAlready(None) => f.write_str("there already"),
-            StateBefore::ToBeAppended => f.write_str("to be appended"),
-            StateBefore::ToBeLeft => f.write_str("to be left to the author's own mail program"),
-            StateBefore::ToBeLookedFor(open) => write!(f, "to be looked for: {open} attempts at it have not ended"),
-        }
-    }
-}
-
-const NO_OUTCOME: Deferral = Deferral::Internal("no outcome for a recipient");
+pub(super) const NO_OUTCOME: Deferral = Deferral::Internal("no outcome for a recipient");
 
 /// The result of a message for one of its recipients, and how long it took.
 #[derive(Debug)]
@@ -327,44 +286,6 @@ impl Site {
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect())
     }
 
-    /// Proves the logins to the mailbox store, if a proof is due, with the mailbox of one of the recipients. Of several
-    /// recipients, one whose login fails does not delay the others.
-    ///
-    /// Mail for the service account needs no proof. If that account is the only recipient, the author's copy still needs one,
-    /// with the author's mailbox. `Some` is the reason not to open that mailbox.
-    fn prove_login_by_one_of(
-        &self,
-        Destinations { recipients, sender, proven }: &Destinations,
-        terms: &Terms<'_>,
-        database: &mut dyn Database,
-        silent: &mut UnresponsiveUsers,
-    ) -> Result<Option<MailboxError>, Deferral> {
-        if !self.is_proof_due(*proven) {
-            return Ok(None);
-        }
-        let is_another = |to: &&Destination| !self.is_service_account(&to.user);
-        let known: Vec<&Destination> = recipients.iter().filter_map(|to| to.as_ref().ok()).collect();
-        let others = known.iter().copied().filter(is_another).take(PROOFS);
-        let ways: Vec<_> = others.map(|to| (to.user.as_str(), to.inbox.as_str())).collect();
-        if !ways.is_empty() {
-            let only_try = self.policy.slow_mailbox_timeout;
-            return self.prove_login_by(&ways, COUNTS_FOR, database, terms.deadline, only_try).map(|()| None);
-        }
-        // If the copy is left to the author's mail program, the author's mailbox is not opened now.
-        let is_opened = !known.is_empty() && self.left_to_authors_for().is_none();
-        let author = sender.as_ref().filter(|_| is_opened).filter(is_another);
-        let Some(author) = author else { return Ok(None) };
-        if silent.holds(&author.user, Instant::now()) {
-            return Ok(Some(silent_a_moment_ago()));
-        }
-        let patience = terms.policy.author_patience.unwrap_or(self.policy.slow_mailbox_timeout);
-        let (mailbox, deadline) = ((author.user.as_str(), author.sent.as_str()), terms.deadline.half_way());
-        match self.prove_login_by_one(COUNTS_FOR, mailbox, database, deadline, Some(patience)) {
-            Err(Deferral::Mailbox(error)) => Ok(Some(error)),
-            proven => proven.map(|()| None),
-        }
-    }
-
     fn deliver_copies(
         &self,
         message: &Message,
@@ -451,41 +372,6 @@ impl Site {
         let ended = delivery::deliver(&delivery, database.as_mut(), vec![owed], &mut Stages::default());
         let delivered = ended.recipients.into_iter().next().unwrap_or(Err(NO_OUTCOME.into()))?;
         Ok(delivered.copies.into_iter().next().map_or(Manner::AlreadyThere, |copy| copy.manner))
-    }
-
-    /// Plans what [`deliver`](Self::deliver) would do with each copy, the recipient's first. This writes, creates and locks
-    /// nothing.
-    ///
-    /// # Errors
-    /// The refusal with which a delivery would end before it opens a mailbox.
-    pub(crate) fn plan(
-        &self,
-        message: &Message,
-        envelope: &Envelope,
-        database: &mut dyn Database,
-    ) -> Result<Vec<PlannedCopy>, Refusal> {
-        let destinations = self.destinations(message, std::slice::from_ref(envelope), database)?;
-        let Destinations { recipients, sender, .. } = destinations;
-        let recipient = recipients.into_iter().next().unwrap_or(Err(NO_OUTCOME.into()))?;
-        let mut copies = vec![(Role::Recipient, recipient.user, recipient.inbox)];
-        copies.extend(sender.map(|sender| (role_of_sent(&sender), sender.user, sender.sent)));
-        copies.dedup_by(|(_, a, inbox), (_, b, sent)| a == b && inbox == sent);
-        let key =
-            |(role, user, mailbox): &(Role, String, String)| CopyKey::new(message.identity(), *role, user, mailbox);
-        let keys: Vec<CopyKey> = copies.iter().map(key).collect();
-        let histories = database.look(&keys).map_err(Deferral::Database)?;
-        let left_to_authors = self.left_to_authors_for().is_some();
-        let planned = copies.into_iter().zip(&histories).enumerate().map(|(at, ((role, user, mailbox), history))| {
-            let state = match (&history.delivered, history.open_attempts.len()) {
-                (Some(delivered), 0) => StateBefore::ThereAlready(delivered.placement),
-                // The author's copy is the second.
-                (None, _) if at > 0 && left_to_authors => StateBefore::ToBeLeft,
-                (None, 0) => StateBefore::ToBeAppended,
-                (_, open) => StateBefore::ToBeLookedFor(open),
-            };
-            PlannedCopy { role, user, mailbox, state }
-        });
-        Ok(planned.collect())
     }
 }
 

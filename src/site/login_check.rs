@@ -14,16 +14,19 @@
 //! A failed renewal does not show where logins lead. For example, a server may begin to delay the logins of unknown users, or
 //! never answer them, and still let in existing users. That must not stop all mail, so the old proof remains valid meanwhile.
 
-use super::Site;
+use super::open::silent_a_moment_ago;
+use super::plan::Destinations;
+use super::sessions::UnresponsiveUsers;
+use super::{Site, Terms};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::Deferral;
 use crate::imap;
-use crate::ledger::{Database, LoginCheck};
+use crate::ledger::{Database, Destination, LoginCheck};
 use crate::lock::{Acquired, LockName};
 use crate::mailbox::imap::authorization;
 use crate::mailbox::{MailboxError, MailboxFailure};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 
 /// How often the timer renews a proof.
@@ -66,6 +69,44 @@ impl Site {
         match self.age_of_the_proof(database).map_err(Deferral::Database)? {
             Some(_) => Ok(()),
             None => self.prove_login_by_one(COUNTS_FOR, (user, mailbox), database, deadline, None),
+        }
+    }
+
+    /// Proves the logins to the mailbox store, if a proof is due, with the mailbox of one of the recipients. Of several
+    /// recipients, one whose login fails does not delay the others.
+    ///
+    /// Mail for the service account needs no proof. If that account is the only recipient, the author's copy still needs one,
+    /// with the author's mailbox. `Some` is the reason not to open that mailbox.
+    pub(super) fn prove_login_by_one_of(
+        &self,
+        Destinations { recipients, sender, proven }: &Destinations,
+        terms: &Terms<'_>,
+        database: &mut dyn Database,
+        silent: &mut UnresponsiveUsers,
+    ) -> Result<Option<MailboxError>, Deferral> {
+        if !self.is_proof_due(*proven) {
+            return Ok(None);
+        }
+        let is_another = |to: &&Destination| !self.is_service_account(&to.user);
+        let known: Vec<&Destination> = recipients.iter().filter_map(|to| to.as_ref().ok()).collect();
+        let others = known.iter().copied().filter(is_another).take(PROOFS);
+        let ways: Vec<_> = others.map(|to| (to.user.as_str(), to.inbox.as_str())).collect();
+        if !ways.is_empty() {
+            let only_try = self.policy.slow_mailbox_timeout;
+            return self.prove_login_by(&ways, COUNTS_FOR, database, terms.deadline, only_try).map(|()| None);
+        }
+        // If the copy is left to the author's mail program, the author's mailbox is not opened now.
+        let is_opened = !known.is_empty() && self.left_to_authors_for().is_none();
+        let author = sender.as_ref().filter(|_| is_opened).filter(is_another);
+        let Some(author) = author else { return Ok(None) };
+        if silent.holds(&author.user, Instant::now()) {
+            return Ok(Some(silent_a_moment_ago()));
+        }
+        let patience = terms.policy.author_patience.unwrap_or(self.policy.slow_mailbox_timeout);
+        let (mailbox, deadline) = ((author.user.as_str(), author.sent.as_str()), terms.deadline.half_way());
+        match self.prove_login_by_one(COUNTS_FOR, mailbox, database, deadline, Some(patience)) {
+            Err(Deferral::Mailbox(error)) => Ok(Some(error)),
+            proven => proven.map(|()| None),
         }
     }
 

@@ -1,5 +1,5 @@
 //! A site: the addresses of its database and its mailboxes, and the users who have one. Either a configuration file describes it,
-//! or it is one directory. This module opens the sessions of one delivery in parallel, and runs it.
+//! or it is one directory. A delivery is planned (`plan`), its sessions are opened in parallel (`open`), and it is run (`deliver`).
 //!
 //! ```text
 //! parse ── connect: database ∥ IMAP (greeting) ── route ── authenticate: recipient ∥ sender ── deliver
@@ -10,21 +10,21 @@
 mod database;
 mod deliver;
 mod delivery_log;
-mod destinations;
 pub mod embedded;
 mod login_check;
 mod logins;
-mod mailboxes;
+mod open;
+mod plan;
 mod probe;
 pub(crate) mod routing;
 mod sessions;
 mod setup;
 
-pub(crate) use deliver::StateBefore;
 pub use deliver::{Envelope, Outcome, Terms};
 pub use delivery_log::log_delivery;
 pub(crate) use login_check::{RENEWAL, RENEWED_EVERY};
 pub(crate) use logins::Logins;
+pub(crate) use plan::StateBefore;
 pub use probe::Recipient;
 pub(crate) use probe::SeenMailboxes;
 pub use sessions::Sessions;

@@ -1,6 +1,6 @@
 //! The database session and the users' IMAP sessions that one delivery may leave to the next.
 
-use super::mailboxes::Greeting;
+use super::open::Greeting;
 use super::{Site, Terms};
 use crate::database::{DatabaseError, Idle, RetryUntil};
 use crate::imap;

@@ -1,7 +1,7 @@
 //! Opens the mailboxes that one delivery needs, in parallel.
 
-use super::destinations::role_of_sent;
 use super::logins::Counter;
+use super::plan::role_of_sent;
 use super::sessions::Kept;
 use super::{Kind, Site, Terms};
 use crate::base::deadline::Deadline;

@@ -1,13 +1,16 @@
-//! The mailboxes of one message's copies. The table of addresses names the recipient's mailbox, and the author's Sent if there is
-//! proof that the author sent the message.
+//! The plan of a delivery: the mailboxes of one message's copies. The table of addresses names the recipient's mailbox, and the
+//! author's Sent if there is proof that the author sent the message.
 
+use super::deliver::NO_OUTCOME;
 use super::{Configured, Envelope, Kind, Site};
 use crate::config::{self, AuthorCheck};
 use crate::delivery::{Deferral, Refusal};
-use crate::ledger::{AddressBook, Database, Destination};
+use crate::ledger::{AddressBook, CopyKey, Database, Destination};
+use crate::mailbox::Placement;
 use crate::message::authentication_results::Vouched;
 use crate::message::{Address, Message, Role};
 use crate::site::routing::{Party, Route};
+use std::fmt;
 use tracing::{info, warn};
 
 pub(super) struct Destinations {
@@ -17,6 +20,45 @@ pub(super) struct Destinations {
     pub(super) sender: Option<Destination>,
     /// The age of the proof of logins to the mailbox store, in seconds; `None` if there is no proof.
     pub(super) proven: Option<f64>,
+}
+
+/// A copy that a delivery would make, with its state in the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedCopy {
+    /// Why the mailbox gets the copy.
+    pub role: Role,
+    /// The mailbox's user.
+    pub user: String,
+    pub mailbox: String,
+    /// The state before the delivery.
+    pub state: StateBefore,
+}
+
+/// The state of a copy before a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StateBefore {
+    /// The copy is delivered, at this place if the server reported one.
+    ThereAlready(Option<Placement>),
+    /// No attempt exists, or all have ended without a copy.
+    ToBeAppended,
+    /// The author's own mail program saves a copy: see [`Site::left_to_authors_for`].
+    ToBeLeft,
+    /// This many attempts have not ended: they are running, or have died.
+    ToBeLookedFor(usize),
+}
+
+impl fmt::Display for PlannedCopy {
+    /// For people: `INBOX of doug (recipient): to be appended`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} ({}): ", self.mailbox, self.user, self.role.as_str())?;
+        match self.state {
+            StateBefore::ThereAlready(Some(at)) => write!(f, "there already (uid {})", at.uid),
+            StateBefore::ThereAlready(None) => f.write_str("there already"),
+            StateBefore::ToBeAppended => f.write_str("to be appended"),
+            StateBefore::ToBeLeft => f.write_str("to be left to the author's own mail program"),
+            StateBefore::ToBeLookedFor(open) => write!(f, "to be looked for: {open} attempts at it have not ended"),
+        }
+    }
 }
 
 impl Site {
@@ -51,15 +93,7 @@ impl Site {
         let router = &site.router;
         let of_recipients = envelopes.iter().flat_map(|to| router.lookups(&to.recipient, Party::Recipient));
         let of_author = author.iter().flat_map(|author| router.lookups(author, Party::Sender));
-        let mut lookups: Vec<String> = Vec::with_capacity(4);
-        for lookup in of_recipients.chain(of_author) {
-            // Addresses of one domain share some lookups.
-            if !lookups.contains(&lookup) {
-                lookups.push(lookup);
-            }
-        }
-        let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
-        let book = database.look_up(&lookups, self.login_check()).map_err(Deferral::Database)?;
+        let book = self.look_up(of_recipients.chain(of_author), database)?;
         let recipients = envelopes.iter().map(|to| site.recipient(&to.recipient, &book)).collect();
         let sender = match author.map(|author| router.route(author, Party::Sender, &book)) {
             Some(Route::To(destination)) => Some(destination),
@@ -70,6 +104,57 @@ impl Site {
             Some(Route::Unknown | Route::TableEmpty) | None => None,
         };
         Ok(Destinations { recipients, sender, proven: book.proven })
+    }
+
+    /// Plans what [`deliver`](Self::deliver) would do with each copy, the recipient's first. This writes, creates and locks
+    /// nothing.
+    ///
+    /// # Errors
+    /// The refusal with which a delivery would end before it opens a mailbox.
+    pub(crate) fn plan(
+        &self,
+        message: &Message,
+        envelope: &Envelope,
+        database: &mut dyn Database,
+    ) -> Result<Vec<PlannedCopy>, Refusal> {
+        let destinations = self.destinations(message, std::slice::from_ref(envelope), database)?;
+        let Destinations { recipients, sender, .. } = destinations;
+        let recipient = recipients.into_iter().next().unwrap_or(Err(NO_OUTCOME.into()))?;
+        let mut copies = vec![(Role::Recipient, recipient.user, recipient.inbox)];
+        copies.extend(sender.map(|sender| (role_of_sent(&sender), sender.user, sender.sent)));
+        copies.dedup_by(|(_, a, inbox), (_, b, sent)| a == b && inbox == sent);
+        let key =
+            |(role, user, mailbox): &(Role, String, String)| CopyKey::new(message.identity(), *role, user, mailbox);
+        let keys: Vec<CopyKey> = copies.iter().map(key).collect();
+        let histories = database.look(&keys).map_err(Deferral::Database)?;
+        let left_to_authors = self.left_to_authors_for().is_some();
+        let planned = copies.into_iter().zip(&histories).enumerate().map(|(at, ((role, user, mailbox), history))| {
+            let state = match (&history.delivered, history.open_attempts.len()) {
+                (Some(delivered), 0) => StateBefore::ThereAlready(delivered.placement),
+                // The author's copy is the second.
+                (None, _) if at > 0 && left_to_authors => StateBefore::ToBeLeft,
+                (None, 0) => StateBefore::ToBeAppended,
+                (_, open) => StateBefore::ToBeLookedFor(open),
+            };
+            PlannedCopy { role, user, mailbox, state }
+        });
+        Ok(planned.collect())
+    }
+
+    fn look_up(
+        &self,
+        lookups: impl Iterator<Item = String>,
+        database: &mut dyn Database,
+    ) -> Result<AddressBook, Deferral> {
+        let mut each: Vec<String> = Vec::with_capacity(4);
+        for lookup in lookups {
+            // Addresses of one domain share some lookups.
+            if !each.contains(&lookup) {
+                each.push(lookup);
+            }
+        }
+        let each: Vec<&str> = each.iter().map(String::as_str).collect();
+        database.look_up(&each, self.login_check()).map_err(Deferral::Database)
     }
 
     /// Decides for each recipient whether its mail can be accepted, for transports whose client learns of no later refusal. For
@@ -84,14 +169,8 @@ impl Site {
     ) -> Result<Vec<Result<(), Refusal>>, Deferral> {
         // At an embedded site, each address has a mailbox.
         let Some(site) = self.as_configured() else { return Ok(vec![Ok(()); recipients.len()]) };
-        let mut lookups = Vec::new();
-        for lookup in recipients.iter().flat_map(|to| site.router.lookups(to, Party::Recipient)) {
-            if !lookups.contains(&lookup) {
-                lookups.push(lookup);
-            }
-        }
-        let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
-        let book = database.look_up(&lookups, self.login_check()).map_err(Deferral::Database)?;
+        let lookups = recipients.iter().flat_map(|to| site.router.lookups(to, Party::Recipient));
+        let book = self.look_up(lookups, database)?;
         let known = |to: &Address| match site.recipient(to, &book) {
             Ok(_) => Ok(()),
             Err(Refusal::UnknownRecipient) => Err(self.refuse(to, database)),
